@@ -40,7 +40,7 @@ from torch.nn import functional as F
 
 from danalab.optim import build_optimizer, get_schedule
 from danalab.optim.run_length import warmup_steps
-from danalab.showcase.problems import Task
+from danalab.showcase.problems import Objective
 from danalab.showcase.trials import descend, next_exponent
 
 ROOT = Path(__file__).parents[1]
@@ -161,7 +161,7 @@ Draw = Callable[[torch.Generator], tuple[Tensor, Tensor]]
 """Generator -> (inputs, targets)."""
 
 
-def task(problem: str, batch: int, seed: int) -> Task:
+def task(problem: str, batch: int, seed: int) -> Objective:
     """A problem with drawn weights and its own stream of batches; measured by the loss on a fixed held-out batch."""
     draws, measured_on = _batches(problem)
     torch.manual_seed(seed)
@@ -176,7 +176,7 @@ def task(problem: str, batch: int, seed: int) -> Task:
             inputs, targets = measured_on(torch.Generator().manual_seed(12345))
             return F.cross_entropy(model(inputs), targets).item()
 
-    return Task(model, loss, measure)
+    return Objective(model, loss, measure)
 
 
 @cache

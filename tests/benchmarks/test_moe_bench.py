@@ -18,7 +18,7 @@ def untuned(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_short_run_has_every_contender(dtype):
     lines: list[str] = []
-    found = moe.measure([moe.Case(24, 16, 40, 4, 2, dtype)], 1, lines.append)
+    found = moe.measure([moe.ExpertCase(24, 16, 40, 4, 2, dtype)], 1, lines.append)
     [row] = found["cases"]
     assert row["dtype"] == dtype
     assert row["seconds"].keys() == {"grouped", *LOOPS}
@@ -30,4 +30,4 @@ def test_a_short_run_has_every_contender(dtype):
 def test_loops_that_compute_something_else_are_not_compared(monkeypatch):
     monkeypatch.setattr(moe.DenseLoop, "mixed", lambda self, flat, weights, chosen: torch.zeros_like(flat) * flat)
     with pytest.raises(AssertionError, match="dense loop"):
-        moe.measure([moe.Case(24, 16, 40, 4, 2)], 1, print)
+        moe.measure([moe.ExpertCase(24, 16, 40, 4, 2)], 1, print)

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from danalab.benchmarks.plain_loop import PlainModel
-from danalab.benchmarks.train import Case
-from danalab.benchmarks.train_cpu import Cell, cells, measure
+from danalab.benchmarks.peers import PlainModel
+from danalab.benchmarks.train import TrainingCase
+from danalab.benchmarks.train_cpu import ThreadedCase, cells, measure
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 
@@ -32,7 +32,7 @@ def test_the_loop_written_by_hand_trains_the_same_function():
 @pytest.mark.slow
 def test_a_measurement_has_the_speed_of_each_side_and_their_ratios():
     said = []
-    cell = Cell(Case("enoki", 2, 64, 2, 16), 1)
+    cell = ThreadedCase(TrainingCase("enoki", 2, 64, 2, 16), 1)
     found = measure([cell], 1, said.append, ("trainer float32", "loop float32"))
     (row,) = found["cells"]
     ours, theirs = row["sides"]["trainer float32"], row["sides"]["loop float32"]
@@ -46,7 +46,7 @@ def test_a_measurement_has_the_speed_of_each_side_and_their_ratios():
 @pytest.mark.slow
 def test_a_side_that_fails_is_named():
     with pytest.raises(UserError, match="trainer in float32 ended with exit code"):
-        measure([Cell(Case("enoki", 0, 64, 2, 16), 1)], 1, print, ("trainer float32",))
+        measure([ThreadedCase(TrainingCase("enoki", 0, 64, 2, 16), 1)], 1, print, ("trainer float32",))
 
 
 def test_the_cells_are_all_sizes_lengths_and_threads():

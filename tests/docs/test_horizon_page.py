@@ -11,10 +11,10 @@ from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.report.data import ReportData
 from danalab.report.figures.drawing import save_figure
+from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
 from danalab.report.formats import as_markdown
-from danalab.report.headline import entropy_sentence, epochs_sentence
-from danalab.report.horizon import budget_sentence, horizon_loss_figure, horizon_tables, multiplier_figure
-from danalab.report.ladder_tables import tuned_table
+from danalab.report.headline import budget_sentence, entropy_sentence, epochs_sentence
+from danalab.report.tables import horizon_tables, tuned_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "horizon.md"

@@ -57,7 +57,7 @@ def test_both_optimizers_start_from_the_same_weights_and_see_the_same_data(made)
 
 def test_started_again_it_trains_nothing(made, monkeypatch):
     config, demo = made
-    monkeypatch.setattr("danalab.ladder.runs.pool.Worker", lambda *_: pytest.fail("a finished run was started"))
+    monkeypatch.setattr("danalab.ladder.runs.pool.WarmProcess", lambda *_: pytest.fail("a finished run was started"))
     monkeypatch.setattr(demo_module, "_write", lambda *_: None)  # the page is there
     assert run_demo(config).rows == demo.rows
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.ladder.plan import LadderPlan, Rung
-from danalab.ladder.run import Search, next_multiplier, together
+from danalab.ladder.run import RungSearch, next_multiplier, together
 
 RUNG = Rung({"d_model": 16, "n_layers": 1, "n_heads": 2}, 1.0)
 
@@ -21,7 +21,7 @@ def plan(**given):
 
 def tuned(one, loss_of, opts=("adamw", "adana")):
     """TunedRungs and the names of all runs, for losses that are a function of the settings."""
-    searches, losses, names = [Search(one, opt, RUNG, 1.0) for opt in opts], {}, []
+    searches, losses, names = [RungSearch(one, opt, RUNG, 1.0) for opt in opts], {}, []
     for _, cells in together(searches, losses):
         names += [cell.name for cell in cells]
         losses |= {cell.name: loss for cell in cells if math.isfinite(loss := loss_of(cell.settings))}

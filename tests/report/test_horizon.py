@@ -7,9 +7,10 @@ from matplotlib.figure import Figure
 
 from danalab.ladder.analysis import analyse
 from danalab.report.data import MissingFigure, ReportData
+from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
 from danalab.report.figures.loss_laws import law_figure
 from danalab.report.headline import verdict
-from danalab.report.horizon import horizon_loss_figure, horizon_tables, multiplier_figure, times
+from danalab.report.tables import horizon_tables, times
 from ladder.horizon.planted_horizons import SIZES, E, plant_horizons
 
 

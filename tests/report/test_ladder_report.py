@@ -12,12 +12,12 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.saved.from_curves import Saved
+from danalab.ladder.saving import Saved
 from danalab.report.figures.loss_laws import law_figure
 from danalab.report.formats import as_latex, as_markdown
 from danalab.report.headline import headlines, interval_words, saved_words, tuning_words, verdict
 from danalab.report.ladder_report import FIGURES, read_report_data, write_report
-from danalab.report.ladder_tables import saved_table
+from danalab.report.tables import saved_table
 from ladder.planted import plant
 
 PACKED_LIMIT = 2_000_000

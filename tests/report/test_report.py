@@ -17,7 +17,7 @@ from danalab.report.comparison import COLUMNS, compare, markdown_table, noise_no
 from danalab.report.data import read_curve, tokens_to_reach
 from danalab.report.figures.drawing import svg_text
 from danalab.report.figures.training import loss_figure, lr_figure, save_figure
-from danalab.report.page.page import Page
+from danalab.report.page import Page
 
 TOKENS = [1000, 2000, 4000, 8000]
 

@@ -16,8 +16,8 @@ from danalab.optim import optimizer_spec
 from danalab.scaling import learning_rate
 from danalab.showcase import CompareConfig, compare
 from danalab.showcase.compare import compare_optimizers, curves_figure, orthogonalisation_figure
-from danalab.showcase.problems import PROBLEMS, Problem, Task, get_problem
-from danalab.showcase.trials import SPACING, Result, Run, next_exponent, search, settings_for, train, usual_lr
+from danalab.showcase.problems import PROBLEMS, Objective, SmallProblem, get_problem
+from danalab.showcase.trials import SPACING, Result, Trial, next_exponent, search, settings_for, train, usual_lr
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -41,10 +41,10 @@ def test_the_matrixs_measure_is_the_expectation_of_its_loss():
     assert sum(task.loss().item() for _ in range(200)) / 200 == pytest.approx(task.measure(), rel=0.1)
 
 
-def bowl(best: float) -> Problem:
+def bowl(best: float) -> SmallProblem:
     """A run's last measurement is the squared distance of log4(lr) from `best`, by a model that notes its lr."""
 
-    def make(seed: int) -> Task:
+    def make(seed: int) -> Objective:
         model = torch.nn.Linear(1, 1, bias=False)
         moved = model.weight.detach().clone()
 
@@ -52,9 +52,9 @@ def bowl(best: float) -> Problem:
             distance = float((model.weight.detach() - moved).abs())
             return 1.0 + (math.log(distance, SPACING) - best) ** 2 if distance else 100.0
 
-        return Task(model, lambda: model.weight.sum(), measure)
+        return Objective(model, lambda: model.weight.sum(), measure)
 
-    return Problem("bowl", "", "", 1, 0.0, True, make)
+    return SmallProblem("bowl", "", "", 1, 0.0, True, make)
 
 
 @pytest.mark.parametrize("best", [-6.3, -5.0, -3.6, -1.2])
@@ -75,12 +75,12 @@ def test_the_search_extends_at_an_edge_and_halves_between_neighbours():
 
 
 def test_an_optimizer_that_always_diverges_is_named():
-    def make(seed: int) -> Task:
+    def make(seed: int) -> Objective:
         model = torch.nn.Linear(1, 1, bias=False)
-        return Task(model, lambda: model.weight.sum(), lambda: math.nan)
+        return Objective(model, lambda: model.weight.sum(), lambda: math.nan)
 
     with pytest.raises(UserError, match="adamw diverges on 'cliff'"):
-        search(Problem("cliff", "", "", 2, 0.0, True, make), "adamw", trials=2)
+        search(SmallProblem("cliff", "", "", 2, 0.0, True, make), "adamw", trials=2)
 
 
 def test_weight_decay_is_by_the_ladders_rule():
@@ -149,7 +149,7 @@ def test_an_optimizer_has_its_colour_and_its_learning_rate_in_the_legend(compare
 
 def test_no_final_loss_is_outside_of_the_panel():
     runs = {
-        opt: Run(opt, 1e-3, 0, losses[-1], tuple(range(len(losses))), losses, 1.0)
+        opt: Trial(opt, 1e-3, 0, losses[-1], tuple(range(len(losses))), losses, 1.0)
         for opt, losses in (("adamw", (6.0, 2.0, 1.0)), ("sgd", (6.0, 5.8, 5.5)))
     }
     results = [Result("language", opt, (run,), (run,)) for opt, run in runs.items()]

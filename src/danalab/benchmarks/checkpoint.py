@@ -36,12 +36,12 @@ def measure(
         say: called with each line of text.
         device: of model and optimizer.
     """
-    found = []
+    rows = []
     for size in sizes:
         with tempfile.TemporaryDirectory(dir=folder, prefix="danalab-bench-") as place:
-            found.append(_measure_one(size, rounds, Path(place), device))
-        say(_line(found[-1]))
-    return {"benchmark": "checkpoint", "machine": machine(device), "rounds": rounds, "sizes": found}
+            rows.append(_measure_one(size, rounds, Path(place), device))
+        say(_line(rows[-1]))
+    return {"benchmark": "checkpoint", "machine": machine(device), "rounds": rounds, "sizes": rows}
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from danalab.benchmarks.llama_cpp_peer import LlamaCpp
+from danalab.benchmarks.peers import LlamaCpp
 from danalab.benchmarks.timing import Work, interleaved, machine, ratios, spread, wall_clock
 from danalab.errors import MissingExtra, UserError
 from danalab.inference import Engine, Request, SamplingParameters
@@ -59,14 +59,14 @@ def measure(
     peers = _llama_cpp(theirs, max(batches, default=1), PROMPT + tokens, say)
     rows = [_batch(model, theirs, peers, size, tokens, rounds, say) for size in batches]
     weights = sum(p.numel() for name, p in model.named_parameters() if "embedding" not in name)
-    found = {
+    result = {
         "benchmark": "generate", "machine": machine("cpu"), "model": CONFIG.as_dict(), "prompt": PROMPT,
         "tokens": tokens, "rounds": rounds, "batches": rows,
         "memory": _memory(4 * weights, rows[0] if batches and batches[0] == 1 else None),
     }  # fmt: skip
     if requests:
-        found["trace"] = _measure_trace(model, theirs, requests, max(1, rounds // 2), say)
-    return found
+        result["trace"] = _measure_trace(model, theirs, requests, max(1, rounds // 2), say)
+    return result
 
 
 def _transformers(model: Decoder) -> Any:
@@ -102,8 +102,8 @@ def _generate(theirs: Any, prompts: Sequence[Sequence[int]], tokens: int) -> lis
     rows = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     with torch.no_grad():
-        found = theirs.generate(rows, attention_mask=mask, max_new_tokens=tokens, min_new_tokens=tokens)
-    return found[:, width:].tolist()
+        generated = theirs.generate(rows, attention_mask=mask, max_new_tokens=tokens, min_new_tokens=tokens)
+    return generated[:, width:].tolist()
 
 
 def _request(prompt: Sequence[int], tokens: int) -> Request:
@@ -167,11 +167,11 @@ def _memory(bytes_of_weights: int, row: dict[str, Any] | None) -> dict[str, Any]
     target = torch.empty_like(source)
     times = [wall_clock(lambda: target.copy_(source)) for _ in range(30)]
     bandwidth = 2 * bytes_of_weights / sorted(times)[len(times) // 2]
-    found: dict[str, Any] = {"weights_bytes": bytes_of_weights, "copy_bytes_per_second": bandwidth}
+    memory: dict[str, Any] = {"weights_bytes": bytes_of_weights, "copy_bytes_per_second": bandwidth}
     if row is not None:
         speed = row["tokens_per_second"]["danalab"]["median"]
-        found["share_of_bandwidth"] = bytes_of_weights * speed / bandwidth
-    return found
+        memory["share_of_bandwidth"] = bytes_of_weights * speed / bandwidth
+    return memory
 
 
 # ---- a trace of requests ----
@@ -204,12 +204,12 @@ class Arrival:
 
 def _trace(requests: int) -> list[Arrival]:
     """Poisson arrivals; lengths of prompts 8 to 256 and of answers 8 to 128, log-uniform."""
-    draw, at, found = random.Random(0), 0.0, []
+    draw, at, arrivals = random.Random(0), 0.0, []
     for _ in range(requests):
         at += draw.expovariate(1 / ARRIVAL)
         prompt = [draw.randrange(CONFIG.vocab_size) for _ in range(round(2 ** draw.uniform(3, 8)))]
-        found.append(Arrival(at, prompt, round(2 ** draw.uniform(3, 7))))
-    return found
+        arrivals.append(Arrival(at, prompt, round(2 ** draw.uniform(3, 7))))
+    return arrivals
 
 
 def _measure_trace(
@@ -229,26 +229,26 @@ def _measure_trace(
             start = time.perf_counter()
             served[name].append(serve())
             seconds[name].append(time.perf_counter() - start)
-    found = {
+    result = {
         "requests": requests, "mean_arrival_seconds": ARRIVAL, "tokens": total,
         "tokens_per_second": {name: spread([total / each for each in seconds[name]]) for name in work},
         "times_faster_than": {name: ratios(seconds[name], seconds["danalab"]) for name in work if name != "danalab"},
         "seconds": {name: _percentiles(served[name]) for name in work},
     }  # fmt: skip
     for name in work:
-        speed, first = found["tokens_per_second"][name]["median"], found["seconds"][name]["first_token"]
+        speed, first = result["tokens_per_second"][name]["median"], result["seconds"][name]["first_token"]
         say(f"trace, {name}: {speed:.0f} tokens/s; first token p50 {first['p50']:.3f} s, p99 {first['p99']:.3f} s")
-    return found
+    return result
 
 
 def _percentiles(served: Sequence[Served]) -> dict[str, dict[str, float]]:
     columns = {"first_token": "first", "per_token": "between", "last_token": "last"}
-    found = {}
+    percentiles = {}
     for name, column in columns.items():
         values = [value for each in served for value in getattr(each, column)]
         cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else values * 99
-        found[name] = {"p50": cuts[49], "p99": cuts[98]}
-    return found
+        percentiles[name] = {"p50": cuts[49], "p99": cuts[98]}
+    return percentiles
 
 
 def _serve(engine: Engine, trace: Sequence[Arrival]) -> Served:

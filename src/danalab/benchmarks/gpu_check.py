@@ -35,7 +35,7 @@ def measure(
         say: called with each line of text.
         keep: called with the values so far after each section.
     """
-    found: dict[str, Any] = {"benchmark": "gpu", "device": device, "quick": quick, "machine": None, "sections": {}}
+    result: dict[str, Any] = {"benchmark": "gpu", "device": device, "quick": quick, "machine": None, "sections": {}}
     for name, seconds in sections:
         say(f"{name} (at most {seconds:.0f} s)")
         start = time.monotonic()
@@ -43,20 +43,20 @@ def measure(
             file = Path(folder) / "rows.json"
             ended = _run([name, str(file), device, "quick" if quick else "full"], seconds, say)
             told = read_json(file) if file.exists() else {"machine": None, "rows": []}
-        found["machine"] = told["machine"] or found["machine"]
+        result["machine"] = told["machine"] or result["machine"]
         taken = round(time.monotonic() - start, 1)
-        found["sections"][name] = {"ended": ended, "seconds": taken, "rows": told["rows"]}
+        result["sections"][name] = {"ended": ended, "seconds": taken, "rows": told["rows"]}
         say(f"  {ended}, {len(told['rows'])} rows in {taken:.0f} s")
-        keep(found)
-    return found
+        keep(result)
+    return result
 
 
-def failures(found: dict[str, Any]) -> list[str]:
+def failures(result: dict[str, Any]) -> list[str]:
     """Sections that did not end by themselves, and tasks that failed."""
-    bad = [f"{name}: {part['ended']}" for name, part in found["sections"].items() if part["ended"] != "done"]
+    bad = [f"{name}: {part['ended']}" for name, part in result["sections"].items() if part["ended"] != "done"]
     return bad + [
         f"{name}, {row['task']}: {row['error']}"
-        for name, part in found["sections"].items()
+        for name, part in result["sections"].items()
         for row in part["rows"]
         if "error" in row
     ]

@@ -27,7 +27,7 @@ import torch
 
 from danalab.benchmarks import checkpoint, optim, resonance
 from danalab.benchmarks.timing import interleaved, machine, waiting_clock
-from danalab.benchmarks.train import BLOCK, Case, random_tokens, trainer_alone
+from danalab.benchmarks.train import BLOCK, TrainingCase, random_tokens, trainer_alone
 from danalab.errors import UserError
 from danalab.files import write_json
 from danalab.inference import Engine, Request, SamplingParameters
@@ -59,18 +59,18 @@ def _optim_step(device: str, size: str, name: str, rounds: int) -> dict[str, Any
 
 
 CASES = (
-    Case("enoki", 12, 50304, 16, 2048),  # 141M parameters
-    Case("enoki", 22, 50304, 16, 2048),  # 522M
+    TrainingCase("enoki", 12, 50304, 16, 2048),  # 141M parameters
+    TrainingCase("enoki", 22, 50304, 16, 2048),  # 522M
 )
 
 
 def _train(device: str, quick: bool) -> Iterator[Task]:
-    for case in (Case("enoki", 2, 64, 2, 16),) if quick else CASES:
+    for case in (TrainingCase("enoki", 2, 64, 2, 16),) if quick else CASES:
         label = f"{case.arch} {case.heads} heads, {case.batch_size} x {case.seq_len}"
         yield label, partial(_train_case, case, device, quick)
 
 
-def _train_case(case: Case, device: str, quick: bool) -> dict[str, Any]:
+def _train_case(case: TrainingCase, device: str, quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         data = random_tokens(Path(scratch) / "data", case.vocab_size, case.seq_len)
         rounds, block = (1, 1) if quick else (3, BLOCK)
@@ -87,8 +87,10 @@ def _resonance(device: str, quick: bool) -> Iterator[Task]:
 
 
 def _resonance_at(settings: resonance.Settings) -> dict[str, Any]:
-    found = resonance.speed(settings, lambda line: None)
-    return {name: {"params": found[name]["params"], **found[name]["rows"][0]} for name in ("resonance", "attention")}
+    measured = resonance.speed(settings, lambda line: None)
+    return {
+        name: {"params": measured[name]["params"], **measured[name]["rows"][0]} for name in ("resonance", "attention")
+    }
 
 
 def _decode(device: str, quick: bool) -> Iterator[Task]:

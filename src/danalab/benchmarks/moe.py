@@ -26,7 +26,7 @@ from danalab.train.system.device import tune_malloc
 
 
 @dataclass(frozen=True)
-class Case:
+class ExpertCase:
     """A layer and its input."""
 
     expert_dim: int
@@ -38,20 +38,20 @@ class Case:
     """Of the products; "bfloat16": by autocast; weights and routing stay float32."""
 
 
-CASES = (Case(256), Case(1024), Case(256, dtype="bfloat16"), Case(1024, dtype="bfloat16"))
+CASES = (ExpertCase(256), ExpertCase(1024), ExpertCase(256, dtype="bfloat16"), ExpertCase(1024, dtype="bfloat16"))
 _LARGEST_ERROR = {"float32": 1e-5, "bfloat16": 2e-2}
 """Largest relative norm of the difference between two contenders."""
 
 
-def measure(cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(cases: Sequence[ExpertCase], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure each case on the CPU; see `danalab bench moe`."""
     tuned = tune_malloc()
-    found: dict[str, Any] = {"benchmark": "moe", "machine": machine("cpu"), "rounds": rounds, "keeps_memory": tuned}
-    found["cases"] = []
+    result: dict[str, Any] = {"benchmark": "moe", "machine": machine("cpu"), "rounds": rounds, "keeps_memory": tuned}
+    result["cases"] = []
     for case in cases:
-        found["cases"].append(_measure(case, rounds))
-        say(_line(found["cases"][-1]))
-    return found
+        result["cases"].append(_measure(case, rounds))
+        say(_line(result["cases"][-1]))
+    return result
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -63,7 +63,7 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-def _measure(case: Case, rounds: int) -> dict[str, Any]:
+def _measure(case: ExpertCase, rounds: int) -> dict[str, Any]:
     config = ModelConfig(
         "llama", case.d_model, 1, 8, case.d_model // 8, case.expert_dim, 64, 64,
         n_experts=case.n_experts, top_k=case.top_k,
@@ -82,8 +82,8 @@ def _measure(case: Case, rounds: int) -> dict[str, Any]:
     }
     work = {name: _work(layer, x, upstream, case.dtype) for name, layer in layers.items()}
     results = {name: once() for name, once in work.items()}
-    for name, found in results.items():
-        for ours, theirs in zip(results["grouped"], found, strict=True):
+    for name, outputs in results.items():
+        for ours, theirs in zip(results["grouped"], outputs, strict=True):
             error = float((ours - theirs).norm() / theirs.norm())
             assert error < _LARGEST_ERROR[case.dtype], f"{name}: {error}"
     times = interleaved(work, rounds, wall_clock)

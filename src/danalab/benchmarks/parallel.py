@@ -59,7 +59,7 @@ def measure(
         UserError: a job failed, with its message.
     """
     shape = {"arch": arch, "heads": heads, "global_batch": global_batch, "seq_len": seq_len, "vocab_size": vocab_size}
-    found: dict[str, list[dict[str, float]]] = {mode: [] for mode in modes}
+    jobs_of: dict[str, list[dict[str, float]]] = {mode: [] for mode in modes}
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         data = random_tokens(scratch / "data", vocab_size, seq_len)
@@ -69,9 +69,9 @@ def measure(
         for number in range(rounds):
             for mode in modes:
                 flags = MODES[mode].format(ranks=ranks).split()
-                found[mode].append(_job([*common, *flags], scratch / f"{mode}-{number}".replace(", ", "-"), mode))
-    first = found[modes[0]]
-    rows = {mode: _row(jobs, first) for mode, jobs in found.items()}
+                jobs_of[mode].append(_job([*common, *flags], scratch / f"{mode}-{number}".replace(", ", "-"), mode))
+    first = jobs_of[modes[0]]
+    rows = {mode: _row(jobs, first) for mode, jobs in jobs_of.items()}
     for mode, row in rows.items():
         say(line(mode, row, modes[0]))
     return {

@@ -16,16 +16,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from danalab.benchmarks.timing import clock_of, machine
+from danalab.colors import MIXER_COLORS
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.cache import Cache
+from danalab.report.figures.drawing import LOSS, plain, styled
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train import TrainConfig, train
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 VOCAB = 256
 """Of the speed measurement: small, so that mixing takes the time, not the head."""
@@ -65,15 +72,15 @@ QUICK = {"d_model": 32, "n_layers": 1, "lengths": (256, 512, 1024), "longest_att
 def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything; see `danalab bench resonance`."""
     shown = {**vars(settings), "lengths": list(settings.lengths), "seeds": list(settings.seeds)}
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "benchmark": "resonance",
         "machine": machine(settings.device),
         "settings": {**shown, "data": settings.data and Path(settings.data).name},  # without the path on this machine
         "speed": {"weights": "random: speed only", **speed(settings, say)},
     }
     if settings.data is not None:
-        found["learning"] = learning(settings, say)
-    return found
+        result["learning"] = learning(settings, say)
+    return result
 
 
 def shapes(d_model: int, n_layers: int, vocab_size: int, seq_len: int) -> dict[str, ModelConfig]:
@@ -111,7 +118,7 @@ def speed(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
         for name, length in times:
             took = clock(lambda name=name, length=length: train_once(both[name], tokens[length]))
             times[name, length].append(took)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, model in both.items():
         rows = [
             {
@@ -122,21 +129,21 @@ def speed(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
             }
             for length in measured[name]
         ]
-        found[name] = {
+        results[name] = {
             "params": model.num_parameters(),
             "rows": rows,
             "slope": slope([(row["tokens"], row["step_seconds"]) for row in rows]),
             "slope_from_4096": slope([(row["tokens"], row["step_seconds"]) for row in rows if row["tokens"] >= 4096]),
             "decoding_last_over_first": rows[-1]["decode_seconds"] / rows[0]["decode_seconds"],
         }
-        for line in speed_lines(name, found[name]):
+        for line in speed_lines(name, results[name]):
             say(line)
     common = measured["attention"][-1:]
     if common:
-        ours, theirs = (next(row for row in found[name]["rows"] if row["tokens"] == common[0]) for name in both)
-        found["faster_at_longest"] = {"tokens": common[0], "ratio": theirs["step_seconds"] / ours["step_seconds"]}
-        say(f"at {common[0]:,} tokens a step of resonance is {found['faster_at_longest']['ratio']:.1f} x as fast")
-    return found
+        ours, theirs = (next(row for row in results[name]["rows"] if row["tokens"] == common[0]) for name in both)
+        results["faster_at_longest"] = {"tokens": common[0], "ratio": theirs["step_seconds"] / ours["step_seconds"]}
+        say(f"at {common[0]:,} tokens a step of resonance is {results['faster_at_longest']['ratio']:.1f} x as fast")
+    return results
 
 
 def train_once(model: Decoder, tokens: Tensor) -> None:
@@ -202,18 +209,18 @@ def _status(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def speed_lines(name: str, found: Mapping[str, Any]) -> list[str]:
+def speed_lines(name: str, result: Mapping[str, Any]) -> list[str]:
     """The table as text."""
-    lines = [f"{name}, {found['params']:,} parameters (random weights: speed only)"]
-    for row in found["rows"]:
+    lines = [f"{name}, {result['params']:,} parameters (random weights: speed only)"]
+    for row in result["rows"]:
         peak = "" if row["peak_bytes"] is None else f", peak {row['peak_bytes'] / 2**20:8.1f} MiB"
         lines.append(
             f"  {row['tokens']:>7,} tokens: step {row['step_seconds']:8.4f} s{peak}; decoding "
             f"{1e3 * row['decode_seconds']:.2f} ms/token, {row['decode_bytes'] / 2**20:.3f} MiB"
         )
     for key, what in (("slope", "of all lengths"), ("slope_from_4096", "from 4,096 tokens on")):
-        if found[key] is not None:
-            lines.append(f"  time grows with the length to the power {found[key]:.2f} ({what})")
+        if result[key] is not None:
+            lines.append(f"  time grows with the length to the power {result[key]:.2f} ({what})")
     return lines
 
 
@@ -229,20 +236,20 @@ def learning(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
                 results.append(_trained(name, seed, settings, Path(scratch)))
     tokens = min(run["curve"][-1]["tokens"] for results in runs.values() for run in results)
     seconds = min(run["curve"][-1]["time"] for results in runs.values() for run in results)
-    found: dict[str, Any] = {"tokens": tokens, "seconds": seconds, "models": {}}
+    result: dict[str, Any] = {"tokens": tokens, "seconds": seconds, "models": {}}
     for name, results in runs.items():
-        found["models"][name] = {
+        result["models"][name] = {
             "runs": results,
             "loss_at_equal_tokens": mean(loss_at(run["curve"], "tokens", tokens) for run in results),
             "loss_at_equal_time": mean(loss_at(run["curve"], "time", seconds) for run in results),
             "tokens_per_second": mean(run["tokens_per_second"] for run in results),
         }
-        one = found["models"][name]
+        one = result["models"][name]
         say(
             f"{name}: validation loss {one['loss_at_equal_tokens']:.4f} after {tokens:,} tokens, "
             f"{one['loss_at_equal_time']:.4f} after {seconds:.0f} s; {one['tokens_per_second']:,.0f} tokens/s"
         )
-    return found
+    return result
 
 
 def _trained(name: str, seed: int, settings: Settings, scratch: Path) -> dict[str, Any]:
@@ -298,3 +305,57 @@ def loss_at(curve: Sequence[Mapping[str, float]], axis: str, where: float) -> fl
         return high["loss"]
     share = (where - low[axis]) / (high[axis] - low[axis])
     return low["loss"] + share * (high["loss"] - low["loss"])
+
+
+MARKERS = {"resonance": "o", "attention": "s"}
+
+
+@styled
+def resonance_figure(result: Mapping[str, Any]) -> Figure:
+    """Three panels of speed and, where the models were trained, two of what they learned."""
+    learned: Mapping[str, Any] | None = result.get("learning")
+    figure = Figure(figsize=(12, 7.2 if learned else 3.8))
+    axes: Any = figure.subplot_mosaic("aabbcc;dddeee" if learned else "aabbcc")
+    device, shape = result["machine"].get("gpu") or result["machine"]["cpu"], result["settings"]
+    figure.suptitle(
+        f"Resonance and attention of one size: {shape['n_layers']} x {shape['d_model']}, one row, {device} "
+        f"({'above: random weights, speed only' if learned else 'random weights: speed only'})",
+        fontsize=11,
+    )
+    for name in MIXER_COLORS:
+        rows, exponent = result["speed"][name]["rows"], result["speed"][name]["slope"]
+        tokens = [row["tokens"] for row in rows]
+        label = name if exponent is None else f"{name}: exponent {exponent:.2f}"
+        _line(axes["a"], tokens, [row["step_seconds"] for row in rows], name, label)
+        if all(row["peak_bytes"] is not None for row in rows):
+            _line(axes["b"], tokens, [row["peak_bytes"] / 2**20 for row in rows], name, name)
+        _line(axes["c"], tokens, [1e3 * row["decode_seconds"] for row in rows], name, name)
+        for number, run in enumerate(learned["models"][name]["runs"] if learned else []):
+            for panel, axis in (("d", "tokens"), ("e", "time")):
+                points = [point for point in run["curve"] if point[axis] > 0]
+                x, y = [point[axis] for point in points], [point["loss"] for point in points]
+                _line(axes[panel], x, y, name, f"_{name}" if number else name, size=3)
+    lengths = [row["tokens"] for row in result["speed"]["resonance"]["rows"]]
+    for panel, title, y in (
+        ("a", "forward and backward", "seconds per step"),
+        ("b", "memory of a step", "highest, beyond the weights [MiB]"),
+        ("c", "decoding", "milliseconds/token"),
+    ):
+        axes[panel].set(title=title, ylabel=y, xlabel="position [tokens]" if panel == "c" else "context [tokens]")
+        axes[panel].set_xscale("log", base=2)
+        axes[panel].set_xticks(lengths, [f"{n // 1024}k" if n % 1024 == 0 else str(n) for n in lengths])
+        if panel != "c" and axes[panel].lines:
+            axes[panel].set_yscale("log")
+            plain(axes[panel].yaxis)
+    axes["c"].set_ylim(0, 1.3 * axes["c"].get_ylim()[1])
+    if learned:
+        axes["d"].set(title="trained alike: by tokens", xlabel="training tokens", ylabel=LOSS)
+        axes["e"].set(title="trained alike: by time", xlabel="training time [s]", ylabel=LOSS)
+    for each in axes.values():
+        if each.get_legend_handles_labels()[0]:
+            each.legend()
+    return figure
+
+
+def _line(axes: "Axes", x: Sequence[float], y: Sequence[float], name: str, label: str, size: float = 5) -> None:
+    axes.plot(x, y, color=MIXER_COLORS[name], marker=MARKERS[name], markersize=size, linewidth=1.4, label=label)

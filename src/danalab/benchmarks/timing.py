@@ -116,7 +116,7 @@ def machine(device: str) -> dict[str, Any]:
     from danalab.optim.step.backends.native_library import instruction_sets, target
 
     policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "cpu": _cpu_name(),
         "isa": (instruction_sets() or [platform.machine()])[-1],
         "target": target(),
@@ -129,8 +129,8 @@ def machine(device: str) -> dict[str, Any]:
         "torch": torch.__version__,
     }
     if device == "cuda":
-        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    return found
+        facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return facts
 
 
 def multiplies_bfloat16() -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from danalab.benchmarks.plain_loop import PlainLoop, PlainModel
+from danalab.benchmarks.peers import PlainLoop, PlainModel
 from danalab.benchmarks.timing import WARM_UP, machine, synchronize
 from danalab.data import open_dataset
 from danalab.scaling import dimensions
@@ -33,7 +33,7 @@ from danalab.train.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Case:
+class TrainingCase:
     """A model and a batch."""
 
     arch: str
@@ -47,23 +47,26 @@ class Case:
 
 
 GPU_CASES = (
-    *(Case("enoki", heads, 50304, batch, 2048) for heads, batch in ((3, 32), (6, 32), (12, 16), (16, 16), (24, 8))),
-    *(Case("qwen3", heads, 50304, batch, 2048) for heads, batch in ((6, 8), (8, 4))),
-    *(Case("enoki", heads, 50304, 32, 2048, "full") for heads in (12, 24)),
-    *(Case("enoki", heads, 50304, 16, 2048, loss="plain") for heads in (6, 12)),
+    *(
+        TrainingCase("enoki", heads, 50304, batch, 2048)
+        for heads, batch in ((3, 32), (6, 32), (12, 16), (16, 16), (24, 8))
+    ),
+    *(TrainingCase("qwen3", heads, 50304, batch, 2048) for heads, batch in ((6, 8), (8, 4))),
+    *(TrainingCase("enoki", heads, 50304, 32, 2048, "full") for heads in (12, 24)),
+    *(TrainingCase("enoki", heads, 50304, 16, 2048, loss="plain") for heads in (6, 12)),
 )
 BLOCK = 10
 """Steps of a turn."""
 
 
-def measure(cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(cases: Sequence[TrainingCase], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure each case on a GPU; see `danalab bench train --device cuda`.
 
     Args:
         rounds: turns of each side that count.
         say: called with each line of text.
     """
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "benchmark": "train",
         "machine": machine("cuda"),
         "rounds": rounds,
@@ -74,9 +77,9 @@ def measure(cases: Sequence[Case], rounds: int, say: Callable[[str], None]) -> d
         with tempfile.TemporaryDirectory() as scratch:
             data = random_tokens(Path(scratch) / "data", case.vocab_size, case.seq_len)
             row = {**asdict(case), **_alone(case, data, Path(scratch), rounds)}
-        found["cases"].append(row)
+        result["cases"].append(row)
         say(_line(row))
-    return found
+    return result
 
 
 def random_tokens(folder: Path, vocab_size: int, seq_len: int) -> Path:
@@ -89,7 +92,9 @@ def random_tokens(folder: Path, vocab_size: int, seq_len: int) -> Path:
     return folder
 
 
-def make_trainer(case: Case, data: Path, scratch: Path, steps: int, device: str, dtype: Dtype | None = None) -> Trainer:
+def make_trainer(
+    case: TrainingCase, data: Path, scratch: Path, steps: int, device: str, dtype: Dtype | None = None
+) -> Trainer:
     """The complete trainer of `danalab train`, which logs and saves into `scratch`."""
     config = TrainConfig(
         arch=case.arch,
@@ -113,7 +118,7 @@ def make_trainer(case: Case, data: Path, scratch: Path, steps: int, device: str,
     return build_trainer(resolve(config, dataset), dataset, folder)
 
 
-def make_plain(case: Case, data: Path, device: str, dtype: torch.dtype) -> PlainLoop:
+def make_plain(case: TrainingCase, data: Path, device: str, dtype: torch.dtype) -> PlainLoop:
     """The loop written by hand for the same model."""
     sizes = dimensions(case.arch, case.heads, case.vocab_size)
     model = PlainModel(sizes.d_model, sizes.n_layers, sizes.n_heads, sizes.mlp_dim, case.vocab_size, case.seq_len)
@@ -160,7 +165,7 @@ class _WaitedBlocks(BatchSource):
         raise _Measured
 
 
-def _alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
+def _alone(case: TrainingCase, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
     """On a GPU: the trainer, then the plain loop, each with the whole memory."""
     row = trainer_alone(case, data, scratch, rounds) if case.loss == "chunked" else {}
     gc.collect()
@@ -173,7 +178,7 @@ def _alone(case: Case, data: Path, scratch: Path, rounds: int) -> dict[str, Any]
 
 
 def trainer_alone(
-    case: Case, data: Path, scratch: Path, rounds: int, device: str = "cuda", block: int = BLOCK
+    case: TrainingCase, data: Path, scratch: Path, rounds: int, device: str = "cuda", block: int = BLOCK
 ) -> dict[str, Any]:
     """Speed, MFU and peak memory of the trainer."""
     on_gpu = device == "cuda"
@@ -197,7 +202,7 @@ def trainer_alone(
     }
 
 
-def _plain_alone(case: Case, data: Path, rounds: int) -> dict[str, Any]:
+def _plain_alone(case: TrainingCase, data: Path, rounds: int) -> dict[str, Any]:
     block = BLOCK
     torch.cuda.reset_peak_memory_stats()
     plain = make_plain(case, data, "cuda", torch.bfloat16)

@@ -14,16 +14,25 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from danalab.benchmarks.timing import WARM_UP, machine, multiplies_bfloat16, ratios, spread
-from danalab.benchmarks.train import Case, random_tokens
+from danalab.benchmarks.train import TrainingCase, make_plain, make_trainer, random_tokens
 from danalab.errors import UserError
+from danalab.models.layers.precision import onednn_products
 from danalab.scaling import dimensions, flops_per_token
+from danalab.train.stage import BatchSource
+from danalab.train.step.loss import TrainingBatch
+from danalab.train.system.device import tune_malloc
+from danalab.train.trainer import Trainer
 
 BLOCK = 5
 """Steps of a turn."""
@@ -31,21 +40,21 @@ SIDES = ("trainer float32", "loop float32", "trainer bfloat16", "loop bfloat16")
 
 
 @dataclass(frozen=True)
-class Cell:
+class ThreadedCase:
     """A model, a batch and a number of threads."""
 
-    case: Case
+    case: TrainingCase
     threads: int
 
 
-def cells(heads: Sequence[int], threads: Sequence[int]) -> list[Cell]:
+def cells(heads: Sequence[int], threads: Sequence[int]) -> list[ThreadedCase]:
     """The cells of `danalab bench train`: 2,048 tokens a step (1,024 in short rows), vocabulary 4,096.
 
     Args: heads: of 64 features each.
     """
     shapes = ((8, 128), (4, 512))
     return [
-        Cell(Case("enoki", n, 4096, batch, seq_len), count)
+        ThreadedCase(TrainingCase("enoki", n, 4096, batch, seq_len), count)
         for count in threads
         for n in heads
         for batch, seq_len in shapes
@@ -53,7 +62,7 @@ def cells(heads: Sequence[int], threads: Sequence[int]) -> list[Cell]:
 
 
 def measure(
-    chosen: Sequence[Cell], rounds: int, say: Callable[[str], None], sides: Sequence[str] = ()
+    chosen: Sequence[ThreadedCase], rounds: int, say: Callable[[str], None], sides: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Measure each cell; see `danalab bench train`.
 
@@ -66,7 +75,7 @@ def measure(
         sides = SIDES if multiplies_bfloat16() else SIDES[:2]
         if sides != SIDES:
             say("bfloat16 is left out: this CPU does not multiply it")
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "benchmark": "train",
         "machine": machine("cpu"),
         "rounds": rounds,
@@ -75,13 +84,13 @@ def measure(
     }
     for cell in chosen:
         row = _measure_cell(cell, rounds, sides)
-        found["cells"].append(row)
+        result["cells"].append(row)
         for line in lines(row):
             say(line)
-    return found
+    return result
 
 
-def _measure_cell(cell: Cell, rounds: int, sides: Sequence[str]) -> dict[str, Any]:
+def _measure_cell(cell: ThreadedCase, rounds: int, sides: Sequence[str]) -> dict[str, Any]:
     case = cell.case
     turns: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
@@ -117,9 +126,9 @@ def _measure_cell(cell: Cell, rounds: int, sides: Sequence[str]) -> dict[str, An
 
 
 class _Side:
-    """The parent's end of a process that takes turns (`danalab.benchmarks.train_side`)."""
+    """The parent's end of a process that takes turns (`danalab.benchmarks.train_cpu`)."""
 
-    def __init__(self, side: str, cell: Cell, data: Path, scratch: Path, rounds: int):
+    def __init__(self, side: str, cell: ThreadedCase, data: Path, scratch: Path, rounds: int):
         kind, dtype = side.split()
         task = {
             "kind": kind, "dtype": dtype, "case": asdict(cell.case), "threads": cell.threads, "data": str(data),
@@ -129,7 +138,7 @@ class _Side:
         pinned = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_NUM_THREADS": str(cell.threads)}
         self._name = f"{kind} in {dtype}"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "danalab.benchmarks.train_side", json.dumps(task)],
+            [sys.executable, "-m", "danalab.benchmarks.train_cpu", json.dumps(task)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **pinned},
         )  # fmt: skip
 
@@ -165,3 +174,114 @@ def lines(row: dict[str, Any]) -> Iterator[str]:
         text += f", {values['share_of_matrix_rate']:4.0%} of the matrix rate"
         text += "".join(f", {values[key]['median']:.2f} x {key[5:]}" for key in sorted(values) if key[:5] == "over ")
         yield text
+
+
+def main() -> None:
+    """Serve the task of the command line."""
+    task = json.loads(sys.argv[1])
+    torch.set_num_threads(task["threads"])
+    case, data = TrainingCase(**task["case"]), Path(task["data"])
+    rounds, block = task["rounds"], task["block"]
+    if task["kind"] == "loop":
+        plain = make_plain(case, data, "cpu", getattr(torch, task["dtype"]))
+        for _ in range(rounds):
+            wait()
+            start = time.perf_counter()
+            plain.run(block)
+            seconds = time.perf_counter() - start
+            with onednn_products():
+                tell(seconds=seconds, matrix_rate=matrix_rate(getattr(torch, task["dtype"])))
+    else:
+        tune_malloc()
+        trainer = make_trainer(case, data, Path(task["scratch"]), rounds * block + 1, "cpu", task["dtype"])
+        work = _Stopwatch()
+        dtype = getattr(torch, task["dtype"])
+        trainer.batches = TurnTaking(trainer.batches, rounds, block, lambda: work.seconds, dtype)
+        with work.around(trainer), onednn_products():
+            trainer.fit()
+
+
+def wait() -> None:
+    """Wait for one's turn."""
+    if not sys.stdin.readline():
+        raise SystemExit(1)  # the benchmark was interrupted
+
+
+def tell(**values: float) -> None:
+    """Write a line for the parent."""
+    print(json.dumps(values), flush=True)
+
+
+def matrix_rate(dtype: torch.dtype, repeats: int = 3) -> float:
+    """FLOP/s of the fastest of some products: of square matrices, and of the shape of a small model's layers."""
+    best = 0.0
+    for rows, inner, columns in ((1024, 1024, 1024), (1024, 256, 1024)):
+        a, b = torch.ones(rows, inner, dtype=dtype), torch.ones(columns, inner, dtype=dtype).T
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            torch.mm(a, b)
+            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
+    return best
+
+
+class TurnTaking(BatchSource):
+    """A batch source that waits for its turn before each block of steps, and tells its times.
+
+    `at_work()` is the time that the trainer has spent in forward, backward and optimizer so far [s].
+    """
+
+    def __init__(self, source: BatchSource, rounds: int, block: int, at_work: Callable[[], float], dtype: torch.dtype):
+        self._source, self._rounds, self._block = source, rounds, block
+        self._at_work, self._dtype = at_work, dtype
+
+    def iterate(self, start_step: int = 0) -> Iterator[TrainingBatch]:
+        """See `BatchSource.iterate`. A block of steps has ended when the batch after it is asked for."""
+        source = self._source.iterate(start_step)
+        for _ in range(self._rounds):
+            wait()
+            start, worked = time.perf_counter(), self._at_work()
+            for _ in range(self._block):
+                yield next(source)
+            seconds, working = time.perf_counter() - start, self._at_work() - worked
+            tell(seconds=seconds, working=working, matrix_rate=matrix_rate(self._dtype))
+        yield from source
+
+
+class _Stopwatch:
+    """Seconds in forward, backward and the optimizer of a trainer on a CPU."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextlib.contextmanager
+    def around(self, trainer: Trainer) -> Iterator[None]:
+        """Time the trainer's calls of its model and optimizer within the context."""
+        model: Any = trainer.model
+        watched = [(model, "forward"), (trainer.driver, "step")]
+        originals = [getattr(owner, name) for owner, name in watched]
+        backward = Tensor.backward
+        stopwatch = self
+
+        def timed(work: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                start = time.perf_counter()
+                try:
+                    return work(*args, **kwargs)
+                finally:
+                    stopwatch.seconds += time.perf_counter() - start
+
+            return call
+
+        for (owner, name), original in zip(watched, originals, strict=True):
+            setattr(owner, name, timed(original))
+        Tensor.backward = timed(backward)  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            yield
+        finally:
+            Tensor.backward = backward
+            for owner, name in watched:
+                delattr(owner, name)
+
+
+if __name__ == "__main__":
+    main()

@@ -177,9 +177,8 @@ def resonance(flags: ResonanceFlags) -> None:
     if not flags.seeds:
         raise UserError("--seeds: at least one is needed")
     say = flags.start()
-    from danalab.benchmarks.resonance import QUICK, Settings, measure
+    from danalab.benchmarks.resonance import QUICK, Settings, measure, resonance_figure
     from danalab.report.figures.drawing import save_figure
-    from danalab.report.figures.resonance import resonance_figure
 
     on_cpu = flags.device == "cpu"
     chosen: dict[str, Any] = {"d_model": 64 if on_cpu else 1024, "n_layers": 1 if on_cpu else 4}

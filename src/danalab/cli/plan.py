@@ -48,8 +48,7 @@ def run(flags: Flags) -> None:
         _print_own_model(flags)
         return
     from danalab.data.vocabulary import VocabularyInfo
-    from danalab.scaling.estimates import accelerator_hours, memory_gib
-    from danalab.scaling.hardware import named
+    from danalab.scaling.hardware import accelerator_hours, memory_gib, named
     from danalab.train.config.resolve import resolve
     from danalab.train.config.train_config import TrainConfig
 

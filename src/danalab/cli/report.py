@@ -115,12 +115,15 @@ def _write_page(flags: Flags) -> "tuple[Analysis, Path]":
 def _print_tables(analysis: "Analysis", flags: Flags) -> None:
     from danalab.ladder.preregistration import outcomes, read_predictions
     from danalab.report.formats import print_table
-    from danalab.report.headline import TITLE, entropy_sentence, epochs_sentence, registered_table
-    from danalab.report.horizon import TITLES, budget_sentence, horizon_tables
-    from danalab.report.ladder_tables import (
+    from danalab.report.headline import budget_sentence, entropy_sentence, epochs_sentence
+    from danalab.report.tables import (
+        HORIZON_TITLES,
+        REGISTERED_TITLE,
+        horizon_tables,
         law_table,
         lr_law_table,
         predicted_table,
+        registered_table,
         saved_table,
         shared_curvature_table,
         tolerance_table,
@@ -136,9 +139,9 @@ def _print_tables(analysis: "Analysis", flags: Flags) -> None:
     for title, (headings, lines) in (
         ("Tuned runs", tuned_table(analysis)),
         ("Compute saved against " + analysis.baseline, saved_table(analysis)),
-        *((TITLES[name], table) for name, table in horizon_tables(analysis).items()),
+        *((HORIZON_TITLES[name], table) for name, table in horizon_tables(analysis).items()),
         (f"Laws of the final loss, {law}" + ", one E for all" * flags.joint, law_table(analysis)),
-        (TITLE, registered_table(outcomes(predictions, analysis.tuned))),
+        (REGISTERED_TITLE, registered_table(outcomes(predictions, analysis.tuned))),
         ("Laws of the best learning rate, a (b + P)^d", lr_law_table(analysis)),
         ("Learning rates by these laws", predicted_table(analysis)),
         ("Learning rates that lose little", tolerance_table(analysis)),

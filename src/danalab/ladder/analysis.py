@@ -11,7 +11,7 @@ import numpy as np
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.fit.curvature import (
-    Curvature,
+    LossParabola,
     SharedCurvature,
     Tolerance,
     fit_curvature,
@@ -38,8 +38,7 @@ from danalab.ladder.fit.tuning import (
 )
 from danalab.ladder.horizon.analysis import HorizonAnalysis, analyse_horizons
 from danalab.ladder.rows import finite, validation_points
-from danalab.ladder.saved.from_curves import Saved, compute_saved
-from danalab.ladder.saved.from_laws import Gain, compute_gain
+from danalab.ladder.saving import Gain, Saved, compute_gain, compute_saved
 
 PREDICTED = (2.0, 4.0, 10.0)
 """Default sizes for predicted learning rates, as multiples of the largest one measured."""
@@ -75,7 +74,7 @@ class Analysis:
     saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
     """Optimizer -> parameters -> compute saved against the baseline of that size."""
     gains: dict[str, Gain] = field(default_factory=dict)
-    curvatures: dict[str, dict[int, Curvature]] = field(default_factory=dict)
+    curvatures: dict[str, dict[int, LossParabola]] = field(default_factory=dict)
     shared_curvatures: dict[str, SharedCurvature] = field(default_factory=dict)
     """Optimizer -> one curvature for all its sizes."""
     tolerances: dict[str, dict[int, Tolerance]] = field(default_factory=dict)

@@ -113,11 +113,11 @@ class LadderPlan:
 
     def rungs(self) -> list[Rung]:
         """All sizes at all their horizons: short horizons first, of one horizon small sizes first."""
-        found = []
+        ordered = []
         for i, size in enumerate(self.sizes):
             own = {key: value for key, value in size.items() if key != "horizons"}
-            found += [(f or 0.0, i, Rung(own, f)) for f in self._horizons(size)]
-        return [rung for _, _, rung in sorted(found, key=lambda each: each[:2])]
+            ordered += [(f or 0.0, i, Rung(own, f)) for f in self._horizons(size)]
+        return [rung for _, _, rung in sorted(ordered, key=lambda each: each[:2])]
 
     @property
     def has_horizons(self) -> bool:

@@ -43,7 +43,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PredictionOutcome:
     """A prediction and what was measured."""
 
     prediction: Prediction
@@ -95,16 +95,18 @@ def preregister(folder: Path, plan: LadderPlan, rows: Sequence[Row]) -> list[Pre
     ]
     if begun:
         raise UserError(f"--preregister: {begun[0]} on the largest rung ({rung}) has run; its loss is known already")
-    found = analyse(rows, n_bootstrap=RESAMPLES)
-    made = [_predict(found, opt, planned, len(plan.seeds)) for opt, planned in at.items() if opt in found.loss_laws]
+    analysis = analyse(rows, n_bootstrap=RESAMPLES)
+    made = [
+        _predict(analysis, opt, planned, len(plan.seeds)) for opt, planned in at.items() if opt in analysis.loss_laws
+    ]
     if not made:
-        reasons = [note for note in found.notes if note.startswith("loss law")] or ["no run has finished"]
+        reasons = [note for note in analysis.notes if note.startswith("loss law")] or ["no run has finished"]
         raise UserError(f"--preregister: the runs give no law ({'; '.join(reasons)})")
     content = {
         "made": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "rung": str(rung),
-        "law": next(iter(found.loss_laws.values())).kind,
-        "from_runs": sorted(row["name"] for each in found.tuned for row in each.runs),
+        "law": next(iter(analysis.loss_laws.values())).kind,
+        "from_runs": sorted(row["name"] for each in analysis.tuned for row in each.runs),
         "predictions": [asdict(each) for each in made],
     }
     write_json(folder / FILE, content)
@@ -126,23 +128,23 @@ class _Registered:
     predictions: list[Prediction]
 
 
-def outcomes(predictions: Sequence[Prediction], tuned: Sequence[Tuned]) -> list[Outcome]:
+def outcomes(predictions: Sequence[Prediction], tuned: Sequence[Tuned]) -> list[PredictionOutcome]:
     """Each prediction beside the tuned runs of its optimizer, size and tokens."""
     measured = {(each.opt, each.params, each.tokens): each.loss for each in tuned}
-    return [Outcome(each, measured.get((each.opt, each.params, each.tokens))) for each in predictions]
+    return [PredictionOutcome(each, measured.get((each.opt, each.params, each.tokens))) for each in predictions]
 
 
 def _plan(plan: LadderPlan, rung: Rung, opt: str) -> Any:
     return plan_of(plan.planned(rung)[opt][0].config(Path(opt)))
 
 
-def _predict(found: Analysis, opt: str, planned: Any, n_seeds: int) -> Prediction:
-    law = found.loss_laws[opt]
+def _predict(analysis: Analysis, opt: str, planned: Any, n_seeds: int) -> Prediction:
+    law = analysis.loss_laws[opt]
     params, flops = planned.exact_params, float(planned.flops)
     x = (params, planned.tokens) if law.kind == "chinchilla" else (flops,)
     loss = float(law(*x))
     drawn = np.log([float(sample(*x)) for sample in law.samples])
-    spread = [np.log([row["final_loss"] for row in each.runs]) for each in found.at(opt) if len(each.runs) > 1]
+    spread = [np.log([row["final_loss"] for row in each.runs]) for each in analysis.at(opt) if len(each.runs) > 1]
     noise = float(np.mean([np.var(each, ddof=1) for each in spread])) if spread else 0.0
     error = math.sqrt(float(np.var(drawn, ddof=1)) + noise / n_seeds)
     around = student_interval(math.log(loss), error, law.freedom)

@@ -274,10 +274,10 @@ def read_ladder(path: Path) -> list[dict[str, Any]]:
         rows[row["name"] if "name" in read else line] = row
     if not rows:
         raise UserError(f"{file}: no rows")
-    found = list({_identity(row): row for row in rows.values()}.values())
-    if len(found) < len(lines):
-        log.warning("%s: %d rows are copies of others and count once", file, len(lines) - len(found))
-    return found
+    unique = list({_identity(row): row for row in rows.values()}.values())
+    if len(unique) < len(lines):
+        log.warning("%s: %d rows are copies of others and count once", file, len(lines) - len(unique))
+    return unique
 
 
 def _identity(row: dict[str, Any]) -> str:

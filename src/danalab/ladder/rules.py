@@ -11,21 +11,21 @@ from danalab.scaling.shape import GPT2_VOCAB
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
 
 
-def fitted_rules(found: Analysis) -> Rules:
+def fitted_rules(analysis: Analysis) -> Rules:
     """The learning-rate laws, the weight-decay strengths of the largest tuned runs, and the rule of the sizes."""
-    if not found.lr_laws:
-        reasons = "; ".join(note for note in found.notes if note.startswith("learning-rate law"))
+    if not analysis.lr_laws:
+        reasons = "; ".join(note for note in analysis.notes if note.startswith("learning-rate law"))
         raise UserError(f"--rules: the ladder gives no learning-rate law ({reasons})")
     rates, decays, sizes = [], [], {}
-    for opt, law in found.lr_laws.items():
-        largest = found.at(opt)[-1].runs[0]
+    for opt, law in analysis.lr_laws.items():
+        largest = analysis.at(opt)[-1].runs[0]
         arch = largest["arch"] or largest["settings"].get("arch")
         if not arch:
             raise UserError(f"--rules: run {largest['name']} does not give its architecture")
         rates.append(RateRule(arch=arch, opt=opt, global_batch=_global_batch(largest), a=law.a, b=law.b, d=law.d))
         if largest["settings"].get("omega") is not None:
             decays.append(DecayRule(arch=arch, opt=opt, omega=float(largest["settings"]["omega"])))
-        sizes.setdefault(arch, []).extend(each.runs[0]["settings"] for each in found.at(opt))
+        sizes.setdefault(arch, []).extend(each.runs[0]["settings"] for each in analysis.at(opt))
     dimensions = [rule for arch, rows in sizes.items() if (rule := _size_rule(arch, rows)) is not None]
     return Rules(learning_rate=tuple(rates), weight_decay=tuple(decays), dimensions=tuple(dimensions))
 

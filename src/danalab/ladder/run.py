@@ -95,7 +95,7 @@ def run_ladder(
         if rungs == [last]:
             preregister(folder, plan, result.rows)
         places = [(opt, rung) for rung in rungs for opt in plan.opts]
-        searches = [Search(plan, opt, rung, _centre(plan, opt, rung, result.tuned)) for opt, rung in places]
+        searches = [RungSearch(plan, opt, rung, _centre(plan, opt, rung, result.tuned)) for opt, rung in places]
         for title, cells in together(searches, losses):
             where = f"{rungs[0]}: " if len(groups) > 1 else ""
             sweep = run_sweep(folder, cells, executor=executor, jobs=jobs, cluster=cluster, title=where + title)
@@ -131,7 +131,7 @@ def rung_groups(plan: LadderPlan, last: Rung | None = None) -> list[list[Rung]]:
     return groups if last is None else [*(group for group in groups if group), [last]]
 
 
-class Search:
+class RungSearch:
     """The tuning of an optimizer on a rung: which runs to train next, given the losses so far.
 
     Args:
@@ -154,7 +154,7 @@ class Search:
             self.request, self.result = None, end.value
 
 
-def together(searches: Sequence[Search], losses: Mapping[str, float]) -> Iterator[tuple[str, list[Cell]]]:
+def together(searches: Sequence[RungSearch], losses: Mapping[str, float]) -> Iterator[tuple[str, list[Cell]]]:
     """The next runs of all searches, with what they are, until the last search ends.
 
     Args:

@@ -149,8 +149,8 @@ def import_runs(exports: Sequence[Export], folder: Path, keys: Keys | None = Non
 
 def _row(export: Export, keys: Keys) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(row without names and paths, points of the curve) of a run."""
-    found = {name: keys.fixed.get(name, keys.find(name, export.config)) for name in SETTINGS}
-    settings: dict[str, Any] = {name: typed(name, value, export) for name, value in found.items() if value is not None}
+    given = {name: keys.fixed.get(name, keys.find(name, export.config)) for name in SETTINGS}
+    settings: dict[str, Any] = {name: typed(name, value, export) for name, value in given.items() if value is not None}
     opt, lr = (needed(settings, name, export) for name in ("opt", "lr"))
     shape = _shape(settings)
     params, per_token = _size(export, settings, shape)
@@ -314,9 +314,9 @@ def typed(name: str, value: Any, export: Export) -> Any:
         return value
     kind = float if name in _REAL else int
     try:
-        found = float(value)
-        if kind is float or found == int(found):
-            return kind(found)
+        number = float(value)
+        if kind is float or number == int(number):
+            return kind(number)
     except (TypeError, ValueError, OverflowError):
         pass
     raise UserError(f"{export.where or export.name}: run {export.name}: {name} is {value!r}; it must be a number")
@@ -465,7 +465,7 @@ def _of_csv(file: Path, text: str) -> list[Export]:
 
 def _value(cell: str) -> Any:
     try:
-        found = float(cell)
+        number = float(cell)
     except ValueError:
         return {"true": True, "false": False}.get(cell.lower(), cell)
-    return int(found) if math.isfinite(found) and found == int(found) and "." not in cell else found
+    return int(number) if math.isfinite(number) and number == int(number) and "." not in cell else number

@@ -165,7 +165,7 @@ def write_comparison(
     from danalab.colors import optimizer_color
     from danalab.report.figures.training import CURVES_CAPTION, loss_figure, save_figure
     from danalab.report.formats import Linked
-    from danalab.report.page.page import Page
+    from danalab.report.page import Page
 
     out.mkdir(parents=True, exist_ok=True)
     page = Page(

@@ -1,19 +1,23 @@
 """What reports are drawn from: the analysis of a ladder, its rows and run folders, and the curves of single runs."""
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from danalab.errors import UserError
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
-from danalab.ladder.preregistration import Outcome
-from danalab.ladder.saved.from_curves import LEAST_SEEDS as LEAST_SEEDS
-from danalab.ladder.saved.from_curves import cost_to_reach
-from danalab.train.run.open import open_run
+from danalab.ladder.preregistration import PredictionOutcome
+from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
+from danalab.ladder.saving import cost_to_reach
+from danalab.train.run.metrics import read_rows
 
 Row = Mapping[str, Any]
 
@@ -38,7 +42,7 @@ class ReportData:
     """Every run, finished or not."""
     dollars_per_hour: float | None = None
     """Price of a device."""
-    registered: Sequence[Outcome] = ()
+    registered: Sequence[PredictionOutcome] = ()
     """Preregistered losses, and what was measured."""
 
     def failed(self) -> list[Row]:
@@ -70,6 +74,78 @@ class ReportData:
         return chosen
 
 
+PARTS = ("trials", "seeds", "failed")
+"""Purposes of device-hours: learning-rate trials, runs at the chosen rate, runs without a finite loss."""
+
+
+@dataclass
+class Spent:
+    """One optimizer's runs."""
+
+    hours: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    """Device-hours of each part, evaluation apart."""
+    runs: int = 0
+    devices: set[str] = field(default_factory=set)
+
+    @property
+    def total(self) -> float:
+        """Device-hours."""
+        return sum(self.hours.values())
+
+
+def hours_of(row: Row) -> float:
+    """Device-hours of a run by its logged time; 0 without one."""
+    if row.get("device_hours") is not None:
+        return row["device_hours"]
+    return (row.get("seconds") or 0.0) * row.get("world_size", 1) / 3600
+
+
+def spent(data: ReportData) -> dict[str, Spent]:
+    """Optimizer -> cost of all its runs."""
+    chosen = {row["name"] for each in data.analysis.tuned for row in each.runs}
+    costs: dict[str, Spent] = defaultdict(Spent)
+    for row in data.rows:
+        mine = costs[row["opt"]]
+        part = "failed" if not is_finished(row) else "seeds" if row["name"] in chosen else "trials"
+        mine.hours[part] += hours_of(row)
+        mine.runs += 1
+        mine.devices.add(str(row.get("device") or "?"))
+    places = {opt: i for i, opt in enumerate(data.analysis.opts)}
+    return {opt: costs[opt] for opt in sorted(costs, key=lambda opt: places.get(opt, len(places)))}
+
+
+def relative_time(data: ReportData) -> dict[str, float]:
+    """Optimizer -> time of a token over the baseline's, at the largest size that both have.
+
+    Each by its fastest run, by the median step: other jobs on a machine only slow a run down.
+    """
+    times: dict[tuple[str, int], float] = {}
+    for row in data.rows:
+        seconds = seconds_a_token(row) if is_finished(row) else None
+        if seconds is not None:
+            key = row["opt"], row["params"]
+            times[key] = min(times.get(key, math.inf), seconds)
+    ratios = {}
+    for opt in data.analysis.opts:
+        sizes = [params for name, params in times if name == opt and (data.analysis.baseline, params) in times]
+        if sizes:
+            ratios[opt] = times[opt, max(sizes)] / times[data.analysis.baseline, max(sizes)]
+    return ratios
+
+
+def seconds_a_token(row: Row) -> float | None:
+    """Device-seconds of a token: the median over logged steps where the run recorded them, else its mean."""
+    file = Path(row["curve"])
+    logged = [
+        each["seconds_per_step"] * each["step"] / each["tokens"]
+        for each in (read_rows(file) if file.is_file() else [])
+        if each.get("seconds_per_step") and each.get("tokens")
+    ]
+    if logged:
+        return float(np.median(logged)) * row.get("world_size", 1)
+    return row.get("world_size", 1) / row["tokens_per_second"] if row.get("tokens_per_second") else None
+
+
 def setting(row: Row, name: str) -> Any:
     """A setting of a run, from its row or its settings."""
     return row[name] if row.get(name) is not None else row.get("settings", {}).get(name)
@@ -84,7 +160,7 @@ def varied(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class CurvePoint:
     """One evaluation on the validation windows."""
 
     step: int
@@ -103,19 +179,21 @@ class RunCurve:
     config: dict[str, Any]
     summary: dict[str, Any]
     """Empty until the run ends."""
-    points: tuple[Evaluation, ...]
+    points: tuple[CurvePoint, ...]
 
     @property
-    def final(self) -> Evaluation:
+    def final(self) -> CurvePoint:
         return self.points[-1]
 
 
 def read_curve(folder: str | Path) -> RunCurve:
     """Read a run folder, finished or not."""
+    from danalab.train.run.open import open_run
+
     run = open_run(folder)
     rows = run.metrics()
     points = tuple(
-        Evaluation(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows if "val/loss" in row
+        CurvePoint(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows if "val/loss" in row
     )
     if not points:
         raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from urllib.parse import quote
 
@@ -94,3 +95,17 @@ def print_table(headings: Sequence[str], lines: Sequence[Sequence[str]], left: i
     if not console.is_terminal:
         console = Console(width=200)
     console.print(table)
+
+
+def short(number: float) -> str:
+    """A short count: 45k, 1.5M, 2B."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def fraction(number: float) -> str:
+    """A short factor: 4, 1, 1/16; 0.3 where it is no unit fraction."""
+    parts = round(1 / number)
+    return f"1/{parts}" if parts > 1 and math.isclose(number * parts, 1) else short(number)

@@ -1,17 +1,14 @@
 """The headline results: compute saved by each optimizer, its scale and its interval."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.preregistration import Outcome
-from danalab.ladder.saved.from_curves import Saved
+from danalab.ladder.horizon.analysis import HorizonAnalysis
+from danalab.ladder.saving import Saved
 from danalab.report.data import LEAST_SEEDS, ReportData
-from danalab.report.figures.drawing import short
-from danalab.report.formats import Table
-from danalab.report.horizon import budget_sentence
+from danalab.report.formats import short
 
 NOT_KNOWN = "noise not known"
 NOT_DETERMINED = "not determined"
@@ -43,57 +40,59 @@ class Headline:
 
 def headlines(data: ReportData) -> list[Headline]:
     """An answer for each contender, those that saved most first."""
-    found = data.analysis
+    analysis = data.analysis
     ranked = []
-    for opt in found.opts[1:]:
+    for opt in analysis.opts[1:]:
         mine = data.largest(opt)
-        saved = None if mine is None else found.saved.get(opt, {}).get(mine.params)
+        saved = None if mine is None else analysis.saved.get(opt, {}).get(mine.params)
         if mine is None or saved is None:
             continue
-        same_size = [each for each in found.at(found.baseline) if each.params == mine.params]
+        same_size = [each for each in analysis.at(analysis.baseline) if each.params == mine.params]
         base = next((each for each in same_size if each.tokens == mine.tokens), same_size[-1])
         answer = Headline(opt, saved_words(saved), mine.params, known(saved), _seeds(saved), _trials(mine, base))
         ranked.append((saved.saved, answer))
     return [answer for _, answer in sorted(ranked, key=lambda each: -each[0])]
 
 
-def verdict(found: Analysis) -> list[str]:
+def verdict(analysis: Analysis) -> list[str]:
     """The results in sentences."""
     sentences = []
-    for opt in found.opts[1:]:
-        compared = found.saved.get(opt, {}).values()
+    for opt in analysis.opts[1:]:
+        compared = analysis.saved.get(opt, {}).values()
         if not compared:
             continue
-        sizes = {each.params for each in found.at(opt)} & {each.params for each in found.at(found.baseline)}
+        sizes = {each.params for each in analysis.at(opt)} & {each.params for each in analysis.at(analysis.baseline)}
         reached = sum(each.is_reached for each in compared)
         values = [each.saved for each in compared]
         bounds = dict.fromkeys((share(min(values), 0), share(max(values), 0)))
         digits = 0 if any(each.interval is None for each in compared) else 1
-        words = f"{opt} reached {found.baseline}'s final loss at {reached} of {len(sizes)} sizes; compute saved: "
+        words = f"{opt} reached {analysis.baseline}'s final loss at {reached} of {len(sizes)} sizes; compute saved: "
         words += f"{' to '.join(bounds)}, mean {share(sum(values) / len(values), digits)}"
         if len(compared) < len(sizes):
             words += f", at the {len(compared)} sizes with curves"
-        gain = found.gains.get(opt)
+        gain = analysis.gains.get(opt)
         if gain is not None and gain.mean is not None:
             words += f"; by the laws {share(gain.mean, 0 if gain.interval is None else 1)} at equal loss"
             if gain.interval is not None:
                 words += f" ({interval_words(gain.interval)})"
         sentences.append(words + ".")
-    fewest = min((len(each.runs) for each in found.tuned), default=0)
+    fewest = min((len(each.runs) for each in analysis.tuned), default=0)
     if fewest < LEAST_SEEDS:
         sentences.append(
             f"Some sizes have {fewest} seed{'s' * (fewest > 1)}: with fewer than {LEAST_SEEDS} the noise is not known."
         )
-    trials = {opt: sorted({each.trials for each in found.at(opt)}) for opt in found.opts}
-    what = "Learning-rate trials" if all(map(_is_about_rates, found.tuned)) else "Settings tried"
+    trials = {opt: sorted({each.trials for each in analysis.at(opt)}) for opt in analysis.opts}
+    what = "Learning-rate trials" if all(map(_is_about_rates, analysis.tuned)) else "Settings tried"
     sentences.append(
         f"{what} at each size: "
         + "; ".join(f"{opt} {' or '.join(map(str, counts))}" for opt, counts in trials.items())
         + "."
     )
-    if found.horizon is not None:
-        sentences.append(budget_sentence(found.horizon))
-    sentences += [sentence for sentence in (entropy_sentence(found), epochs_sentence(found)) if sentence is not None]
+    if analysis.horizon is not None:
+        sentences.append(budget_sentence(analysis.horizon))
+    sentences += [
+        sentence for sentence in (entropy_sentence(analysis), epochs_sentence(analysis)) if sentence is not None
+    ]
     return sentences
 
 
@@ -136,15 +135,15 @@ def tuning_words(mine: Tuned, base: Tuned) -> str:
     return trials + (f"; edge: {', '.join(edges)}" if edges else "")
 
 
-def method(found: Analysis) -> str:
+def method(analysis: Analysis) -> str:
     """How the tables of compute saved were made, for their captions."""
     return (
-        f"Compute saved is 1 - C/C0 at equal validation loss: {found.baseline} spent C0 for its final loss, and the "
+        f"Compute saved is 1 - C/C0 at equal validation loss: {analysis.baseline} spent C0 for its final loss, and the "
         "other optimizer needed C to reach it (where it did not, both are compared at its own final loss). Curves are "
         "means over seeds at the best learning rate that was tried at the size; intervals are 95%, over seeds and the "
         f"choice of the learning rate, Student's t on log(C/C0). In brackets: fewer than {LEAST_SEEDS} seeds of a "
         "side, so that the noise is not known. Trials: settings tried by each side (one number: by both); edge: whose "
-        f"best learning rate is the outermost one tried. Compute by the convention {found.convention}."
+        f"best learning rate is the outermost one tried. Compute by the convention {analysis.convention}."
     )
 
 
@@ -176,31 +175,13 @@ def _is_about_rates(tuned: Tuned) -> bool:
     return tuned.trials == len(tuned.rates)
 
 
-TITLE = "Preregistered: predicted from the other rungs before the largest one ran"
-
-
-def registered_table(found: Sequence[Outcome]) -> Table:
-    """A line for each optimizer."""
-    lines = []
-    for each in found:
-        made = each.prediction
-        lines.append([
-            made.opt, f"{made.params:,}", f"{made.tokens:,}", f"{made.loss:.4f}",
-            f"{made.interval.low:.4f} to {made.interval.high:.4f}",
-            "not yet" if each.loss is None else f"{each.loss:.4f}",
-            "-" if each.is_inside is None else "yes" if each.is_inside else "no",
-        ])  # fmt: skip
-    headings = ["optimizer", "parameters", "tokens", "predicted loss", "95% interval", "measured", "inside"]
-    return headings, lines
-
-
-def entropy_sentence(found: Analysis) -> str | None:
+def entropy_sentence(analysis: Analysis) -> str | None:
     """E of the laws beside the exact entropy of a generated language; None for other data, or without laws."""
-    known = {row.get("entropy") for each in found.tuned for row in each.runs}
+    known = {row.get("entropy") for each in analysis.tuned for row in each.runs}
     entropy = known.pop() if len(known) == 1 else None
-    if entropy is None or not found.loss_laws:
+    if entropy is None or not analysis.loss_laws:
         return None
-    law = next(iter(found.loss_laws.values()))
+    law = next(iter(analysis.loss_laws.values()))
     interval = law.intervals.get("E")
     words = f"E of the law is {law.E:.4f}"
     if interval is not None:
@@ -211,7 +192,18 @@ def entropy_sentence(found: Analysis) -> str | None:
     return f"{words} of the data, {entropy:.4f} nats/token."
 
 
-def epochs_sentence(found: Analysis) -> str | None:
+def epochs_sentence(analysis: Analysis) -> str | None:
     """Largest number of passes over the data; None where their size is not in the rows."""
-    passes = [each.tokens / row["data_tokens"] for each in found.tuned for row in each.runs if row.get("data_tokens")]
+    passes = [
+        each.tokens / row["data_tokens"] for each in analysis.tuned for row in each.runs if row.get("data_tokens")
+    ]
     return f"Runs see up to {max(passes):.2g} epochs of the data." if passes else None
+
+
+def budget_sentence(horizon: HorizonAnalysis) -> str:
+    """Whether budgets were equal, and how many best values lie at an edge."""
+    edges = sum(bool(each.edges) for each in horizon.budgets)
+    equal = "Every optimizer had the same number of trials on the same number of dials on each rung" if (
+        horizon.equal_budgets
+    ) else "Budgets differ between optimizers on some rung"  # fmt: skip
+    return f"{equal}; at {edges} of {len(horizon.budgets)} tuned points a best value lies at the edge of its grid."

@@ -17,34 +17,34 @@ from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.preregistration import outcomes, read_predictions
 from danalab.ladder.rows import pack, read_ladder
-from danalab.report.cost import cost_figure
 from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
-from danalab.report.figures.compute_saved import gain_figure, headline_figure, saved_figure
-from danalab.report.figures.drawing import save_figure, save_points, short, svg_text
-from danalab.report.figures.learning_rates import curvature_figure, sensitivity_figure
+from danalab.report.figures.compute_saved import cost_figure, gain_figure, headline_figure, saved_figure
+from danalab.report.figures.drawing import save_figure, save_points, svg_text
+from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
 from danalab.report.figures.loss_laws import curves_figure, law_figure, lr_law_figure, residual_figure
 from danalab.report.figures.optimizer_state import clipping_figure, schedule_figure, tau_figure
-from danalab.report.figures.sweeps import gamma3_figure, kappa_figure
-from danalab.report.formats import Table, as_csv, as_latex, as_markdown
-from danalab.report.headline import TITLE as REGISTERED_TITLE
-from danalab.report.headline import caveat, headlines, method, registered_table, verdict
-from danalab.report.horizon import TITLES as HORIZON_TITLES
-from danalab.report.horizon import horizon_loss_figure, horizon_tables, multiplier_figure
-from danalab.report.ladder_tables import (
+from danalab.report.figures.tuning import curvature_figure, gamma3_figure, kappa_figure, sensitivity_figure
+from danalab.report.formats import Table, as_csv, as_latex, as_markdown, short
+from danalab.report.headline import caveat, headlines, method, verdict
+from danalab.report.page import Page
+from danalab.report.tables import (
+    HORIZON_TITLES,
+    REGISTERED_TITLE,
     Address,
     cost_table,
     failed_table,
     headline_table,
+    horizon_tables,
     law_table,
     lr_law_table,
     predicted_table,
+    registered_table,
     runs_table,
     saved_table,
     shared_curvature_table,
     tolerance_table,
     tuned_table,
 )
-from danalab.report.page.page import Page
 
 PAGE = "report.html"
 MANY = 40
@@ -64,9 +64,9 @@ def read_report_data(
     rows = read_ladder(path)
     if not any(map(is_finished, rows)):
         raise UserError(f"{path}: none of {len(rows)} runs has finished with a finite loss; there is nothing to report")
-    found = analyse(rows, baseline=baseline, **fit)
+    analysis = analyse(rows, baseline=baseline, **fit)
     predictions = read_predictions(path if path.is_dir() else path.parent)
-    return ReportData(found, rows, dollars_per_hour, outcomes(predictions, found.tuned))
+    return ReportData(analysis, rows, dollars_per_hour, outcomes(predictions, analysis.tuned))
 
 
 def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
@@ -109,17 +109,17 @@ def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
 
 
 def _lead(data: ReportData) -> str:
-    found = data.analysis
-    sizes = sorted({each.params for each in found.tuned})
+    analysis = data.analysis
+    sizes = sorted({each.params for each in analysis.tuned})
     scale = f"at {short(sizes[0])} parameters" if len(sizes) == 1 else (
         f"at {len(sizes)} sizes from {short(sizes[0])} to {short(sizes[-1])} parameters"
     )  # fmt: skip
-    others = len(found.opts) - 1
-    tuned = "tuned " if all(len(each.rates) > 1 for each in found.at(found.baseline)) else ""
+    others = len(analysis.opts) - 1
+    tuned = "tuned " if all(len(each.rates) > 1 for each in analysis.at(analysis.baseline)) else ""
     return (
-        f"{others} optimizer{'s' * (others != 1)} against {tuned}{found.baseline} {scale}, at equal loss. "
-        f"Compute saved is 1 \N{MINUS SIGN} C/C0, where {found.baseline} spent C0 for its final loss and the other "
-        f"needed C to reach it. {len(data.rows)} runs; compute by the convention \u201c{found.convention}\u201d."
+        f"{others} optimizer{'s' * (others != 1)} against {tuned}{analysis.baseline} {scale}, at equal loss. "
+        f"Compute saved is 1 \N{MINUS SIGN} C/C0, where {analysis.baseline} spent C0 for its final loss and the other "
+        f"needed C to reach it. {len(data.rows)} runs; compute by the convention \u201c{analysis.convention}\u201d."
     )
 
 
@@ -133,17 +133,17 @@ def _address(out: Path, packed: bool) -> Address:
 
 
 def _tables(data: ReportData, address: Address) -> dict[str, Table]:
-    found = data.analysis
+    analysis = data.analysis
     return {
-        "saved": saved_table(found, address),
-        "tuned": tuned_table(found, address),
-        "laws": law_table(found),
-        "lr-laws": lr_law_table(found),
-        "shared-curvature": shared_curvature_table(found),
-        "tolerance": tolerance_table(found),
-        "predicted": predicted_table(found),
+        "saved": saved_table(analysis, address),
+        "tuned": tuned_table(analysis, address),
+        "laws": law_table(analysis),
+        "lr-laws": lr_law_table(analysis),
+        "shared-curvature": shared_curvature_table(analysis),
+        "tolerance": tolerance_table(analysis),
+        "predicted": predicted_table(analysis),
         "cost": cost_table(data),
-        **horizon_tables(found),
+        **horizon_tables(analysis),
         "registered": registered_table(data.registered),
     }
 
@@ -172,8 +172,8 @@ def _table(page: Page, out: Path, name: str, table: Table, caption: str = "") ->
 
 def _not_known(page: Page, out: Path, data: ReportData, absent: Sequence[tuple[str, str]], address: Address) -> None:
     """The section on missing results, failed runs and missing data."""
-    failed, found = data.failed(), data.analysis
-    if failed or found.notes or absent:
+    failed, analysis = data.failed(), data.analysis
+    if failed or analysis.notes or absent:
         page.heading("What is not known", "unknown")
     if failed:
         lost = sum(map(has_diverged, failed))
@@ -182,7 +182,7 @@ def _not_known(page: Page, out: Path, data: ReportData, absent: Sequence[tuple[s
             f"{lost} whose loss was not finite, {len(failed) - lost} unfinished."
         )
         page.table(*failed_table(failed, address), mark=optimizer_color)
-    for note in found.notes:
+    for note in analysis.notes:
         page.paragraph(note)
     if absent:
         page.subheading("Not drawn, and what it takes")

@@ -10,7 +10,7 @@ from danalab.files import write_atomically
 from danalab.post.speedrun import STAGES, MeanScore, Speedrun, stage_facts
 from danalab.report.figures.drawing import LOSS, panels, styled
 from danalab.report.formats import Table, as_markdown
-from danalab.report.page.page import Page
+from danalab.report.page import Page
 from danalab.train.config.fields import flag
 from danalab.train.run.open import open_run
 
@@ -100,12 +100,12 @@ def _environment(speedrun: Speedrun) -> Table:
 def _samples(speedrun: Speedrun) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """(question, reference, (stage, answer) of each) of the first problems of each task."""
     answers = {stage: speedrun.scores(stage).tasks for stage in STAGES}
-    found = []
+    samples = []
     for number, task in enumerate(answers["base"]):
         for place, problem in enumerate(task["examples"][:SAMPLES]):
             said = [(stage, answers[stage][number]["examples"][place]["answer"]) for stage in STAGES]
-            found.append((problem["question"], problem["reference"], said))
-    return found
+            samples.append((problem["question"], problem["reference"], said))
+    return samples
 
 
 def talk_commands(speedrun: Speedrun) -> list[str]:

@@ -24,10 +24,10 @@ from danalab.optim import optimizer_spec
 from danalab.optim.optimizers.matrix.newton_schulz import METHODS, coefficients, iterate
 from danalab.report.figures.training import save_figure
 from danalab.report.formats import as_markdown
-from danalab.report.page.page import Page
+from danalab.report.page import Page
 from danalab.showcase import CompareConfig
-from danalab.showcase.problems import Problem, get_problem
-from danalab.showcase.trials import Result, Search, search_all
+from danalab.showcase.problems import SmallProblem, get_problem
+from danalab.showcase.trials import RateSearch, Result, search_all
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Comparison:
     """The results."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[SmallProblem, ...]
     results: tuple[Result, ...]
     """Problem by problem, in the order of the optimizers."""
     refused: dict[str, str]
@@ -67,7 +67,7 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     trials, seeds = (min(config.trials, 3), 1) if config.quick else (config.trials, config.seeds)
     config.out.mkdir(parents=True, exist_ok=True)  # before minutes of work
     # The slowest first, so that the cores finish together.
-    searches = [Search(each.name, opt, trials, seeds, config.quick) for each in reversed(problems) for opt in opts]
+    searches = [RateSearch(each.name, opt, trials, seeds, config.quick) for each in reversed(problems) for opt in opts]
     tuned: dict[tuple[str, str], Result] = {}
     refused: dict[str, str] = {}
     for done, outcome in search_all(searches, config.jobs):
@@ -102,7 +102,7 @@ def table_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
 
 
 def _write(
-    config: CompareConfig, problems: tuple[Problem, ...], results: tuple[Result, ...], refused: dict[str, str]
+    config: CompareConfig, problems: tuple[SmallProblem, ...], results: tuple[Result, ...], refused: dict[str, str]
 ) -> Comparison:
     figures = {
         "problems": (curves_figure(problems, results), "Each optimizer at its best learning rate; bands: seeds."),
@@ -141,7 +141,7 @@ def _lead(config: CompareConfig, results: Sequence[Result]) -> str:
     )
 
 
-def curves_figure(problems: Sequence[Problem], results: Sequence[Result]) -> Figure:
+def curves_figure(problems: Sequence[SmallProblem], results: Sequence[Result]) -> Figure:
     """One panel per problem: the measure against steps, each optimizer at its best learning rate.
 
     Lines are means over seeds (of the logarithm where the axis is logarithmic), bands reach from lowest to highest.
@@ -168,7 +168,7 @@ def curves_figure(problems: Sequence[Problem], results: Sequence[Result]) -> Fig
     return figure
 
 
-def lr_figure(problems: Sequence[Problem], results: Sequence[Result]) -> Figure:
+def lr_figure(problems: Sequence[SmallProblem], results: Sequence[Result]) -> Figure:
     """One panel per problem: the last measurement of every trial against its learning rate."""
     figure, panels = _panels(len(problems), 3.8)
     for problem, axes in zip(problems, panels, strict=True):

@@ -18,7 +18,7 @@ from danalab.files import write_atomically, write_json
 from danalab.report.comparison import COLUMNS, ComparedRun, compare, markdown_table, table_cells
 from danalab.report.data import RunCurve, read_curve
 from danalab.report.figures.training import CURVES_CAPTION, loss_figure, lr_figure, save_figure
-from danalab.report.page.page import Page
+from danalab.report.page import Page
 from danalab.showcase import DemoConfig
 
 if TYPE_CHECKING:

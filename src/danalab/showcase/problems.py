@@ -20,7 +20,7 @@ from danalab.errors import UserError, nearest
 
 
 @dataclass(frozen=True)
-class Task:
+class Objective:
     """A problem with its model and its stream of data, ready for one run."""
 
     model: nn.Module
@@ -31,7 +31,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Problem:
+class SmallProblem:
     """A problem and the length of its runs."""
 
     name: str
@@ -44,7 +44,7 @@ class Problem:
     """Strength of the weight decay; 0 where the solution is not small."""
     log: bool
     """Whether the measure falls by orders of magnitude."""
-    make: Callable[[int], Task]
+    make: Callable[[int], Objective]
     """Seed -> task."""
 
 
@@ -56,7 +56,7 @@ class _Weight(nn.Module):
         self.weight = nn.Parameter(value)
 
 
-def quadratic(seed: int, v: int = 600, d: int = 150, batch: int = 16) -> Task:
+def quadratic(seed: int, v: int = 600, d: int = 150, batch: int = 16) -> Objective:
     """Power-law random features with alpha = 1, beta = 0.3: `danalab theory` solves this problem exactly."""
     draw = torch.Generator().manual_seed(seed)
     scale = torch.arange(1, v + 1) ** -1.0
@@ -75,10 +75,10 @@ def quadratic(seed: int, v: int = 600, d: int = 150, batch: int = 16) -> Task:
             missed = features.double() @ model.weight.double() - target
             return float(missed.square().sum() / 2) - floor
 
-    return Task(model, loss, measure)
+    return Objective(model, loss, measure)
 
 
-def matrix(seed: int, size: int = 96, batch: int = 64) -> Task:
+def matrix(seed: int, size: int = 96, batch: int = 64) -> Objective:
     """A dense matrix learned from inputs whose standard deviations fall like 1/j in a rotated basis."""
     draw = torch.Generator().manual_seed(seed)
     rotation = torch.linalg.qr(torch.randn(size, size, generator=draw)).Q
@@ -94,10 +94,10 @@ def matrix(seed: int, size: int = 96, batch: int = 64) -> Task:
         with torch.no_grad():
             return float(((model.weight - target) @ root).square().sum() / 2)
 
-    return Task(model, loss, measure)
+    return Objective(model, loss, measure)
 
 
-def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batch: int = 8) -> Task:
+def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batch: int = 8) -> Objective:
     """A small Enoki on bytes; measured on text from other files than it was trained on."""
     from danalab.models import ModelConfig, build_model
 
@@ -119,7 +119,7 @@ def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batc
         with torch.no_grad():
             return float(cross_entropy(fixed))
 
-    return Task(model, loss, measure)
+    return Objective(model, loss, measure)
 
 
 @cache
@@ -143,11 +143,11 @@ def _bytes(text: bytearray) -> Tensor:
 PROBLEMS = {
     each.name: each
     for each in (
-        Problem("quadratic", "Least squares on power-law random features", "risk above the smallest possible",
+        SmallProblem("quadratic", "Least squares on power-law random features", "risk above the smallest possible",
                 steps=2000, omega=0.0, log=True, make=quadratic),
-        Problem("matrix", "A matrix from ill-conditioned inputs", "risk",
+        SmallProblem("matrix", "A matrix from ill-conditioned inputs", "risk",
                 steps=300, omega=0.0, log=True, make=matrix),
-        Problem("language", "A small transformer on Python's standard library", "loss on other files [nats/byte]",
+        SmallProblem("language", "A small transformer on Python's standard library", "loss on other files [nats/byte]",
                 steps=300, omega=4.0, log=False, make=language),
     )
 }  # fmt: skip
@@ -156,7 +156,7 @@ QUICK_SHARE = 10
 """--quick makes runs this many times shorter."""
 
 
-def get_problem(name: str, quick: bool = False) -> Problem:
+def get_problem(name: str, quick: bool = False) -> SmallProblem:
     """The problem of that name; `quick` shortens its runs.
 
     Raises:

@@ -22,7 +22,7 @@ from danalab.optim.registry.spec import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
 from danalab.scaling.small_runs import slow_momentum
-from danalab.showcase.problems import Problem, Task, get_problem
+from danalab.showcase.problems import Objective, SmallProblem, get_problem
 
 SPACING = 4.0
 """Factor between the first learning rates."""
@@ -33,7 +33,7 @@ CLIP = 1.0
 
 
 @dataclass(frozen=True)
-class Run:
+class Trial:
     """One run from start to end."""
 
     opt: str
@@ -55,9 +55,9 @@ class Result:
 
     problem: str
     opt: str
-    trials: tuple[Run, ...]
+    trials: tuple[Trial, ...]
     """The search, in the order of the learning rates."""
-    best: tuple[Run, ...]
+    best: tuple[Trial, ...]
     """The best trial, and its repetitions with other seeds."""
 
     @property
@@ -79,14 +79,14 @@ class Result:
 
 
 def search(
-    problem: Problem, opt: str, *, trials: int = 6, seeds: int = 1, settings: Mapping[str, Any] | None = None
+    problem: SmallProblem, opt: str, *, trials: int = 6, seeds: int = 1, settings: Mapping[str, Any] | None = None
 ) -> Result:
     """Tune `opt` on `problem` in `trials` runs with seed 0, and repeat the best with `seeds` - 1 others."""
     spec = optimizer_spec(opt)
     if spec.closure or spec.hessian:
         raise UserError(f"--opts {spec.name}: its step needs more than gradients; compare runs of `danalab train`")
     start = usual_lr(spec, problem)
-    tried: dict[float, Run] = {}
+    tried: dict[float, Trial] = {}
     for _ in range(trials):
         exponent = next_exponent({key: run.loss for key, run in tried.items()})
         tried[exponent] = train(problem, spec, start * SPACING**exponent, 0, settings or {})
@@ -97,7 +97,7 @@ def search(
     return Result(problem.name, spec.name, tuple(tried[key] for key in sorted(tried)), (best, *more))
 
 
-class Search(NamedTuple):
+class RateSearch(NamedTuple):
     """A search to make."""
 
     problem: str
@@ -114,7 +114,7 @@ class Search(NamedTuple):
             return str(error)
 
 
-def search_all(searches: Sequence[Search], jobs: int | None) -> Iterator[tuple[Search, Result | str]]:
+def search_all(searches: Sequence[RateSearch], jobs: int | None) -> Iterator[tuple[RateSearch, Result | str]]:
     """Make searches, `jobs` at a time in processes of one thread each (default one per core), as they end."""
     jobs = min(jobs or available_cores(), len(searches))
     if jobs == 1:
@@ -149,7 +149,7 @@ def next_exponent(tried: Mapping[float, float]) -> float:
     return (left + best) / 2 if to_left else (best + right) / 2
 
 
-def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> Run:
+def train(problem: SmallProblem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> Trial:
     """One run; ends early, with an infinite loss, where a number is not finite."""
     task = problem.make(seed)
     optimizer = build_optimizer(
@@ -161,11 +161,11 @@ def train(problem: Problem, spec: OptimizerSpec, lr: float, seed: int, settings:
     else:
         schedule = get_schedule("cos_inf", problem.steps, warmup)
     clip = None if problem.log else CLIP
-    return Run(spec.name, lr, seed, *descend(task, optimizer, schedule, problem.steps, clip, _marks(problem.steps)))
+    return Trial(spec.name, lr, seed, *descend(task, optimizer, schedule, problem.steps, clip, _marks(problem.steps)))
 
 
 def descend(
-    task: Task,
+    task: Objective,
     optimizer: torch.optim.Optimizer,
     schedule: Schedule,
     steps: int,
@@ -202,7 +202,7 @@ def descend(
     return losses[-1], tuple(measured), tuple(losses), 1e3 * took / steps
 
 
-def usual_lr(spec: OptimizerSpec, problem: Problem) -> float:
+def usual_lr(spec: OptimizerSpec, problem: SmallProblem) -> float:
     """The first learning rate of the search: that of `danalab plan` for a model of the problem's size."""
     params = sum(p.numel() for p in problem.make(0).model.parameters())
     return learning_rate("enoki", spec.name, params)

@@ -7,8 +7,7 @@ from scipy import stats
 from danalab.ladder import compute_saved, fit_joint_laws
 from danalab.ladder.fit.statistics import Interval, Variance, resampled_freedom, sum_interval
 from danalab.ladder.fit.tuning import SelectionNoise, TunedSize, retuned
-from danalab.ladder.saved.from_curves import cost_to_reach
-from danalab.ladder.saved.from_laws import compute_gain
+from danalab.ladder.saving import compute_gain, cost_to_reach
 
 C = np.geomspace(1e14, 1e18, 6)
 MULTIPLIERS = np.array([0.25, 0.5, 1.0, 2.0, 4.0])

@@ -83,7 +83,7 @@ def test_the_progress_of_a_pool_says_why_a_run_failed(tmp_path: Path, capsys) ->
 
 @pytest.mark.parametrize("content", ["{}", "null", "0", '"two"', "true"])
 def test_a_number_of_threads_that_is_none_is_refused_by_name(tmp_path, monkeypatch, content) -> None:
-    monkeypatch.setattr(pool, "Worker", FakeWorker)
+    monkeypatch.setattr(pool, "WarmProcess", FakeWorker)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / pool.THREADS_FILE).write_text(content)
@@ -155,7 +155,7 @@ class FakeWorker:
 
 
 def test_runs_are_spread_over_the_gpus_with_as_many_as_they_have_ranks(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pool, "Worker", FakeWorker)
+    monkeypatch.setattr(pool, "WarmProcess", FakeWorker)
     run_jobs([Job(tmp_path / str(i), {}) for i in range(4)], title="four")
     assert [devices for devices, _ in FakeWorker.last.started] == ["0", "1", "2", "3"]
     run_jobs([Job(tmp_path / f"r{i}", {"nproc": 2}) for i in range(2)], title="two of two ranks")
@@ -163,7 +163,7 @@ def test_runs_are_spread_over_the_gpus_with_as_many_as_they_have_ranks(tmp_path,
 
 
 def test_the_faster_number_of_threads_is_measured_once_a_size_and_kept_for_resuming(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pool, "Worker", FakeWorker)
+    monkeypatch.setattr(pool, "WarmProcess", FakeWorker)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     jobs = [Job(tmp_path / str(i), {"device": "cpu", "d_model": 16, "seed": i}) for i in range(3)]
@@ -175,7 +175,7 @@ def test_the_faster_number_of_threads_is_measured_once_a_size_and_kept_for_resum
 
 
 def test_a_number_of_threads_that_is_set_is_left_alone(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pool, "Worker", FakeWorker)
+    monkeypatch.setattr(pool, "WarmProcess", FakeWorker)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     run_jobs([Job(tmp_path / "a", {"device": "cpu"})], title="one", parallel=1)
     assert FakeWorker.last.started == [(None, None)]

@@ -15,7 +15,7 @@ from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
 from danalab.optim.optimizers.matrix.base import AUXILIARY
-from danalab.scaling.estimates import STATE_WORDS
+from danalab.scaling.hardware import STATE_WORDS
 
 EVERY = list_optimizers()
 LIBRARY = {

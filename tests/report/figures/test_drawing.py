@@ -2,7 +2,8 @@
 
 import pytest
 
-from danalab.report.figures.drawing import canvas, fraction, group, save_points
+from danalab.report.figures.drawing import canvas, group, save_points
+from danalab.report.formats import fraction
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from danalab.report.figures.optimizer_state import (
     merged_distribution,
     tau_figure,
 )
-from danalab.report.figures.sweeps import gamma3_figure, kappa_figure
+from danalab.report.figures.tuning import gamma3_figure, kappa_figure
 from danalab.train.callbacks.statistics import order_statistics
 from ladder.planted import plant
 

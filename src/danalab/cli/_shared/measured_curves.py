@@ -7,7 +7,7 @@ import numpy as np
 from danalab.errors import UserError
 from danalab.ladder.fit.tuning import Tuned, is_usable, tune
 from danalab.ladder.rows import FILE, read_ladder, validation_points
-from danalab.ladder.saved.from_curves import curve_arrays, on_one_grid
+from danalab.ladder.saving import curve_arrays, on_one_grid
 from danalab.report.data import read_curve
 from danalab.theory.prediction.measured import Measured
 

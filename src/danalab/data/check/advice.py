@@ -9,7 +9,7 @@ from danalab.data.check.result import Validation
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.scaling import Plan, plan
-from danalab.scaling.estimates import accelerator_hours
+from danalab.scaling.hardware import accelerator_hours
 from danalab.scaling.resonance import resonance_dimensions
 
 TOKENS_PER_PARAM = 20.0

@@ -23,7 +23,7 @@ LEAST_SHARED = 3
 
 
 @dataclass(frozen=True)
-class Curvature:
+class LossParabola:
     """A parabola through the losses around the best learning rate."""
 
     curvature: float
@@ -37,7 +37,7 @@ class Curvature:
         return self.curvature * math.log(factor) ** 2
 
 
-def fit_curvature(lr: ArrayLike, loss: ArrayLike) -> Curvature:
+def fit_curvature(lr: ArrayLike, loss: ArrayLike) -> LossParabola:
     """Fit the parabola; where all rates together have no minimum, those nearest to the best one are used.
 
     Args:
@@ -54,7 +54,7 @@ def fit_curvature(lr: ArrayLike, loss: ArrayLike) -> Curvature:
         k, slope, level = np.polyfit(x[chosen], y[chosen], 2)
         if k > 0:
             centre = -slope / (2 * k)
-            return Curvature(float(k), math.exp(centre), float(level - slope**2 / (4 * k)), count)
+            return LossParabola(float(k), math.exp(centre), float(level - slope**2 / (4 * k)), count)
     raise UserError("the losses have no minimum over these learning rates; add rates beyond the best one")
 
 

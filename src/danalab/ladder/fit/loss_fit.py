@@ -110,7 +110,7 @@ def fit_joint_laws(
     if kind == "chinchilla" and n_bootstrap > 1:  # a term in N may take E's place
         least = min(float(each.loss.min()) for each in data)
         likely = profile_interval(lambda E, near: best_laws(data, kind, near, held=E), fitted, least, level)
-    found = {}
+    laws = {}
     for i, (each, law) in enumerate(zip(data, fitted, strict=True)):
         own = tuple(sample[i] for sample in samples)
         intervals = {
@@ -120,10 +120,10 @@ def fit_joint_laws(
         if likely is not None:
             drawn_E = intervals["E"]
             intervals["E"] = Interval(min(drawn_E.low, likely.low), max(drawn_E.high, likely.high), level)
-        found[each.name] = LossLaw(
+        laws[each.name] = LossLaw(
             kind, law.E, law.terms, law.measured, law.r2, law.residuals, intervals, own, freedom
         )  # fmt: skip
-    return found
+    return laws
 
 
 def _interval(name: str, value: float, draws: Sequence[float], freedom: float, level: float) -> Interval:
@@ -132,11 +132,11 @@ def _interval(name: str, value: float, draws: Sequence[float], freedom: float, l
     On the logarithm for amplitudes and exponents, which are positive and may span decades. E is at least 0.
     """
     if name == "E":
-        found = student_interval(value, float(np.std(draws, ddof=1)), freedom, level)
-        return Interval(max(found.low, 0.0), found.high, level)
+        around = student_interval(value, float(np.std(draws, ddof=1)), freedom, level)
+        return Interval(max(around.low, 0.0), around.high, level)
     logs = np.log(np.maximum([value, *draws], 1e-300))
-    found = student_interval(float(logs[0]), float(np.std(logs[1:], ddof=1)), freedom, level)
-    low, high = np.exp(np.clip([found.low, found.high], -700, 700))
+    around = student_interval(float(logs[0]), float(np.std(logs[1:], ddof=1)), freedom, level)
+    low, high = np.exp(np.clip([around.low, around.high], -700, 700))
     return Interval(float(low), float(high), level)
 
 
@@ -159,7 +159,7 @@ def best_laws(
             search(problem.residuals, theta, jac=problem.jacobian, loss="huber", f_scale=HUBER, max_nfev=2000)
             for theta in starts
         ),
-        key=lambda found: found.cost,
+        key=lambda solution: solution.cost,
     )
     return problem.laws(best.x)
 
@@ -216,7 +216,7 @@ class _Problem:
         E, terms = self._unpack(theta)
         lengths = np.cumsum([len(each.loss) for each in self.data])
         errors = np.split(self.residuals(theta), lengths[:-1])
-        found = []
+        laws = []
         for each, own, scales, mine in zip(self.data, terms, self.scales, errors, strict=True):
             fitted = [(math.exp(log_a), math.exp(log_alpha)) for log_a, log_alpha in own]
             back = [(a * scale**alpha, alpha) for (a, alpha), scale in zip(fitted, scales, strict=True)]
@@ -225,8 +225,8 @@ class _Problem:
             spread = float(np.var(np.log(each.loss)))
             measured = tuple((float(column.min()), float(column.max())) for column in each.columns)
             r2 = 1 - float(np.mean(mine**2)) / spread if spread else math.nan
-            found.append(LossLaw(self.kind, E, tuple(back), measured, r2, mine))
-        return found
+            laws.append(LossLaw(self.kind, E, tuple(back), measured, r2, mine))
+        return laws
 
     def _unpack(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """E (between 0 and the least loss), and for each law its terms' (log amplitude, log exponent)."""
@@ -266,7 +266,7 @@ def _starts(problem: _Problem) -> list[np.ndarray]:
             for alphas in grid:
                 matrix = np.stack([np.exp(-alpha * x) for alpha, x in zip(alphas, xs, strict=True)], axis=1)
                 amplitudes, error = nnls(matrix * weight[:, None], (each.loss - share * floor) * weight)
-                best = min(best, (error, amplitudes, alphas), key=lambda found: found[0])
+                best = min(best, (error, amplitudes, alphas), key=lambda each: each[0])
             total += best[0] ** 2
             for amplitude, alpha in zip(best[1], best[2], strict=True):
                 theta += [math.log(max(amplitude, 1e-6 * floor)), math.log(alpha)]
@@ -293,10 +293,10 @@ def profile_interval(refit: Callable[[float, Laws], Laws], best: Laws, floor: fl
         good, laws = best[0].E, best
         steps = _STEPS if abs(end - good) > _NOTHING * floor else 1
         for E in np.linspace(good, end, steps + 1)[1:]:
-            found = refit(float(E), laws)
-            if not is_compatible(found):
+            refitted = refit(float(E), laws)
+            if not is_compatible(refitted):
                 return _halved(good, float(E), laws)
-            good, laws = float(E), found
+            good, laws = float(E), refitted
         return end
 
     def _halved(good: float, bad: float, laws: Laws) -> float:

@@ -55,8 +55,8 @@ class Variance:
     @classmethod
     def from_bootstrap(cls, samples: np.ndarray, n: int) -> "Variance":
         """Of bootstrap samples for which n values were drawn with replacement, which shrinks it by (n - 1)/n."""
-        found = cls.resampled(samples, n - 1)
-        return cls(found.value * n / (n - 1), found.freedom)
+        shrunk = cls.resampled(samples, n - 1)
+        return cls(shrunk.value * n / (n - 1), shrunk.freedom)
 
 
 @dataclass(frozen=True)

@@ -168,10 +168,10 @@ def flops_of(row: Row, tokens: float, convention: str) -> float:
 def differing_settings(row: Row) -> dict[str, Any]:
     """The settings that make a run another trial than one of the same optimizer, size and horizon: the learning rate
     and what was set beside it, without seeds and the decay that follows from the rate."""
-    found = {"lr": row["lr"], **_settings(row, _FOLLOW_THE_RATE)}
-    for name, value in (found.pop("optimizer_settings", None) or {}).items():
-        found[name] = value
-    return found
+    settings = {"lr": row["lr"], **_settings(row, _FOLLOW_THE_RATE)}
+    for name, value in (settings.pop("optimizer_settings", None) or {}).items():
+        settings[name] = value
+    return settings
 
 
 def _trial(row: Row, without: Sequence[str] = ()) -> str:
@@ -266,10 +266,10 @@ def _excess_losses(sizes: Sequence[TunedSize]) -> list[np.ndarray]:
         curvature = fit_shared_curvature([(np.exp(x), y) for x, y in trials]).curvature
     except UserError:
         return [y - y.min() for _, y in trials]
-    found = []
+    excess = []
     for x, y in trials:
         # y = L* + k (x - x*)^2, so y - k x^2 is a line of slope -2 k x*
         slope = float(np.polyfit(x, y - curvature * x**2, 1)[0]) if len(x) > 1 else -2 * curvature * x[0]
         parabola = curvature * (x - np.clip(-slope / (2 * curvature), x.min(), x.max())) ** 2
-        found.append(parabola - parabola.min())
-    return found
+        excess.append(parabola - parabola.min())
+    return excess

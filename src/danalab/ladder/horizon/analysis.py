@@ -9,16 +9,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.fit.statistics import Interval, resampled_freedom, student_interval
+from danalab.ladder.fit.statistics import Interval, resampled_freedom, scipy, student_interval
 from danalab.ladder.fit.tuning import Resampler, Row, Tuned, TunedSize, retuned
 from danalab.ladder.horizon.budget import Budget, budget_of, budgets_are_equal, tuned_size
 from danalab.ladder.horizon.law import HorizonLaw, HorizonPoint, fit_horizon_law
-from danalab.ladder.horizon.paired import PairedRuns, PairedTest, all_pairs, paired_tests
 from danalab.ladder.plan import CHINCHILLA
 
 REFERENCES = (1.0, 1.15, 1.2)
@@ -45,6 +45,44 @@ class Multiplier:
     interval: Interval | None
     extrapolated: bool
     """The baseline would reach the loss beyond the horizons that it ran at this size."""
+
+
+@dataclass(frozen=True)
+class PairedRuns:
+    """The runs of two optimizers on a rung that have equal seeds."""
+
+    first: str
+    second: str
+    params: int
+    horizon: float
+    losses: tuple[tuple[float, float], ...]
+    """(first's, second's) final loss of each seed [nats/token]."""
+
+    @property
+    def differences(self) -> np.ndarray:
+        """log(first's loss / second's) of each seed."""
+        pairs = np.log(self.losses)
+        return pairs[:, 0] - pairs[:, 1]
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """The difference of two optimizers on a rung."""
+
+    first: str
+    second: str
+    params: int
+    horizon: float
+    difference: float
+    """Mean of first's minus second's final loss [nats/token]; negative: the first is better."""
+    interval: Interval | None
+    """None: no seed is repeated on any rung."""
+    p_value: float | None
+    """Two-sided, of no difference."""
+    n_seeds: int
+    seeds_needed: int | None
+    """Seeds that show a gap of this size at the 5% level in four of five repetitions; None: not known, or more than
+    `MOST_SEEDS`."""
 
 
 @dataclass(frozen=True)
@@ -101,20 +139,20 @@ def analyse_horizons(
     horizons = {id(each): horizon_of(each.runs[0]) for each in tuned}
     points = [_point(each, horizons[id(each)]) for each in tuned]
     budgets = [budget_of(each, horizons[id(each)], rows) for each in tuned]
-    found = HorizonAnalysis(baseline, points, budgets, tests=paired_tests(_pairs(tuned, horizons, baseline)))
+    analysis = HorizonAnalysis(baseline, points, budgets, tests=paired_tests(_pairs(tuned, horizons, baseline)))
     rungs = {(each.params, each.horizon) for each in points if each.opt == baseline}
     kept = [i for i, each in enumerate(points) if (each.params, each.horizon) in rungs]
     lone = {each.opt for each in points} - {points[i].opt for i in kept if several[points[i].opt, points[i].params] > 1}
     if lone:
-        found.notes.append(f"{', '.join(sorted(lone))}: fewer than two horizons beside {baseline}'s; in no exponent")
+        analysis.notes.append(f"{', '.join(sorted(lone))}: fewer than two horizons beside {baseline}'s; in no exponent")
     kept = [i for i in kept if points[i].opt not in lone]
     try:
         law = fit_horizon_law([points[i] for i in kept], baseline)
     except UserError as error:
-        found.notes.append(f"exponents: {error}")
-        return found
+        analysis.notes.append(f"exponents: {error}")
+        return analysis
     draws = _resampled([tuned[i] for i in kept], [points[i] for i in kept], rows, law, n_bootstrap, seed)
-    return _with_law(found, law, [points[i] for i in kept], draws)
+    return _with_law(analysis, law, [points[i] for i in kept], draws)
 
 
 @dataclass(frozen=True)
@@ -126,9 +164,9 @@ class _Draws:
 
 
 def _with_law(
-    found: HorizonAnalysis, law: HorizonLaw, points: Sequence[HorizonPoint], draws: _Draws
+    analysis: HorizonAnalysis, law: HorizonLaw, points: Sequence[HorizonPoint], draws: _Draws
 ) -> HorizonAnalysis:
-    baseline = found.baseline
+    baseline = analysis.baseline
     opts = [opt for opt in law.slopes if opt != baseline]
     exponents = {
         opt: Exponent(law.exponent(opt), _interval(law.exponent(opt), [each.exponent(opt) for each in draws.laws],
@@ -156,7 +194,7 @@ def _with_law(
             )
         )  # fmt: skip
     return HorizonAnalysis(
-        baseline, found.points, found.budgets, law, exponents, multipliers, found.tests, found.notes
+        baseline, analysis.points, analysis.budgets, law, exponents, multipliers, analysis.tests, analysis.notes
     )  # fmt: skip
 
 
@@ -223,8 +261,8 @@ def _pairs(tuned: Sequence[Tuned], horizons: Mapping[int, float], baseline: str)
     opts = sorted({each.opt for each in tuned}, key=lambda opt: (opt != baseline, opt))
     losses: Callable[[Tuned], dict[int, float]] = lambda each: {row["seed"]: row["final_loss"] for row in each.runs}  # noqa: E731
     cells = {(each.opt, each.params, each.tokens): each for each in tuned}
-    found = []
-    for first, second in all_pairs(opts):
+    pairs = []
+    for first, second in combinations(opts, 2):
         for (opt, params, tokens), each in cells.items():
             other = cells.get((second, params, tokens))
             if opt != first or other is None:
@@ -232,5 +270,52 @@ def _pairs(tuned: Sequence[Tuned], horizons: Mapping[int, float], baseline: str)
             mine, theirs = losses(each), losses(other)
             common = [(mine[s], theirs[s]) for s in sorted(mine.keys() & theirs.keys())]
             if common:
-                found.append(PairedRuns(first, second, params, horizons[id(each)], tuple(common)))
-    return found
+                pairs.append(PairedRuns(first, second, params, horizons[id(each)], tuple(common)))
+    return pairs
+
+
+POWER = 0.8
+MOST_SEEDS = 1000
+
+
+def paired_tests(runs: Sequence[PairedRuns], level: float = 0.95) -> list[PairedTest]:
+    """A test for each pair on each rung."""
+    tests = []
+    for pair in dict.fromkeys((each.first, each.second) for each in runs):
+        mine = [each for each in runs if (each.first, each.second) == pair]
+        freedom = sum(len(each.losses) - 1 for each in mine)
+        scatter = sum(float(np.sum((each.differences - each.differences.mean()) ** 2)) for each in mine)
+        sd = math.sqrt(scatter / freedom) if freedom else math.nan
+        tests += [_test(each, sd, freedom, level) for each in mine]
+    return tests
+
+
+def seeds_needed(gap: float, sd: float, level: float = 0.95, power: float = POWER) -> int | None:
+    """Least number of paired seeds with which a two-sided t test shows `gap` with this power; None: too many.
+
+    Args:
+        gap, sd: mean and standard deviation of the differences, in the same unit.
+    """
+    stats = scipy("scipy.stats")
+    if not sd > 0 or gap == 0:
+        return 2 if sd == 0 and gap else None
+    for n in range(2, MOST_SEEDS + 1):
+        critical = stats.t.ppf((1 + level) / 2, n - 1)
+        if stats.nct.sf(critical, n - 1, abs(gap) / sd * math.sqrt(n)) >= power:
+            return n
+    return None
+
+
+def _test(runs: PairedRuns, sd: float, freedom: int, level: float) -> PairedTest:
+    mean, n = float(runs.differences.mean()), len(runs.losses)
+    scale = float(np.exp(np.log(runs.losses).mean()))  # of a difference of logarithms in nats
+    interval = p_value = needed = None
+    if freedom:
+        error = sd / math.sqrt(n)
+        around = student_interval(mean, error, freedom, level)
+        interval = Interval(scale * around.low, scale * around.high, level)
+        p_value = float(2 * scipy("scipy.stats").t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
+        needed = seeds_needed(mean, sd, level)
+    return PairedTest(
+        runs.first, runs.second, runs.params, runs.horizon, scale * mean, interval, p_value, n, needed
+    )  # fmt: skip

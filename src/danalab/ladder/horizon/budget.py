@@ -85,7 +85,7 @@ def _first_seed(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
 
 def _dials(trials: Sequence[Row]) -> list[Dial]:
     """The learning rate and every setting that varies."""
-    found = []
+    dials = []
     names = set().union(*(differing_settings(row) for row in trials))
     varied = {name for name in names if len({_text(_value(row, name)) for row in trials}) > 1}
     for name in ["lr", *sorted(varied - {"lr"})]:
@@ -99,8 +99,8 @@ def _dials(trials: Sequence[Row]) -> list[Dial]:
         numbers = all(isinstance(value, (int, float)) for value in tried)
         at_edge = numbers and len(values) >= (2 if name == "lr" else LEAST_VALUES) and best in (min(tried), max(tried))
         order = sorted(values.values()) if numbers else list(values.values())
-        found.append(Dial(name, tuple(order), best, at_edge, float(np.median(losses) - min(losses))))
-    return found
+        dials.append(Dial(name, tuple(order), best, at_edge, float(np.median(losses) - min(losses))))
+    return dials
 
 
 def _group(trials: Sequence[Row], name: str) -> list[Row]:

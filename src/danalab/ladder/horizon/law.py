@@ -135,7 +135,7 @@ def fit_horizon_law(points: Sequence[HorizonPoint], baseline: str, start: Horizo
     least_squares = scipy("scipy.optimize").least_squares
     best = min(
         (least_squares(residuals, theta, jac=jacobian, method="trf", max_nfev=400) for theta in starts),
-        key=lambda found: found.cost,
+        key=lambda solution: solution.cost,
     )
     F = floor / (1 + np.exp(-best.x[:n_sizes]))
     levels, slopes, gaps = np.split(best.x[n_sizes:], [n_sizes, n_sizes + n_opts])

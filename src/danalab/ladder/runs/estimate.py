@@ -75,7 +75,7 @@ def trained_rate(cells: Sequence[Cell]) -> Rate:
     from danalab.train.run.folder import RunFolder
     from danalab.train.run.metrics import last_rows
 
-    found: dict[tuple[str, int], float] = {}
+    rates: dict[tuple[str, int], float] = {}
     for cell in cells:
         with TemporaryDirectory() as folder:
             run_dir = Path(folder) / "run"
@@ -84,12 +84,12 @@ def trained_rate(cells: Sequence[Cell]) -> Rate:
                 iterations_to_run=MEASURED_STEPS, log_interval=MEASURED_STEPS // 3, eval_interval=0,
             )  # fmt: skip
             planned = plan_of(config)
-            if (planned.opt, planned.exact_params) in found:
+            if (planned.opt, planned.exact_params) in rates:
                 continue
             run_training(config)
             last = [row for row in last_rows(RunFolder(run_dir).metrics_file) if "tokens_per_second" in row][-1]
-        found[planned.opt, planned.exact_params] = last["tokens_per_second"] * planned.flops_per_token
-    return lambda planned: found[planned.opt, planned.exact_params]
+        rates[planned.opt, planned.exact_params] = last["tokens_per_second"] * planned.flops_per_token
+    return lambda planned: rates[planned.opt, planned.exact_params]
 
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
@@ -115,19 +115,19 @@ def estimate(
 ) -> list[Estimate]:
     """The estimate of each run."""
     check_optimizers(cells)
-    found = []
+    estimates = []
     for cell in cells:
         config = cell.config(folder / "runs" / cell.name)
         planned = plan_of(config)
         hours = None if rate is None else planned.flops / rate(planned) / 3600
-        found.append(
+        estimates.append(
             Estimate(
                 name=cell.name, opt=planned.opt, params=planned.exact_params, steps=planned.steps, lr=planned.lr,
                 tokens=planned.tokens, epochs=_epochs(config, planned.tokens), flops=planned.flops, device_hours=hours,
                 cost=None if hours is None or price is None else hours * price,
             )
         )  # fmt: skip
-    return found
+    return estimates
 
 
 def check_optimizers(cells: Sequence[Cell]) -> None:

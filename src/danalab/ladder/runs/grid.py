@@ -56,30 +56,30 @@ class Cell:
 
 def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, list[Any]]:
     """`["opt=adamw,adana", "heads=2,3"]` as a mapping of fields to values."""
-    found: dict[str, list[Any]] = {}
+    assigned: dict[str, list[Any]] = {}
     for word in _one_each(words):
         key, equals, values = word.partition("=")
         key = key.strip().lstrip("-").replace("-", "_")
         if not equals or not key:
             raise UserError(f"{what} {word}: KEY=VALUE,VALUE,... is expected")
-        if key in found:
+        if key in assigned:
             raise UserError(f"{what} {word}: {flag(key)} appears twice")
-        found[key] = [typed_value(key, value) for value in values.split(",") if value.strip()]
-    return found
+        assigned[key] = [typed_value(key, value) for value in values.split(",") if value.strip()]
+    return assigned
 
 
 def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
     """`["seq-len=256", "data=a:0.7,b:0.3"]` as a mapping of fields to one value each; commas are part of a value."""
-    found: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
     for word in _one_each(words):
         ((key, values),) = parse_assignments([word], "--fixed").items()
         if not values:
             raise UserError(f"--fixed {word}: no value for {flag(key)}")
-        if key in found:
+        if key in fixed:
             raise UserError(f"--fixed {word}: {flag(key)} appears twice")
         is_list = any(get_origin(kind) is tuple for kind in _kinds(key))
-        found[key] = values if is_list else typed_value(key, word.partition("=")[2])
-    return found
+        fixed[key] = values if is_list else typed_value(key, word.partition("=")[2])
+    return fixed
 
 
 def _one_each(words: Sequence[str]) -> Iterator[str]:
@@ -151,14 +151,14 @@ def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[di
 
 def _settings(loaded: Mapping[Any, Any], file: Path, names: Sequence[str] = ()) -> dict[str, Any]:
     """Fields by their names in code and values by their types (YAML reads 1e-3 as text), at every depth."""
-    found = {}
+    settings = {}
     for given, value in loaded.items():
         key = str(given).replace("-", "_")
         if key in names and isinstance(value, dict):
-            found[key] = {str(name): _typed(str(name), each, file) for name, each in value.items()}
+            settings[key] = {str(name): _typed(str(name), each, file) for name, each in value.items()}
         else:
-            found[key] = _typed(key, value, file)
-    return found
+            settings[key] = _typed(key, value, file)
+    return settings
 
 
 def _typed(name: str, value: Any, file: Path) -> Any:
@@ -168,9 +168,9 @@ def _typed(name: str, value: Any, file: Path) -> Any:
         return [_typed(name, each, file) for each in value]
     typed = typed_value(name, value)
     if name in PATH_SETTINGS and isinstance(typed, str):
-        if not (found := file.parent / Path(typed).expanduser()).exists():
-            raise UserError(f"{file}: {name} is {typed}; {found} does not exist (paths are relative to the file)")
-        return str(found)
+        if not (path := file.parent / Path(typed).expanduser()).exists():
+            raise UserError(f"{file}: {name} is {typed}; {path} does not exist (paths are relative to the file)")
+        return str(path)
     if name in ("data", "tokenizer") and isinstance(typed, str):
         return ",".join(_beside(file, part) for part in typed.split(","))
     return typed

@@ -17,7 +17,7 @@ from danalab.data.environment import available_cores
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job, is_taken
-from danalab.ladder.runs.worker import Worker
+from danalab.ladder.runs.worker import WarmProcess
 from danalab.train.config.fields import Count
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class _Machine:
     """The worker process, and which run has which threads and GPUs."""
 
     def __init__(self, jobs: Sequence[Job], parallel: int | None, waiting: int):
-        self._jobs, self._worker = jobs, Worker()
+        self._jobs, self._worker = jobs, WarmProcess()
         self._cores = available_cores()
         self._devices = self._worker.devices if not all(map(_on_cpu, jobs)) else []
         ranks = max(int(job.settings.get("nproc") or 1) for job in jobs)
@@ -139,13 +139,13 @@ class _Machine:
 
     def ended(self) -> list[tuple[int, int]]:
         """(index, exit code) of the runs that ended since the last call."""
-        found = self._worker.ended()
-        for index, _ in found:
+        ended = self._worker.ended()
+        for index, _ in ended:
             self._load.subtract(self.running.pop(index))
         if not self._worker.is_alive:
             self._worker.close()
-            self._worker = Worker()
-        return found
+            self._worker = WarmProcess()
+        return ended
 
     def _threads_of(self, job: Job) -> int | None:
         """Threads of a run: its share of the cores, or one, whichever is faster for its size; None: not ours to say."""

@@ -79,21 +79,21 @@ def queue_state(folder: Path, jobs: Sequence[Job]) -> QueueState:
         attempts.update(cells)
         logs |= {cell: _log(folder, name, i, len(cells)) for i, cell in enumerate(cells)}
     queued = _queued(folder)
-    found = QueueState([], [], [])
+    state = QueueState([], [], [])
     for job in jobs:
         name = job.folder.name
         if job.is_finished():
             continue
         if job.has_diverged():
-            found.failed.append(Failure(job, DIVERGED))
+            state.failed.append(Failure(job, DIVERGED))
         elif name in queued:
-            found.queued.append(job)
+            state.queued.append(job)
         elif attempts[name] >= ATTEMPTS:
             words = f"not finished after {ATTEMPTS} jobs: {_last_words(logs[name])}; delete {folder / 'slurm'} to go on"
-            found.failed.append(Failure(job, words))
+            state.failed.append(Failure(job, words))
         else:
-            found.open.append(job)
-    return found
+            state.open.append(job)
+    return state
 
 
 def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Path]:
@@ -176,13 +176,13 @@ def _queued(folder: Path) -> set[str]:
         ) from error
     if done.returncode:
         raise UserError(f"{folder}: squeue failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    found = set()
+    queued = set()
     for line in done.stdout.splitlines():
         name, _, task = line.strip().partition(" ")
         runs = arrays.get(name, [])
         index = int(task) if task.strip().isdigit() else 0  # a job of one run is no array and prints N/A
-        found.update(runs[index : index + 1])
-    return found
+        queued.update(runs[index : index + 1])
+    return queued
 
 
 def _log(folder: Path, name: str, index: int, count: int) -> Path:

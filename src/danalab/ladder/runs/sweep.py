@@ -101,13 +101,14 @@ def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path,
     wanted = [Job(folder / "runs" / cell.name, cell.settings) for cell in cells]
     configs = {job.folder: cell.config(job.folder) for cell, job in zip(cells, wanted, strict=True)}
     wanted = [replace(job, flops=_flops(configs[job.folder])) for job in wanted]
-    clashes = {job.folder: found for job in wanted if (found := job.differences())}
+    clashes = {job.folder: differences for job in wanted if (differences := job.differences())}
     if clashes:
         # Otherwise the rows of the old runs would count as the new ones.
-        first, found = next(iter(clashes.items()))
+        first, differences = next(iter(clashes.items()))
         more = f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else ""
         raise UserError(
-            f"{first}{more} was made with other settings: {'; '.join(found)}; take another --out, or delete its folder"
+            f"{first}{more} was made with other settings: {'; '.join(differences)}; take another --out, or delete its "
+            "folder"
         )
     folder.mkdir(parents=True, exist_ok=True)
     asked = {cell.name: portable_settings(cell.settings) for cell in cells}
@@ -147,20 +148,20 @@ def _on_cluster(
     folder: Path, jobs: Sequence[Job], cluster: Cluster, gather: Callable[[], Any]
 ) -> tuple[list[Failure], list[Job]]:
     """(failed runs, queued runs) after submitting the others; waits for all with `cluster.wait`."""
-    found = queue_state(folder, jobs)
-    if found.open:
-        for answer in submit_arrays(write_arrays(folder, found.open, cluster)):
+    state = queue_state(folder, jobs)
+    if state.open:
+        for answer in submit_arrays(write_arrays(folder, state.open, cluster)):
             log.info("%s", answer)
     if not cluster.wait:
-        return found.failed, [*found.queued, *found.open]
-    found = queue_state(folder, jobs)
-    while found.queued:
-        log.info("%d of %d runs are queued or under way", len(found.queued), len(jobs))
+        return state.failed, [*state.queued, *state.open]
+    state = queue_state(folder, jobs)
+    while state.queued:
+        log.info("%d of %d runs are queued or under way", len(state.queued), len(jobs))
         time.sleep(cluster.poll_seconds)
         gather()
-        found = queue_state(folder, jobs)
-    left = [Failure(job, f"its job ended before the run did; see the logs in {folder / 'slurm'}") for job in found.open]
-    return [*found.failed, *left], []
+        state = queue_state(folder, jobs)
+    left = [Failure(job, f"its job ended before the run did; see the logs in {folder / 'slurm'}") for job in state.open]
+    return [*state.failed, *left], []
 
 
 def _inline(

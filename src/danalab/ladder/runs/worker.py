@@ -30,7 +30,7 @@ SPEED_SECONDS = 0.5
 """How long each number of threads is measured."""
 
 
-class Worker:
+class WarmProcess:
     """The pool's side: starts the process, sends requests, reads answers."""
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Worker:
                         os.kill(pid, signal.SIGTERM)
                 self._codes.append((index, self._process.returncode))
             self._pids.clear()
-        found, self._codes = self._codes, []
-        return found
+        ended, self._codes = self._codes, []
+        return ended
 
     def tokens_per_second(self, settings: Mapping[str, Any], threads: Sequence[int]) -> dict[int, float]:
         """See `measure_threads`; empty where the settings cannot run."""
@@ -246,7 +246,7 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[str
     resolved = resolve(config, vocabulary_of(config.data, config.tokenizer))
     model = build_model(resolved.model, seed=0)
     tokens = torch.randint(resolved.model.vocab_size, (config.batch_size or 1, resolved.model.seq_len))
-    found = {}
+    speeds = {}
     with onednn_products(enabled=config.onednn):
         for threads in candidates:
             torch.set_num_threads(threads)
@@ -256,8 +256,8 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[str
                 passes += 1
                 if passes == 0:  # the first pass warms up
                     began = time.perf_counter()
-            found[str(threads)] = passes * tokens.numel() / (time.perf_counter() - began)
-    return found
+            speeds[str(threads)] = passes * tokens.numel() / (time.perf_counter() - began)
+    return speeds
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
-"""The figures of compute saved: at each size, at equal loss by the laws, and beside the losses (the headline)."""
+"""The figures of compute: saved at each size, at equal loss by the laws and beside the losses (the headline); spent."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from danalab.colors import optimizer_color
 from danalab.ladder.analysis import Analysis
-from danalab.ladder.saved.from_laws import GainPoint, compute_gain
-from danalab.report.data import LEAST_SEEDS, MissingFigure, ReportData
+from danalab.ladder.saving import GainPoint, compute_gain
+from danalab.report.data import LEAST_SEEDS, PARTS, MissingFigure, ReportData, relative_time, spent
 from danalab.report.figures.drawing import (
     EXTRAPOLATED,
     SIZE,
+    SOFT,
     aside,
     canvas,
     counts,
@@ -37,27 +39,27 @@ if TYPE_CHECKING:
 @styled
 def saved_figure(data: ReportData) -> Figure | MissingFigure:
     """Compute saved against size, with intervals over seeds."""
-    found = data.analysis
-    if not any(found.saved.values()):
-        return MissingFigure(f"runs of {found.baseline} and of another optimizer at the same size: danalab ladder")
+    analysis = data.analysis
+    if not any(analysis.saved.values()):
+        return MissingFigure(f"runs of {analysis.baseline} and of another optimizer at the same size: danalab ladder")
     figure, axes = canvas(SIZE, "")
-    draw_saved(axes, found, f"{found.baseline} (baseline)")
-    legend(figure, *few_seeds(found))
+    draw_saved(axes, analysis, f"{analysis.baseline} (baseline)")
+    legend(figure, *few_seeds(analysis))
     return figure
 
 
 @styled
 def gain_figure(data: ReportData) -> Figure | MissingFigure:
     """Compute saved at equal loss, by the laws, over the losses that both measured, and dashed beyond."""
-    found = data.analysis
-    if not found.gains:
+    analysis = data.analysis
+    if not analysis.gains:
         return MissingFigure("loss laws of two optimizers: finished runs at four sizes or more")
     figure, axes = canvas(
-        f"{found.baseline}'s compute at the same loss [FLOPs]", f"compute saved against {found.baseline}"
+        f"{analysis.baseline}'s compute at the same loss [FLOPs]", f"compute saved against {analysis.baseline}"
     )
-    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4, label=f"{found.baseline} (baseline)")
-    base, seen = found.loss_laws[found.baseline], [0.0]
-    for opt, gain in found.gains.items():
+    axes.axhline(0, color=optimizer_color(analysis.baseline), linewidth=1.4, label=f"{analysis.baseline} (baseline)")
+    base, seen = analysis.loss_laws[analysis.baseline], [0.0]
+    for opt, gain in analysis.gains.items():
         color, inside = optimizer_color(opt), [point for point in gain.points if not point.extrapolated]
         axes.plot(
             [p.baseline_compute for p in inside], [p.saved for p in inside], color=color, label=opt
@@ -65,7 +67,7 @@ def gain_figure(data: ReportData) -> Figure | MissingFigure:
         _band(axes, inside, color)
         start = max(p.baseline_compute for p in inside)
         further = base(np.geomspace(start, EXTRAPOLATED * base.measured[0][1], 20))
-        beyond = compute_gain(base, found.loss_laws[opt], further).points
+        beyond = compute_gain(base, analysis.loss_laws[opt], further).points
         seen += [p.saved for p in (*inside, *beyond)]
         seen += [bound for p in inside if p.interval for bound in (p.interval.low, p.interval.high) if abs(bound) < 0.6]
         axes.plot(
@@ -83,26 +85,26 @@ def gain_figure(data: ReportData) -> Figure | MissingFigure:
 @styled
 def headline_figure(data: ReportData) -> Figure:
     """The two main panels: loss against compute, compute saved against size."""
-    found = data.analysis
+    analysis = data.analysis
     figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
-    draw_laws(left, found)
-    draw_saved(right, found)
-    legend(figure, *(law_handles() if found.compute_laws else ()), *few_seeds(found))
+    draw_laws(left, analysis)
+    draw_saved(right, analysis)
+    legend(figure, *(law_handles() if analysis.compute_laws else ()), *few_seeds(analysis))
     return figure
 
 
-def draw_saved(axes: "Axes", found: Analysis, named: str | None = None) -> None:
+def draw_saved(axes: "Axes", analysis: Analysis, named: str | None = None) -> None:
     """Compute saved at each size with 95% intervals; hollow where there are too few seeds for one.
 
     Args:
         named: the baseline's name in a legend.
     """
-    contenders = [opt for opt in found.opts[1:] if found.saved.get(opt)]
+    contenders = [opt for opt in analysis.opts[1:] if analysis.saved.get(opt)]
     values = [0.0]
-    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4, label=named)
+    axes.axhline(0, color=optimizer_color(analysis.baseline), linewidth=1.4, label=named)
     for position, opt in enumerate(contenders):
         factor, kind = aside(position, len(contenders)), look(opt)
-        sizes = sorted(found.saved[opt].items())
+        sizes = sorted(analysis.saved[opt].items())
         x, y = [params * factor for params, _ in sizes], [each.saved for _, each in sizes]
         axes.plot(x, y, label=opt, linewidth=1.2, **kind)
         unknown = [i for i, (_, each) in enumerate(sizes) if each.interval is None]
@@ -112,17 +114,17 @@ def draw_saved(axes: "Axes", found: Analysis, named: str | None = None) -> None:
         axes.vlines([at for at, _ in known], lows, highs, color=kind["color"], linewidth=1.2, alpha=0.8)
         values += [*y, *highs, *lows]
     _limit(axes, values)
-    axes.set(xscale="log", xlabel=SIZE, ylabel=f"compute saved against {found.baseline}")
-    every = [params for sizes in found.saved.values() for params in sizes]
+    axes.set(xscale="log", xlabel=SIZE, ylabel=f"compute saved against {analysis.baseline}")
+    every = [params for sizes in analysis.saved.values() for params in sizes]
     if every:
         widen(axes.xaxis, every)
         counts(axes.xaxis, every)
     percent(axes.yaxis, signed=True)
 
 
-def few_seeds(found: Analysis) -> "list[Line2D]":
+def few_seeds(analysis: Analysis) -> "list[Line2D]":
     """The legend entry of hollow points, where there are any."""
-    few = any(each.interval is None for sizes in found.saved.values() for each in sizes.values())
+    few = any(each.interval is None for sizes in analysis.saved.values() for each in sizes.values())
     return [hollow_handle(f"fewer than {LEAST_SEEDS} seeds")] if few else []
 
 
@@ -138,3 +140,43 @@ def _limit(axes: "Axes", values: Sequence[float]) -> None:
     low, high = max(min(values), -1.0), min(max(values), 1.0)
     span = max(high - low, 0.1)
     axes.set_ylim(low - 0.05 * span, low + 1.05 * span)
+
+
+_STRENGTHS = {"trials": 0.45, "seeds": 1.0, "failed": 0.2}
+_LABELS = {"trials": "learning-rate trials", "seeds": "chosen rate, all seeds", "failed": "no final loss"}
+
+
+@styled
+def cost_figure(data: ReportData) -> Figure | MissingFigure:
+    """Device-hours of each optimizer, by what they were spent on, and the time of a token against the baseline's."""
+    taken = {opt: mine for opt, mine in spent(data).items() if mine.total}
+    if not taken:
+        return MissingFigure("rows that say how many seconds a run took")
+    figure, (left, right) = panels(2, columns=2, each=(4.3, 0.34 * len(taken) + 1.1))
+    names = list(taken)[::-1]
+    whole = max(mine.total for mine in taken.values())
+    unit, scale = ("device-hours", 1.0) if whole >= 1 else ("device-minutes", 60.0)
+    at = np.zeros(len(names))
+    for part, strength in _STRENGTHS.items():
+        values = np.array([taken[opt].hours[part] * scale for opt in names])
+        left.barh(names, values, left=at, color=[optimizer_color(opt) for opt in names], alpha=strength, height=0.62)
+        at += values
+    for y, opt in enumerate(names):
+        money = "" if data.dollars_per_hour is None else f"  ${taken[opt].total * data.dollars_per_hour:,.2f}"
+        left.annotate(f" {at[y]:.3g}{money}", (at[y], y), va="center", fontsize=8.5, color=SOFT)
+    left.set(xlabel=f"{unit}, evaluation apart", xlim=(0, 1.18 * max(at)))
+    left.grid(False, axis="y")
+    ratios = relative_time(data)
+    names = [opt for opt in names if opt in ratios]
+    right.barh(names, [ratios[opt] for opt in names], color=[optimizer_color(opt) for opt in names], height=0.62)
+    for y, opt in enumerate(names):
+        right.annotate(f" {ratios[opt]:.2f}", (ratios[opt], y), va="center", fontsize=8.5, color=SOFT)
+    right.axvline(1, color=SOFT, linewidth=1, linestyle=":")
+    right.set(
+        xlabel=f"time a token over {data.analysis.baseline}'s", xlim=(0, 1.15 * max(ratios.values(), default=1.0))
+    )
+    right.grid(False, axis="y")
+    shares = {part: Patch(color=SOFT, alpha=_STRENGTHS[part], label=_LABELS[part]) for part in PARTS}
+    handles = [shares[part] for part in PARTS if any(mine.hours[part] for mine in taken.values())]
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+    return figure

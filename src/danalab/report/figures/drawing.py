@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 
 from danalab.colors import optimizer_color, optimizer_marker
 from danalab.files import write_atomically
+from danalab.report.formats import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -253,20 +254,6 @@ def _short(value: Any) -> Any:
     return f"{value:.7g}" if isinstance(value, (int, float, np.number)) else value
 
 
-def short(number: float) -> str:
-    """A short count: 45k, 1.5M, 2B."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= 0.9995 * size:
-            return f"{number / size:.3g}{letter}"
-    return f"{number:.3g}"
-
-
-def fraction(number: float) -> str:
-    """A short factor: 4, 1, 1/16; 0.3 where it is no unit fraction."""
-    parts = round(1 / number)
-    return f"1/{parts}" if parts > 1 and math.isclose(number * parts, 1) else short(number)
-
-
 def counts(axis: Axis, values: Iterable[float] = (), words: Callable[[float], str] = short) -> None:
     """Ticks of a logarithmic axis of counts: at `values` where they stand apart, else at 1, 2 and 5."""
     at = sorted(set(values))
@@ -317,11 +304,11 @@ def round_numbers(low: float, high: float, most: int = 6) -> list[float]:
     whole = math.log(high / low)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
-        found = [round(digit * 10.0**power, 12) for power in decades for digit in digits]
-        found = [value for value in found if low <= value <= high]
-        if len(found) <= most and apart(found, whole, 0.75 / most):
-            return found
-    return found[:: -(-len(found) // (most + 2))]
+        ticks = [round(digit * 10.0**power, 12) for power in decades for digit in digits]
+        ticks = [value for value in ticks if low <= value <= high]
+        if len(ticks) <= most and apart(ticks, whole, 0.75 / most):
+            return ticks
+    return ticks[:: -(-len(ticks) // (most + 2))]
 
 
 def apart(values: Sequence[float], whole: float, share: float) -> bool:

@@ -31,10 +31,10 @@ from danalab.report.figures.drawing import (
     percent,
     plain,
     powers,
-    short,
     styled,
     widen,
 )
+from danalab.report.formats import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,23 +46,23 @@ ABOVE = 0.45
 @styled
 def law_figure(data: ReportData) -> Figure:
     """Final loss against compute with its laws, and its distance from the baseline's at the same size."""
-    found = data.analysis
+    analysis = data.analysis
     figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
-    draw_laws(left, found)
-    _draw_distances(right, found)
-    alone = any(len(each.runs) == 1 for each in found.tuned)
-    legend(figure, *(law_handles() if found.compute_laws else ()), *([hollow_handle("one seed")] if alone else ()))
+    draw_laws(left, analysis)
+    _draw_distances(right, analysis)
+    alone = any(len(each.runs) == 1 for each in analysis.tuned)
+    legend(figure, *(law_handles() if analysis.compute_laws else ()), *([hollow_handle("one seed")] if alone else ()))
     return figure
 
 
 @styled
 def curves_figure(data: ReportData) -> Figure:
     """Validation loss over training, one panel per size: mean over seeds, band from lowest to highest."""
-    found = data.analysis
-    sizes = sorted({each.params for each in found.tuned})
+    analysis = data.analysis
+    sizes = sorted({each.params for each in analysis.tuned})
     figure, places = panels(len(sizes))
     for axes, params in zip(places, sizes, strict=True):
-        here = [each for opt in found.opts for each in found.at(opt) if each.params == params]
+        here = [each for opt in analysis.opts for each in analysis.at(opt) if each.params == params]
         drawn = [_curve(axes, each) for each in here if _has_curves(each)]
         axes.set(title=f"{short(params)} parameters", xlabel="training tokens")
         if not drawn:
@@ -71,12 +71,12 @@ def curves_figure(data: ReportData) -> Figure:
         low = min(finals)
         top = max(low + ABOVE * (first - low), max(finals) + 0.1 * (first - low))
         axes.set_ylim(low - 0.04 * (top - low), top)
-        base = [each for each in here if each.opt == found.baseline and _has_curves(each)]
+        base = [each for each in here if each.opt == analysis.baseline and _has_curves(each)]
         if base:
             axes.axhline(
                 float(np.mean([_validation(row["curve"])[-1][1] for row in base[-1].runs])),
-                color=optimizer_color(found.baseline), linewidth=1, linestyle=":",
-                label=f"{found.baseline}'s last evaluation",
+                color=optimizer_color(analysis.baseline), linewidth=1, linestyle=":",
+                label=f"{analysis.baseline}'s last evaluation",
             )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlim(0.93 * min(x[y <= top][0] for x, y in drawn), 1.05 * max(x[-1] for x, _ in drawn))
@@ -90,23 +90,23 @@ def curves_figure(data: ReportData) -> Figure:
 @styled
 def lr_law_figure(data: ReportData) -> Figure | MissingFigure:
     """The best learning rate of each size, those within a share of its loss, all that were tried, and the law."""
-    found = data.analysis
-    if not any(len(each.rates) > 1 for each in found.tuned):
+    analysis = data.analysis
+    if not any(len(each.rates) > 1 for each in analysis.tuned):
         return MissingFigure("several learning rates at three sizes or more: danalab ladder with multipliers")
     figure, axes = canvas("non-embedding parameters", "peak learning rate")
-    for opt in found.opts:
-        points, color = found.at(opt), optimizer_color(opt)
+    for opt in analysis.opts:
+        points, color = analysis.at(opt), optimizer_color(opt)
         tried = [row for row in data.rows if row["opt"] == opt and is_finished(row)]
         axes.plot(
             [row["non_emb_params"] for row in tried], [row["lr"] for row in tried],
             linestyle="", markersize=2.2, alpha=0.5, color=color, marker="o", markeredgewidth=0,
         )  # fmt: skip
         axes.plot([p.non_emb_params for p in points], [p.lr for p in points], linestyle="", label=opt, **look(opt))
-        for params, found_here in found.tolerances.get(opt, {}).items():
+        for params, found_here in analysis.tolerances.get(opt, {}).items():
             at = next(p.non_emb_params for p in points if p.params == params)
             axes.vlines(at, found_here.low, found_here.high, color=color, linewidth=3.2, alpha=0.25)
-        if opt in found.lr_laws:
-            law, sizes = found.lr_laws[opt], [float(p.non_emb_params) for p in points]
+        if opt in analysis.lr_laws:
+            law, sizes = analysis.lr_laws[opt], [float(p.non_emb_params) for p in points]
             law_lines(axes, color, law, min(sizes), max(sizes))
             if law.samples:
                 x = np.geomspace(min(sizes), EXTRAPOLATED * max(sizes), 40)
@@ -116,25 +116,25 @@ def lr_law_figure(data: ReportData) -> Figure | MissingFigure:
     axes.set(xscale="log", yscale="log")
     rates = [row["lr"] for row in data.rows if is_finished(row)]
     axes.set_ylim(0.6 * min(rates), 1.6 * max(rates))
-    sizes = [each.non_emb_params for each in found.tuned]
-    widen(axes.xaxis, [*sizes, EXTRAPOLATED * max(sizes)] if found.lr_laws else sizes)
+    sizes = [each.non_emb_params for each in analysis.tuned]
+    widen(axes.xaxis, [*sizes, EXTRAPOLATED * max(sizes)] if analysis.lr_laws else sizes)
     counts(axes.xaxis)
     powers(axes.yaxis)
-    legend(figure, *(law_handles() if found.lr_laws else ()))
+    legend(figure, *(law_handles() if analysis.lr_laws else ()))
     return figure
 
 
 @styled
 def residual_figure(data: ReportData) -> Figure | MissingFigure:
     """Distance of each run from its law."""
-    found = data.analysis
-    if not found.loss_laws:
+    analysis = data.analysis
+    if not analysis.loss_laws:
         return MissingFigure("laws of the loss: finished runs at four sizes or more of each optimizer")
     figure, axes = canvas(COMPUTE, "measured loss over its law, minus 1")
     axes.axhline(0, color=SOFT, linewidth=1)
-    for position, (opt, law) in enumerate(found.loss_laws.items()):
-        factor = aside(position, len(found.loss_laws))
-        compute = [each.flops * factor for each in found.at(opt) for _ in each.runs]
+    for position, (opt, law) in enumerate(analysis.loss_laws.items()):
+        factor = aside(position, len(analysis.loss_laws))
+        compute = [each.flops * factor for each in analysis.at(opt) for _ in each.runs]
         axes.plot(
             compute, np.expm1(-law.residuals), linestyle="", alpha=0.8, label=f"{opt} (R² {law.r2:.4f})", **look(opt)
         )
@@ -145,43 +145,43 @@ def residual_figure(data: ReportData) -> Figure | MissingFigure:
     return figure
 
 
-def draw_laws(axes: "Axes", found: Analysis) -> None:
+def draw_laws(axes: "Axes", analysis: Analysis) -> None:
     """Final loss against compute: one point per size, bars over seeds, the laws with their 95% band."""
-    for opt in found.opts:
-        group(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in found.at(opt)], opt)
-        if opt in found.compute_laws:
-            law, color = found.compute_laws[opt], optimizer_color(opt)
+    for opt in analysis.opts:
+        group(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in analysis.at(opt)], opt)
+        if opt in analysis.compute_laws:
+            law, color = analysis.compute_laws[opt], optimizer_color(opt)
             law_lines(axes, color, law, *law.measured[0])
             if law.samples:
                 x = np.geomspace(law.measured[0][0], EXTRAPOLATED * law.measured[0][1], 40)
                 low, high = np.quantile([sample(x) for sample in law.samples], [0.025, 0.975], axis=0)
                 axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
     axes.set(xscale="log", yscale="log", xlabel=COMPUTE, ylabel="final " + LOSS)
-    reach = [each.flops for each in found.tuned]
-    widen(axes.xaxis, [*reach, EXTRAPOLATED * max(reach)] if found.compute_laws else reach)
+    reach = [each.flops for each in analysis.tuned]
+    widen(axes.xaxis, [*reach, EXTRAPOLATED * max(reach)] if analysis.compute_laws else reach)
     powers(axes.xaxis)
     plain(axes.yaxis)
 
 
-def _draw_distances(axes: "Axes", found: Analysis) -> None:
+def _draw_distances(axes: "Axes", analysis: Analysis) -> None:
     """Final loss minus the baseline's at the same size and horizon, bars over seeds."""
-    base = {(each.params, each.tokens): each for each in found.at(found.baseline)}
-    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
+    base = {(each.params, each.tokens): each for each in analysis.at(analysis.baseline)}
+    axes.axhline(0, color=optimizer_color(analysis.baseline), linewidth=1.4)
     spread = [(each.flops, [row["final_loss"] - each.loss for row in each.runs]) for each in base.values()]
     axes.fill_between(
         [x for x, _ in spread], [min(d) for _, d in spread], [max(d) for _, d in spread],
-        color=optimizer_color(found.baseline), alpha=0.2, linewidth=0,
+        color=optimizer_color(analysis.baseline), alpha=0.2, linewidth=0,
     )  # fmt: skip
-    for position, opt in enumerate(found.opts[1:]):
-        factor = aside(position, len(found.opts) - 1)
+    for position, opt in enumerate(analysis.opts[1:]):
+        factor = aside(position, len(analysis.opts) - 1)
         groups = [
             (each.flops * factor, [row["final_loss"] - base[each.params, each.tokens].loss for row in each.runs])
-            for each in found.at(opt)
+            for each in analysis.at(opt)
             if (each.params, each.tokens) in base
         ]
         group(axes, opt, groups, opt, linestyle="-", linewidth=1.0)
-    axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"final loss minus {found.baseline}'s [nats/token]")
-    widen(axes.xaxis, [each.flops for each in found.tuned])
+    axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"final loss minus {analysis.baseline}'s [nats/token]")
+    widen(axes.xaxis, [each.flops for each in analysis.tuned])
     powers(axes.xaxis)
 
 

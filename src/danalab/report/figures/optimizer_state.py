@@ -85,13 +85,13 @@ def tau_figure(data: ReportData) -> Figure | MissingFigure:
     files = sorted((folder / "tau").glob("tau-step-*.npz"))
     files = [files[i] for i in sorted({round(i) for i in np.linspace(0, len(files) - 1, SNAPSHOTS)})]
     stats = [read_tau_statistics(file) for file in files]
-    kinds = [kind for kind in KINDS if any(kind_of(name) == kind for _, found in stats for name in found)]
+    kinds = [kind for kind in KINDS if any(kind_of(name) == kind for _, taus in stats for name in taus)]
     figure, places = panels(len(kinds), columns=2, each=(3.7, 2.9))
     colors = shades(len(stats))
     for axes, kind in zip(places, kinds, strict=True):
         reach = []
-        for (step, found), color in zip(stats, colors, strict=True):
-            tau, share = merged_distribution([each for name, each in found.items() if kind_of(name) == kind])
+        for (step, taus), color in zip(stats, colors, strict=True):
+            tau, share = merged_distribution([each for name, each in taus.items() if kind_of(name) == kind])
             axes.plot(tau, share, color=color, label=f"step {step:,}", linewidth=1.5)
             inside = (share > LEAST_SHARE) & (share < 1 - LEAST_SHARE)
             reach += [tau[inside].min(), tau[inside].max()] if inside.any() else []
@@ -151,11 +151,11 @@ def kind_of(name: str) -> str | None:
     return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), None)
 
 
-def distribution(found: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def distribution(statistics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(values, share of coordinates at or below) of one parameter's tau, rebuilt from both of its tails, ascending."""
-    n = int(np.prod(found["shape"]))
-    ranks = found["ranks"].astype(float)
-    values = np.concatenate([found["smallest"], found["largest"]])
+    n = int(np.prod(statistics["shape"]))
+    ranks = statistics["ranks"].astype(float)
+    values = np.concatenate([statistics["smallest"], statistics["largest"]])
     shares = np.concatenate([(ranks + 0.5) / n, 1 - (ranks + 0.5) / n])
     order = np.lexsort((values, shares))
     return np.maximum.accumulate(values[order]), shares[order]
@@ -185,7 +185,7 @@ def _by_layer(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[flo
         if what == "clipped" and kind is not None:
             layer = re.search(r"(?:blocks|layers|h)\.(\d+)\.", name)
             members[kind, int(layer.group(1)) if layer else -1].append(key)
-    found: dict[str, dict[int, list[float]]] = defaultdict(dict)
+    shares: dict[str, dict[int, list[float]]] = defaultdict(dict)
     for (kind, layer), keys in members.items():
-        found[kind][layer] = [float(np.mean([row[key] for key in keys])) for row in rows]
-    return found
+        shares[kind][layer] = [float(np.mean([row[key] for key in keys])) for row in rows]
+    return shares

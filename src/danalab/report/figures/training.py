@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from danalab.colors import optimizer_color
-from danalab.report.data import Evaluation, RunCurve
-from danalab.report.figures.drawing import LOSS, canvas, counts, legend, look, powers, save_figure, short, styled, widen
+from danalab.report.data import CurvePoint, RunCurve
+from danalab.report.figures.drawing import LOSS, canvas, counts, legend, look, powers, save_figure, styled, widen
+from danalab.report.formats import short
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -31,7 +32,7 @@ CURVES_CAPTION = (
 )
 """Of `loss_figure`."""
 
-AXES: dict[str, tuple[str, Callable[[Evaluation], float]]] = {
+AXES: dict[str, tuple[str, Callable[[CurvePoint], float]]] = {
     "tokens": ("training tokens", lambda point: point.tokens),
     "flops": ("training compute [FLOPs]", lambda point: point.flops),
     "step": ("optimizer steps", lambda point: point.step),
@@ -122,7 +123,7 @@ def _peculiar(settings: dict[str, Any], relatives: Sequence[dict[str, Any]]) -> 
 
 
 def _draw_group(
-    axes: "Axes", name: str, runs: list[RunCurve], position: Callable[[Evaluation], float], style: Any
+    axes: "Axes", name: str, runs: list[RunCurve], position: Callable[[CurvePoint], float], style: Any
 ) -> None:
     color = optimizer_color(runs[0].opt)
     shared = set.intersection(*({point.step for point in run.points} for run in runs))
@@ -134,7 +135,7 @@ def _draw_group(
         axes.fill_between(x, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.2, linewidth=0)
 
 
-def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[Evaluation], float]) -> None:
+def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[CurvePoint], float]) -> None:
     """Leave out the first fall from ln(vocabulary)."""
     points = [point for curve in curves for point in curve.points if point.tokens > 0]
     losses = [point.val_loss for point in points]

@@ -17,8 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from danalab.errors import UserError
 from danalab.models.build import require_memory
-from danalab.scaling.estimates import memory_gib, state_bytes
-from danalab.scaling.hardware import host_memory, named
+from danalab.scaling.hardware import host_memory, memory_gib, named, state_bytes
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.step.gradients import GradientStep

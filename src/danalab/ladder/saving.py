@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from danalab.errors import UserError
-from danalab.ladder.fit.statistics import Interval, SelectionNoise, Variance, sum_interval
+from danalab.ladder.fit.loss_law import LossLaw
+from danalab.ladder.fit.statistics import Interval, SelectionNoise, Variance, student_interval, sum_interval
 
 Curve = tuple[np.ndarray, np.ndarray]
 """(cost, loss), ascending in cost."""
@@ -82,7 +83,7 @@ def compute_saved(
     other = _Side.of(contender_compute, contender_loss, "contender")
     sizes = len(base.finals), len(other.finals)
     target = float(base.finals.mean())
-    found = _compare(base, other, np.arange(sizes[0]), np.arange(sizes[1]))
+    comparison = _compare(base, other, np.arange(sizes[0]), np.arange(sizes[1]))
     interval = None
     if min(sizes) >= LEAST_SEEDS and n_bootstrap:
         rng = np.random.default_rng(seed)
@@ -95,11 +96,11 @@ def compute_saved(
             drawn = np.array([_compare(base, other, *pick).log_ratio for pick in picks])
             parts.append(Variance.from_bootstrap(drawn, sizes[resampled]))
         parts += _variances_of_selection(base, other, (baseline_choice, contender_choice))
-        logs = sum_interval(found.log_ratio, parts, level)
+        logs = sum_interval(comparison.log_ratio, parts, level)
         interval = Interval(1 - math.exp(logs.high), 1 - math.exp(logs.low), level)
     return Saved(
-        1 - math.exp(found.log_ratio), interval, found.is_bound, target, *sizes,
-        n_not_reached=sum(first_crossing(x, y, target) is None for x, y in other.curves), behind=found.behind,
+        1 - math.exp(comparison.log_ratio), interval, comparison.is_bound, target, *sizes,
+        n_not_reached=sum(first_crossing(x, y, target) is None for x, y in other.curves), behind=comparison.behind,
     )  # fmt: skip
 
 
@@ -152,14 +153,14 @@ def _compare(base: _Side, other: _Side, base_runs: np.ndarray, other_runs: np.nd
 def _variances_of_selection(base: _Side, other: _Side, choices: Sequence[SelectionNoise | None]) -> list[Variance]:
     """Variances of the log ratio from the choice of each side's learning rate."""
     runs = [np.arange(len(side.finals)) for side in (base, other)]
-    found = []
+    variances = []
     for i, choice in enumerate(choices):
         if choice is None:
             continue
         sides = [(base.shifted(shift), other) if i == 0 else (base, other.shifted(shift)) for shift in choice.shifts]
         ratios = np.array([_compare(*pair, *runs).log_ratio for pair in sides])
-        found.append(Variance.resampled(ratios, choice.freedom))
-    return found
+        variances.append(Variance.resampled(ratios, choice.freedom))
+    return variances
 
 
 def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
@@ -217,3 +218,78 @@ def on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     if not x.size:
         raise UserError("runs that differ in their seeds were evaluated over ranges of compute with nothing in common")
     return x, np.array([np.interp(np.log(x), np.log(other), y) for other, y in curves])
+
+
+@dataclass(frozen=True)
+class GainPoint:
+    """Compute saved at one loss."""
+
+    loss: float
+    baseline_compute: float
+    saved: float
+    interval: Interval | None
+    extrapolated: bool
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Compute saved over a range of losses."""
+
+    points: tuple[GainPoint, ...]
+    mean: float | None
+    """Of the measured points, by the mean of log ratios; None: the two measured no loss in common."""
+    interval: Interval | None
+
+
+def compute_gain(
+    baseline: LossLaw, contender: LossLaw, losses: ArrayLike | None = None, *, n_points: int = 25, level: float = 0.95
+) -> Gain:
+    """Compute saved between two laws of compute that were fitted together (their resamples are taken in pairs).
+
+    Args:
+        losses: where to compare; None: `n_points` over the range that both measured.
+    Raises:
+        UserError: laws of parameters and tokens, or nothing in common and no `losses` given.
+    """
+    low, high = _common_range(baseline, contender)
+    if losses is None:
+        if low >= high:
+            raise UserError(
+                "the two optimizers measured no loss in common; give the losses at which to compare (extrapolated)"
+            )
+        losses = np.linspace(high, low, n_points)
+    points = []
+    for loss in np.atleast_1d(np.asarray(losses, float)):
+        saved, interval = _saved(baseline, contender, [float(loss)], level)
+        points.append(GainPoint(float(loss), baseline.compute_for(loss), saved, interval, not low <= loss <= high))
+    inside = [point.loss for point in points if not point.extrapolated]
+    if not inside:
+        return Gain(tuple(points), None, None)
+    return Gain(tuple(points), *_saved(baseline, contender, inside, level))
+
+
+def _common_range(a: LossLaw, b: LossLaw) -> tuple[float, float]:
+    """Losses between the least and the largest compute of both."""
+    (a_low, a_high), (b_low, b_high) = a.measured[0], b.measured[0]
+    return max(float(a(a_high)), float(b(b_high))), min(float(a(a_low)), float(b(b_low)))
+
+
+def _saved(base: LossLaw, other: LossLaw, losses: Sequence[float], level: float) -> tuple[float, Interval | None]:
+    """Compute saved over some losses by the mean of log ratios, and its interval where the laws have resamples.
+
+    Student's t on the log ratio, as percentiles of few runs are too narrow.
+    """
+    log_ratio = _mean_log_ratio(base, other, losses)
+    drawn = [_mean_log_ratio(*pair, losses) for pair in zip(base.samples, other.samples, strict=False)]
+    interval = None
+    if len(drawn) > 1 and math.isfinite(log_ratio):
+        around = student_interval(log_ratio, float(np.nanstd(drawn, ddof=1)), min(base.freedom, other.freedom), level)
+        interval = Interval(1 - math.exp(around.high), 1 - math.exp(around.low), level)
+    return 1 - math.exp(log_ratio), interval
+
+
+def _mean_log_ratio(base: LossLaw, other: LossLaw, losses: Sequence[float]) -> float:
+    """Mean of log(C_other / C_base) over the losses that both laws reach; NaN where there is none."""
+    pairs = [(other.compute_for(loss), base.compute_for(loss)) for loss in losses]
+    logs = [math.log(a / b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    return sum(logs) / len(logs) if logs else math.nan

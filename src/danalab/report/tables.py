@@ -1,12 +1,16 @@
 """The tables of a ladder, as headings and lines of text: for the terminal, Markdown, LaTeX and CSV alike."""
 
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from danalab.ladder.analysis import Analysis, PredictedRate
-from danalab.report.cost import hours_of, relative_time, spent
-from danalab.report.data import ReportData, Row, is_finished
+from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.horizon.analysis import POWER, REFERENCES, HorizonAnalysis, PairedTest
+from danalab.ladder.horizon.budget import Budget
+from danalab.ladder.preregistration import PredictionOutcome
+from danalab.report.data import ReportData, Row, hours_of, is_finished, relative_time, spent
 from danalab.report.formats import Linked, Table
-from danalab.report.headline import headlines, interval_words, saved_words, share, tuning_words
+from danalab.report.headline import NOT_KNOWN, headlines, interval_words, saved_words, share, tuning_words
 
 Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""
@@ -29,12 +33,12 @@ def headline_table(data: ReportData) -> Table:
     return ["optimizer", against, "95% interval", "parameters", "seeds", "learning rates"], lines
 
 
-def tuned_table(found: Analysis, address: Address | None = None) -> Table:
+def tuned_table(analysis: Analysis, address: Address | None = None) -> Table:
     """A line for each optimizer and size: its best learning rate (marked where it is the outermost one tried),
     how many settings were tried, its loss over seeds."""
     lines = []
-    for opt in found.opts:
-        for each in found.at(opt):
+    for opt in analysis.opts:
+        for each in analysis.at(opt):
             edge = " (edge)" if each.at_edge else ""
             lines.append([
                 opt,
@@ -49,12 +53,12 @@ def tuned_table(found: Analysis, address: Address | None = None) -> Table:
     return ["optimizer", "parameters", "FLOPs", "peak lr", "trials", "val loss", "sd over seeds", "seeds"], lines
 
 
-def saved_table(found: Analysis, address: Address | None = None) -> Table:
+def saved_table(analysis: Analysis, address: Address | None = None) -> Table:
     """A line for each contender and size, and one for each contender over all sizes by the laws."""
     lines: list[list[str]] = []
-    at = {(each.opt, each.params): each for each in found.tuned}
-    for opt in found.opts[1:]:
-        for params, saved in sorted(found.saved.get(opt, {}).items()):
+    at = {(each.opt, each.params): each for each in analysis.tuned}
+    for opt in analysis.opts[1:]:
+        for params, saved in sorted(analysis.saved.get(opt, {}).items()):
             behind = "" if saved.behind is None else f"{saved.behind:.0%}"
             lines.append([
                 opt,
@@ -63,14 +67,14 @@ def saved_table(found: Analysis, address: Address | None = None) -> Table:
                 interval_words(saved.interval),
                 behind,
                 _seeds(at[opt, params].runs, address),
-                _seeds(at[found.baseline, params].runs, address),
-                tuning_words(at[opt, params], at[found.baseline, params]),
+                _seeds(at[analysis.baseline, params].runs, address),
+                tuning_words(at[opt, params], at[analysis.baseline, params]),
             ])  # fmt: skip
-        if opt in found.gains:
-            gain = found.gains[opt]
+        if opt in analysis.gains:
+            gain = analysis.gains[opt]
             words = "no loss in common" if gain.mean is None else share(gain.mean, 0 if gain.interval is None else 1)
             lines.append([opt, "all, by the laws", words, interval_words(gain.interval), "", "", "", ""])
-    base = found.baseline
+    base = analysis.baseline
     return [
         "optimizer",
         "parameters",
@@ -83,20 +87,20 @@ def saved_table(found: Analysis, address: Address | None = None) -> Table:
     ], lines
 
 
-def law_table(found: Analysis) -> Table:
+def law_table(analysis: Analysis) -> Table:
     """A line for each optimizer's loss law."""
     lines = []
-    for opt, law in found.loss_laws.items():
+    for opt, law in analysis.loss_laws.items():
         cells = []
         for name, value in law.coefficients.items():
             interval = law.intervals.get(name)
             cells.append(f"{value:.4g}" + (f" ({interval.low:.4g} to {interval.high:.4g})" if interval else ""))
         lines.append([opt, *cells, f"{law.r2:.5f}", Linked(str(len(law.residuals)), f"#runs-{opt}")])
-    names = list(next(iter(found.loss_laws.values())).coefficients) if found.loss_laws else []
+    names = list(next(iter(analysis.loss_laws.values())).coefficients) if analysis.loss_laws else []
     return ["optimizer", *names, "R2 of log loss", "runs"], lines
 
 
-def lr_law_table(found: Analysis) -> Table:
+def lr_law_table(analysis: Analysis) -> Table:
     """A line for each optimizer's learning-rate law, lr = a (b + P)^d."""
     lines = [
         [
@@ -107,7 +111,7 @@ def lr_law_table(found: Analysis) -> Table:
             str(law.n_sizes),
             Linked(str(law.n_trials), f"#runs-{opt}"),
         ]
-        for opt, law in found.lr_laws.items()
+        for opt, law in analysis.lr_laws.items()
     ]
     return ["optimizer", "a", "b", "d", "sizes", "trials"], lines
 
@@ -182,11 +186,11 @@ WIDEST = 1000
 """Intervals of learning rates wider than this factor are shown without numbers."""
 
 
-def predicted_table(found: Analysis) -> Table:
+def predicted_table(analysis: Analysis) -> Table:
     """A line for each optimizer and size: the law's learning rate, its interval, and the cost of its farther end."""
     lines = [
         [opt, f"{each.non_emb_params:,.0f}", f"{each.lr:.3g}", _interval(each), _words(each), _cost(each)]
-        for opt, rates in found.predicted_rates.items()
+        for opt, rates in analysis.predicted_rates.items()
         for each in rates
     ]
     return ["optimizer", "parameters (not emb.)", "peak lr", "95% interval", "", "loss at its end"], lines
@@ -207,22 +211,22 @@ def _cost(rate: PredictedRate) -> str:
     return "-" if rate.loss_increase is None else f"{rate.loss_increase:+.4f}"
 
 
-def tolerance_table(found: Analysis) -> Table:
+def tolerance_table(analysis: Analysis) -> Table:
     """A line for each optimizer and size: the learning rates within a share of the best loss. A bound with <= or >=
     is the outermost rate tried: the interval may extend beyond it."""
     lines, share = [], 0.0
-    for opt, sizes in found.tolerances.items():
+    for opt, sizes in analysis.tolerances.items():
         for params, each in sorted(sizes.items()):
             share = 100 * each.within
             low = ("<= " if each.low_is_open else "") + f"{each.low:.3g}"
             high = (">= " if each.high_is_open else "") + f"{each.high:.3g}"
-            own = found.curvatures.get(opt, {}).get(params)
+            own = analysis.curvatures.get(opt, {}).get(params)
             lines.append([opt, f"{params:,}", str(each.n_rates), f"{each.best_lr:.3g}", low, high,
                           "-" if own is None else f"{own.curvature:.4f}"])  # fmt: skip
     return ["optimizer", "parameters", "rates", "best", f"lowest within {share:.3g}%", "highest", "curvature"], lines
 
 
-def shared_curvature_table(found: Analysis) -> Table:
+def shared_curvature_table(analysis: Analysis) -> Table:
     """A line for each optimizer: the curvature of the loss in log lr that its sizes share, and the cost of factors.
 
     Where the interval of the curvature reaches 0, its costs are not known.
@@ -236,6 +240,134 @@ def shared_curvature_table(found: Analysis) -> Table:
             str(each.n_sizes),
             str(each.n_rates),
         ]
-        for opt, each in found.shared_curvatures.items()
+        for opt, each in analysis.shared_curvatures.items()
     ]
     return ["optimizer", "curvature", "95% interval", "lr 1.2x off", "1.5x", "2x", "sizes", "rates"], lines
+
+
+REGISTERED_TITLE = "Preregistered: predicted from the other rungs before the largest one ran"
+
+
+def registered_table(outcomes: Sequence[PredictionOutcome]) -> Table:
+    """A line for each optimizer."""
+    lines = []
+    for each in outcomes:
+        made = each.prediction
+        lines.append([
+            made.opt, f"{made.params:,}", f"{made.tokens:,}", f"{made.loss:.4f}",
+            f"{made.interval.low:.4f} to {made.interval.high:.4f}",
+            "not yet" if each.loss is None else f"{each.loss:.4f}",
+            "-" if each.is_inside is None else "yes" if each.is_inside else "no",
+        ])  # fmt: skip
+    headings = ["optimizer", "parameters", "tokens", "predicted loss", "95% interval", "measured", "inside"]
+    return headings, lines
+
+
+_BOUND = 1000
+"""Multipliers beyond it are given as bounds: near the loss that the baseline never reaches they mean nothing."""
+HORIZON_TITLES = {
+    "horizon-exponents": "Equivalent overtraining: the loss at horizon f is the baseline's at C f^p",
+    "horizon-multipliers": "Token multiplier: the baseline's tokens at equal loss over the optimizer's",
+    "horizon-pairs": "Pairs of optimizers at their longest horizon of each size, paired by seed",
+    "horizon-budgets": "Budgets: settings tried by each optimizer on each rung",
+}
+
+
+def horizon_tables(analysis: Analysis) -> dict[str, Table]:
+    """Name -> table; without lines where there is one horizon."""
+    if analysis.horizon is None:
+        return {name: ([], []) for name in HORIZON_TITLES}
+    makers = (exponent_table, multiplier_table, pair_table, budget_table)
+    return {name: make(analysis.horizon) for name, make in zip(HORIZON_TITLES, makers, strict=True)}
+
+
+def exponent_table(horizon: HorizonAnalysis) -> Table:
+    """A line for each contender: its exponent, and which references the interval contains."""
+    lines = []
+    for opt, each in horizon.exponents.items():
+        known = each.interval
+        inside = ["-" if known is None else "yes" if value in known else "no" for value in REFERENCES]
+        lines.append([opt, f"{each.value:.3f}", number_interval(known, 3), *inside])
+    asked = [f"{value:g} inside" for value in REFERENCES]
+    return ["optimizer", "p", "95% interval", *asked], lines
+
+
+def multiplier_table(horizon: HorizonAnalysis) -> Table:
+    """A line for each contender, size and horizon."""
+    losses = {(each.opt, each.params, each.horizon): each.losses for each in horizon.points}
+    lines = []
+    for each in sorted(horizon.multipliers, key=lambda each: (each.params, each.horizon, each.opt)):
+        mine = losses[each.opt, each.params, each.horizon]
+        base = losses[horizon.baseline, each.params, each.horizon]
+        beyond = " (extrapolated)" if each.extrapolated else ""
+        lines.append([
+            each.opt, f"{each.params:,}", f"{each.horizon:.3g}", f"{_mean(mine):.4f}", f"{_mean(base):.4f}",
+            f"{times(each.value)}{beyond}", _times_interval(each.interval), str(len(mine)),
+        ])  # fmt: skip
+    base = horizon.baseline
+    return ["optimizer", "parameters", "f", "loss", f"{base}'s loss", "multiplier", "95% interval", "seeds"], lines
+
+
+def pair_table(horizon: HorizonAnalysis) -> Table:
+    """A line for each pair and size, at the longest horizon that both have."""
+    longest: dict[tuple[str, str, int], PairedTest] = {}
+    for each in sorted(horizon.tests, key=lambda each: each.horizon):
+        longest[each.first, each.second, each.params] = each
+    chosen = longest.values()
+    lines = [_pair(each) for each in sorted(chosen, key=lambda each: each.params)]
+    needed = f"seeds for {POWER:.0%} power"
+    return ["pair", "parameters", "f", "difference [nats]", "95% interval", "p value", "seeds", needed], lines
+
+
+def budget_table(horizon: HorizonAnalysis) -> Table:
+    """A line for each optimizer: trials on a rung, dials with their median gain, best values at an edge."""
+    lines = []
+    for opt in dict.fromkeys(each.opt for each in horizon.budgets):
+        mine = [each for each in horizon.budgets if each.opt == opt]
+        edges = [f"f={each.horizon:.3g} {each.params:,}: {', '.join(each.edges)}" for each in mine if each.edges]
+        lines.append([
+            opt, _range([each.trials for each in mine]), _range([each.seeds for each in mine]), str(len(mine)),
+            ", ".join(_gains(mine)), "; ".join(edges) or "none",
+        ])  # fmt: skip
+    return ["optimizer", "settings tried", "seeds", "rungs", "dials (gain, nats)", "best at an edge"], lines
+
+
+def times(value: float) -> str:
+    """A token multiplier with three digits, or a bound."""
+    if value > _BOUND or value < 1 / _BOUND:
+        return f"> {_BOUND:,}" if value > 1 else f"< 1/{_BOUND:,}"
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def _times_interval(interval: Interval | None) -> str:
+    return NOT_KNOWN if interval is None else f"{times(interval.low)} to {times(interval.high)}"
+
+
+def number_interval(interval: Interval | None, digits: int) -> str:
+    """An interval of plain numbers."""
+    return NOT_KNOWN if interval is None else f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"
+
+
+def _pair(test: PairedTest) -> list[str]:
+    known = NOT_KNOWN
+    if test.interval is not None:
+        known = f"{test.interval.low:+.4f} to {test.interval.high:+.4f}"
+    return [
+        f"{test.first} - {test.second}", f"{test.params:,}", f"{test.horizon:.3g}", f"{test.difference:+.4f}", known,
+        "-" if test.p_value is None else f"{test.p_value:.2g}", str(test.n_seeds),
+        "-" if test.seeds_needed is None else str(test.seeds_needed),
+    ]  # fmt: skip
+
+
+def _gains(budgets: Sequence[Budget]) -> list[str]:
+    names = dict.fromkeys(dial.name for each in budgets for dial in each.dials)
+    gains = {name: [dial.gain for each in budgets for dial in each.dials if dial.name == name] for name in names}
+    return [f"{name} {median(values):.4f}" for name, values in gains.items()]
+
+
+def _range(values: Sequence[int]) -> str:
+    return str(values[0]) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+
+
+def _mean(losses: Sequence[float]) -> float:
+    return sum(losses) / len(losses)

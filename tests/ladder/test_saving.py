@@ -8,7 +8,7 @@ import pytest
 from danalab.errors import UserError
 from danalab.ladder import compute_gain, compute_saved, fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw
-from danalab.ladder.saved.from_curves import cost_to_reach
+from danalab.ladder.saving import cost_to_reach
 
 
 def law(compute):

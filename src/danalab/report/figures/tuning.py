@@ -26,12 +26,24 @@ from danalab.report.figures.drawing import (
     legend,
     look,
     panels,
-    short,
     styled,
 )
+from danalab.report.formats import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+from collections.abc import Iterable
+
+from matplotlib.lines import Line2D
+
+from danalab.ladder.fit.tuning import diverged_trials, rate_trials
+from danalab.report.figures.drawing import (
+    SIZE,
+    SOFT,
+    fraction,
+    is_leftmost,
+    widen,
+)
 
 LEAST_VALUES = 3
 """Values of a setting that make a sweep."""
@@ -109,13 +121,17 @@ def _sweep(data: ReportData, name: str, label: str, log: bool = False) -> Figure
 
 def _draw_baseline(axes: "Axes", data: ReportData, name: str) -> None:
     """The baseline's loss as a line, where all runs of the sweep have one size and horizon, and it was not swept."""
-    found, swept = data.analysis, varied(data.rows)
+    analysis, swept = data.analysis, varied(data.rows)
     places = {(row["params"], row["tokens"]) for row in data.rows
               if is_finished(row) and name in swept.get(row["opt"], [])}  # fmt: skip
-    here = [each for each in found.at(found.baseline) if places == {(each.params, each.tokens)}]
-    if here and name not in swept.get(found.baseline, []):
+    here = [each for each in analysis.at(analysis.baseline) if places == {(each.params, each.tokens)}]
+    if here and name not in swept.get(analysis.baseline, []):
         axes.axhline(
-            here[0].loss, color=optimizer_color(found.baseline), linewidth=1.2, linestyle=":", label=found.baseline
+            here[0].loss,
+            color=optimizer_color(analysis.baseline),
+            linewidth=1.2,
+            linestyle=":",
+            label=analysis.baseline,
         )
 
 
@@ -144,11 +160,11 @@ def _draw_bests(axes: "Axes", bests: dict[str, list[tuple[float, float]]], symbo
 
 def _bests(lines: Sweep) -> dict[str, list[tuple[float, float]]]:
     """Optimizer -> (steps, best value) of each horizon, where there are three horizons or more."""
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    bests: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for line, values in lines.items():
         if line.steps is not None:
-            found[line.opt].append((line.steps, min(values, key=lambda value: _mean(values[value][0]))))
-    return {opt: points for opt, points in found.items() if len({steps for steps, _ in points}) >= LEAST_VALUES}
+            bests[line.opt].append((line.steps, min(values, key=lambda value: _mean(values[value][0]))))
+    return {opt: points for opt, points in bests.items() if len({steps for steps, _ in points}) >= LEAST_VALUES}
 
 
 def _sweep_lines(data: ReportData, name: str) -> Sweep:
@@ -206,3 +222,111 @@ def _ceiling(losses: Sequence[float]) -> float:
     """The upper limit of a figure: losses of values that hardly train are above it."""
     low = min(losses)
     return low + TALLEST * max(float(np.median(losses)) - low, 0.02)
+
+
+@styled
+def sensitivity_figure(data: ReportData) -> Figure | MissingFigure:
+    """Final loss above the best trial against the multiplier of the learning-rate law, one panel per size."""
+    analysis = data.analysis
+    sizes = sorted({each.params for each in analysis.tuned if len(each.rates) > 1})
+    if not sizes:
+        return MissingFigure(
+            "several learning rates at a size: danalab ladder with multipliers, or danalab sweep --grid lr=..."
+        )
+    figure, places = panels(len(sizes))
+    for axes, params in zip(places, sizes, strict=True):
+        lines = {opt: line for opt in analysis.opts if (line := _trials(data, opt, params))}
+        top = _top(lines.values())
+        for opt, line in lines.items():
+            inside = [(x, [y for y in losses if y <= top]) for x, losses in line]
+            group(axes, opt, [(x, losses) for x, losses in inside if losses], opt, linestyle="-", linewidth=1.1)
+            outside = [x for x, losses in line if min(losses) > top]
+            at_the_edge(axes, outside, optimizer_color(opt))
+            _parabola(axes, data, opt, params, [x for x, _ in line], top)
+        axes.set(xscale="log", title=f"{short(params)} parameters", xlabel="multiplier of the learning-rate law")
+        lowest = min(loss for line in lines.values() for _, losses in line for loss in losses)
+        axes.set_ylim(min(-0.05 * top, 1.2 * lowest), 1.08 * top)
+        shown = [x for line in lines.values() for x, losses in line if min(losses) <= top]
+        near = {x for line in lines.values() for x, _ in line if min(shown) / 4 <= x <= 4 * max(shown)}
+        widen(axes.xaxis, sorted(near))
+        counts(axes.xaxis, near, words=fraction)
+        if is_leftmost(axes):
+            axes.set_ylabel("loss above best trial [nats/token]")
+    legend(figure)
+    return figure
+
+
+@styled
+def curvature_figure(data: ReportData) -> Figure | MissingFigure:
+    """Curvature of the final loss in the logarithm of the learning rate."""
+    analysis = data.analysis
+    if not analysis.shared_curvatures and not any(analysis.curvatures.values()):
+        return MissingFigure(
+            "three learning rates at two sizes, or five at one, with the best one inside: danalab ladder with "
+            "multipliers: [0.25, 0.5, 1, 2, 4]"
+        )
+    figure, axes = canvas(SIZE, "curvature [nats/token per squared e-fold]")
+    sizes = sorted({each.params for each in analysis.tuned})
+    for opt in analysis.opts:
+        color, shared = optimizer_color(opt), analysis.shared_curvatures.get(opt)
+        if shared is not None:
+            low, high = max(shared.interval.low, 0.0), shared.interval.high
+            style = "-" if shared.is_known else ":"
+            axes.hlines(shared.curvature, sizes[0], sizes[-1], color=color, linewidth=1.2, linestyle=style)
+            if shared.is_known:
+                axes.fill_between([sizes[0], sizes[-1]], low, high, color=color, alpha=0.1, linewidth=0)
+        own = analysis.curvatures.get(opt, {})
+        if own or shared is not None:
+            axes.plot(list(own), [each.curvature for each in own.values()], label=opt, linewidth=0, **look(opt))
+    axes.set_xscale("log")
+    highest = [each.curvature for own in analysis.curvatures.values() for each in own.values()]
+    highest += [
+        min(each.interval.high, 2 * each.curvature) if each.is_known else each.curvature
+        for each in analysis.shared_curvatures.values()
+    ]
+    axes.set_ylim(0, 1.15 * max(highest))
+    widen(axes.xaxis, sizes)
+    counts(axes.xaxis, sizes)
+    shared = [Line2D([], [], color=SOFT, linewidth=1.2, label="shared by all sizes, 95% band")]
+    legend(figure, *(shared if analysis.shared_curvatures else ()))
+    return figure
+
+
+def _trials(data: ReportData, opt: str, params: int) -> list[tuple[float, list[float]]]:
+    """(multiplier, losses above the optimizer's best mean, over seeds); infinite where a loss was not finite.
+
+    Of the longest horizon; all but the learning rate as in the tuned run.
+    """
+    tuned = [each for each in data.analysis.at(opt) if each.params == params]
+    if not tuned:
+        return []
+    longest = max(tuned, key=lambda each: each.tokens)
+    trials = rate_trials([row for row in data.rows if is_finished(row)], longest)
+    lost = diverged_trials(data.rows, longest)
+    rates: dict[float, list[float]] = defaultdict(list)
+    for row in (*longest.runs, *(row for row in trials if row not in longest.runs), *lost):
+        rates[row["lr_multiplier"] or row["lr"]].append(row["final_loss"] if is_finished(row) else math.inf)
+    means = [float(np.mean(losses)) for losses in rates.values() if all(map(math.isfinite, losses))]
+    if not means:
+        return []
+    return [(rate, [loss - min(means) for loss in losses]) for rate, losses in sorted(rates.items())]
+
+
+def _top(lines: Iterable[list[tuple[float, list[float]]]]) -> float:
+    """The upper limit of a panel of losses above the best, so that one bad run does not flatten the others."""
+    means = [sorted(float(np.mean(losses)) for _, losses in line) for line in lines]
+    others = [loss for line in means for loss in line[1:] if math.isfinite(loss)]
+    return min(max(others), TALLEST * float(np.median(others))) if others else 1.0
+
+
+def _parabola(axes: "Axes", data: ReportData, opt: str, params: int, tried: Sequence[float], top: float) -> None:
+    """The fitted parabola, where there are rates enough for one."""
+    curvature = data.analysis.curvatures.get(opt, {}).get(params)
+    tuned = [each for each in data.analysis.at(opt) if each.params == params]
+    if curvature is None or not tuned or not tuned[0].lr_multiplier:
+        return
+    per_multiplier = tuned[0].lr / tuned[0].lr_multiplier
+    x = np.geomspace(min(tried), max(tried), 50)
+    y = curvature.best_loss - tuned[0].loss + curvature.curvature * np.log(x * per_multiplier / curvature.best_lr) ** 2
+    inside = y <= top
+    axes.plot(x[inside], y[inside], color=optimizer_color(opt), linewidth=0.9, linestyle=":")

@@ -1,1 +1,0 @@
-"""Compute saved: where a curve reaches a loss, at one size and between laws."""

@@ -1,0 +1,119 @@
+"""Figures of a ladder with several horizons: token multipliers and final losses against the horizon."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from danalab.colors import optimizer_color
+from danalab.ladder.horizon.analysis import HorizonAnalysis
+from danalab.report.data import MissingFigure, ReportData
+from danalab.report.figures.drawing import (
+    LOSS,
+    aside,
+    counts,
+    group,
+    hollow,
+    hollow_handle,
+    is_leftmost,
+    legend,
+    look,
+    panels,
+    plain,
+    styled,
+    widen,
+)
+from danalab.report.formats import fraction, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_OPEN = 1e6
+"""Where a bar without an upper end ends: beyond the axis."""
+HORIZON = "horizon f = tokens / (20 parameters)"
+_MISSING = MissingFigure("several horizons of two optimizers at one size: danalab ladder with horizons")
+
+
+@styled
+def multiplier_figure(data: ReportData) -> Figure | MissingFigure:
+    """Token multiplier against the horizon, one panel per size, with the law of all sizes."""
+    horizon = data.analysis.horizon
+    if horizon is None or not horizon.multipliers:
+        return _MISSING
+    sizes = sorted({each.params for each in horizon.multipliers})
+    figure, places = panels(len(sizes), each=(3.6, 3.3))
+    values = [value for each in horizon.multipliers for value in _shown(each.interval, each.value)]
+    for axes, params in zip(places, sizes, strict=True):
+        _multipliers(axes, horizon, params)
+        axes.set(title=f"{short(params)} parameters", xlabel=HORIZON, xscale="log", yscale="log")
+        axes.set_ylim(max(min(values), 0.2) / 1.06, min(max(values), 8.0) * 1.06)
+        widen(axes.xaxis, [each.horizon for each in horizon.multipliers])
+        counts(axes.xaxis, {each.horizon for each in horizon.multipliers}, fraction)
+        plain(axes.yaxis)
+        if is_leftmost(axes):
+            axes.set_ylabel(f"tokens of {horizon.baseline} at equal loss\n/ tokens of the optimizer")
+    unknown = any(each.interval is None for each in horizon.multipliers)
+    legend(figure, *([hollow_handle("noise not known")] if unknown else ()))
+    return figure
+
+
+@styled
+def horizon_loss_figure(data: ReportData) -> Figure | MissingFigure:
+    """Final loss against the tokens of the whole run, one panel per size, with the law."""
+    horizon = data.analysis.horizon
+    if horizon is None:
+        return _MISSING
+    sizes = sorted({each.params for each in horizon.points})
+    figure, places = panels(len(sizes), each=(3.6, 3.3))
+    tokens_of = {
+        point.params: each.tokens / point.horizon
+        for each, point in zip(data.analysis.tuned, horizon.points, strict=True)
+    }
+    for axes, params in zip(places, sizes, strict=True):
+        for opt in data.analysis.opts:
+            mine = [each for each in horizon.points if (each.opt, each.params) == (opt, params)]
+            group(axes, opt, [(tokens_of[params] * each.horizon, each.losses) for each in mine], opt)
+            if horizon.law is not None and opt in horizon.law.slopes and params in horizon.law.floors and len(mine) > 1:
+                f = np.geomspace(min(each.horizon for each in mine), max(each.horizon for each in mine), 60)
+                curve = [horizon.law(opt, params, each) for each in f]
+                axes.plot(tokens_of[params] * f, curve, color=optimizer_color(opt), linewidth=1.2)
+        axes.set(title=f"{short(params)} parameters", xlabel="training tokens of the run", xscale="log", yscale="log")
+        counts(axes.xaxis)
+        plain(axes.yaxis)
+        if is_leftmost(axes):
+            axes.set_ylabel("final " + LOSS)
+    alone = any(len(each.losses) == 1 for each in horizon.points)
+    legend(figure, *([hollow_handle("one seed")] if alone else ()))
+    return figure
+
+
+def _multipliers(axes: "Axes", horizon: HorizonAnalysis, params: int) -> None:
+    """One size: points with intervals, and the law's line over the size's horizons."""
+    axes.axhline(1, color=optimizer_color(horizon.baseline), linewidth=1.4, label=f"{horizon.baseline} (baseline)")
+    opts = list(dict.fromkeys(each.opt for each in horizon.multipliers))
+    for position, opt in enumerate(opts):
+        mine = sorted(
+            (each for each in horizon.multipliers if (each.opt, each.params) == (opt, params)),
+            key=lambda each: each.horizon,
+        )
+        if not mine:
+            continue
+        factor, kind = aside(position, len(opts)), look(opt)
+        x = [each.horizon * factor for each in mine]
+        axes.plot(x, [each.value for each in mine], label=opt, linestyle="", **kind)
+        lone = [i for i, each in enumerate(mine) if each.interval is None]
+        hollow(axes, [x[i] for i in lone], [mine[i].value for i in lone], kind["color"], kind["marker"])
+        for at, each in zip(x, mine, strict=True):
+            if each.interval is not None:
+                axes.vlines(
+                    at, each.interval.low, min(each.interval.high, _OPEN), color=kind["color"], linewidth=1.2, alpha=0.8
+                )
+        if horizon.law is not None:
+            f = np.geomspace(mine[0].horizon, mine[-1].horizon, 40)
+            line = np.exp([horizon.law.log_multiplier(opt, each) for each in f])
+            axes.plot(f * factor, line, color=kind["color"], linewidth=1.0, alpha=0.7)
+
+
+def _shown(interval: object, value: float) -> list[float]:
+    low, high = getattr(interval, "low", value), getattr(interval, "high", value)
+    return [value, *(bound for bound in (low, high) if 0.2 < bound < 8)]
