@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -252,3 +253,14 @@ def test_a_real_browser_opens_the_page_without_complaint(report):
     done = subprocess.run([*command, page.resolve().as_uri()], capture_output=True, text=True, timeout=120)
     assert "How much compute does it save?" in done.stdout
     assert "CONSOLE" not in done.stderr
+
+
+def test_the_tables_alone_load_neither_figures_nor_torch(report):
+    script = (
+        "import sys; from danalab.cli.app import main; "
+        f"code = main(['report', {str(report[1].parents[1])!r}, '--tables-only', '--bootstrap', '0']); "
+        "sys.exit(code or sorted({'torch', 'matplotlib'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Compute saved against adamw" in done.stdout

@@ -18,8 +18,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
-from danalab.optim import list_optimizers, optimizer_spec
-from danalab.optim.registry.spec import current_names
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -220,6 +218,9 @@ def expand(
 
 
 def _require_field(key: str, value: Any) -> None:
+    from danalab.optim import list_optimizers, optimizer_spec
+    from danalab.optim.registry.spec import current_names
+
     known = [field.name for field in fields(TrainConfig) if field.name not in OWN]
     (current,) = current_names({key: value})
     if key not in known and not any(current in optimizer_spec(name).settings for name in list_optimizers()):

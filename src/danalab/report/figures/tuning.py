@@ -14,6 +14,8 @@ from danalab.colors import optimizer_color
 from danalab.report.data import SWEPT, MissingFigure, ReportData, Row, has_diverged, is_finished, setting, varied
 from danalab.report.figures.drawing import (
     LOSS,
+    SIZE,
+    SOFT,
     TALLEST,
     at_the_edge,
     canvas,
@@ -21,14 +23,16 @@ from danalab.report.figures.drawing import (
     group,
     hollow,
     hollow_handle,
+    is_leftmost,
     law_handles,
     law_lines,
     legend,
     look,
     panels,
     styled,
+    widen,
 )
-from danalab.report.formats import short
+from danalab.report.formats import fraction, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,13 +41,6 @@ from collections.abc import Iterable
 from matplotlib.lines import Line2D
 
 from danalab.ladder.fit.tuning import diverged_trials, rate_trials
-from danalab.report.figures.drawing import (
-    SIZE,
-    SOFT,
-    fraction,
-    is_leftmost,
-    widen,
-)
 
 LEAST_VALUES = 3
 """Values of a setting that make a sweep."""
