@@ -1,4 +1,6 @@
-"""One fixed colour and marker for each optimizer and sequence mixer, in every figure of the package."""
+"""The look of every figure of the package: one style, and a fixed colour and marker for each optimizer and mixer."""
+
+from typing import Any
 
 OPTIMIZER_COLORS = {
     "adamw": "#1f77b4",
@@ -57,3 +59,36 @@ def optimizer_color(opt: str) -> str:
 def optimizer_marker(opt: str) -> str:
     """The optimizer's marker."""
     return MARKERS.get(opt, "o")
+
+
+INK, SOFT, LINE = "#24292f", "#6e7781", "#d8dee4"
+"""Colours of text, secondary text and rules; pages replace them with their own."""
+
+FIGURE_STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titlepad": 8,
+    "axes.labelsize": 10,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "legend.fontsize": 9.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.edgecolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.7,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "figure.constrained_layout.use": True,
+}
+"""Settings of matplotlib."""

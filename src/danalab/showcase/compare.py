@@ -9,20 +9,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from danalab.colors import optimizer_color
+from danalab.colors import SOFT, optimizer_color
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.optim import optimizer_spec
 from danalab.optim.optimizers.matrix.newton_schulz import METHODS, coefficients, iterate
-from danalab.report.figures.training import save_figure
+from danalab.report.figures.drawing import panels, save_figure, shades, styled
 from danalab.report.formats import as_markdown
 from danalab.report.page import Page
 from danalab.showcase import CompareConfig
@@ -141,87 +140,70 @@ def _lead(config: CompareConfig, results: Sequence[Result]) -> str:
     )
 
 
+@styled
 def curves_figure(problems: Sequence[SmallProblem], results: Sequence[Result]) -> Figure:
     """One panel per problem: the measure against steps, each optimizer at its best learning rate.
 
     Lines are means over seeds (of the logarithm where the axis is logarithmic), bands reach from lowest to highest.
     """
-    figure, panels = _panels(len(problems), 4.4)
-    for problem, axes in zip(problems, panels, strict=True):
+    figure, places = panels(len(problems), each=(5.2, 4.4))
+    for problem, axes in zip(problems, places, strict=True):
         shown = [result for result in results if result.problem == problem.name]
-        for result in sorted(shown, key=lambda result: _typical(result.losses, problem.log)):
+        mean = geometric_mean if problem.log else fmean
+        for result in sorted(shown, key=lambda result: mean(result.losses)):
             color = optimizer_color(result.opt)
             losses = np.array([run.losses for run in result.best if math.isfinite(run.loss)])
             steps = result.best[0].steps
             middle = np.exp(np.log(losses).mean(axis=0)) if problem.log else losses.mean(axis=0)
-            axes.plot(steps, middle, color=color, linewidth=1.8, label=f"{result.opt}, lr {result.best[0].lr:.2g}")
+            axes.plot(steps, middle, color=color, label=f"{result.opt}, lr {result.best[0].lr:.2g}")
             if len(losses) > 1:
                 axes.fill_between(steps, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.18, linewidth=0)
-        _dress(axes, problem.title, "optimizer steps", problem.unit)
+        axes.set(title=problem.title, xlabel="optimizer steps", ylabel=problem.unit)
         if problem.log:
             axes.set(xscale="log", yscale="log")
             axes.set_xlim(left=1)
-            axes.legend(frameon=False, fontsize=8, loc="lower left")
         else:
             _zoom(axes, shown)
-            axes.legend(frameon=False, fontsize=8, loc="upper right")
+        axes.legend(loc="lower left" if problem.log else "upper right")
     return figure
 
 
+@styled
 def lr_figure(problems: Sequence[SmallProblem], results: Sequence[Result]) -> Figure:
     """One panel per problem: the last measurement of every trial against its learning rate."""
-    figure, panels = _panels(len(problems), 3.8)
-    for problem, axes in zip(problems, panels, strict=True):
-        shown = [result for result in results if result.problem == problem.name]
-        for result in shown:
+    figure, places = panels(len(problems), each=(5.2, 3.8))
+    for problem, axes in zip(problems, places, strict=True):
+        for result in (result for result in results if result.problem == problem.name):
             finite = [run for run in result.trials if math.isfinite(run.loss)]
-            rates, losses = [run.lr for run in finite], [run.loss for run in finite]
             color = optimizer_color(result.opt)
-            axes.plot(rates, losses, marker="o", markersize=3.5, color=color, linewidth=1.4, label=result.opt)
+            axes.plot([run.lr for run in finite], [run.loss for run in finite], color=color, marker="o",
+                      markersize=3.5, label=result.opt)  # fmt: skip
             axes.plot([result.best[0].lr], [result.best[0].loss], marker="o", markersize=8, color=color, mfc="none")
-        _dress(axes, problem.title, "peak learning rate", f"at the end: {problem.unit}")
-        axes.set(xscale="log")
-        if problem.log:
-            axes.set(yscale="log")
-        axes.legend(frameon=False, fontsize=8)
+        axes.set(title=problem.title, xlabel="peak learning rate", ylabel=f"at the end: {problem.unit}")
+        axes.set(xscale="log", yscale="log" if problem.log else "linear")
+        axes.legend()
     return figure
 
 
+@styled
 def orthogonalisation_figure(size: int = 96, steps: int = 5) -> Figure:
     """Singular values of a matrix with a spectrum from 1 to 1e-4 after each step of both orthogonalisations."""
     draw = torch.Generator().manual_seed(0)
     left, right = (torch.linalg.qr(torch.randn(size, size, generator=draw).double()).Q for _ in range(2))
     x = left @ torch.diag(torch.logspace(0, -4, size, dtype=torch.float64)) @ right.T
-    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
-    for axes, method in zip(figure.subplots(1, 2, sharey=True), METHODS, strict=True):
+    figure, places = panels(2, columns=2, each=(5.0, 3.7))
+    for axes, method in zip(places, METHODS, strict=True):
         chain = coefficients(method, steps)
-        for step in range(steps + 1):
+        for step, color in enumerate(shades(steps + 1)):
             iterated = iterate((x / x.norm())[None].clone(), chain[:step])[0] if step else x / x.norm()
-            values = torch.linalg.svdvals(iterated)
-            color = colormaps["viridis"](0.9 * step / steps)
             label = "input, norm 1" if step == 0 else f"after step {step}"
-            axes.plot(range(1, size + 1), values, color=color, linewidth=1.8, label=label)
-        axes.axhline(1, color="0.4", linestyle=":", linewidth=1)
+            axes.plot(range(1, size + 1), torch.linalg.svdvals(iterated), color=color, label=label)
+        axes.axhline(1, color=SOFT, linestyle=":", linewidth=1)
         title = "Newton-Schulz" if method == "newton-schulz" else "Polar Express"
-        _dress(axes, title, "rank among the singular values", "singular value")
-        axes.set(yscale="log")
-    figure.axes[0].legend(frameon=False, fontsize=8, loc="lower left")
+        axes.set(title=title, xlabel="rank among the singular values", ylabel="singular value", yscale="log")
+        axes.set_ylim(5e-6, 3)
+    places[0].legend(loc="lower left")
     return figure
-
-
-def _panels(count: int, height: float) -> "tuple[Figure, Sequence[Axes]]":
-    figure = Figure(figsize=(5.2 * count, height), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
-
-
-def _typical(losses: Sequence[float], log: bool) -> float:
-    return math.exp(sum(map(math.log, losses)) / len(losses)) if log else sum(losses) / len(losses)
-
-
-def _dress(axes: "Axes", title: str, x: str, y: str) -> None:
-    axes.set_title(title, fontsize=10)
-    axes.set(xlabel=x, ylabel=y)
-    axes.grid(True, which="major", alpha=0.3, linewidth=0.6)
 
 
 def _zoom(axes: "Axes", results: Sequence[Result]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,15 +14,6 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
-from danalab.colors import optimizer_color, optimizer_marker
-from danalab.files import write_atomically
-from danalab.report.formats import short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-import math
-
 from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
@@ -31,40 +23,13 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
+from danalab.colors import FIGURE_STYLE, SOFT, optimizer_color, optimizer_marker
+from danalab.files import write_atomically
+from danalab.report.formats import short
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-
-
-INK, SOFT, LINE = "#24292f", "#6e7781", "#d8dee4"
-"""Colours of text, secondary text and rules; pages replace them with their own."""
-
-STYLE: dict[str, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 10.5,
-    "axes.titlepad": 8,
-    "axes.labelsize": 10,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "legend.fontsize": 9.5,
-    "legend.frameon": False,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "axes.edgecolor": SOFT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.7,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-    "figure.constrained_layout.use": True,
-}
 
 LOSS = "validation loss [nats/token]"
 _COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
@@ -79,7 +44,7 @@ EXTRAPOLATED = 4.0
 TALLEST = 5.0
 """A panel of losses shows this many times the median excess; points above are drawn at its edge."""
 
-styled = matplotlib.rc_context(STYLE)  # pyright: ignore[reportArgumentType]
+styled = matplotlib.rc_context(FIGURE_STYLE)  # pyright: ignore[reportArgumentType]
 """Decorator of functions that draw."""
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 from collections.abc import Iterable
 
-from danalab.report.figures.drawing import INK, LINE, SOFT
+from danalab.colors import INK, LINE, SOFT
 
 REM_PER_INCH = 6.6
 """Width of figures on the page."""

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from danalab.colors import FIGURE_STYLE
 from danalab.files import write_atomically, write_json
 from danalab.theory.dynamics.algorithms import ALGORITHMS
 
@@ -22,19 +23,6 @@ LABELS = {
     "dana-star-mk4": "Dana-Star-MK4",
 }
 """Names in figures."""
-_STYLE: Any = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.framealpha": 0.85,
-    "legend.edgecolor": "none",
-    "legend.fontsize": 9,
-    "lines.linewidth": 2.0,
-}
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ class Study:
         folder.mkdir(parents=True, exist_ok=True)
         paths = {kind: folder / f"{self.name}.{kind}" for kind in ("png", "npz", "json")}
         picture, arrays = io.BytesIO(), io.BytesIO()
-        with mpl.rc_context(_STYLE):
+        with mpl.rc_context(FIGURE_STYLE):  # pyright: ignore[reportArgumentType]
             self.draw_figure(self).savefig(picture)
         np.savez_compressed(arrays, allow_pickle=False, **self.arrays)
         write_atomically(paths["png"], picture.getvalue())
