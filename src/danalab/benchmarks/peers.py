@@ -1,6 +1,11 @@
-"""llama.cpp as a peer of the decoding benchmark: the same float32 weights as a GGUF file, by llama-cpp-python.
+"""Peers of the benchmarks: llama.cpp for decoding, and a hand-written training loop for the trainer.
 
-Needs the packages `llama-cpp-python`, which compiles llama.cpp, and `gguf`; the benchmark leaves it out without them.
+llama.cpp has the same float32 weights in a GGUF file. It needs the packages `llama-cpp-python`, which compiles it, and
+`gguf`; the benchmark leaves it out without them.
+
+`PlainModel` is the same function as our enoki (pre-norm, rotary positions, QK-norm, GELU, untied head), in plain
+PyTorch: one fused projection for q, k and v, whole logits, torch's cross-entropy. `PlainLoop` trains it with torch's
+fused AdamW, clipping, and random windows of a memory-mapped array of token ids. It uses nothing of ours.
 """
 
 import tempfile

@@ -6,6 +6,9 @@ the machine affects all; a ratio is the median over rounds of the ratio within a
 measured: loader, guard, logging, schedule. Its overhead is the share of a step outside forward, backward and optimizer.
 The matrix rate is that of the fastest product that a side makes beside each of its turns. bfloat16 is left out on CPUs
 that do not multiply it.
+
+`python -m danalab.benchmarks.train_cpu TASK` is one side: for each line on standard input it makes a block of steps and
+writes a JSON object with its seconds, and the rate of the best matrix product right after it [FLOP/s].
 """
 
 import contextlib
@@ -126,7 +129,7 @@ def _measure_cell(cell: ThreadedCase, rounds: int, sides: Sequence[str]) -> dict
 
 
 class _Side:
-    """The parent's end of a process that takes turns (`danalab.benchmarks.train_cpu`)."""
+    """The parent's end of a process that takes turns (`main`)."""
 
     def __init__(self, side: str, cell: ThreadedCase, data: Path, scratch: Path, rounds: int):
         kind, dtype = side.split()

@@ -1,4 +1,4 @@
-"""Compute saved at one size: compute of the contender over compute of the baseline, at equal validation loss.
+"""Compute saved: compute of the contender over compute of the baseline, at equal validation loss.
 
     saved = 1 - C_contender / C_baseline
 
@@ -8,7 +8,7 @@ compared at its own final loss, which the baseline's curve passed at C_b: saved 
 So every size has a number, and the mean over sizes is 0 for equal optimizers.
 
 The variance of the log ratio is a sum: for each side that of its seeds drawn again, and what the choice of its
-learning rate adds.
+learning rate adds. Between fitted laws (`compute_gain`) it is taken over the losses that both sides measured.
 """
 
 import math
