@@ -3,10 +3,12 @@
 // A step should be limited by memory, so the arithmetic has to overlap with it. With AVX-512 multipliers are the
 // bottleneck: the share |g| / (|g| + r) and sqrt(q) use the divider, which runs in parallel with them. 1/r and the root
 // in r would be too much for it: they are the processor's 14-bit estimates with one Newton step, accurate to an ulp. With
-// AVX2 estimates have 12 bits: the root in r and the share use the divider, 1/r and sqrt(q) are estimates.
+// AVX2 everything but sqrt(q) uses the divider, and bounds are applied to the bits, as integers, since multiplications
+// compete with float minima for two of the four pipes.
 //
 // A step has stages over a block that fits the first-level cache: the chain of dependent operations from g to p is longer
-// than the processor's window of instructions. With AVX2 the power is a stage of its own.
+// than the processor's window of instructions. AVX2 has more stages, of few constants each, for it has 16 registers, and
+// short blocks: memory is read in the first stage and in the last, and the processor looks ahead from one to the other.
 
 // Included by kernels.cpp, whose Scalars it takes.
 
@@ -42,6 +44,7 @@ INLINE Vector root_of(Vector v, Vector eps) {  // sqrt(v) + eps; sqrt(v) = v / s
   const __m512i halved = _mm512_sub_epi32(_mm512_castps_si512(y), _mm512_set1_epi32(1 << 23));
   return mul_add(s, sub_from(s, _mm512_castsi512_ps(halved), all(0.5)), add(s, eps));
 }
+constexpr double unit_of_root = 1;
 INLINE Vector root_of_odds(Vector c) { return _mm512_sqrt_ps(ratio(c, sub(all(1), c))); }  // sqrt(c / (1 - c))
 // b where `step` and x have the same sign, else a.
 INLINE Vector towards_zero(Vector step, Vector x, Vector a, Vector b) {
@@ -103,18 +106,21 @@ INLINE Vector add(Vector a, Vector b) { return _mm256_add_ps(a, b); }
 INLINE Vector sub(Vector a, Vector b) { return _mm256_sub_ps(a, b); }
 INLINE Vector ratio(Vector a, Vector b) { return _mm256_div_ps(a, b); }
 INLINE Vector size_of(Vector a) { return _mm256_andnot_ps(all(-0.0), a); }
-INLINE Vector larger(Vector a, Vector b) { return _mm256_max_ps(a, b); }
-INLINE Vector smaller(Vector a, Vector b) { return _mm256_min_ps(a, b); }
 INLINE Vector flip(Vector a, Vector signs) { return _mm256_xor_ps(a, signs); }
 INLINE Vector mul_add(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }    // a b + c
 INLINE Vector mul_sub(Vector a, Vector b, Vector c) { return _mm256_fmsub_ps(a, b, c); }    // a b - c
 INLINE Vector sub_from(Vector a, Vector b, Vector c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
-INLINE Vector within(Vector a, Vector bound) { return larger(smaller(a, bound), flip(bound, all(-0.0))); }
-INLINE Vector reciprocal_estimate(Vector a) { return _mm256_rcp_ps(a); }
+// Of numbers that are not negative: their bits, as integers, have the same order.
+INLINE Vector larger(Vector a, Vector b) { return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b))); }
+INLINE Vector smaller(Vector a, Vector b) { return _mm256_castsi256_ps(_mm256_min_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b))); }
+INLINE Vector within(Vector a, Vector bound) {  // smaller size, sign of a
+  return _mm256_or_ps(smaller(size_of(a), bound), _mm256_and_ps(a, all(-0.0)));
+}
 INLINE Vector root_of(Vector v, Vector eps) { return add(_mm256_sqrt_ps(v), eps); }  // sqrt(v) + eps
-INLINE Vector root_of_odds(Vector c) {  // sqrt(c / (1 - c)) = c / sqrt(c (1 - c))
+constexpr double unit_of_root = 0.5;
+INLINE Vector root_of_odds(Vector c) {  // 2 sqrt(c / (1 - c)) = 2 c / sqrt(c (1 - c))
   const Vector square = sub_from(c, c, c), y = _mm256_rsqrt_ps(square);
-  return mul(mul(c, y), sub_from(mul(square, all(0.5)), mul(y, y), all(1.5)));
+  return mul(mul(c, y), sub_from(mul(square, y), y, all(3)));
 }
 // b where `step` and x have the same sign, else a.
 INLINE Vector towards_zero(Vector step, Vector x, Vector a, Vector b) {  // x = 0: any, for they are factors of x
@@ -122,102 +128,166 @@ INLINE Vector towards_zero(Vector step, Vector x, Vector a, Vector b) {  // x = 
   return _mm256_blendv_ps(b, a, _mm256_or_ps(flip(step, x), none));
 }
 
-// A function of three bits, the last ones of `place`.
+// A function of two bits, the last ones of `place`.
 struct Table {
   Vector values;
 
-  explicit Table(const float* values) : values(load(values)) {}
-  INLINE Vector at(__m256i place) const { return _mm256_permutevar8x32_ps(values, place); }
+  explicit Table(const float* four) : values(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(four))) {}
+  INLINE Vector at(__m256i place) const { return _mm256_permutevar_ps(values, place); }
 };
 
 // momentum T^k for the effective times T >= 1, from tables: 2^(k e) for the exponent e of T, in two parts, and for the
-// mantissa the coefficients of a cubic for each of 8 intervals of [1, 2).
+// mantissa the coefficients of a polynomial of degree 4 for each quarter of [1, 2).
 struct Power {
-  Table low, high, constant, linear, square, cube;
+  Table low, terms[5];
+  Vector high;
 
   INLINE Vector operator()(Vector time) const {
-    const __m256i bits = _mm256_castps_si256(time), piece = _mm256_srli_epi32(bits, 20);
+    const __m256i bits = _mm256_castps_si256(time), piece = _mm256_srli_epi32(bits, 21), e = _mm256_srli_epi32(bits, 23);
     const __m256i mantissa = _mm256_and_si256(bits, _mm256_set1_epi32(0x007FFFFF));
     const Vector f = _mm256_castsi256_ps(_mm256_or_si256(mantissa, _mm256_set1_epi32(0x3F800000)));
-    const Vector scale = mul(low.at(_mm256_srli_epi32(bits, 23)), high.at(_mm256_srli_epi32(bits, 26)));
-    return mul(mul_add(mul_add(mul_add(cube.at(piece), f, square.at(piece)), f, linear.at(piece)), f, constant.at(piece)), scale);
+    const Vector scale = mul(low.at(e), _mm256_permutevar8x32_ps(high, _mm256_srli_epi32(bits, 25)));
+    Vector sum = mul_add(terms[4].at(piece), f, terms[3].at(piece));
+    for (int i = 2; i >= 0; --i) sum = mul_add(sum, f, terms[i].at(piece));
+    return mul(sum, scale);
   }
 };
 
 inline Power power_of(double k, double momentum) {
-  float low[8], high[8], constant[8], linear[8], square[8], cube[8];
-  for (int i = 0; i < 8; ++i) {
-    low[i] = float(std::exp2(k * (i - 7)));                    // looked up by 127 + e, the exponent's bits
-    high[(15 + i) & 7] = float(std::exp2(k * 8 * i) * momentum);
-    // (c + x)^k by its series around the middle c of a piece, with the term of x^4 spread over x^2 and 1 so that the error
-    // is least.
-    const double c = 1 + (i + 0.5) / 8, value = std::pow(c, k), h2 = 1.0 / 256 / (c * c);
-    const double fourth = k * (k - 1) * (k - 2) * (k - 3) / 24;
-    const double a3 = k * (k - 1) * (k - 2) / 6, a2 = k * (k - 1) / 2 + fourth * h2, a0 = 1 - fourth * h2 * h2 / 8;
-    const double d3 = a3 * value / (c * c * c), d2 = a2 * value / (c * c), d1 = k * value / c, d0 = a0 * value;
-    cube[i] = float(d3);
-    square[i] = float(d2 - 3 * c * cube[i]);
-    linear[i] = float(d1 - c * (2 * square[i] + 3 * c * cube[i]));
-    constant[i] = float(d0 - c * (linear[i] + c * (square[i] + c * cube[i])));  // compensates for the rounding of others
+  float low[4], high[8], terms[5][4];
+  for (int i = 0; i < 4; ++i) low[i] = float(std::exp2(k * (i - 3)));  // looked up by 127 + e, the exponent's bits
+  for (int i = 0; i < 8; ++i) high[(i + 31) & 7] = float(std::exp2(k * 4 * i) * momentum);
+  for (int i = 0; i < 4; ++i) {
+    // (c + x)^k = c^k sum of a_n (x / c)^n around the middle c of a quarter, with the term of x^5 spread over x^3 and x so
+    // that the error is least.
+    const double c = 1 + (i + 0.5) / 4, h2 = 1.0 / 64 / (c * c);
+    double a[6] = {1};
+    for (int n = 1; n < 6; ++n) a[n] = a[n - 1] * (k - n + 1) / n;
+    a[3] += 1.25 * h2 * a[5];
+    a[1] -= 0.3125 * h2 * h2 * a[5];
+    for (int n = 0; n < 5; ++n) a[n] *= std::pow(c, k - n);
+    for (int n = 4; n >= 0; --n) {  // in powers of f = c + x: each term compensates for the rounding of those above it
+      terms[n][i] = float(a[n]);
+      double part = terms[n][i];  // of x^q in its f^n
+      for (int q = n - 1; q >= 0; --q) a[q] -= part *= c * (q + 1) / (n - q);
+    }
   }
-  return {Table(low), Table(high), Table(constant), Table(linear), Table(square), Table(cube)};
+  return {Table(low), {Table(terms[0]), Table(terms[1]), Table(terms[2]), Table(terms[3]), Table(terms[4])}, load(high)};
 }
 
 #endif
 
-constexpr int block = 256;
-constexpr bool separate_power = lanes == 8;
-
-// Of a block, from one stage to the next.
-struct Between {
-  alignas(64) float reciprocals[block], damping[block];
-};
-
 // What does not depend on the element.
 struct Constants {
   Power power;
+  bool cautious;
   Vector rate, decay_factor, away, eps, sign, gain1, gain2, gain3, t, offset, clip, c_min;
 
   explicit Constants(const Scalars& a)
-      : power(power_of(a.exponent, a.momentum)), rate(all(a.cautious ? a.lr : a.lr * a.decay_factor)), decay_factor(all(a.decay_factor)),
+      : power(power_of(a.exponent, a.momentum)), cautious(a.cautious),
+        rate(all(unit_of_root * (a.cautious ? a.lr : a.lr * a.decay_factor))), decay_factor(all(a.decay_factor)),
         away(all(a.cautious ? 1 : a.decay_factor)), eps(all(a.eps)),
-        sign(all(a.sign < 0 ? -0.0 : 0.0)), gain1(all(a.gain1)), gain2(all(a.gain2)), gain3(all(a.gain3)), t(all(a.t)), offset(all(a.offset)), clip(all(a.clip)),
+        sign(all(a.sign < 0 ? -0.0 : 0.0)), gain1(all(a.gain1)), gain2(all(a.gain2)), gain3(all(a.gain3)), t(all(a.t)), offset(all(a.offset)), clip(all(unit_of_root * a.clip)),
         c_min(all(1 / (2 + a.t))) {}
 };
-
-// Moments of a vector; 1/r is left for the second stage.
-INLINE void moments(const Constants& k, const float* grad, float* m, float* v, float* tau, float* reciprocals) {
-  const Vector g = flip(load(grad), k.sign), size = size_of(g), m_old = load(m), v_old = load(v);
-  const Vector v_new = mul_add(mul_sub(g, g, v_old), k.gain2, v_old);
-  store(m, mul_add(sub(g, m_old), k.gain1, m_old));
-  store(v, v_new);
-  const Vector r = root_of(v_new, k.eps), z = reciprocal_estimate(r);
-  const Vector tau_old = load(tau), share = ratio(size, add(size, r));
-  store(tau, mul_add(sub(share, tau_old), k.gain3, tau_old));
-  store(reciprocals, mul(z, sub_from(r, z, all(2))));
-}
 
 // Parameters after weight decay. With `cautious` only those decay whose signs are those of the step.
 INLINE Vector decayed(const Constants& k, Vector x, Vector step) {
   return mul(x, towards_zero(step, x, k.away, k.decay_factor));
 }
 
-INLINE Vector damping_of(const Constants& k, const float* tau) { return k.power(larger(mul(load(tau), k.t), all(1))); }
+INLINE Vector damping_of(const Constants& k, Vector tau) { return k.power(larger(mul(tau, k.t), all(1))); }
 
-// The step of a vector, at j of its block, from its new moments.
-template <bool CLIP>
-INLINE void step(const Constants& k, float* p, const float* grad, const float* m, const float* tau,
-                 const Between& between, int64_t j) {
-  const Vector tau_new = load(tau), damping = separate_power ? load(between.damping + j) : damping_of(k, tau);
-  const Vector root_q = root_of_odds(larger(smaller(tau_new, all(0.5)), k.c_min));
-  const Vector m_new = load(m), g = flip(load(grad), k.sign), inverse = load(between.reciprocals + j), x = load(p);
+INLINE Vector root_q_of(const Constants& k, Vector tau) {  // in units of unit_of_root
+  return root_of_odds(larger(smaller(tau, all(0.5)), k.c_min));
+}
+
+INLINE Vector moved(Vector average, Vector to, Vector gain) { return mul_add(sub(to, average), gain, average); }
+
+INLINE Vector new_square(const Constants& k, Vector g, Vector v) { return mul_add(mul_sub(g, g, v), k.gain2, v); }
+
+// The parameters of a vector, from its new moments; inverse: 1/r.
+template <bool CLIP, bool CAUTIOUS>
+INLINE Vector stepped(const Constants& k, Vector x, Vector g, Vector m, Vector inverse, Vector damping, Vector root_q) {
+  Vector direction, rate;
   if (CLIP) {  // NaN does not pass `within`, but g or m is NaN then, too
-    const Vector damped = within(mul(damping, mul(m_new, inverse)), mul(root_q, k.clip));
-    const Vector direction = mul_add(mul_add(m_new, k.offset, g), inverse, damped);
-    store(p, sub_from(mul(root_q, k.rate), direction, decayed(k, x, direction)));
+    const Vector damped = within(mul(damping, mul(m, inverse)), mul(root_q, k.clip));
+    direction = mul_add(mul_add(m, k.offset, g), inverse, damped);
+    rate = mul(root_q, k.rate);
   } else {
-    const Vector direction = mul_add(add(damping, k.offset), m_new, g);
-    store(p, sub_from(mul(mul(root_q, inverse), k.rate), direction, decayed(k, x, direction)));
+    direction = mul_add(add(damping, k.offset), m, g);
+    rate = mul(mul(root_q, inverse), k.rate);
+  }
+  return sub_from(rate, direction, CAUTIOUS ? decayed(k, x, direction) : mul(x, k.decay_factor));
+}
+
+#ifdef __AVX512F__
+
+constexpr int block = 256;
+
+// A step of n elements, whole vectors and at most a block.
+template <bool CLIP, bool CAUTIOUS>
+void advance(const Constants& k, float* __restrict p, const float* __restrict grad, float* __restrict m, float* __restrict v,
+             float* __restrict tau, int64_t n) {
+  alignas(64) float reciprocals[block];
+  for (int64_t j = 0; j < n; j += lanes) {
+    const Vector g = flip(load(grad + j), k.sign), size = size_of(g), v_new = new_square(k, g, load(v + j));
+    store(m + j, moved(load(m + j), g, k.gain1));
+    store(v + j, v_new);
+    const Vector r = root_of(v_new, k.eps), z = reciprocal_estimate(r);
+    store(tau + j, moved(load(tau + j), ratio(size, add(size, r)), k.gain3));
+    store(reciprocals + j, mul(z, sub_from(r, z, all(2))));
+  }
+  for (int64_t j = 0; j < n; j += lanes) {
+    const Vector tau_new = load(tau + j), g = flip(load(grad + j), k.sign), inverse = load(reciprocals + j);
+    const Vector damping = damping_of(k, tau_new), root_q = root_q_of(k, tau_new);
+    store(p + j, stepped<CLIP, CAUTIOUS>(k, load(p + j), g, load(m + j), inverse, damping, root_q));
+  }
+}
+
+#else
+
+constexpr int block = 64;
+
+// A step of n elements, whole vectors and at most a block.
+template <bool CLIP, bool CAUTIOUS>
+void advance(const Constants& k, float* __restrict p, const float* __restrict grad, float* __restrict m, float* __restrict v,
+             float* __restrict tau, int64_t n) {
+  alignas(64) float roots[block], damping[block];
+  for (int64_t j = 0; j < n; j += lanes) {
+    const Vector g = flip(load(grad + j), k.sign), v_new = new_square(k, g, load(v + j));
+    store(m + j, moved(load(m + j), g, k.gain1));
+    store(v + j, v_new);
+    store(roots + j, root_of(v_new, k.eps));
+  }
+  for (int64_t j = 0; j < n; j += lanes) {
+    const Vector size = size_of(load(grad + j));
+    store(tau + j, moved(load(tau + j), ratio(size, add(size, load(roots + j))), k.gain3));
+  }
+  for (int64_t j = 0; j < n; j += lanes) store(damping + j, damping_of(k, load(tau + j)));
+  for (int64_t j = 0; j < n; j += lanes) {
+    const Vector g = flip(load(grad + j), k.sign), inverse = ratio(all(1), load(roots + j)), root_q = root_q_of(k, load(tau + j));
+    store(p + j, stepped<CLIP, CAUTIOUS>(k, load(p + j), g, load(m + j), inverse, load(damping + j), root_q));
+  }
+}
+
+#endif
+
+template <bool CLIP, bool CAUTIOUS>
+void run_blocks(const Constants& k, float* __restrict p, const float* __restrict grad, float* __restrict m, float* __restrict v,
+                float* __restrict tau, int64_t begin, int64_t end) {
+  const int64_t whole = begin + (end - begin) / lanes * lanes;
+  for (int64_t i = begin; i < whole; i += block) {
+    advance<CLIP, CAUTIOUS>(k, p + i, grad + i, m + i, v + i, tau + i, whole - i < block ? whole - i : block);
+  }
+  if (whole == end) return;
+  // The rest, in copies that are a whole vector: the same operations, so the same bits.
+  alignas(64) float copy[5][lanes] = {};
+  float* const all_of[5] = {p + whole, const_cast<float*>(grad) + whole, m + whole, v + whole, tau + whole};
+  for (int x = 0; x < 5; ++x) std::memcpy(copy[x], all_of[x], size_t(end - whole) * sizeof(float));
+  advance<CLIP, CAUTIOUS>(k, copy[0], copy[1], copy[2], copy[3], copy[4], lanes);
+  for (int x = 0; x < 5; ++x) {
+    if (x != 1) std::memcpy(all_of[x], copy[x], size_t(end - whole) * sizeof(float));
   }
 }
 
@@ -225,31 +295,7 @@ INLINE void step(const Constants& k, float* p, const float* grad, const float* m
 template <bool CLIP>
 void run_star(const Constants& k, float* __restrict p, const float* __restrict grad, float* __restrict m, float* __restrict v,
               float* __restrict tau, int64_t begin, int64_t end) {
-  Between between;
-  int64_t i = begin;
-  for (; i + block <= end; i += block) {
-    for (int64_t j = 0; j < block; j += lanes) {
-      moments(k, grad + i + j, m + i + j, v + i + j, tau + i + j, between.reciprocals + j);
-    }
-    for (int64_t j = 0; separate_power && j < block; j += lanes) {
-      store(between.damping + j, damping_of(k, tau + i + j));
-    }
-    for (int64_t j = 0; j < block; j += lanes) {
-      step<CLIP>(k, p + i + j, grad + i + j, m + i + j, tau + i + j, between, j);
-    }
-  }
-  for (; i < end; i += lanes) {  // the rest, in copies that are whole vectors: the same operations, so the same bits
-    const int64_t n = end - i < lanes ? end - i : lanes;
-    alignas(64) float copy[5][lanes] = {};
-    float* const all_of[5] = {p + i, const_cast<float*>(grad) + i, m + i, v + i, tau + i};
-    for (int x = 0; x < 5; ++x) std::memcpy(copy[x], all_of[x], size_t(n) * sizeof(float));
-    moments(k, copy[1], copy[2], copy[3], copy[4], between.reciprocals);
-    store(between.damping, damping_of(k, copy[4]));
-    step<CLIP>(k, copy[0], copy[1], copy[2], copy[4], between, 0);
-    for (int x = 0; x < 5; ++x) {
-      if (x != 1) std::memcpy(all_of[x], copy[x], size_t(n) * sizeof(float));
-    }
-  }
+  (k.cautious ? run_blocks<CLIP, true> : run_blocks<CLIP, false>)(k, p, grad, m, v, tau, begin, end);
 }
 
 #undef INLINE
