@@ -17,8 +17,7 @@ from danalab.inference import Engine, SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.models.huggingface import to_huggingface
 from danalab.serve import ChatQuestion, ChatSession, Planner, open_chat_model
-from danalab.serve.errors import RequestError
-from danalab.serve.messages import Tool
+from danalab.serve.fields import Function, RequestError
 
 CHATML = """\
 {%- if messages[0].role != 'system' %}{{ '<|im_start|>system\\nBe helpful.<|im_end|>\\n' }}{% endif %}
@@ -105,7 +104,7 @@ def test_an_answer_ends_with_the_models_own_end_token(stranger):
 def test_tools_are_refused(stranger):
     planner, sampling = Planner(stranger, max_choices=1), SamplingParameters(max_tokens=4)
     with pytest.raises(RequestError, match="'tools' need a model that danalab sft has trained; stranger is not one"):
-        planner.chat(ChatQuestion(Conversation.ask("x"), sampling, tools=[Tool("f", "", {})]), "")
+        planner.chat(ChatQuestion(Conversation.ask("x"), sampling, tools=[Function(name="f", parameters={})]), "")
     called = Conversation.ask("x", [Part("python", "{}"), Part("python_output", "1")])
     with pytest.raises(UserError, match="calls of functions need a model that danalab sft has trained"):
         stranger.format.render_prompt(called)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.inference import Engine, Request, SamplingParameters
-from danalab.inference.backends import choice
+from danalab.inference import Engine, Request, SamplingParameters, engine
 from danalab.inference.backends.native import backend as native
 from danalab.inference.backends.native.layout import quantise
 from danalab.inference.backends.native.library import NativeSampler
@@ -119,7 +118,7 @@ def test_without_a_compiler_the_models_own_layers_decode(monkeypatch: pytest.Mon
         raise UserError("no C++ compiler")
 
     monkeypatch.setattr(native, "library", missing)
-    assert isinstance(Engine(build_model(tiny("enoki")))._backend, choice.EagerBackend)
+    assert isinstance(Engine(build_model(tiny("enoki")))._backend, engine.EagerBackend)
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 33, 500])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from danalab.errors import UserError
 from danalab.inference import Request, SamplingParameters
 from danalab.inference.request import RequestState
-from danalab.inference.sampling import Drawn, draw, uniform
+from danalab.inference.sampling import DrawnTokens, draw, uniform
 
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 
@@ -28,7 +28,7 @@ def drawn(logits: torch.Tensor, count: int = 400, **parameters: Any) -> set[int]
     return set(draw(logits.repeat(count, 1), rows).tokens)
 
 
-def one(logits: torch.Tensor, row: RequestState) -> Drawn:
+def one(logits: torch.Tensor, row: RequestState) -> DrawnTokens:
     return draw(logits.clone().unsqueeze(0), [row])
 
 
@@ -151,12 +151,12 @@ def test_a_row_that_is_not_finite_fails_alone(wrong: float, temperature: float):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"max_tokens": -1}, "max_tokens must not be negative"),
-        ({"temperature": -0.1}, "temperature >= 0"),
-        ({"temperature": math.nan}, "temperature >= 0"),
-        ({"temperature": math.inf}, "finite temperature >= 0"),
-        ({"top_k": -1}, "top_k >= 0"),
-        ({"top_p": 0.0}, "0 < top_p <= 1"),
+        ({"max_tokens": -1}, "max_tokens must be 0 or more"),
+        ({"temperature": -0.1}, "temperature must be finite and 0 or more"),
+        ({"temperature": math.nan}, "finite and 0"),
+        ({"temperature": math.inf}, "temperature must be finite"),
+        ({"top_k": -1}, "top_k must be 0 or more"),
+        ({"top_p": 0.0}, "top_p must be more than 0"),
         ({"min_p": 1.5}, "min_p must be between 0 and 1"),
         ({"repetition_penalty": 0.0}, "repetition_penalty must be positive"),
         ({"presence_penalty": math.nan}, "presence_penalty must be finite"),

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from danalab.serve import security
+from danalab.serve import app as app_module
 from danalab.serve import server as server_module
 from servers import RunningServer, ScriptedEngine, running_server, tiny_model, wait_until
 
@@ -180,7 +180,7 @@ def test_a_connection_too_many_is_503_while_all_have_requests():
 
 def test_a_silent_connection_and_a_slow_body_end(monkeypatch):
     monkeypatch.setattr(server_module, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(security, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.5)
     with running_server(tiny_model()) as server:
         assert connect(server).recv(1) == b""
         slow = connect(server)

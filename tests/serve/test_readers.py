@@ -9,8 +9,8 @@ from danalab.chat.conversations import Conversation
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, SamplingParameters, TokenEvent
 from danalab.serve import ChatQuestion, ChatSession, Planner
-from danalab.serve.errors import RequestError
-from danalab.serve.messages import ConversationBuilder, Tool, call_schema
+from danalab.serve.fields import Function, RequestError
+from danalab.serve.messages import ConversationBuilder, call_schema
 from danalab.serve.readers import Answer, ChatReader
 from servers import tiny_model
 
@@ -86,7 +86,7 @@ def test_calls_and_results_are_parts_of_the_assistants_message():
     builder.add_call("b", "time", "{}", "messages.2")
     builder.add_result("b", "noon", "messages.3")
     builder.add_result("a", "sunny", "messages.4")
-    conversation = builder.build([Tool("weather", "", {"type": "object"})], "messages")
+    conversation = builder.build([Function(name="weather", parameters={"type": "object"})], "messages")
     system, user, assistant = conversation.messages
     assert system.text.startswith("Be kind.\n\nYou can call these functions:\n")
     assert user.text == "Weather in Rome?"
@@ -153,7 +153,7 @@ def test_a_long_conversation_loses_its_oldest_turns():
 
 
 def test_the_call_schema_admits_only_calls():
-    tool = Tool("f", "", {"type": "object", "properties": {"a": {"type": "integer"}}})
+    tool = Function(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
     assert json.loads(json.dumps(call_schema([tool])))["properties"]["name"] == {"const": "f"}
 
 

@@ -1,7 +1,7 @@
 """Sample text from a run, or from a model in Hugging Face format."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from danalab.cli._shared.model_flags import ModelFlags
@@ -64,7 +64,7 @@ def run(flags: Flags) -> None:
     generator = open_text_generator(*source, flags.step, flags.tokenizer, flags.device, **engine)
     if flags.json:
         parameters = [SamplingParameters(seed=flags.seed + i, **settings) for i in range(flags.samples)]
-        samples = [each.as_dict() for each in generator.complete_all([flags.prompt] * flags.samples, parameters)]
+        samples = [asdict(each) for each in generator.complete_all([flags.prompt] * flags.samples, parameters)]
         run, folder = source
         where = {"run": str(run), "step": generator.step} if run is not None else {"from": str(folder)}
         print(json.dumps({**where, "prompt": flags.prompt, "samples": samples}))

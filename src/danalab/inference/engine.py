@@ -12,14 +12,19 @@ rounding: see `batch_invariant`. The engine is not thread-safe: one thread drive
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
-from danalab.errors import UserError
-from danalab.inference.backends.choice import make_backend
+import torch
+from torch import Tensor
+
+from danalab.errors import UserError, nearest
+from danalab.inference.backends.eager import EagerBackend
+from danalab.inference.backends.native.backend import WEIGHT_DTYPES, NativeBackend
 from danalab.inference.request import (
     FAILED,
     Completion,
@@ -29,14 +34,17 @@ from danalab.inference.request import (
     SamplingParameters,
     TokenEvent,
 )
-from danalab.inference.sampling import Drawn, draw
-from danalab.inference.scheduler import BlockPool, Scheduler
+from danalab.inference.sampling import DrawnTokens, PlainSampler, draw
+from danalab.inference.scheduler import BlockPool, Chunk, Scheduler
 from danalab.inference.text import TextStream
 from danalab.models.decoder import Decoder
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
+log = logging.getLogger(__name__)
+
+BACKENDS = ("auto", "native", "eager")
 BLOCK = 16
 """Positions of a block of the cache [tokens]."""
 STEP_TOKENS = 256
@@ -124,8 +132,7 @@ class Engine:
         )
         self._sequences: dict[int, RequestState] = {}
         self._next, self._empty = 0, list[TokenEvent]()
-        self._steps, self._prompt_tokens, self._generated = 0, 0, 0
-        self._finished: Counter[str] = Counter()
+        self._counts = Statistics()
 
     # ---- requests ----
 
@@ -140,7 +147,7 @@ class Engine:
         if parameters.stop:
             sequence.stream = self.text_stream(parameters)
         self._next += 1
-        self._prompt_tokens += len(request.prompt)
+        self._counts.prompt_tokens += len(request.prompt)
         self._sequences[sequence.id] = sequence
         if limit:
             self._scheduler.add(sequence)
@@ -212,11 +219,7 @@ class Engine:
         return frozenset(parameters.stop_tokens) | (frozenset() if parameters.ignore_end else self._ends)
 
     def text_stream(self, parameters: SamplingParameters) -> TextStream:
-        """For the tokens of a request with these parameters: their text, up to its end.
-
-        Raises:
-            UserError: the engine has no tokenizer.
-        """
+        """For the tokens of a request with these parameters: their text, up to its end; needs a tokenizer."""
         if self.tokenizer is None:
             raise UserError("text needs an engine with a tokenizer")
         return TextStream(self.tokenizer, parameters.stop, self.end_tokens(parameters))
@@ -236,7 +239,7 @@ class Engine:
         chunks = self._scheduler.plan()
         if not chunks:
             return events
-        self._steps += 1
+        self._counts.steps += 1
         logits, sequences = self._backend.run(chunks)
         for chunk in chunks:
             self._scheduler.advance(chunk)
@@ -289,13 +292,11 @@ class Engine:
     def statistics(self) -> Statistics:
         """Counts so far and the present load."""
         scheduler, pool = self._scheduler, self._scheduler.pool
-        return Statistics(
-            steps=self._steps,
-            prompt_tokens=self._prompt_tokens,
+        return replace(
+            self._counts,
             reused_tokens=scheduler.reused,
-            generated_tokens=self._generated,
             preemptions=scheduler.preemptions,
-            finished=Counter(self._finished),
+            finished=Counter(self._counts.finished),
             running=len(scheduler.running),
             waiting=scheduler.waiting,
             cache_blocks=0 if pool is None else pool.n_blocks,
@@ -304,12 +305,12 @@ class Engine:
 
     # ---- one token ----
 
-    def _take(self, sequence: RequestState, row: int, drawn: Drawn) -> TokenEvent:
+    def _take(self, sequence: RequestState, row: int, drawn: DrawnTokens) -> TokenEvent:
         token, reason = drawn.tokens[row], None
         if token < 0:
             reason = "error"
         else:
-            self._generated += 1
+            self._counts.generated_tokens += 1
             reason = self._accept(sequence, token)
         if reason is not None:
             self._end(sequence, reason)
@@ -341,7 +342,7 @@ class Engine:
             self._scheduler.release(sequence)
 
     def _end(self, sequence: RequestState, reason: FinishReason) -> None:
-        self._finished[reason] += 1
+        self._counts.finished[reason] += 1
         del self._sequences[sequence.id]
         if sequence.limit:
             self._scheduler.remove(sequence)
@@ -369,3 +370,61 @@ def _pool(model: Decoder, max_batch_size: int, cache_tokens: int | None) -> Bloc
         whole = -(-config.seq_len // BLOCK) * BLOCK
         cache_tokens = max(whole, min(max_batch_size * whole, CACHE_BYTES // each))
     return BlockPool(-(-cache_tokens // BLOCK), BLOCK)
+
+
+class Backend(Protocol):
+    """Computes logits."""
+
+    align: int | None
+    """Pieces of prompts must end at multiples of this; None: anywhere."""
+    reuses: bool
+    """Whether prefixes can be reused: not where layers have recurrent states."""
+
+    @property
+    def sampler(self) -> PlainSampler | None:
+        """Draws tokens of plain sequences; None: torch does."""
+        ...
+
+    def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[RequestState]]:
+        """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
+        ...
+
+    def reload(self) -> None:
+        """Use the model's present weights."""
+        ...
+
+
+def make_backend(
+    model: Decoder,
+    pool: BlockPool | None,
+    max_batch_size: int,
+    step_tokens: int,
+    name: str,
+    weight_dtype: str | None,
+    batch_invariant: bool,
+) -> Backend:
+    """The back end `name` for a model.
+
+    Raises:
+        UserError: it is unknown, or cannot do what is asked for.
+    """
+    if name not in BACKENDS:
+        raise UserError(f"unknown back end '{name}'{nearest(name, BACKENDS)}; known: {', '.join(BACKENDS)}")
+    if weight_dtype is not None and weight_dtype not in WEIGHT_DTYPES:
+        known = ", ".join(WEIGHT_DTYPES)
+        raise UserError(f"unknown weight_dtype '{weight_dtype}'{nearest(weight_dtype, WEIGHT_DTYPES)}; known: {known}")
+    weight = model.head_weight
+    if batch_invariant and (weight.device.type != "cpu" or weight.dtype != torch.float32):
+        raise UserError(
+            f"batch invariance needs a float32 model on the CPU: this one is {weight.dtype}, {weight.device}"
+        )
+    if name != "eager":
+        try:
+            return NativeBackend(model, pool, max_batch_size, step_tokens, weight_dtype)
+        except UserError as error:
+            if name == "native" or weight_dtype is not None:
+                raise
+            log.info("decoding by the model's own layers, which is slower: %s", error)
+    elif weight_dtype is not None:
+        raise UserError(f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights")
+    return EagerBackend(model, pool, alone=batch_invariant)

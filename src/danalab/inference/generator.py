@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
@@ -26,10 +26,6 @@ class Continuation:
     tokens: int
     """Its number of tokens."""
     tokens_per_second: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
-        return asdict(self)
 
 
 class TextGenerator:

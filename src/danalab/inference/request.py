@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -29,6 +29,22 @@ or the constraint allowed no token."""
 
 FAILED = "the model's logits are not finite (it has diverged, or its weights are damaged), or no token is allowed"
 """What the finish reason "error" means, for people."""
+
+
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_tokens": (lambda x: x >= 0, "0 or more"),
+    "temperature": (lambda x: 0 <= x < math.inf, "finite and 0 or more"),
+    "top_k": (lambda x: x >= 0, "0 or more"),
+    "top_p": (lambda x: 0 < x <= 1, "more than 0 and at most 1"),
+    "min_p": (lambda x: 0 <= x <= 1, "between 0 and 1"),
+    "repetition_penalty": (lambda x: 0 < x < math.inf, "positive and finite"),
+    "presence_penalty": (math.isfinite, "finite"),
+    "frequency_penalty": (math.isfinite, "finite"),
+    "seed": (lambda x: -(2**63) <= x < 2**63, "a 64-bit integer"),
+    "stop": (lambda x: not isinstance(x, str) and all(x), "a list of strings that are not empty"),
+    "logprobs": (lambda x: 0 <= x <= MAX_LOGPROBS, f"between 0 and {MAX_LOGPROBS}"),
+}
+"""Parameter -> (whether a value is allowed, what it must be)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,29 +93,13 @@ class SamplingParameters:
     """Continue beyond the context: when it is full, the model rereads its second half. Otherwise an error."""
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 0:
-            raise UserError(f"max_tokens must not be negative: got {self.max_tokens}")
-        if not 0 <= self.temperature < math.inf or self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise UserError(
-                "sampling needs a finite temperature >= 0, top_k >= 0 and 0 < top_p <= 1: "
-                f"got {self.temperature}, {self.top_k} and {self.top_p}"
-            )
-        if not 0 <= self.min_p <= 1:
-            raise UserError(f"min_p must be between 0 and 1: got {self.min_p}")
-        if not 0 < self.repetition_penalty < math.inf:
-            raise UserError(f"repetition_penalty must be positive and finite: got {self.repetition_penalty}")
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not math.isfinite(getattr(self, name)):
-                raise UserError(f"{name} must be finite: got {getattr(self, name)}")
+        for name, (is_allowed, expected) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not is_allowed(value):
+                raise UserError(f"{name} must be {expected}: got {value!r}")
         for token, bias in self.logit_bias.items():
             if not math.isfinite(bias):
                 raise UserError(f"logit_bias of token {token} must be finite: got {bias}")
-        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
-            raise UserError(f"seed {self.seed}: must be a 64-bit integer")
-        if isinstance(self.stop, str) or not all(self.stop):
-            raise UserError(f"stop must be a list of strings that are not empty: got {self.stop!r}")
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise UserError(f"logprobs must be between 0 and {MAX_LOGPROBS}: got {self.logprobs}")
 
     @property
     def penalised(self) -> bool:

@@ -18,7 +18,7 @@ from danalab.inference.request import RequestState
 _MASK = (1 << 64) - 1
 
 
-class Drawn(NamedTuple):
+class DrawnTokens(NamedTuple):
     """What was drawn for each sequence."""
 
     tokens: list[int]
@@ -40,7 +40,7 @@ PlainSampler = Callable[[Tensor, Sequence[RequestState]], tuple[list[int], list[
 the logits are not finite."""
 
 
-def draw(logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampler | None = None) -> Drawn:
+def draw(logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampler | None = None) -> DrawnTokens:
     """The next token of each of `sequences`, given its row of logits, which may be modified.
 
     Args: plain: for the sequences that only have a temperature; None: torch draws for all.
@@ -49,20 +49,20 @@ def draw(logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampl
         return _draw(logits_NV, sequences)
     simple = [row for row, sequence in enumerate(sequences) if sequence.plain]
     if len(simple) == len(sequences):
-        return Drawn(*plain(logits_NV, sequences), [()] * len(sequences))
+        return DrawnTokens(*plain(logits_NV, sequences), [()] * len(sequences))
     other = [row for row, sequence in enumerate(sequences) if not sequence.plain]
     parts = [(other, _draw(logits_NV[other], [sequences[row] for row in other]))]
     if simple:
         chosen = plain(logits_NV[simple], [sequences[row] for row in simple])
-        parts.append((simple, Drawn(*chosen, [()] * len(simple))))
-    drawn = Drawn([-1] * len(sequences), [math.nan] * len(sequences), [()] * len(sequences))
+        parts.append((simple, DrawnTokens(*chosen, [()] * len(simple))))
+    drawn = DrawnTokens([-1] * len(sequences), [math.nan] * len(sequences), [()] * len(sequences))
     for rows, part in parts:
         for row, token, logprob, top in zip(rows, *part, strict=True):
             drawn.tokens[row], drawn.logprobs[row], drawn.tops[row] = token, logprob, top
     return drawn
 
 
-def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> Drawn:
+def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     # Penalties, biases and constraints are applied on the host. The rest is computed where the logits are, unless only
     # deterministic kernels are allowed: GPUs have none for cumulative sums.
     adjusted = [(row, sequence) for row, sequence in enumerate(sequences) if _is_adjusted(sequence)]
@@ -88,7 +88,7 @@ def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> Drawn:
     logprobs = log_p.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).tolist()
     tops = [_top(log_p[row], sequence.parameters.logprobs or 0) for row, sequence in enumerate(sequences)]
     tokens = [token if fine else -1 for token, fine in zip(chosen.tolist(), sound, strict=True)]
-    return Drawn(tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops)
+    return DrawnTokens(tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops)
 
 
 def _is_adjusted(sequence: RequestState) -> bool:

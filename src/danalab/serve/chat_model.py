@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
 from danalab.errors import UserError
-from danalab.serve.errors import RequestError
+from danalab.serve.fields import RequestError
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le, Len
 
 from danalab.serve.chat_model import ChatModel
-from danalab.serve.fields import Body, Choices, Count, JsonObject, Unsupported, finite, only, usage
-from danalab.serve.planner import Plan, Planner
+from danalab.serve.fields import Body, Choices, Count, JsonObject, Unsupported, finite, only
+from danalab.serve.planner import EngineWork, Planner
 from danalab.serve.readers import Answer, TokenText
 from danalab.serve.worker import Generations
 
@@ -29,7 +29,7 @@ class CompletionRequest(Choices):
     best_of: Annotated[int | None, only(1)] = None
     suffix: Unsupported = None
 
-    def plan(self, planner: Planner, scope: str) -> Plan:
+    def plan(self, planner: Planner, scope: str) -> EngineWork:
         """The work of the engine."""
         single = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         prompts: list[Any] = [self.prompt] if single else list(self.prompt)
@@ -37,36 +37,44 @@ class CompletionRequest(Choices):
         return planner.completions(prompts, sampling, self.n or 1, scope)
 
 
-class CompletionWriter:
-    """The answer and the chunks of one request, as JSON objects."""
+class ChoiceWriter:
+    """Answers and chunks of a request with choices, as JSON objects."""
 
-    def __init__(self, request: CompletionRequest, model: str, prompt_tokens: int):
+    prefix = "cmpl"
+    whole_kind = chunk_kind = "text_completion"
+
+    def __init__(self, request: Any, model: str, prompt_tokens: int):
         self._request, self._prompt_tokens = request, prompt_tokens
-        self._head = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": model,
-        }
+        self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._lengths: dict[int, int] = {}
         """Characters sent so far of each choice."""
 
     def whole(self, answers: Sequence[Answer], generated: int) -> JsonObject:
         """The answer without streaming."""
-        choices = [
-            self._choice(index, each.text, each.tokens, each.finish_reason) for index, each in enumerate(answers)
-        ]
-        return {**self._head, "choices": choices, "usage": usage(self._prompt_tokens, generated)}
+        choices = [self._whole_choice(index, each) for index, each in enumerate(answers)]
+        return {**self._head, "object": self.whole_kind, "choices": choices, "usage": self._usage(generated)}
 
     async def chunks(self, generations: Generations) -> AsyncIterator[JsonObject]:
-        """The chunks of a stream."""
-        no_usage = {"usage": None} if self._request.includes_usage else {}
+        """The chunks of a stream; the last one has the counts of tokens where they are asked for."""
+        head, no_usage = {**self._head, "object": self.chunk_kind}, {}
+        if self._request.includes_usage:
+            no_usage = {"usage": None}
+        async for choice in self._pieces(generations):
+            yield {**head, "choices": [choice], **no_usage}
+        if no_usage:
+            yield {**head, "choices": [], "usage": self._usage(generations.tokens)}
+
+    def _usage(self, generated: int) -> JsonObject:
+        total = self._prompt_tokens + generated
+        return {"prompt_tokens": self._prompt_tokens, "completion_tokens": generated, "total_tokens": total}
+
+    def _whole_choice(self, index: int, answer: Answer) -> JsonObject:
+        return self._choice(index, answer.text, answer.tokens, answer.finish_reason)
+
+    async def _pieces(self, generations: Generations) -> AsyncIterator[JsonObject]:
         async for index, delta in generations:
             if delta.text or delta.tokens or delta.finish_reason:
-                choice = self._choice(index, delta.text, delta.tokens, delta.finish_reason)
-                yield {**self._head, "choices": [choice], **no_usage}
-        if no_usage:
-            yield {**self._head, "choices": [], "usage": usage(self._prompt_tokens, generations.tokens)}
+                yield self._choice(index, delta.text, delta.tokens, delta.finish_reason)
 
     def _choice(self, index: int, text: str, tokens: Sequence[TokenText], reason: str | None) -> JsonObject:
         logprobs = None if self._request.logprobs is None else self._logprobs(index, tokens)

@@ -1,26 +1,24 @@
-"""Fields that several endpoints share, and what becomes of those that this server does not support.
+"""The JSON of requests and of errors: fields that endpoints share, and what becomes of those that are not supported.
 
 `Ignored` fields, which standard clients send, have no effect; the answer's header `warning` names them. Of other fields
 of OpenAI's API the neutral value is accepted (`only`), any other gets status 400 with the field's name, as unknown
-fields do.
+fields do. Errors are one line for people, and OpenAI's {"error": {"message", "type", "param", "code"}} for programs.
+
 """
 
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Len
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from danalab.chat.conversations import Part
-from danalab.chat.tools import Calculation
+from danalab.errors import UserError, nearest
 from danalab.inference import SamplingParameters
-from danalab.serve.errors import RequestError
-from danalab.serve.messages import NO_ARGUMENTS, Tool
-from danalab.serve.readers import Answer, answer_parts
 
 JsonObject = dict[str, Any]
+T = TypeVar("T")
 
 
 def only(*values: Any) -> AfterValidator:
@@ -58,21 +56,6 @@ class PastCalculation(PastBody):
     result: str
     position: Annotated[int, Ge(0)] = 0
     """Characters of the text before it."""
-
-
-def past_parts(text: str, calculations: Sequence[PastCalculation] | None) -> list[Part]:
-    """An assistant's message as the model is trained on it."""
-    return answer_parts(
-        text, [(each.position, Calculation(each.expression, each.result, ())) for each in calculations or ()]
-    )
-
-
-def calculations_json(answer: Answer) -> list[JsonObject]:
-    """The calculations of an answer."""
-    return [
-        {"expression": each.expression, "result": each.result, "position": position}
-        for position, each in answer.calculations
-    ]
 
 
 def ignored_fields(body: Body) -> list[str]:
@@ -162,8 +145,32 @@ class JsonObjectFormat(Body):
     type: Literal["json_object"]
 
 
+class JsonSchema(Body):
+    """What an answer must match. Chat completions wrap it, responses have its type beside the name."""
+
+    name: str
+    schema_: Annotated[JsonObject, Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class WrappedSchema(Body):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class TypedSchema(JsonSchema):
+    type: Literal["json_schema"]
+
+
+class NamedFunction(Body):
+    """The function that the model must call."""
+
+    name: str
+
+
 class Function(Body):
-    """A function that the model may call."""
+    """A function that the model may call. Chat completions wrap it, responses have its type beside the name."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     description: str | None = None
@@ -172,17 +179,111 @@ class Function(Body):
     strict: bool | None = None
     """Accepted without effect: arguments always follow the schema."""
 
-    def as_tool(self) -> Tool:
-        """For the planner."""
-        return Tool(self.name, self.description or "", self.parameters or NO_ARGUMENTS)
+
+class WrappedFunction(Body, Generic[T]):
+    type: Literal["function"]
+    function: T
 
 
-def usage(prompt_tokens: int, generated: int) -> JsonObject:
-    """Counts of tokens, as the two endpoints with choices report them."""
-    total = prompt_tokens + generated
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": generated, "total_tokens": total}
+class TypedFunction(Function):
+    type: Literal["function"]
+
+
+class TypedFunctionName(NamedFunction):
+    type: Literal["function"]
+
+
+ToolChoice = Literal["none", "auto", "required"]
 
 
 def finite(logprob: float) -> float:
     """A log-probability as JSON has it: OpenAI writes -9999 for impossible tokens."""
     return max(logprob, -9999.0)
+
+
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+
+
+class RequestError(UserError):
+    """A request that cannot be answered.
+
+    Args:
+        status: as in HTTP.
+        param: path of the field at fault, e.g. "messages.0.content".
+        code: name for programs, e.g. "context_length_exceeded".
+        headers: for the HTTP response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ):
+        super().__init__(message)
+        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
+
+
+def error_json(error: RequestError) -> dict[str, Any]:
+    """The body of an error's response."""
+    kind = _KINDS.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
+    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
+
+
+def json_bytes(content: Any) -> bytes:
+    """JSON in UTF-8; half of a surrogate pair, which UTF-8 has no bytes for, becomes its escape."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
+
+
+def validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Sequence[str]) -> RequestError:
+    """The error 400 for pydantic's errors about a request.
+
+    Args:
+        body: the JSON of the request.
+        known: fields of the request, for suggestions.
+    """
+    # A union reports an error for each member; the one that lies deepest is about the member that was meant.
+    path, details = max(((_path(error, body), error) for error in errors), key=lambda pair: len(pair[0]))
+    param = ".".join(map(str, path))[:200] or None
+    context = details.get("ctx", {})
+    code = None
+    match details["type"]:
+        case "json_invalid":
+            message = f"the body is not valid JSON: {context.get('error', 'it cannot be read')}"
+        case "missing":
+            message = "the body is missing" if param is None else f"'{param}' is missing"
+        case "extra_forbidden":
+            hint = nearest(str(path[-1]), known) if len(path) == 1 else ""
+            message, code = f"'{param}' is not a known field{hint}", "unknown_parameter"
+        case "unsupported":
+            message, code = f"'{param}' {details['msg']}", "unsupported_parameter"
+        case "literal_error":
+            message, code = f"'{param}' must be {context['expected']}", "unsupported_value"
+        case "union_tag_invalid":
+            param = f"{param}.{context['discriminator'][1:-1]}"
+            message, code = f"'{param}' must be one of {context['expected_tags']}", "unsupported_value"
+        case "model_attributes_type" | "dict_type" if param is None:
+            message = "the body must be a JSON object"
+        case _:
+            reason = str(details["msg"]).replace("Input should", "must").replace("List should", "must")
+            message = f"'{param}': {reason}" if param else f"the body: {reason}"
+    return RequestError(400, message, param=param, code=code)
+
+
+def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
+    """The place of an error in the JSON of the request, without the names of types that pydantic adds."""
+    path: list[str | int] = []
+    place: Any = body
+    steps = [step for step in error["loc"] if step != "body"]
+    for number, step in enumerate(steps):
+        if (isinstance(place, dict) and step in place) or (
+            isinstance(place, list) and isinstance(step, int) and step < len(place)
+        ):
+            path.append(step)
+            place = place[step]  # pyright: ignore[reportCallIssue, reportArgumentType]
+        elif error["type"] == "missing" and number == len(steps) - 1:
+            path.append(step)
+    return path

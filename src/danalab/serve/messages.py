@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from danalab.chat.conversations import Conversation, Message, Part
+from danalab.chat.tools import Calculation
 from danalab.errors import UserError
-from danalab.serve.errors import RequestError
+from danalab.serve.fields import Function, NamedFunction, PastCalculation, RequestError, ToolChoice
+from danalab.serve.readers import answer_parts
 
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -46,6 +48,12 @@ class ConversationBuilder:
             known.append(Part("text", "\n\n"))
         known.extend(parts)
 
+    def add_answer(self, text: str, calculations: Sequence[PastCalculation] | None) -> None:
+        """What the assistant has said, with its calculations as the model is trained on them."""
+        past = [(each.position, Calculation(each.expression, each.result, ())) for each in calculations or ()]
+        if text or past:
+            self.add_parts("assistant", answer_parts(text, past))
+
     def add_call(self, call_id: str, name: str, arguments: str, where: str) -> None:
         """A call by the assistant."""
         try:
@@ -61,7 +69,7 @@ class ConversationBuilder:
             raise RequestError(400, f"'{where}': no open call has the id {call_id!r:.80}", param=where)
         parts[parts.index(call_id)] = Part("python_output", text)
 
-    def build(self, tools: Sequence[Tool], where: str) -> Conversation:
+    def build(self, tools: Sequence[Function], where: str) -> Conversation:
         """The conversation.
 
         Args: where: name of the field, for errors.
@@ -94,40 +102,23 @@ def without_oldest_turn(conversation: Conversation) -> Conversation | None:
     return Conversation(messages[:first] + messages[first + 2 :])
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A function that the model may call."""
-
-    name: str
-    description: str
-    parameters: dict[str, Any]
-    """JSON schema of the arguments."""
-
-
-@dataclass(frozen=True)
-class NamedTool:
-    """The model must call this tool."""
-
-    name: str
-
-
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
-
-
-def _describe(tools: Sequence[Tool]) -> str:
-    listed = [{"name": each.name, "description": each.description, "parameters": each.parameters} for each in tools]
+def _describe(tools: Sequence[Function]) -> str:
+    listed = [
+        {"name": each.name, "description": each.description or "", "parameters": each.parameters or NO_ARGUMENTS}
+        for each in tools
+    ]
     return (
         f"You can call these functions:\n{json.dumps(listed)}\n"
         'A call is a JSON object {"name": NAME, "arguments": {...}}; its result follows.'
     )
 
 
-def call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
+def call_schema(tools: Sequence[Function]) -> dict[str, Any]:
     """JSON schema of a call of one of `tools`."""
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters},
+            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters or NO_ARGUMENTS},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
@@ -136,7 +127,7 @@ def call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
 
 
-def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
+def check_tools(tools: Sequence[Function], choice: ToolChoice | NamedFunction) -> None:
     """Check that names are unique and that a required call is possible.
 
     Raises:
@@ -145,7 +136,7 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
     names = [tool.name for tool in tools]
     if twice := {name for name in names if names.count(name) > 1}:
         raise RequestError(400, f"'tools': two functions have the name {min(twice)!r}", param="tools")
-    if isinstance(choice, NamedTool) and choice.name not in names:
+    if isinstance(choice, NamedFunction) and choice.name not in names:
         raise RequestError(400, f"'tool_choice': no function {choice.name!r:.80} among the tools", param="tool_choice")
     if choice == "required" and not tools:
         raise RequestError(400, "'tool_choice' is required, but there are no tools", param="tool_choice")

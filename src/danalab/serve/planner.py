@@ -5,14 +5,23 @@ Nothing here touches the engine; it runs in a pool of threads, because tokenizin
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.errors import UserError
 from danalab.inference import JsonConstraint, Request, SamplingParameters, TokenConstraint
 from danalab.serve.chat_model import ChatModel
-from danalab.serve.errors import RequestError
-from danalab.serve.messages import NamedTool, Tool, ToolChoice, call_schema, check_tools, without_oldest_turn
+from danalab.serve.fields import (
+    Function,
+    Ignored,
+    JsonObjectFormat,
+    NamedFunction,
+    RequestError,
+    Sampling,
+    ToolChoice,
+    only,
+)
+from danalab.serve.messages import ConversationBuilder, call_schema, check_tools, without_oldest_turn
 from danalab.serve.readers import ChatReader, Reader, TextReader
 
 
@@ -24,16 +33,52 @@ class ChatQuestion:
     sampling: SamplingParameters
     """`max_tokens` None: as many as fit in the context."""
     n: int = 1
-    tools: Sequence[Tool] = ()
-    tool_choice: ToolChoice = "auto"
+    tools: Sequence[Function] = ()
+    tool_choice: ToolChoice | NamedFunction = "auto"
     schema: dict[str, Any] | None = None
     """JSON schema that the answer follows; None: free text."""
     drops_old_turns: bool = False
     """Whether the oldest turns are left out if the conversation exceeds the context."""
 
 
+class ConversationRequest(Sampling):
+    """What the two endpoints of conversations share."""
+
+    tools: Any = None
+    tool_choice: Any = None
+    n: Any = None
+    truncation: Literal["auto", "disabled"] | None = None
+    """auto: the oldest turns are left out if the conversation exceeds the context. Beyond OpenAI's chat completions."""
+    parallel_tool_calls: bool | None = None
+    """Accepted without effect: an answer has at most one call."""
+    prompt_cache_key: Ignored = None
+    safety_identifier: Ignored = None
+    store: Ignored = None
+    service_tier: Annotated[str | None, only("auto", "default")] = None
+
+    def builder(self, calculates: bool) -> ConversationBuilder:
+        """The messages in the form of the training data; `calculates`: it has calculations."""
+        raise NotImplementedError
+
+    def asked(self) -> tuple[str, SamplingParameters, Any]:
+        """(field of the messages, parameters, format of the answer)."""
+        raise NotImplementedError
+
+    def plan(self, planner: "Planner", scope: str) -> "EngineWork":
+        """The work of the engine."""
+        where, sampling, form = self.asked()
+        tools = [getattr(each, "function", each) for each in self.tools or ()]
+        choice = getattr(self.tool_choice, "function", self.tool_choice) or "auto"
+        conversation = self.builder(planner.chat_model.calls_tools).build([] if choice == "none" else tools, where)
+        schema = {"type": "object"} if isinstance(form, JsonObjectFormat) else getattr(form, "schema_", None)
+        question = ChatQuestion(
+            conversation, sampling, self.n or 1, tools, choice, schema, drops_old_turns=self.truncation == "auto"
+        )
+        return planner.chat(question, scope)
+
+
 @dataclass(frozen=True)
-class Plan:
+class EngineWork:
     """The work of one HTTP request."""
 
     pairs: list[tuple[Request, Reader]]
@@ -46,7 +91,7 @@ class Planner:
     def __init__(self, chat_model: ChatModel, max_choices: int):
         self.chat_model, self.max_choices = chat_model, max_choices
 
-    def chat(self, question: ChatQuestion, scope: str) -> Plan:
+    def chat(self, question: ChatQuestion, scope: str) -> EngineWork:
         """Answers to a conversation."""
         self._check_count(question.n, "n")
         self._check_bias(question.sampling)
@@ -70,11 +115,11 @@ class Planner:
             call = self._constraint(call_schema(chosen), "tools") if chosen and schema is None else None
             request = Request(prompt, _seeded(sampling, i), constraint, scope)
             pairs.append((request, ChatReader(self.chat_model, request, call, is_call=bool(forced))))
-        return Plan(pairs, len(prompt))
+        return EngineWork(pairs, len(prompt))
 
     def completions(
         self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters, n: int, scope: str
-    ) -> Plan:
+    ) -> EngineWork:
         """`n` continuations of each prompt, in order."""
         self._check_count(n * len(prompts), "n" if len(prompts) == 1 else "prompt")
         self._check_bias(sampling)
@@ -88,7 +133,7 @@ class Planner:
             for i in range(n):
                 request = Request(ids, _seeded(replace(sampling, max_tokens=limit), i), None, scope)
                 pairs.append((request, TextReader(self.chat_model, request)))
-        return Plan(pairs, total)
+        return EngineWork(pairs, total)
 
     def _chat_prompt(self, question: ChatQuestion, mark: list[int]) -> tuple[list[int], int]:
         """(ids that end with `mark`, tokens to generate at most)."""
@@ -128,12 +173,12 @@ class Planner:
             raise RequestError(400, f"'{param}': {error}", param=param) from None
 
 
-def _forced_tools(question: ChatQuestion) -> Sequence[Tool]:
+def _forced_tools(question: ChatQuestion) -> Sequence[Function]:
     """The tools one of which the model must call."""
     match question.tool_choice:
         case "required":
             return question.tools
-        case NamedTool(name):
+        case NamedFunction(name=name):
             return [tool for tool in question.tools if tool.name == name]
     return ()
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from danalab.chat.conversations import ChatFormat, Message, Part
 from danalab.chat.tools import Calculation, ToolCaller
 from danalab.errors import UserError
 from danalab.inference import Request, TextStream, TokenConstraint, TokenEvent
 from danalab.serve.chat_model import ChatModel
-from danalab.serve.errors import RequestError
+from danalab.serve.fields import RequestError
 
 if TYPE_CHECKING:
     from danalab.inference import Engine
@@ -86,6 +86,12 @@ class Answer:
     def message(self) -> Message:
         """Text and calculations, as the model is trained on them."""
         return Message.of("assistant", answer_parts(self.text, self.calculations))
+
+    @property
+    def calculations_json(self) -> list[dict[str, Any]]:
+        """The calculations as the endpoints give them."""
+        return [{"expression": each.expression, "result": each.result, "position": place}
+                for place, each in self.calculations]  # fmt: skip
 
     @property
     def shown(self) -> str:

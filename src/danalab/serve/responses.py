@@ -8,25 +8,25 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, Len
 from pydantic import Field
 
-from danalab.chat.conversations import Conversation
+from danalab.inference import SamplingParameters
 from danalab.serve.fields import (
     Body,
     Count,
-    Function,
     Ignored,
     JsonObject,
     JsonObjectFormat,
     PastBody,
     PastCalculation,
-    Sampling,
     TextFormat,
+    ToolChoice,
+    TypedFunction,
+    TypedFunctionName,
+    TypedSchema,
     Unsupported,
-    calculations_json,
     only,
-    past_parts,
 )
-from danalab.serve.messages import ConversationBuilder, NamedTool, Tool, ToolChoice
-from danalab.serve.planner import ChatQuestion, Plan, Planner
+from danalab.serve.messages import ConversationBuilder
+from danalab.serve.planner import ConversationRequest
 from danalab.serve.readers import Answer, FunctionCall
 from danalab.serve.worker import Generations
 
@@ -63,52 +63,28 @@ class InputResult(PastBody):
     output: str
 
 
-class JsonSchemaFormat(Body):
-    type: Literal["json_schema"]
-    name: str
-    schema_: Annotated[JsonObject, Field(alias="schema")]
-    description: str | None = None
-    strict: bool | None = None
-
-
 class TextSettings(Body):
-    format: Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
+    format: Annotated[TextFormat | JsonObjectFormat | TypedSchema, Field(discriminator="type")] | None = None
     verbosity: Ignored = None
 
 
-class FunctionTool(Function):
-    type: Literal["function"]
-
-
-class NamedFunctionTool(Body):
-    type: Literal["function"]
-    name: str
-
-
-class ResponseRequest(Sampling):
+class ResponseRequest(ConversationRequest):
     """A question, or a conversation to continue."""
 
     input: str | Annotated[list[InputMessage | InputCall | InputResult], Len(1, 2000)]
     instructions: str | None = None
     max_output_tokens: Count | None = None
     text: TextSettings | None = None
-    tools: Annotated[list[FunctionTool], Len(0, 128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    """auto: the oldest turns are left out if the conversation exceeds the context."""
+    tools: Annotated[list[TypedFunction], Len(0, 128)] | None = None
+    tool_choice: ToolChoice | TypedFunctionName | None = None
+    n: Unsupported = None
     metadata: dict[str, str] | None = None
     """Returned as it is."""
-    parallel_tool_calls: bool | None = None
-    """Accepted without effect: an answer has at most one call."""
 
-    prompt_cache_key: Ignored = None
     prompt_cache_retention: Ignored = None
     reasoning: Ignored = None
-    safety_identifier: Ignored = None
-    store: Ignored = None
     background: Annotated[bool | None, only(False)] = None
     include: Annotated[list[str] | None, only([])] = None
-    service_tier: Annotated[str | None, only("auto", "default")] = None
     top_logprobs: Annotated[int | None, Ge(0), Le(20), only(0)] = None
     stream_options: Unsupported = None
     conversation: Unsupported = None
@@ -117,32 +93,10 @@ class ResponseRequest(Sampling):
     previous_response_id: Unsupported = None
     prompt: Unsupported = None
 
-    def plan(self, planner: Planner, scope: str) -> Plan:
-        """The work of the engine."""
-        tools = [each.as_tool() for each in self.tools or ()]
-        if isinstance(self.tool_choice, NamedFunctionTool):
-            choice: ToolChoice = NamedTool(self.tool_choice.name)
-        else:
-            choice = self.tool_choice or "auto"
-        question = ChatQuestion(
-            conversation=self._conversation([] if choice == "none" else tools, planner.chat_model.calls_tools),
-            sampling=self.sampling(max_tokens=self.max_output_tokens),
-            tools=tools,
-            tool_choice=choice,
-            schema=self._schema(),
-            drops_old_turns=self.truncation == "auto",
-        )
-        return planner.chat(question, scope)
+    def asked(self) -> tuple[str, SamplingParameters, Any]:
+        return "input", self.sampling(max_tokens=self.max_output_tokens), self.text and self.text.format
 
-    def _schema(self) -> JsonObject | None:
-        match self.text and self.text.format:
-            case JsonObjectFormat():
-                return {"type": "object"}
-            case JsonSchemaFormat(schema_=schema):
-                return schema
-        return None
-
-    def _conversation(self, tools: Sequence[Tool], calculates: bool) -> Conversation:
+    def builder(self, calculates: bool) -> ConversationBuilder:
         builder = ConversationBuilder()
         if self.instructions is not None:
             builder.add_text("system", self.instructions)
@@ -151,14 +105,14 @@ class ResponseRequest(Sampling):
             where = f"input.{number}"
             match entry:
                 case InputMessage(role="assistant"):
-                    builder.add_parts("assistant", past_parts(entry.text, entry.calculations if calculates else None))
+                    builder.add_answer(entry.text, entry.calculations if calculates else None)
                 case InputMessage():
                     builder.add_text(entry.role, entry.text)
                 case InputCall():
                     builder.add_call(entry.call_id, entry.name, entry.arguments, f"{where}.arguments")
                 case InputResult():
                     builder.add_result(entry.call_id, entry.output, f"{where}.call_id")
-        return builder.build(tools, "input")
+        return builder
 
 
 # ---- the answer ----
@@ -250,7 +204,7 @@ class ResponseWriter:
 
     def _message(self) -> JsonObject:
         """The message; `calculations` go beyond OpenAI's API."""
-        more = {"calculations": calculations_json(self._answer)} if self._answer.calculations else {}
+        more = {"calculations": self._answer.calculations_json} if self._answer.calculations else {}
         return {
             "id": self._message_id, "type": "message", "status": self._status(), "role": "assistant",
             "content": [self._part()], **more,

@@ -19,7 +19,7 @@ from danalab.errors import UserError
 from danalab.inference import Engine
 from danalab.serve.app import create_app
 from danalab.serve.chat_model import ChatModel
-from danalab.serve.errors import RequestError, error_json, json_bytes
+from danalab.serve.fields import RequestError, error_json, json_bytes
 from danalab.serve.settings import ServerSettings
 from danalab.serve.worker import EngineWorker
 

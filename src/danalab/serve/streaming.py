@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, StreamingResponse
 
-from danalab.serve.errors import RequestError, error_json, json_bytes
+from danalab.serve.fields import RequestError, error_json, json_bytes
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, Statistics, TokenEvent
-from danalab.serve.errors import RequestError
+from danalab.serve.fields import RequestError
 from danalab.serve.readers import Answer, Delta, Reader, force_result
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.inference import engine as engine_module
-from danalab.inference.sampling import Drawn, _invert, _truncated
+from danalab.inference.sampling import DrawnTokens, _invert, _truncated
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.build import materialise
 from danalab.models.moe import grouped
@@ -156,11 +156,11 @@ def test_the_memory_check(monkeypatch):
 
 @pytest.mark.parametrize("name", ["enoki", "grouped", "delta-rule", "moe", "resonance"])
 def test_the_engine_computes_prompts_and_tokens(name, monkeypatch):
-    def first(logits: Tensor, sequences: Any, plain: Any) -> Drawn:
+    def first(logits: Tensor, sequences: Any, plain: Any) -> DrawnTokens:
         assert_on_gpu(logits)
         assert plain is None
         assert logits.shape == (len(sequences), VOCAB)
-        return Drawn([1] * len(sequences), [0.0] * len(sequences), [()] * len(sequences))
+        return DrawnTokens([1] * len(sequences), [0.0] * len(sequences), [()] * len(sequences))
 
     monkeypatch.setattr(engine_module, "draw", first)
     model = model_of(CONFIGS[name], torch.bfloat16).eval()

@@ -85,9 +85,7 @@ TASKS: Registry[type[Task]] = Registry("task")
 
 
 def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
-    """(the task of a specification, its weight in a mixture).
-
-    Args: defaults: settings that are used where the task has them and the specification does not give them.
+    """(the task of a specification, its weight in a mixture); `defaults` fill settings that the task has.
 
     Raises:
         UserError: unknown task or setting, a value of the wrong type, or data that cannot be read.
@@ -143,7 +141,7 @@ def _weight(text: str, value: str) -> float:
     return weight
 
 
-class Drawn(NamedTuple):
+class MixedProblem(NamedTuple):
     """A problem of a mixture."""
 
     problem: Problem
@@ -173,7 +171,7 @@ class TaskMixture:
         self._block = lru_cache(maxsize=4)(self._compute_block)
         self._order = lru_cache(maxsize=4 * len(tasks))(self._compute_order)
 
-    def __getitem__(self, position: int) -> Drawn:
+    def __getitem__(self, position: int) -> MixedProblem:
         """The problem at a position >= 0."""
         number, offset = divmod(position, BLOCK)
         owners, ranks = self._block(number)
@@ -181,7 +179,7 @@ class TaskMixture:
         place = int(ranks[offset]) + number * int(self._counts[task])
         epoch, within = divmod(place, len(self.tasks[task]))
         index = int(self._order(task, epoch)(np.array([within]))[0])
-        return Drawn(self.tasks[task].problem(index), task, index)
+        return MixedProblem(self.tasks[task].problem(index), task, index)
 
     def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(task, rank among its problems of the block) of each position of a block."""

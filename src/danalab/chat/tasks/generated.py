@@ -7,8 +7,9 @@ and a draw for the other split is drawn again.
 import hashlib
 import random
 from abc import abstractmethod
+from dataclasses import dataclass
 
-from danalab.chat.tasks.base import TASKS, TEST, TRAIN, Problem, Task
+from danalab.chat.tasks.base import TASKS, TEST, TRAIN, Content, Problem, Task
 from danalab.chat.tools import call_tool
 from danalab.errors import UserError
 
@@ -17,25 +18,31 @@ TEST_SHARE = 8
 _DRAWS = 1000
 
 
+@dataclass(kw_only=True, eq=False)
 class GeneratedTask(Task):
     """A task without files.
 
-    Args:
-        size: number of problems.
-        split: train or test.
     Raises:
-        UserError: a size below 1, or another split.
+        UserError: a setting out of range.
     """
 
-    def __init__(self, *, seed: int = 0, size: int = 1_000_000, split: str = TRAIN):
-        if size < 1:
-            raise UserError(f"task {self.name}: size {size}: must be at least 1")
-        if split not in (TRAIN, TEST):
-            raise UserError(f"task {self.name}: split {split}: must be {TRAIN} or {TEST}")
-        self._seed, self._size, self._split = seed, size, split
+    seed: int = 0
+    size: int = 1_000_000
+    """Number of problems."""
+    split: str = TRAIN
+    """train or test."""
+
+    def __post_init__(self) -> None:
+        self.require("size", self.size >= 1, "must be at least 1")
+        self.require("split", self.split in (TRAIN, TEST), f"must be {TRAIN} or {TEST}")
+
+    def require(self, setting: str, is_allowed: bool, rule: str) -> None:
+        """Refuse a value of a setting."""
+        if not is_allowed:
+            raise UserError(f"task {self.name}: {setting} {getattr(self, setting)}: {rule}")
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def problem(self, position: int) -> Problem:
         """See `Task.problem`.
@@ -43,12 +50,12 @@ class GeneratedTask(Task):
         Raises:
             UserError: the settings leave no problem for this split.
         """
-        generator = random.Random(f"{self.name}|{self._seed}|{self._split}|{position}")
+        generator = random.Random(f"{self.name}|{self.seed}|{self.split}|{position}")
         for _ in range(_DRAWS):
-            found = self.draw(generator)
-            if _is_test(f"{self.name}|{found.question}") == (self._split == TEST):
-                return found
-        raise UserError(f"task {self.name}: its settings leave no problem for the split {self._split}; widen them")
+            problem = self.draw(generator)
+            if _is_test(f"{self.name}|{problem.question}") == (self.split == TEST):
+                return problem
+        raise UserError(f"task {self.name}: its settings leave no problem for the split {self.split}; widen them")
 
     @abstractmethod
     def draw(self, generator: random.Random) -> Problem:
@@ -59,50 +66,41 @@ def _is_test(key: str) -> bool:
     return hashlib.sha256(key.encode()).digest()[0] % TEST_SHARE == 0
 
 
+@dataclass(kw_only=True, eq=False)
 class Arithmetic(GeneratedTask):
-    """Sums, differences and products of two numbers.
-
-    Args:
-        max: largest operand.
-        operations: characters among + - *.
-        calculator: solutions call the calculator.
-    Raises:
-        UserError: a setting out of range.
-    """
+    """Sums, differences and products of two numbers."""
 
     name = "arithmetic"
     summary = "sums, differences and products of two numbers"
 
-    def __init__(
-        self,
-        *,
-        max: int = 99,
-        operations: str = "+-",
-        calculator: bool = False,
-        seed: int = 0,
-        size: int = 1_000_000,
-        split: str = TRAIN,
-    ):
-        super().__init__(seed=seed, size=size, split=split)
-        if max < 1:
-            raise UserError(f"task arithmetic: max {max}: must be at least 1")
-        if not operations or set(operations) - set("+-*"):
-            raise UserError(f"task arithmetic: operations '{operations}': characters among + - *")
-        self._max, self._operations, self._calculator = max, operations, calculator
+    max: int = 99
+    """Largest operand."""
+    operations: str = "+-"
+    """Characters among + - *."""
+    calculator: bool = False
+    """Whether solutions call the calculator."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("max", self.max >= 1, "must be at least 1")
+        self.require(
+            "operations", bool(self.operations) and set(self.operations) <= set("+-*"), "characters among + - *"
+        )
 
     def draw(self, generator: random.Random) -> Problem:
-        """See `GeneratedTask.draw`."""
-        left, right = generator.randint(0, self._max), generator.randint(0, self._max)
-        expression = f"{left} {generator.choice(self._operations)} {right}"
+        left, right = generator.randint(0, self.max), generator.randint(0, self.max)
+        expression = f"{left} {generator.choice(self.operations)} {right}"
         answer = call_tool(expression)
-        solution = answer
-        if self._calculator:
-            solution = (
-                {"type": "python", "text": expression},
-                {"type": "python_output", "text": answer},
-                {"type": "text", "text": answer},
-            )
-        return Problem(f"What is {expression}?", answer, "number", solution)
+        return Problem(
+            f"What is {expression}?", answer, "number", calculated(expression) if self.calculator else answer
+        )
+
+
+def calculated(expression: str) -> Content:
+    """An answer that calls the calculator and says its result."""
+    result = call_tool(expression)
+    parts = (("python", expression), ("python_output", result), ("text", result))
+    return tuple({"type": kind, "text": text} for kind, text in parts)
 
 
 _CONSONANTS, _VOWELS, _CODAS = "bcdfghjklmnprstvwz", "aeiou", ("", "", "n", "r", "s", "t")
@@ -116,43 +114,33 @@ def make_word(generator: random.Random, syllables: int) -> str:
     )
 
 
-class _Letters(GeneratedTask):
-    """A task about a word.
-
-    Args:
-        syllables: of a word, at most.
-    Raises:
-        UserError: a setting out of range.
-    """
-
-    def __init__(self, *, syllables: int = 3, seed: int = 0, size: int = 1_000_000, split: str = TRAIN):
-        super().__init__(seed=seed, size=size, split=split)
-        if not 1 <= syllables <= 20:
-            raise UserError(f"task {self.name}: syllables {syllables}: must be 1 to 20")
-        self._syllables = syllables
-
-
-class Spelling(_Letters):
+@dataclass(kw_only=True, eq=False)
+class Spelling(GeneratedTask):
     """ "Spell the word 'banana'." -> "b a n a n a"."""
 
     name = "spelling"
     summary = "the letters of a word, one by one"
 
+    syllables: int = 3
+    """Of a word, at most."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("syllables", 1 <= self.syllables <= 20, "must be 1 to 20")
+
     def draw(self, generator: random.Random) -> Problem:
-        """See `GeneratedTask.draw`."""
-        word = make_word(generator, self._syllables)
+        word = make_word(generator, self.syllables)
         return Problem(f"Spell the word '{word}'.", " ".join(word), "exact")
 
 
-class Counting(_Letters):
+class Counting(Spelling):
     """ "How many times does the letter a appear in 'banana'?" -> spelled out, then the number."""
 
     name = "counting"
     summary = "the number of times that a letter appears in a word"
 
     def draw(self, generator: random.Random) -> Problem:
-        """See `GeneratedTask.draw`."""
-        word = make_word(generator, self._syllables)
+        word = make_word(generator, self.syllables)
         letter = generator.choice(word) if generator.random() < 0.75 else generator.choice(_CONSONANTS + _VOWELS)
         seen, steps = 0, []
         for each in word:
@@ -163,16 +151,8 @@ class Counting(_Letters):
 
 
 _GREETINGS = (
-    "",
-    "",
-    "Hi! ",
-    "Hello! ",
-    "Hey, ",
-    "Hello there. ",
-    "Good morning. ",
-    "Please tell me: ",
-    "One question: ",
-)
+    "", "", "Hi! ", "Hello! ", "Hey, ", "Hello there. ", "Good morning. ", "Please tell me: ", "One question: ",
+)  # fmt: skip
 _ENDS = ("?", "?", " ?", "??", ", please?", "? I would like to know.", "? Tell me.", "? Just curious.")
 _QUESTIONS = {
     "My name is {name}.": (
@@ -190,29 +170,24 @@ _QUESTIONS = {
 }  # fmt: skip
 
 
+@dataclass(kw_only=True, eq=False)
 class Identity(GeneratedTask):
-    """The model's name, kind and origin.
-
-    Args:
-        called: the name that the model has.
-    Raises:
-        UserError: an empty name.
-    """
+    """The model's name, kind and origin."""
 
     name = "identity"
     summary = "questions about the model itself: its name, what it is, who made it"
 
-    def __init__(self, *, called: str = "danalab", seed: int = 0, size: int = 1_000_000, split: str = TRAIN):
-        super().__init__(seed=seed, size=size, split=split)
-        if not called.strip():
-            raise UserError("task identity: called: the name is empty")
-        self._called = called
+    called: str = "danalab"
+    """The name that the model has."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("called", bool(self.called.strip()), "the name is empty")
 
     def draw(self, generator: random.Random) -> Problem:
-        """See `GeneratedTask.draw`."""
         answer, wordings = generator.choice(list(_QUESTIONS.items()))
         question = generator.choice(_GREETINGS) + generator.choice(wordings) + generator.choice(_ENDS)
-        return Problem(question, answer.format(name=self._called), "exact")
+        return Problem(question, answer.format(name=self.called), "exact")
 
 
 for _task in (Arithmetic, Spelling, Counting, Identity):

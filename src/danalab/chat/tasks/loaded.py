@@ -9,7 +9,7 @@ FILE.jsonl  {"question": "6 * 7?", "answer": "42", "reward": "number", "solution
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +44,29 @@ class LoadedTask(Task):
         return self._problems[position]
 
 
-class Gsm8k(LoadedTask):
-    """Word problems of primary-school arithmetic, solved in steps with a calculator.
+class HubTask(LoadedTask):
+    """A task whose rows are on the hub, or in a local file or folder, `path`."""
 
-    Args:
-        path: a file or folder in place of the hub.
-    """
+    def __init__(
+        self,
+        problem_of: Callable[[str, Row], Problem],
+        repository: str,
+        config: str | None,
+        split: str,
+        path: Path | None,
+    ):
+        rows = load_hub_rows(repository, config, split) if path is None else read_rows(path, split)
+        super().__init__([problem_of(place, row) for place, row in rows])
+
+
+class Gsm8k(HubTask):
+    """Word problems of primary-school arithmetic, solved in steps with a calculator."""
 
     name = "gsm8k"
     summary = "word problems of primary-school arithmetic (Cobbe et al. 2021)"
 
     def __init__(self, *, split: str = TRAIN, path: Path | None = None):
-        rows = load_hub_rows("openai/gsm8k", "main", split) if path is None else read_rows(path, split)
-        super().__init__([_of_gsm8k(place, row) for place, row in rows])
+        super().__init__(_of_gsm8k, "openai/gsm8k", "main", split, path)
 
 
 def _of_gsm8k(place: str, row: Row) -> Problem:
@@ -80,19 +90,14 @@ def _parts(solution: str) -> tuple[dict[str, str], ...]:
     return tuple(part for part in (*parts, {"type": "text", "text": solution[end:]}) if part["text"])
 
 
-class HumanEval(LoadedTask):
-    """Functions from their docstrings, checked by tests that run in a sandbox.
-
-    Args:
-        path: a file (HumanEval.jsonl.gz) or folder in place of the hub.
-    """
+class HumanEval(HubTask):
+    """Functions from their docstrings, checked by tests that run in a sandbox; `path`: HumanEval.jsonl.gz."""
 
     name = "humaneval"
     summary = "Python functions from docstrings, checked by tests (Chen et al. 2021)"
 
     def __init__(self, *, split: str = TEST, path: Path | None = None):
-        rows = load_hub_rows("openai/openai_humaneval", None, split) if path is None else read_rows(path)
-        super().__init__([_of_humaneval(place, row) for place, row in rows])
+        super().__init__(_of_humaneval, "openai/openai_humaneval", None, split if path is None else "", path)
 
 
 def _of_humaneval(place: str, row: Row) -> Problem:
@@ -110,32 +115,23 @@ def _of_humaneval(place: str, row: Row) -> Problem:
     )
 
 
-class Mmlu(LoadedTask):
+class Mmlu(HubTask):
     """Questions of 57 subjects.
 
     Args:
         split: test, validation, dev, or train (the auxiliary training set).
-        path: a file or folder in place of the hub: columns question, choices, answer; or the original CSV files.
+        path: columns question, choices, answer; or the original CSV files.
     """
 
     name = "mmlu"
     summary = "multiple choice of 57 subjects (Hendrycks et al. 2021)"
 
     def __init__(self, *, split: str = TEST, subject: str = "all", path: Path | None = None):
-        asked = "auxiliary_train" if split == TRAIN else split
-        rows = load_hub_rows("cais/mmlu", subject, asked) if path is None else read_rows(path, asked)
-        super().__init__([_of_mmlu(place, row) for place, row in rows])
+        super().__init__(_of_mmlu, "cais/mmlu", subject, "auxiliary_train" if split == TRAIN else split, path)
 
 
-class Arc(LoadedTask):
-    """Science questions.
-
-    Args:
-        level: easy or challenge.
-        path: a file or folder in place of the hub.
-    Raises:
-        UserError: another level, or malformed data.
-    """
+class Arc(HubTask):
+    """Science questions, easy or challenge."""
 
     name = "arc"
     summary = "science questions of schools, easy or challenge (Clark et al. 2018)"
@@ -143,9 +139,7 @@ class Arc(LoadedTask):
     def __init__(self, *, split: str = TEST, level: str = "easy", path: Path | None = None):
         if level not in ("easy", "challenge"):
             raise UserError(f"task arc: level {level}: must be easy or challenge")
-        config = f"ARC-{level.capitalize()}"
-        rows = load_hub_rows("allenai/ai2_arc", config, split) if path is None else read_rows(path, split)
-        super().__init__([_of_arc(place, row) for place, row in rows])
+        super().__init__(_of_arc, "allenai/ai2_arc", f"ARC-{level.capitalize()}", split, path)
 
 
 def _of_mmlu(place: str, row: Row) -> Problem:

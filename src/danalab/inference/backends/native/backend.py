@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.inference.backends.native import structures as c
-from danalab.inference.backends.native.layout import KINDS, Layout
+from danalab.inference.backends.native.layout import KINDS, STRUCTS, BatchStruct, NativeWeights
 from danalab.inference.backends.native.library import NativeSampler, library
 from danalab.inference.request import RequestState
 from danalab.inference.scheduler import BlockPool, Chunk
@@ -24,7 +23,7 @@ PRODUCTS_PER_THREAD = 500_000
 
 
 class NativeBackend:
-    """See the module.
+    """Computes steps of one model on the CPU.
 
     Args:
         pool: the blocks; None: the model has no attention.
@@ -52,7 +51,7 @@ class NativeBackend:
         self._tables = np.zeros((slots, width), dtype=np.int32)
         self._known: list[tuple[list[int], int]] = [([], 0)] * slots  # blocks in the table's row, and how many
         self._logits = torch.empty(slots, self._layout.vocab_width)
-        self._batch = c.Batch(
+        self._batch = BatchStruct(
             **{name: array.ctypes.data for name, array in self._arrays.items()},
             tables=self._tables.ctypes.data,
             table_width=width,
@@ -63,15 +62,15 @@ class NativeBackend:
         """Copy the model's present weights."""
         self._layout = self._laid_out()
 
-    def _laid_out(self) -> Layout:
+    def _laid_out(self) -> NativeWeights:
         with torch.no_grad():
-            return Layout(self._panel, self._lanes, self._model, self._pool, self._dtype, self._slots, self._rows)
+            return NativeWeights(
+                self._panel, self._lanes, self._model, self._pool, self._dtype, self._slots, self._rows
+            )
 
     def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[RequestState]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
-        tokens: list[int] = []
-        positions: list[int] = []
-        owners: list[int] = []
+        tokens, positions, owners = list[int](), list[int](), list[int]()
         first, outputs, ready = [0], [], []
         for number, (sequence, length) in enumerate(chunks):
             start = sequence.computed
@@ -86,12 +85,11 @@ class NativeBackend:
             if self._pool is not None:
                 self._update_table(sequence)
         arrays, rows, n = self._arrays, len(tokens), len(chunks)
-        arrays["tokens"][:rows] = tokens
-        arrays["positions"][:rows] = positions
-        arrays["sequence_of"][:rows] = owners
-        arrays["first"][: n + 1] = first
-        arrays["slots"][:n] = [chunk.sequence.slot for chunk in chunks]
-        arrays["outputs"][: len(outputs)] = outputs
+        slots = [chunk.sequence.slot for chunk in chunks]
+        values = {"tokens": tokens, "positions": positions, "sequence_of": owners, "first": first, "slots": slots,
+                  "outputs": outputs}  # fmt: skip
+        for name, value in values.items():
+            arrays[name][: len(value)] = value
         batch = self._batch
         batch.rows, batch.sequences, batch.n_outputs = rows, n, len(outputs)
         layout = self._layout
@@ -125,9 +123,9 @@ def why_not(model: Decoder) -> str | None:
 
 def _panel_and_lanes(loaded: Any) -> list[int]:
     """Outputs of a panel and floats of a vector, once the structures are known to be the same."""
-    sizes = (ctypes.c_int64 * (len(c.ALL) + 2))()
+    sizes = (ctypes.c_int64 * (len(STRUCTS) + 2))()
     loaded.sizes(sizes)
-    assert sizes[:-2] == [ctypes.sizeof(each) for each in c.ALL], "structures.py and model.h differ"
+    assert sizes[:-2] == [ctypes.sizeof(each) for each in STRUCTS], "layout.py and model.h differ"
     return sizes[-2:]
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danalab.inference.backends.native import structures as c
 from danalab.inference.scheduler import BlockPool
 from danalab.models.block import Block
 from danalab.models.decoder import Decoder
@@ -29,7 +28,83 @@ ACTIVATIONS = {"gelu": 0, "gelu-tanh": 1, "swiglu": 2}
 ATTENTION, DELTA_RULE, OSCILLATORS = range(3)
 
 
-class Layout:
+# ---- the structures of model.h, field by field as there ----
+
+_P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+
+
+class MatrixStruct(ctypes.Structure):
+    _fields_ = [
+        *((name, _P) for name in ("data", "scale", "bias")),
+        *((name, _I) for name in ("outputs", "inputs", "kind", "unused")),
+    ]
+
+
+class NormStruct(ctypes.Structure):
+    _fields_ = [("gain", _P), ("shift", _P), ("eps", _F), ("centred", _I)]
+
+
+class MlpStruct(ctypes.Structure):
+    _fields_ = [("up", MatrixStruct), ("down", MatrixStruct)]
+
+
+class ExpertsStruct(ctypes.Structure):
+    _fields_ = [
+        *[("experts", _P), ("router", MatrixStruct), ("shared", MlpStruct), ("shared_gate", _P)],
+        *((name, _I) for name in ("count", "chosen", "renormalise", "has_shared")),
+    ]
+
+
+class LayerStruct(ctypes.Structure):
+    _fields_ = [
+        *[
+            ("mixer_norm", NormStruct),
+            ("mlp_norm", NormStruct),
+            ("in_", MatrixStruct),
+            ("out", MatrixStruct),
+            ("mlp", MlpStruct),
+            ("experts", _P),
+        ],
+        *[("head_norm_q", NormStruct), ("head_norm_k", NormStruct)],
+        *((name, _P) for name in ("keys", "values", "state", "taps", "first", "second", "through")),
+        ("state_size", _L),
+        *((name, _I) for name in ("mixer", "gated", "taps_size", "modes")),
+        *((name, _I) for name in ("key_heads", "value_heads", "key_dim", "value_dim")),
+    ]
+
+
+class ModelStruct(ctypes.Structure):
+    _fields_ = [
+        *((name, _P) for name in ("layers", "embedding", "positions", "rotary")),
+        *[("final_norm", NormStruct), ("head", MatrixStruct)],
+        *((name, _I) for name in ("n_layers", "d_model", "heads", "kv_heads", "head_dim", "pairs", "activation")),
+        ("residual_scale", _F),
+    ]
+
+
+class BatchStruct(ctypes.Structure):
+    _fields_ = [
+        *((name, _P) for name in ("tokens", "positions", "sequence_of", "first", "slots", "tables", "outputs")),
+        ("logits", _P),
+        *((name, _I) for name in ("rows", "sequences", "n_outputs", "table_width")),
+    ]
+
+
+class BufferStruct(ctypes.Structure):
+    _fields_ = [
+        *((name, _P) for name in ("x", "normed", "wide", "mixed", "hidden", "added", "copies", "weights", "chosen")),
+        *((f"{name}_stride", _L) for name in ("d", "wide", "mixed", "hidden", "copies")),
+    ]
+
+
+STRUCTS = (MatrixStruct, NormStruct, MlpStruct, ExpertsStruct, LayerStruct, ModelStruct, BatchStruct, BufferStruct)
+"""In the order of `sizes` in step.cpp."""
+
+
+# ---- their contents ----
+
+
+class NativeWeights:
     """The structures of a model, with the tensors that they point to.
 
     Args:
@@ -48,9 +123,9 @@ class Layout:
         self._dtype, self._pool, self._slots = weight_dtype, pool, slots
         config = model.config
         sparsity = config.sparsity
-        layers = (c.Layer * config.n_layers)(*[self._layer(block, config) for block in model.blocks])
+        layers = (LayerStruct * config.n_layers)(*[self._layer(block, config) for block in model.blocks])
         self.vocab_width = _padded(config.vocab_size, panel)
-        self.model = c.Model(
+        self.model = ModelStruct(
             layers=self._address(layers),
             embedding=self._floats(model.token_embedding.weight),
             positions=None if model.position_embedding is None else self._floats(model.position_embedding.weight),
@@ -72,28 +147,20 @@ class Layout:
         hidden = max([config.mlp_dim] + ([] if sparsity is None else [sparsity.expert_dim, sparsity.shared_dim]))
         wide, mixed, hidden = (_padded(width, panel) for width in (wide, mixed, hidden))
         copies = 0 if sparsity is None else rows * chosen
-        self.buffers = c.Buffers(
-            x=self._empty(rows * d),
-            normed=self._empty(rows * d),
-            wide=self._empty(rows * wide),
-            mixed=self._empty(rows * mixed),
-            hidden=self._empty(rows * chosen * hidden),
-            added=self._empty(rows * d),
-            copies=self._empty(copies * d),
-            weights=self._empty(copies),
-            chosen=self._empty(copies),
-            d_stride=d,
-            wide_stride=wide,
-            mixed_stride=mixed,
-            hidden_stride=hidden,
-            copies_stride=d,
+        sizes = {"x": rows * d, "normed": rows * d, "wide": rows * wide, "mixed": rows * mixed,
+                 "hidden": rows * chosen * hidden, "added": rows * d, "copies": copies * d, "weights": copies,
+                 "chosen": copies}  # fmt: skip
+        strides = {"d": d, "wide": wide, "mixed": mixed, "hidden": hidden, "copies": d}
+        self.buffers = BufferStruct(
+            **{name: self._empty(size) for name, size in sizes.items()},
+            **{f"{name}_stride": stride for name, stride in strides.items()},
         )
 
     # ---- layers ----
 
-    def _layer(self, block: Any, config: Any) -> c.Layer:
+    def _layer(self, block: Any, config: Any) -> LayerStruct:
         block = cast(Block, block)
-        layer = c.Layer(mixer_norm=self._norm(block.attention_norm), mlp_norm=self._norm(block.mlp_norm))
+        layer = LayerStruct(mixer_norm=self._norm(block.attention_norm), mlp_norm=self._norm(block.mlp_norm))
         mixer = block.mixer
         if isinstance(mixer, Attention):
             self._attention(layer, mixer, config)
@@ -108,7 +175,7 @@ class Layout:
             layer.mlp = self._mlp(block.mlp)
         return layer
 
-    def _attention(self, layer: c.Layer, mixer: Attention, config: Any) -> None:
+    def _attention(self, layer: LayerStruct, mixer: Attention, config: Any) -> None:
         maps = [mixer.q, mixer.k, mixer.v, *([] if mixer.gate is None else [mixer.gate])]
         layer.in_ = self._matrix([m.weight for m in maps], [m.bias for m in maps])
         layer.out = self._matrix([mixer.out.weight], [mixer.out.bias])
@@ -120,24 +187,22 @@ class Layout:
         layer.keys = self._empty(positions * config.head_dim)
         layer.values = self._empty(positions * _padded(config.head_dim, self._lanes))
 
-    def _delta_rule(self, layer: c.Layer, mixer: GatedDeltaNet) -> None:
+    def _delta_rule(self, layer: LayerStruct, mixer: GatedDeltaNet) -> None:
         names = ("query", "key", "value", "z", "write", "forget")
         layer.in_ = self._matrix([getattr(mixer, name).weight for name in names])
         layer.out = self._matrix([mixer.out.weight])
         layer.mixer, layer.head_norm_q = DELTA_RULE, self._norm(mixer.norm)
         taps = torch.cat([conv.weight for conv in (mixer.query_conv, mixer.key_conv, mixer.value_conv)])
         layer.taps, layer.taps_size = self._floats(taps.T), taps.shape[1]
-        layer.first, layer.second = (
-            self._floats(-mixer.forgetting.A_log.exp()),
-            self._floats(mixer.forgetting.dt_bias),
-        )
+        layer.first = self._floats(-mixer.forgetting.A_log.exp())
+        layer.second = self._floats(mixer.forgetting.dt_bias)
         layer.value_heads = mixer.write.out_features
         layer.key_heads = mixer.query.out_features // mixer.key_dim
         layer.key_dim, layer.value_dim = mixer.key_dim, mixer.value_dim
         state = layer.value_heads * mixer.key_dim * mixer.value_dim
         self._states(layer, (taps.shape[1] - 1) * taps.shape[0] + state)
 
-    def _oscillators(self, layer: c.Layer, mixer: Resonator, config: Any) -> None:
+    def _oscillators(self, layer: LayerStruct, mixer: Resonator, config: Any) -> None:
         d, bank = config.d_model, mixer.bank
         layer.in_ = self._matrix([mixer.v.weight, mixer.g.weight])
         layer.out = self._matrix([mixer.out.weight])
@@ -154,16 +219,16 @@ class Layout:
             layer.through = self._floats(F.pad(bank.d, (0, _padded(d, self._lanes) - d)))
         self._states(layer, max(state, 1))
 
-    def _states(self, layer: c.Layer, size: int) -> None:
+    def _states(self, layer: LayerStruct, size: int) -> None:
         layer.state, layer.state_size = self._empty(self._slots * size), size
 
     # ---- MLPs ----
 
-    def _mlp(self, mlp: Any) -> c.Mlp:
+    def _mlp(self, mlp: Any) -> MlpStruct:
         down = self._matrix([mlp.down.weight], [mlp.down.bias])
         if isinstance(mlp, SwiGLU):
-            return c.Mlp(up=self._matrix([self._alternating(mlp.gate.weight, mlp.up.weight)]), down=down)
-        return c.Mlp(up=self._matrix([mlp.up.weight], [mlp.up.bias]), down=down)
+            return MlpStruct(up=self._matrix([self._alternating(mlp.gate.weight, mlp.up.weight)]), down=down)
+        return MlpStruct(up=self._matrix([mlp.up.weight], [mlp.up.bias]), down=down)
 
     def _experts(self, layer: MixtureOfExperts, config: Any) -> int:
         stacks, sparsity = layer.experts, config.sparsity
@@ -171,9 +236,9 @@ class Layout:
         for e in range(sparsity.n_experts):
             up = stacks.up.weight[e]
             up = up if stacks.gate is None else self._alternating(stacks.gate.weight[e], up)
-            mlps.append(c.Mlp(up=self._matrix([up]), down=self._matrix([stacks.down.weight[e]])))
-        found = c.Experts(
-            experts=self._address((c.Mlp * len(mlps))(*mlps)),
+            mlps.append(MlpStruct(up=self._matrix([up]), down=self._matrix([stacks.down.weight[e]])))
+        experts = ExpertsStruct(
+            experts=self._address((MlpStruct * len(mlps))(*mlps)),
             router=self._matrix([layer.router.map.weight], dtype="float32"),
             shared_gate=None if layer.shared_gate is None else self._floats(layer.shared_gate.weight),
             count=sparsity.n_experts,
@@ -182,15 +247,15 @@ class Layout:
             has_shared=layer.shared is not None,
         )
         if layer.shared is not None:
-            found.shared = self._mlp(layer.shared)
-        return self._address(found)
+            experts.shared = self._mlp(layer.shared)
+        return self._address(experts)
 
     # ---- tensors ----
 
-    def _norm(self, norm: Any) -> c.Norm:
+    def _norm(self, norm: Any) -> NormStruct:
         gain = 1 + norm.weight if isinstance(norm, RMSNorm1p) else norm.weight
         shift = getattr(norm, "bias", None)
-        return c.Norm(
+        return NormStruct(
             gain=self._floats(gain),
             shift=None if shift is None else self._floats(shift),
             eps=norm.eps,
@@ -199,7 +264,7 @@ class Layout:
 
     def _matrix(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor | None] = (), dtype: str | None = None
-    ) -> c.Matrix:
+    ) -> MatrixStruct:
         dtype = dtype or self._dtype
         weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
         outputs, inputs = weight.shape
@@ -219,7 +284,7 @@ class Layout:
         packed = packed.contiguous()
         self._kept.append(packed)
         self.products += outputs * inputs
-        return c.Matrix(packed.data_ptr(), scale, bias, outputs, inputs, KINDS[dtype], 0)
+        return MatrixStruct(packed.data_ptr(), scale, bias, outputs, inputs, KINDS[dtype], 0)
 
     def _alternating(self, gate: Tensor, up: Tensor) -> Tensor:
         """[2 F, K], panels of gate and of up in turn, F rounded up."""
