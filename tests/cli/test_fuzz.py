@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import io
 import json
 import shutil
@@ -17,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from danalab.cli.app import VERBS, main
+from danalab.cli.app import MODULES, VERBS, main, module_of
 from danalab.train.config.fields import flag
 
 TRIES = [20, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
@@ -33,10 +32,10 @@ NASTY = [
 def flag_types() -> dict[str, type]:
     found = {}
     for verb in VERBS:
-        module = importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}")
+        module = module_of(verb)
         below = getattr(module, "SUBVERBS", None)
         if below is None:
-            found[verb] = module.Flags
+            found[verb] = module.VERBS[verb][0] if verb in MODULES else module.Flags
         else:
             found.update({f"{verb} {name}": flags for name, (flags, _) in below.items()})
     return found

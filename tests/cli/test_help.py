@@ -12,12 +12,12 @@ from build_verbs import README
 from danalab.cli.app import CITATION, GROUPS, RENAMED, VERBS, main
 
 ASK = """
-import contextlib, importlib, io, json, sys
-from danalab.cli.app import VERBS, main
+import contextlib, io, json, sys
+from danalab.cli.app import VERBS, main, module_of
 
 shown = {}
 for verb in VERBS:
-    below = getattr(importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}"), "SUBVERBS", ())
+    below = getattr(module_of(verb), "SUBVERBS", ())
     for words in [[verb], *([verb, name] for name in below)]:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
             main([*words, "--help"])

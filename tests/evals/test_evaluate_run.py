@@ -61,8 +61,8 @@ def test_scores_are_means_over_problems_with_pass_at_k():
             return [float(bool(answer) and ord(answer[0]) % 2 == 0) for _, answer in found]
 
     with ModelEngine(model, CHAT)() as engine:
-        result = evaluate_task(engine, CHAT, Half(), settings, scorer=EvenScorer())
-        again = evaluate_task(engine, CHAT, Half(), settings, scorer=EvenScorer())
+        (result,) = evaluate_task(engine, CHAT, Half(), settings, scorer=EvenScorer())
+        (again,) = evaluate_task(engine, CHAT, Half(), settings, scorer=EvenScorer())
     assert result == again
     assert len(seen) == 2 * 8 * 4
     rewards = [[float(bool(a) and ord(a[0]) % 2 == 0) for _, a in seen[i : i + 4]] for i in range(0, 32, 4)]
@@ -83,7 +83,7 @@ def test_problems_without_space_for_an_answer_are_counted():
             super().__init__([Problem("x" * size, "1", "exact") for size in sizes])
 
     with ModelEngine(model, CHAT)() as engine:
-        result = evaluate_task(engine, CHAT, Long(3, 200), AnswerSettings(max_tokens=2))
+        (result,) = evaluate_task(engine, CHAT, Long(3, 200), AnswerSettings(max_tokens=2))
         assert (result.skipped, result.score.count, result.score.error) == (1, 1, None)
         with pytest.raises(UserError, match="no problem leaves space"):
             evaluate_task(engine, CHAT, Long(200), AnswerSettings())

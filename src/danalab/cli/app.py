@@ -1,7 +1,8 @@
 """The `danalab` command: finds the verb, parses its flags, and turns errors into one line and exit code 2.
 
-A verb module holds `Flags` (a data class) and `run(flags)`, or `SUBVERBS = {name: (Flags, run)}`, or both. With
-`TAKES_REST`, `run(flags, words)` also gets what follows `--`.
+A verb module holds `Flags` (a data class) and `run(flags)`, or `SUBVERBS = {name: (Flags, run)}`, or both; a module of
+several verbs (`MODULES`) `VERBS = {verb: (Flags, run)}`. With `TAKES_REST`, `run(flags, words)` also gets what follows
+`--`.
 """
 
 import importlib
@@ -56,6 +57,12 @@ GROUPS = {
 """Verbs by what they are for, in the order of --help and of README's table."""
 
 VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
+
+MODULES = {
+    **dict.fromkeys(("train", "mid", "sft", "rl"), "training"),
+    **dict.fromkeys(("export", "import"), "exchange"),
+}
+"""Verb -> module, where several verbs share one."""
 
 RENAMED = {
     ("fit",): ("report", "--tables-only"),
@@ -170,7 +177,7 @@ def _dispatch(arguments: list[str]) -> int:
         raise UserError(f"unknown verb '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
     if verb in _TRAINING:
         yield_cores()
-    module = importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}")
+    module = module_of(verb)
     prog = f"danalab {verb}"
     subverbs = getattr(module, "SUBVERBS", {})
     if subverbs and (not hasattr(module, "Flags") or (rest and rest[0] in subverbs)):
@@ -178,7 +185,7 @@ def _dispatch(arguments: list[str]) -> int:
         if run is None:
             return 0
     else:
-        flags_type, run = module.Flags, module.run
+        flags_type, run = module.VERBS[verb] if verb in MODULES else (module.Flags, module.run)
     passed_on: list[str] = []
     if getattr(module, "TAKES_REST", False) and "--" in rest:
         rest, passed_on = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
@@ -193,6 +200,11 @@ def _dispatch(arguments: list[str]) -> int:
         print(parsed.as_yaml(resolve(parsed.flags) if resolve else None), end="")
         return 0
     return (run(parsed.flags, passed_on) if hasattr(module, "TAKES_REST") else run(parsed.flags)) or 0
+
+
+def module_of(verb: str) -> ModuleType:
+    """The module of a verb."""
+    return importlib.import_module(f"danalab.cli.{MODULES.get(verb, verb)}")
 
 
 def _renamed(arguments: list[str]) -> list[str]:

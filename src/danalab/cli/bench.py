@@ -3,20 +3,18 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from json import dumps
 from pathlib import Path
 from typing import Any, Literal
 
+from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError, nearest
 from danalab.train.config.fields import Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultFlags:
+class ResultFlags(JsonFlags):
     output: Path | None = None
     """JSON file to write, or a folder in which it is named for the verb, the device and the instruction set."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
     def say(self, line: str) -> None:
         """Print a line of progress; with --json to standard error."""
@@ -46,8 +44,7 @@ class ResultFlags:
         self.keep(found)
         if self.output is not None:
             self.say(f"written to {self.file(found)}")
-        if self.json:
-            print(dumps(found))
+        self.print_json(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +63,13 @@ class BenchFlags(ResultFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimFlags(BenchFlags):
+class DeviceFlags(BenchFlags):
     device: Literal["cpu", "cuda"] = "cpu"
-    """Device of the parameters."""
+    """Device to measure on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimFlags(DeviceFlags):
     sizes: tuple[str, ...] = ()
     """Million parameters: 0.2, 1, 1.1, 20, 88, 600; or 500x2k, 500 tensors of 2,000; default all but 1, 600 on a
     CPU, 20 88 600 on a GPU."""
@@ -88,9 +89,7 @@ def optim(flags: OptimFlags) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainFlags(BenchFlags):
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device to train on."""
+class TrainFlags(DeviceFlags):
     heads: tuple[Count, ...] = ()
     """Sizes by --heads; default 2 and 4 (d_model 128, 256) on a CPU, Enoki's 3 to 24 and Qwen3's 6 and 8 on a GPU."""
     threads: tuple[Count, ...] = (1, 2)  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -114,9 +113,7 @@ def train(flags: TrainFlags) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointFlags(BenchFlags):
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device of model and optimizer."""
+class CheckpointFlags(DeviceFlags):
     sizes: tuple[Positive, ...] = (10.0, 50.0)
     """Million parameters; three times as many numbers are saved."""
     rounds: Count = 7
@@ -138,9 +135,7 @@ def checkpoint(flags: CheckpointFlags) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResonanceFlags(BenchFlags):
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device of the models."""
+class ResonanceFlags(DeviceFlags):
     d_model: Count | None = None
     """Width of both models; default 64 on a CPU, so that mixing dominates the time, 1024 on a GPU."""
     n_layers: Count | None = None
@@ -217,9 +212,7 @@ def moe(flags: MoeFlags) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelFlags(BenchFlags):
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device to train on."""
+class ParallelFlags(DeviceFlags):
     modes: tuple[str, ...] = ()
     """Modes, e.g. single ddp "fsdp, tp"; default all."""
     arch: str = "enoki"

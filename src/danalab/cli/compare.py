@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from danalab.cli._shared.options import Positional
+from danalab.cli._shared.options import JsonFlags, Positional
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class Flags(JsonFlags):
     runs: Positional[tuple[Path, ...]] = ()
     """Run folders."""
     run: tuple[Path, ...] = ()
@@ -16,13 +16,10 @@ class Flags:
     """Name of the run that the others are compared with; default the first adamw run, else the first."""
     out: Path | None = None
     """Folder for compare.html, loss-tokens.png, loss-flops.png (and .svg, .pdf), table.md; default no files."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def run(flags: Flags) -> None:
     """Runs side by side: final losses, tokens each needed to reach the baseline's loss, and the loss curves."""
-    import json
     from dataclasses import asdict
 
     from danalab.errors import UserError
@@ -42,8 +39,7 @@ def run(flags: Flags) -> None:
     if flags.out is not None:
         folders = dict(zip((curve.name for curve in curves), chosen, strict=True))
         write_comparison(curves, rows, baseline, folders, flags.out)
-    if flags.json:
-        print(json.dumps({"baseline": baseline.name, "runs": [asdict(row) for row in rows]}))
+    if flags.print_json({"baseline": baseline.name, "runs": [asdict(row) for row in rows]}):
         return
     print_table(list(COLUMNS), [table_cells(row) for row in rows], left=2)
     if note := noise_note(rows):

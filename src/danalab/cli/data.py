@@ -1,13 +1,12 @@
 """Prepare corpora as token shards; describe, validate and split data sets; train and evaluate tokenizers."""
 
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from danalab.cli._shared.options import Positional
+from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareFlags:
+class PrepareFlags(JsonFlags):
     name: Positional[str]
     """Source: stdlib (Python's standard library, no network), text (your files, with --input), synthetic (a generated
     language of known entropy, with --language), or a corpus of the hub:
@@ -48,33 +47,22 @@ class PrepareFlags:
     """Threads (below 60 MB of text) or processes that tokenise; default one per core."""
     dry_run: bool = False
     """Only print what would be fetched from the hub, and its size."""
-    json: bool = False
-    """Print the data set as one JSON object on standard output."""
 
 
 def prepare(flags: PrepareFlags) -> None:
     """Tokenise a corpus into shards; after a kill, run it again to resume."""
     if flags.dry_run:
-        _show_offer(flags.name, flags.input, flags.json)
+        _show_offer(flags, flags.input)
         return
     from danalab.data.preparation.pipeline import prepare as prepare_dataset
 
+    names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers")
+    settings = {name: getattr(flags, name) for name in names}
+    source = _language(flags) if flags.language else flags.name
     folder = prepare_dataset(
-        _language(flags) if flags.language else flags.name,
-        flags.tokenizer,
-        flags.out,
-        inputs=flags.input,
-        val_inputs=flags.val_input,
-        val_fraction=flags.val_fraction,
-        val_documents=flags.val_documents,
-        max_documents=flags.max_documents,
-        max_tokens=flags.max_tokens,
-        shard_tokens=flags.shard_tokens,
-        workers=flags.workers,
+        source, flags.tokenizer, flags.out, inputs=flags.input, val_inputs=flags.val_input, **settings
     )
-    if flags.json:
-        _print_json(folder)
-    else:
+    if not _printed(flags, folder):
         print(folder)
 
 
@@ -88,7 +76,7 @@ def _language(flags: PrepareFlags) -> "SyntheticSource":
 
 
 @dataclass(frozen=True, kw_only=True)
-class DownloadFlags:
+class DownloadFlags(JsonFlags):
     name: Positional[str]
     """Corpus of the hub, e.g. fineweb-100bt."""
     local_dir: Path
@@ -97,30 +85,25 @@ class DownloadFlags:
     """Parallel downloads."""
     dry_run: bool = False
     """Only print what would be fetched, and its size."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def download(flags: DownloadFlags) -> None:
     """Fetch the files of a corpus, to prepare them later or elsewhere; resumable."""
     if flags.dry_run:
-        _show_offer(flags.name, (), flags.json)
+        _show_offer(flags, ())
         return
     from danalab.data.preparation.download import download as fetch
 
     folder = fetch(flags.name, flags.local_dir, flags.workers)
-    if flags.json:
-        print(json.dumps({"path": str(folder)}))
-    else:
+    if not flags.print_json({"path": str(folder)}):
         print(f"{folder}; next: danalab data prepare {flags.name} --input {folder}")
 
 
-def _show_offer(name: str, inputs: tuple[str, ...], as_json: bool) -> None:
+def _show_offer(flags: PrepareFlags | DownloadFlags, inputs: tuple[str, ...]) -> None:
     from danalab.data.preparation.download import plan_download
 
-    found = plan_download(name, inputs)
-    if as_json:
-        print(json.dumps(asdict(found)))
+    found = plan_download(flags.name, inputs)
+    if flags.print_json(asdict(found)):
         return
     size = f"{found.bytes / 1e9:,.3g} GB" if found.bytes is not None else "of unknown size"
     rows = [("source", f"{found.source} (licence: {found.licence})"), ("repository", found.repository)]
@@ -133,19 +116,16 @@ def _show_offer(name: str, inputs: tuple[str, ...], as_json: bool) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfoFlags:
+class InfoFlags(JsonFlags):
     path: Positional[Path]
     """Folder of a data set, in any layout."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def info(flags: InfoFlags) -> None:
     """Tokens, documents, shards, tokenizer and source of a data set."""
     from danalab.data.open import describe
 
-    if flags.json:
-        _print_json(flags.path)
+    if _printed(flags, flags.path):
         return
     facts = describe(flags.path)
     rows = [("path", facts["path"]), ("layout", facts["layout"])]
@@ -164,14 +144,15 @@ def info(flags: InfoFlags) -> None:
         print(f"{name:<10} {value}")
 
 
-def _print_json(folder: Path) -> None:
+def _printed(flags: JsonFlags, folder: Path) -> bool:
+    """Whether --json asks for the facts of a data set, which are printed then."""
     from danalab.data.open import describe
 
-    print(json.dumps(describe(folder)))
+    return flags.json and flags.print_json(describe(folder))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidateFlags:
+class ValidateFlags(JsonFlags):
     path: Positional[Path]
     """Folder of any layout (arrays, shards, bare files, a download), or one .npy, .npz or .pt file."""
     vocab_size: int | None = None
@@ -184,8 +165,6 @@ class ValidateFlags:
     """For bare token files, which have no checksums: first write their hashes to checksums.json."""
     results: Path | None = None
     """File for the results as JSON; default validation_results.json in the folder, if it is writable."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def validate(flags: ValidateFlags) -> int:
@@ -211,9 +190,7 @@ def validate(flags: ValidateFlags) -> int:
         )
     advice = advise(result, divided=has_splits(flags.path)) if result.valid and result.total_tokens else None
     facts = {**result.as_dict(), "recommendations": advice.as_dict() if advice else None}
-    if flags.json:
-        print(json.dumps(facts))
-    else:
+    if not flags.print_json(facts):
         for finding in result.errors:
             print(f"✗ {finding}")
         for finding in result.warnings:
@@ -238,7 +215,7 @@ def verify(flags: ValidateFlags) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitFlags:
+class SplitFlags(JsonFlags):
     path: Positional[Path]
     """Folder of arrays (.npy, .npz, .pt), in folders of any depth."""
     output_path: Path
@@ -249,8 +226,6 @@ class SplitFlags:
     """Seed of the choice."""
     by: Literal["file", "sequence"] = "file"
     """Split whole files, or the sequences inside of them."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def split(flags: SplitFlags) -> None:
@@ -258,15 +233,14 @@ def split(flags: SplitFlags) -> None:
     from danalab.data.formats.array_split import split_arrays
 
     made = split_arrays(flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by)
-    if flags.json:
-        print(json.dumps(asdict(made)))
+    if flags.print_json(asdict(made)):
         return
     inside = f" ({made.train_sequences:,} and {made.val_sequences:,} sequences)" if made.by == "sequence" else ""
     print(f"{made.train_dir}: {made.train_files:,} files; {made.val_dir}: {made.val_files:,} files{inside}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainTokenizerFlags:
+class TrainTokenizerFlags(JsonFlags):
     vocab_size: int
     """Number of ids, including the 256 bytes and 9 specials."""
     input: tuple[str, ...]
@@ -275,8 +249,6 @@ class TrainTokenizerFlags:
     """Folder for tokenizer.json."""
     max_mb: float = 100.0
     """Maximum text to learn from [MB]; later documents are not read."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def train_tokenizer(flags: TrainTokenizerFlags) -> None:
@@ -291,9 +263,7 @@ def train_tokenizer(flags: TrainTokenizerFlags) -> None:
     source = TextSource(flags.input)
     tokenizer = train_bpe(_up_to(source.iter_documents(), flags.max_mb * 1e6), flags.vocab_size)
     file = tokenizer.save(flags.out)
-    if flags.json:
-        print(json.dumps({"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}))
-    else:
+    if not flags.print_json({"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}):
         print(f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {flags.out}")
 
 
@@ -307,13 +277,11 @@ def _up_to(documents: Iterable[str], limit: float) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalTokenizerFlags:
+class EvalTokenizerFlags(JsonFlags):
     tokenizer: Positional[str]
     """bytes, gpt2, or the path of a tokenizer.json or of the folder that holds one."""
     input: tuple[str, ...] = ()
     """More files to measure, besides the built-in samples: .txt .md .jsonl .parquet, also .gz and .zst."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def eval_tokenizer(flags: EvalTokenizerFlags) -> None:
@@ -334,13 +302,12 @@ def eval_tokenizer(flags: EvalTokenizerFlags) -> None:
         print(f"without a comparison with GPT-2: {error}", file=sys.stderr)
         reference = None
     results = measure(tokenizer, texts, reference)
-    if flags.json:
-        rows = {
-            r.text: {"bytes": r.bytes, "tokens": r.tokens, "bytes_per_token": r.bytes_per_token,
-                     "gpt2_bytes_per_token": r.reference_bytes_per_token}
-            for r in results
-        }  # fmt: skip
-        print(json.dumps({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}))
+    rows = {
+        r.text: {"bytes": r.bytes, "tokens": r.tokens, "bytes_per_token": r.bytes_per_token,
+                 "gpt2_bytes_per_token": r.reference_bytes_per_token}
+        for r in results
+    }  # fmt: skip
+    if flags.print_json({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}):
         return
     width = max(len(r.text) for r in results)
     print(f"{'text':<{width}}  {'bytes':>9}  {'tokens':>9}  {'bytes/token':>13}  {'gpt2':>6}  {'ratio':>6}")
@@ -351,11 +318,9 @@ def eval_tokenizer(flags: EvalTokenizerFlags) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FetchGpt2Flags:
+class FetchGpt2Flags(JsonFlags):
     from_: Path | None = None
     """Folder with vocab.bpe and encoder.json, as OpenAI published them; default: download them."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def fetch_gpt2(flags: FetchGpt2Flags) -> None:
@@ -365,9 +330,7 @@ def fetch_gpt2(flags: FetchGpt2Flags) -> None:
     if flags.from_ is None:
         Gpt2Tokenizer.from_cache()
     folder = install_tables(flags.from_ or tables_folder())
-    if flags.json:
-        print(json.dumps({"cache": str(folder)}))
-    else:
+    if not flags.print_json({"cache": str(folder)}):
         print(f"GPT-2's tables are in {folder}")
 
 

@@ -2,26 +2,24 @@
 
 from dataclasses import dataclass
 
+from danalab.cli._shared.options import JsonFlags
 from danalab.showcase import DemoConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(DemoConfig):
-    json: bool = False
-    """Print one JSON object on standard output."""
+class Flags(JsonFlags, DemoConfig):
+    pass
 
 
 def run(flags: Flags) -> None:
     """A demonstration on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, figures, table, samples, one page."""
-    import json
 
     from danalab.report.comparison import COLUMNS, table_cells
     from danalab.report.formats import print_table
     from danalab.showcase.demo import run_demo, verdict
 
     demo = run_demo(flags)
-    if flags.json:
-        print(json.dumps(demo.as_dict()))
+    if flags.print_json(demo.as_dict()):
         return
     print_table(list(COLUMNS), [table_cells(row) for row in demo.rows], left=2)
     print()

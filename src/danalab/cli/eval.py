@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from danalab.cli._shared.model_flags import required_run
-from danalab.cli._shared.options import Positional
+from danalab.cli._shared.model_flags import RunFlags
+from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
 from danalab.train.config.fields import flag
 
@@ -17,11 +17,7 @@ DEFAULT_PROBLEMS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
-    folder: Positional[Path | None] = None
-    """Run folder, finished or not."""
-    run: Path | None = None
-    """Run folder, in place of the first argument."""
+class Flags(JsonFlags, RunFlags):
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
     split: str = "val"
@@ -62,20 +58,11 @@ class Flags:
     rl."""
     limit: int | None = None
     """tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 _MODES = {
-    "samples": ("tasks",),
-    "temperature": ("tasks",),
-    "max_tokens": ("tasks",),
-    "reward": ("tasks",),
-    "trust_model_code": ("tasks",),
-    "seed": ("tasks",),
-    "show": ("tasks",),
-    "num_fewshot": ("lm_eval",),
-    "chat": ("lm_eval",),
+    **dict.fromkeys(("samples", "temperature", "max_tokens", "reward", "trust_model_code", "seed", "show"), ("tasks",)),
+    **dict.fromkeys(("num_fewshot", "chat"), ("lm_eval",)),
     "limit": ("tasks", "core", "lm_eval"),
     "data": ("split",),
     "batch_size": ("split", "tasks", "lm_eval"),
@@ -88,7 +75,7 @@ def run(flags: Flags) -> None:
     from danalab.train.callbacks.console import log_to_stderr
 
     log_to_stderr()
-    run = required_run(flags.folder, flags.run, "eval")
+    run = flags.required_run("eval")
     {"split": _on_split, "tasks": _on_tasks, "core": _on_core, "lm_eval": _on_harness}[_mode(flags)](flags, run)
 
 
@@ -106,25 +93,16 @@ def _mode(flags: Flags) -> str:
     return mode
 
 
-def _print_json(run: Path, result: Any) -> None:
-    import json
-
-    print(json.dumps({"run": str(run), **dataclasses.asdict(result)}))
+def _print_json(flags: Flags, run: Path, result: Any) -> bool:
+    return flags.print_json({"run": str(run), **dataclasses.asdict(result)})
 
 
 def _on_split(flags: Flags, run: Path) -> None:
     from danalab.train.evaluation.evaluator import evaluate_run
 
-    result = evaluate_run(
-        run,
-        step=flags.step,
-        split=flags.split,
-        data=flags.data,
-        batch_size=flags.batch_size,
-        device=flags.device,
-    )
-    if flags.json:
-        _print_json(run, result)
+    names = ("step", "split", "data", "batch_size", "device")
+    result = evaluate_run(run, **{name: getattr(flags, name) for name in names})
+    if _print_json(flags, run, result):
         return
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
     bpb += f", accuracy {result.accuracy:.2%}"
@@ -142,24 +120,19 @@ def _on_tasks(flags: Flags, run: Path) -> None:
     from danalab.evals.evaluate_run import evaluate_chat
     from danalab.evals.task_scores import AnswerSettings
 
+    limit = DEFAULT_PROBLEMS if flags.limit is None else flags.limit
+    names = ("samples", "temperature", "max_tokens", "seed")
     result = evaluate_chat(
         run,
         flags.tasks,
-        AnswerSettings(
-            limit=DEFAULT_PROBLEMS if flags.limit is None else flags.limit,
-            samples=flags.samples,
-            temperature=flags.temperature,
-            max_tokens=flags.max_tokens,
-            seed=flags.seed,
-        ),
+        AnswerSettings(limit=limit, **{name: getattr(flags, name) for name in names}),
         reward=flags.reward,
         trusts_model_code=flags.trust_model_code,
         step=flags.step,
         device=flags.device,
         batch_size=flags.batch_size or 64,
     )
-    if flags.json:
-        _print_json(run, result)
+    if _print_json(flags, run, result):
         return
     print(f"{run}, step {result.step}: mean reward, centred on random answers, pass@k; standard errors of the problems")
     for task in result.tasks:
@@ -187,8 +160,7 @@ def _on_core(flags: Flags, run: Path) -> None:
 
     assert flags.core is not None
     result = evaluate_core(run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report)
-    if flags.json:
-        _print_json(run, result)
+    if _print_json(flags, run, result):
         return
     print(f"{run}, step {result.step}: CORE {result.core} over {len(result.tasks)} tasks")
 
@@ -211,8 +183,7 @@ def _on_harness(flags: Flags, run: Path) -> None:
         device=flags.device,
         chat=partial(harness_format, run) if is_chat else None,
     )
-    if flags.json:
-        _print_json(run, result)
+    if _print_json(flags, run, result):
         return
     print(f"{run}, step {result.step}, lm-eval {result.version}")
     for task, values in result.tasks.items():

@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from danalab.cli._shared.model_flags import ModelFlags
+from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError, printable
 from danalab.train.config.fields import setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(ModelFlags):
+class Flags(JsonFlags, ModelFlags):
     prompt: str = ""
     """Text to continue; empty: start a new document."""
     max_tokens: int | None = setting(None, aliases=("max-new-tokens",))
@@ -41,8 +42,6 @@ class Flags(ModelFlags):
     """Make sure that a text is bitwise the same alone and among other samples; needs float32 on a CPU."""
     interactive: bool = False
     """Ask for prompts until an empty line or the end of input; ignores --prompt."""
-    json: bool = False
-    """Print one JSON object on standard output instead of streaming the text."""
 
 
 def run(flags: Flags) -> None:

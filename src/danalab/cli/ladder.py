@@ -7,10 +7,10 @@ danalab ladder import-wandb --api ENTITY/PROJECT --filter group=enoki --out ladd
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from danalab.cli._shared.options import Positional
-from danalab.cli._shared.run_flags import ClusterFlags, CostFlags, require_plan_flags, require_used
+from danalab.cli._shared.options import JsonFlags, Positional
+from danalab.cli._shared.run_flags import SweepFlags
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(CostFlags, ClusterFlags):
+class Flags(SweepFlags):
     file: Positional[Path]
     """YAML with opts, sizes or heads, horizons, multipliers, dials, seeds and fixed; see docs/ladder.md."""
     out: Path | None = None
@@ -33,12 +33,6 @@ class Flags(CostFlags, ClusterFlags):
     """Only this number of sizes, from the first."""
     tune_lr: bool = True
     """Try the file's learning-rate multipliers at every size; otherwise use the fitted law's rate."""
-    executor: Literal["pool", "inline", "slurm"] = "pool"
-    """pool: processes side by side; inline: runs in turn in this process; slurm: array jobs, one run per task."""
-    jobs: int | None = None
-    """Runs at a time of the pool; default one a core."""
-    dry_run: bool = False
-    """Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing."""
     estimate: bool = False
     """Measure the speed of each optimizer at each size by a few steps, print hours and costs by rung, and stop."""
     tokens_per_second: float | None = None
@@ -46,16 +40,11 @@ class Flags(CostFlags, ClusterFlags):
     preregister: bool = False
     """Predict the loss of the largest rung from all others before it runs, in preregistered.json; danalab report
     compares."""
-    collect: bool = False
-    """Gather the rows of the folder and stop."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def run(flags: Flags) -> int:
     """Run a ladder: learning-rate trials at every size, then more seeds at the best; start it again to continue.
     danalab ladder import-wandb makes one from runs of Weights & Biases."""
-    import json
     import sys
 
     from danalab.cli._shared.run_tables import show_open_ends, show_rows, show_rungs, with_costs
@@ -66,12 +55,9 @@ def run(flags: Flags) -> int:
     from danalab.report.formats import print_table
     from danalab.train.callbacks.console import log_to_stderr
 
-    require_used(flags, flags.executor)
-    require_plan_flags(flags, flags.dry_run or flags.estimate)
+    flags.require_effect(flags.dry_run or flags.estimate)
     if flags.tokens_per_second is not None and (not flags.estimate or flags.gpu is not None):
         raise UserError(f"--tokens-per-second {flags.tokens_per_second:g}: is for --estimate without --gpu")
-    if flags.jobs is not None and (flags.jobs < 1 or flags.executor != "pool"):
-        raise UserError(f"--jobs {flags.jobs}: at least 1, and for --executor pool (slurm has --at-once)")
     folder = flags.out or Path("ladders") / flags.file.stem
     if flags.collect:
         return show_rows(flags, folder, collect(folder))
@@ -79,10 +65,7 @@ def run(flags: Flags) -> int:
     log_to_stderr()
     if flags.estimate:
         jobs = 1 if flags.executor == "inline" else flags.jobs or flags.at_once or available_cores()
-        show_rungs(
-            plan, folder, jobs=jobs, tokens_per_second=flags.tokens_per_second, gpu=flags.gpu, mfu=flags.mfu,
-            price=flags.price, as_json=flags.json,
-        )  # fmt: skip
+        show_rungs(flags, plan, folder, jobs=jobs)
         return 0
     if flags.dry_run:
         return _show_plan(flags, folder, plan)
@@ -90,14 +73,12 @@ def run(flags: Flags) -> int:
     found = run_ladder(
         folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=cluster, registered=flags.preregister
     )
-    if flags.json:
-        printed = {
-            "folder": str(folder), "rows": with_costs(found.rows, flags.dollars_per_hour),
-            "tuned": [each.__dict__ for each in found.tuned], "untuned": found.untuned, "queued": found.queued,
-            "failures": [{"name": each.job.folder.name, "reason": each.reason} for each in found.failures],
-        }  # fmt: skip
-        print(json.dumps(printed))
-    elif found.tuned:
+    printed = {
+        "folder": str(folder), "rows": with_costs(found.rows, flags.dollars_per_hour),
+        "tuned": [each.__dict__ for each in found.tuned], "untuned": found.untuned, "queued": found.queued,
+        "failures": [{"name": each.job.folder.name, "reason": each.reason} for each in found.failures],
+    }  # fmt: skip
+    if not flags.print_json(printed) and found.tuned:
         print_table(
             ["optimizer", "rung", "best multiplier", "dials", "trials", "loss"],
             [
@@ -168,7 +149,7 @@ def _show_plan(flags: Flags, folder: Path, plan: "LadderPlan") -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportFlags:
+class ImportFlags(JsonFlags):
     files: Positional[tuple[Path, ...]] = ()
     """Exported .csv and .json files, or folders of them: histories, and a JSON of the runs."""
     out: Path
@@ -181,13 +162,10 @@ class ImportFlags:
     """Keys of the exports: opt=optim.name val-loss=eval/nll; default danalab's own, and those of published runs."""
     fixed: tuple[str, ...] = ()
     """Settings of all runs: arch=enoki seq-len=2048 vocab-size=50304."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def import_wandb(flags: ImportFlags) -> None:
     """Write runs of Weights & Biases as rows of a ladder with their validation curves, for danalab report."""
-    import json
 
     from danalab.cli._shared.run_tables import print_rows
     from danalab.ladder.runs.grid import parse_fixed
@@ -202,8 +180,7 @@ def import_wandb(flags: ImportFlags) -> None:
     keys = Keys(mapped, parse_fixed(flags.fixed))
     exports = read_api(flags.api, filters) if flags.api is not None else read_exports(flags.files)
     rows = import_runs(exports, flags.out, keys)
-    if flags.json:
-        print(json.dumps({"folder": str(flags.out), "rows": rows}))
+    if flags.print_json({"folder": str(flags.out), "rows": rows}):
         return
     print_rows(rows)
     ended = sum(row["final_loss"] is not None for row in rows)

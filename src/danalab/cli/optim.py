@@ -1,30 +1,33 @@
 """Optimizers: list them, compare them on small problems, draw their schedules."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from danalab.cli.optim_list import ListFlags, list_optimizers
+from danalab.cli._shared.options import JsonFlags
 from danalab.showcase import CompareConfig
 from danalab.train.config.sections.optimizer import ScheduleSettings
 
+if TYPE_CHECKING:
+    from danalab.optim.registry.spec import OptimizerSpec
+
 
 @dataclass(frozen=True, kw_only=True)
-class CompareFlags(CompareConfig):
-    json: bool = False
-    """Print one JSON object on standard output."""
+class CompareFlags(JsonFlags, CompareConfig):
+    pass
 
 
 def compare(flags: CompareFlags) -> None:
     """Optimizers on three small problems, with learning rates tuned alike; minutes on two cores."""
-    import json
     import sys
 
     from danalab.report.formats import print_table
     from danalab.showcase.compare import HEADINGS, compare_optimizers, table_rows
 
     found = compare_optimizers(flags, lambda line: print(line, file=sys.stderr, flush=True))
-    if flags.json:
-        print(json.dumps(found.as_dict()))
+    if flags.print_json(found.as_dict()):
         return
     print()
     print_table(HEADINGS, table_rows(found.results), left=2)
@@ -32,7 +35,7 @@ def compare(flags: CompareFlags) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulesFlags(ScheduleSettings):
+class SchedulesFlags(JsonFlags, ScheduleSettings):
     steps: int = 10_000
     """Length of the run [steps]."""
     lr: float = 1e-3
@@ -55,47 +58,149 @@ class SchedulesFlags(ScheduleSettings):
     """Warm-up [steps]; default steps / 50."""
     out: Path = Path("schedules")
     """Folder for schedules.png, .svg, .pdf and .csv (one row per step)."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def schedules(flags: SchedulesFlags) -> None:
     """The schedules of a run: beta(t), alpha(t), lambda(t) and the learning rate, as a figure and a table."""
-    import json
 
     from danalab.files import write_atomically
     from danalab.report.figures.schedules import RunSchedules, schedule_figure, schedule_table
     from danalab.report.figures.training import save_figure
 
     omega = 4.0 if flags.omega is None and flags.weight_decay is None else flags.omega
+    names = ("steps", "lr", "delta", "kappa", "momentum_cooldown", "horizon", "wd_ts", "scheduler")
     run = RunSchedules(
-        steps=flags.steps,
-        lr=flags.lr,
-        delta=flags.delta,
-        kappa=flags.kappa,
-        momentum_cooldown=flags.momentum_cooldown,
-        omega=omega,
-        horizon=flags.horizon,
-        weight_decay=flags.weight_decay or 0.0,
-        wd_ts=flags.wd_ts,
-        scheduler=flags.scheduler,
-        warmup=flags.warmup_steps,
-        scheduler_settings=flags.scheduler_settings(),
-    )
+        **{name: getattr(flags, name) for name in names}, omega=omega, weight_decay=flags.weight_decay or 0.0,
+        warmup=flags.warmup_steps, scheduler_settings=flags.scheduler_settings(),
+    )  # fmt: skip
     table = schedule_table(run)
     flags.out.mkdir(parents=True, exist_ok=True)
     files = [*save_figure(schedule_figure(run, table), flags.out / "schedules"), flags.out / "schedules.csv"]
     write_atomically(files[-1], table.as_csv())
     moments = sorted({1, *(max(1, round(run.steps * share)) for share in (0.001, 0.01, 0.1, 0.5, 1.0))})
     rows = [table.at(t) for t in moments]
-    if flags.json:
-        decay = {"weight_decay": table.weight_decay, "wd_ts": table.wd_ts}
-        print(json.dumps({**decay, "columns": list(table.columns), "rows": rows, "files": list(map(str, files))}))
+    decay = {"weight_decay": table.weight_decay, "wd_ts": table.wd_ts}
+    if flags.print_json({**decay, "columns": list(table.columns), "rows": rows, "files": list(map(str, files))}):
         return
     print("  ".join(f"{name:>10}" for name in table.columns))
     for row in rows:
         print("  ".join(f"{value:{max(10, len(name))}.4g}" for name, value in row.items()))
     print(f"\nwritten: {', '.join(map(str, files))}")
+
+
+ARCHITECTURES = ("enoki", "qwen3")
+"""Architectures with fitted learning-rate laws."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListFlags(JsonFlags):
+    opt: str | None = None
+    """Show one optimizer with all its settings."""
+
+
+def list_optimizers(flags: ListFlags) -> None:
+    """The optimizers and their capabilities, or one of them with settings, defaults, learning rate and reference."""
+
+    from danalab.optim import list_optimizers as names
+    from danalab.optim import optimizer_spec
+
+    specs = [optimizer_spec(name) for name in ([flags.opt] if flags.opt else names())]
+    if flags.json:
+        flags.print_json({"optimizers": [as_dict(spec) for spec in specs]})
+    elif flags.opt is None:
+        _print_table(specs)
+    else:
+        _print_one(specs[0])
+
+
+def as_dict(spec: OptimizerSpec) -> dict[str, Any]:
+    """The registry entry of an optimizer, for JSON."""
+    from danalab.optim.registry.spec import kind_of
+
+    plain = ("name", "summary", "reference", "decay", "log_time", "elementwise", "per_parameter", "train_eval",
+             "hessian", "closure", "extra")  # fmt: skip
+    return {
+        **{name: getattr(spec, name) for name in plain},
+        "aliases": list(spec.aliases),
+        "advice": spec.advice or None,
+        "modes": _modes(spec),
+        "learning_rate": {arch: _rate(arch, spec.name) for arch in ARCHITECTURES},
+        "settings": {
+            name: {"default": _plain(what.default), "kind": kind_of(what), "help": what.help}
+            for name, what in spec.settings.items()
+        },
+    }
+
+
+def _print_table(specs: list[OptimizerSpec]) -> None:
+    rows: list[tuple[str, ...]] = [("name", "decay", "shard", "zero", "fsdp", "tp", "needs", "summary")]
+    for spec in specs:
+        modes = _modes(spec)
+        able = ["yes" if mode in modes else "-" for mode in ("zero", "fsdp", "fsdp+tp")]
+        shard = "elements" if spec.elementwise else "tensors" if spec.per_parameter else "none"
+        rows.append((spec.name, spec.decay, shard, *able, ", ".join(_needs(spec)) or "-", spec.summary))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(
+        "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
+        "\nshard: the update is elementwise (elements), needs whole tensors, or couples all parameters (none)."
+        "\nneeds: an extra (pip install 'danalab[EXTRA]'); eval: evaluates at other weights than it trains;"
+        " hessian: a periodic pass with sampled labels."
+        "\n\ndanalab optim list --opt NAME shows the settings of one; all of them are flags of danalab train."
+    )
+
+
+def _print_one(spec: OptimizerSpec) -> None:
+    from danalab.optim.registry.spec import kind_of, written
+
+    print(f"{spec.name}: {spec.summary}\nreference: {spec.reference}")
+    if spec.aliases:
+        print(f"also called: {', '.join(spec.aliases)}")
+    if spec.extra:
+        print(f"needs: pip install 'danalab[{spec.extra}]'")
+    print(f"weight decay: {_DECAY[spec.decay]}")
+    for arch in ARCHITECTURES:
+        rule = _rate(arch, spec.name)
+        print(f"learning rate on {arch}: {rule['formula']}: {rule['source']}")
+    print(f"parallel modes: {', '.join(_modes(spec))}")
+    if spec.advice:
+        print(f"note: {spec.advice}")
+    print()
+    width = max(map(len, spec.settings))
+    for name, what in spec.settings.items():
+        print(f"  {name:<{width}}  {kind_of(what):<8} {written(what.default):<14} {what.help}")
+
+
+_DECAY = {
+    "independent": "multiplied by the schedule factor only",
+    "coupled": "multiplied by the learning rate",
+    "none": "none",
+}
+
+
+def _needs(spec: OptimizerSpec) -> list[str]:
+    needs = [spec.extra] if spec.extra else []
+    flags = {"eval": spec.train_eval, "hessian": spec.hessian, "closure": spec.closure}
+    return needs + [name for name, needed in flags.items() if needed]
+
+
+def _modes(spec: OptimizerSpec) -> list[str]:
+    from danalab.optim.distributed import MODES, why_not
+
+    return [mode for mode in MODES if why_not(spec, mode) is None]
+
+
+def _rate(arch: str, opt: str) -> dict[str, str]:
+    from danalab.scaling.learning_rate import lr_law
+
+    law, source = lr_law(arch, opt)
+    formula = f"{law.a:.4g}" if law.d == 0 else f"{law.a:.4g} ({law.b:.3g} + P)^{law.d:.3g}"
+    return {"formula": formula, "source": source}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 SUBVERBS = {

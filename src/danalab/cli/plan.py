@@ -1,12 +1,11 @@
 """What a run would be: dimensions, parameters, steps, LR, weight decay, FLOPs, memory, hours; trains nothing."""
 
-import json
-import sys
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Gt, Le
 
+from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
 from danalab.scaling.plan import Plan
 from danalab.scaling.shape import GPT2_VOCAB
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
+class Flags(JsonFlags, OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
     title: ClassVar[str] = ""
 
     params: Count | None = None
@@ -38,8 +37,6 @@ class Flags(OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
     fit_memory: bool = False
     """Find the largest micro-batch that fits in the memory of --gpu (estimate); without --gpu, on this machine's GPU by
     trying steps, else in this machine's memory (estimate)."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def run(flags: Flags) -> None:
@@ -71,14 +68,12 @@ def run(flags: Flags) -> None:
         from danalab.train.step.memory import fit_memory
 
         fit = fit_memory(spec, flags.gpu)
-    if flags.json:
-        wall = {name: value / flags.nproc for name, value in hours.items()}
-        told = {**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours, "wall_hours": wall, "dollars": costs}
-        if fit is not None:
-            size, steps = fit.division(spec.global_batch // flags.nproc)
-            told["fit"] = {**asdict(fit), "batch_size": size, "acc_steps": steps}
-        json.dump(told, sys.stdout)
-        print()
+    wall = {name: value / flags.nproc for name, value in hours.items()}
+    told = {**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours, "wall_hours": wall, "dollars": costs}
+    if fit is not None:
+        size, steps = fit.division(spec.global_batch // flags.nproc)
+        told["fit"] = {**asdict(fit), "batch_size": size, "acc_steps": steps}
+    if flags.print_json(told):
         return
     rows = [
         *_describe(planned, flags),
@@ -103,9 +98,8 @@ def _print_own_model(flags: Flags) -> None:
         flags.params, flags.opt, flags.tokens_per_step, steps, arch=flags.arch, kappa=flags.kappa, omega=omega
     )
     warmup = warmup_steps(steps) if flags.warmup_steps is None else flags.warmup_steps
-    if flags.json:
-        told = {"lr": peak.lr, "lr_source": peak.source, "warmup": warmup, "weight_decay": decay, "wd_ts": wd_ts}
-        print(json.dumps(told))
+    told = {"lr": peak.lr, "lr_source": peak.source, "warmup": warmup, "weight_decay": decay, "wd_ts": wd_ts}
+    if flags.print_json(told):
         return
     how = ", times the learning rate" if wd_ts is None else f" / (1 + t / {wd_ts:g}), times the schedule"
     given = f"weight_decay={decay:.4g}" if wd_ts is None else f"omega={omega:g}, horizon={steps}"

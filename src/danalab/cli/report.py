@@ -1,20 +1,20 @@
 """A ladder's results: laws of learning rate and loss, compute saved, curves, tuning, cost; one page, or tables only."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.cli._shared.options import Positional
+from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.errors import UserError
 from danalab.ladder.fit import Convention, LawKind
+from danalab.train.config.fields import Natural, Positive
 
 if TYPE_CHECKING:
     from danalab.ladder.analysis import Analysis
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class Flags(JsonFlags):
     ladder: Positional[Path]
     """Folder of a ladder or a sweep, or its ladder.jsonl."""
     out: Path | None = None
@@ -30,33 +30,22 @@ class Flags:
     """One E for all optimizers; otherwise each law has its own."""
     convention: Convention = "exact"
     """Convention of counting compute."""
-    predict: tuple[float, ...] = ()
+    predict: tuple[Positive, ...] = ()
     """Sizes for which to predict learning rates [parameters without embeddings]; default 2, 4, 10 x the largest."""
-    within: float = 1.0
+    within: Positive = 1.0
     """Show the interval of learning rates within this share of the best loss [percent of the loss]."""
-    bootstrap: int = 200
+    bootstrap: Natural = 200
     """Resamples for the intervals of the laws."""
     seed: int = 0
     """Seed of the resampling."""
     rules: Path | None = None
     """File to write with the fitted learning-rate laws, which danalab plan and train read with --rules."""
-    dollars_per_hour: float | None = None
+    dollars_per_hour: Positive | None = None
     """Price of a device, for a column of costs on the page [$/hour]."""
     pack: bool = False
     """Write a folder to publish: with copies of rows and validation curves, and links that stay inside."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
     def __post_init__(self) -> None:
-        if self.bootstrap < 0:
-            raise UserError(f"--bootstrap is {self.bootstrap}; it must be 0 or more")
-        if not self.within > 0:
-            raise UserError(f"--within is {self.within:g}; it must be positive [percent of the loss]")
-        for size in self.predict:
-            if not 0 < size < math.inf:
-                raise UserError(f"--predict {size:g}: sizes must be finite and positive [parameters]")
-        if self.dollars_per_hour is not None and not self.dollars_per_hour > 0:
-            raise UserError(f"--dollars-per-hour is {self.dollars_per_hour:g}; it must be positive [$/hour]")
         if self.tables_only and (self.out or self.pack or self.dollars_per_hour is not None):
             raise UserError("--out, --pack and --dollars-per-hour are for the page; --tables-only writes none")
         if self.pack and self.out is None:
@@ -72,7 +61,6 @@ class Flags:
 
 def run(flags: Flags) -> None:
     """Fit the laws of a ladder, compute the compute saved, and write a page with every figure and table."""
-    import json
 
     from danalab.ladder.analysis import analyse
     from danalab.ladder.rows import read_ladder
@@ -84,9 +72,9 @@ def run(flags: Flags) -> None:
         analysis, page = _write_page(flags)
     if flags.rules is not None:
         fitted_rules(analysis).write(flags.rules)
-    if flags.json:
-        print(json.dumps({**({"page": str(page)} if page else {}), **analysis.as_dict()}, allow_nan=False))
-    elif page is None:
+    if flags.print_json({**({"page": str(page)} if page else {}), **analysis.as_dict()}):
+        return
+    if page is None:
         _print_tables(analysis, flags)
     else:
         from danalab.report.headline import verdict

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from danalab.cli._shared.options import JsonFlags
 from danalab.cli._shared.run_flags import ResourceFlags
 from danalab.errors import UserError
 
@@ -21,7 +22,7 @@ TAKES_REST = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(ResourceFlags):
+class Flags(JsonFlags, ResourceFlags):
     """Settings of `danalab slurm`."""
 
     runs: Path | None = None
@@ -32,13 +33,10 @@ class Flags(ResourceFlags):
     """Folder of scripts and logs."""
     dry_run: bool = False
     """Print the script; write and submit nothing."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def run(flags: Flags, rest: list[str]) -> int:
     """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
-    import json
 
     from danalab.train.system.slurm import SlurmJob, read_runs, submit
 
@@ -55,9 +53,7 @@ def run(flags: Flags, rest: list[str]) -> int:
         return 0
     script = job.write()
     answer = submit(script)
-    if flags.json:
-        print(json.dumps({"script": str(script), "runs": [name for name, _ in runs], "sbatch": answer}))
-    else:
+    if not flags.print_json({"script": str(script), "runs": [name for name, _ in runs], "sbatch": answer}):
         print(f"{answer}: {script}, logs in {flags.log_dir}", file=sys.stderr)
     return 0
 

@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass
 
+from danalab.cli._shared.options import JsonFlags
 from danalab.post.presets import SpeedrunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(SpeedrunConfig):
-    json: bool = False
-    """Print one JSON object on standard output."""
+class Flags(JsonFlags, SpeedrunConfig):
+    pass
 
 
 def run(flags: Flags) -> int:
     """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues."""
-    import json
     import sys
 
     from danalab.train.system.signals import StopRequest
@@ -32,8 +31,7 @@ def run(flags: Flags) -> int:
             print(f"{flags.out}: interrupted; the same command continues", file=sys.stderr)
             return interrupted.code
         markdown, html = write_report(speedrun)
-    if flags.json:
-        print(json.dumps({**as_json(speedrun), "report": str(html)}))
+    if flags.print_json({**as_json(speedrun), "report": str(html)}):
         return 0
     headings, rows = scores_table(speedrun)
     print_table(headings, rows)

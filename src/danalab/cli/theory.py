@@ -1,15 +1,13 @@
 """Power-law random features: curves, phases, schedules, sparse experts, momentum cooldown, predictions; figures."""
 
-import json
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from danalab.cli._shared.theory_flags import (
     CooldownFlags,
+    FeaturesFlags,
     HummingbirdFlags,
     LimitFlags,
-    ModelFlags,
     MoEFlags,
     Output,
     PhaseFlags,
@@ -112,7 +110,7 @@ def _own(flags: Output) -> dict[str, Any]:
     return {name: value for name, value in vars(flags).items() if name not in vars(Output())}
 
 
-def _study(flags: ModelFlags, module: str, function: str = "compute") -> None:
+def _study(flags: FeaturesFlags, module: str, function: str = "compute") -> None:
     """Compute, save and print the study of a module of `danalab.theory.studies`."""
     compute = getattr(import_module(f"danalab.theory.studies.{module}"), function)
     _finish(flags, compute(flags.model(), **flags.settings()))
@@ -121,9 +119,7 @@ def _study(flags: ModelFlags, module: str, function: str = "compute") -> None:
 def _finish(flags: Output, *studies: "Study") -> None:
     """Save the studies and print their results."""
     results = [{"study": s.name, "findings": s.findings, "files": s.save(flags.out)} for s in studies]
-    if flags.json:
-        json.dump(results[0] if len(results) == 1 else {"studies": results}, sys.stdout)
-        print()
+    if flags.print_json(results[0] if len(results) == 1 else {"studies": results}):
         return
     for result in results:
         print(f"{result['study']}: {result['files']['png']}")

@@ -29,6 +29,12 @@ class ChatEvaluation:
     mean: Score
     """Mean of the centred scores, where 0 is as good as random answers; its error is that of the problems."""
 
+    @property
+    def calls(self) -> Score | None:
+        """Share of answers that call a tool, over all problems that need one."""
+        called = [share for task in self.tasks for share in task.called]
+        return Score.of(called) if called else None
+
 
 @dataclass(frozen=True)
 class CoreEvaluation:
@@ -71,7 +77,7 @@ def evaluate_chat(
     own = format_of(Path(folder), opened.tokenizer)
     chat = ChatFormat(opened.tokenizer) if isinstance(own, PlainFormat) else own  # marks even where they mean nothing
     with opened.autocast(), ModelEngine(opened.model, chat, max_batch_size=batch_size)() as engine:
-        results = [evaluate_task(engine, chat, task, settings, scorer=scorer) for task in made]
+        results = [result for task in made for result in evaluate_task(engine, chat, task, settings, scorer=scorer)]
     return ChatEvaluation(opened.step, results, mean_score([result.centred for result in results]))
 
 

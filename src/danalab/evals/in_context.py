@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from pydantic import BaseModel, Field
 
-from danalab.chat.tasks.rows import read_rows, text_field
+from danalab.chat.tasks.loaded import read_rows, text_field
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
 from danalab.evals.task_scores import Score

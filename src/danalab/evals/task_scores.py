@@ -6,8 +6,9 @@ score     mean reward of an answer                pass@k    of n sampled answers
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -15,7 +16,7 @@ from danalab.chat.answers import AnsweredProblem, ModelEngine, answer_problems
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.formats import TemplateFormat
 from danalab.chat.rewards import Scorer
-from danalab.chat.tasks import Task
+from danalab.chat.tasks import Problem, Task
 from danalab.errors import UserError
 from danalab.inference import Engine
 from danalab.train.parallel.world import World
@@ -64,17 +65,21 @@ class ScoredProblem:
     """Of all answers."""
     truncated: int
     """Answers that were cut off."""
+    called: float | None = None
+    """Share of the answers that call a tool, where the problem needs one."""
 
     @classmethod
     def of(cls, answered: AnsweredProblem) -> ScoredProblem:
         problem, answers = answered.problem, answered.answers
+        before = [each["content"] for each in problem.history if each["role"] == "user"]
         return cls(
-            problem.question,
+            " ... ".join([*before, problem.question]),
             problem.answer,
             answered.texts[0],
             tuple(answered.rewards),
             sum(len(answer.tokens) for answer in answers),
             sum(not answer.finished for answer in answers),
+            sum(answer.calls > 0 for answer in answers) / len(answers) if problem.needs_tool else None,
         )
 
 
@@ -96,24 +101,29 @@ class TaskResult:
     skipped: int
     """Problems that leave no space for an answer in the model's context; they do not count."""
     examples: list[ScoredProblem]
+    called: tuple[float, ...] = ()
+    """Of each problem that needs a tool, the share of answers that call one."""
 
     @classmethod
-    def of(cls, task: Task, answered: Sequence[ScoredProblem | None], *, examples: int = 3) -> TaskResult:
-        """Raises UserError if no problem was answered."""
-        found = [each for each in answered if each is not None]
-        if not found:
+    def of(
+        cls, task: Task, answered: Sequence[ScoredProblem | None], *, turn: int = 0, examples: int = 3
+    ) -> TaskResult:
+        """Raises UserError if no problem was answered. `turn`: of the conversation, from 1; 0: it has only one."""
+        scored = [each for each in answered if each is not None]
+        if not scored:
             raise UserError(f"task {task.name}: no problem leaves space for an answer in the model's context")
-        n = len(found[0].rewards)
-        score = Score.of([sum(each.rewards) / n for each in found])
+        n = len(scored[0].rewards)
+        score = Score.of([sum(each.rewards) / n for each in scored])
         return cls(
-            task.name,
+            f"{task.name}, turn {turn}" if turn else task.name,
             score,
             score.centred(task.baseline),
-            {k: Score.of([pass_at_k(n, sum(r >= 1 for r in each.rewards), k) for each in found]) for k in _ks(n)},
-            sum(each.tokens for each in found) / (n * len(found)),
-            sum(each.truncated for each in found) / (n * len(found)),
-            len(answered) - len(found),
-            found[:examples],
+            {k: Score.of([pass_at_k(n, sum(r >= 1 for r in each.rewards), k) for each in scored]) for k in _ks(n)},
+            sum(each.tokens for each in scored) / (n * len(scored)),
+            sum(each.truncated for each in scored) / (n * len(scored)),
+            len(answered) - len(scored),
+            scored[:examples],
+            tuple(each.called for each in scored if each.called is not None),
         )
 
     def metrics(self) -> dict[str, float | None]:
@@ -128,37 +138,43 @@ def evaluate_task(
     settings: AnswerSettings,
     *,
     scorer: Scorer | None = None,
-) -> TaskResult:
-    """Answer the problems of a task and score the answers.
+) -> list[TaskResult]:
+    """Answer the problems of a task and score the answers, turn by turn where they are conversations.
 
     An answer is a function of the seed, the task, the problem and the sample, whatever the batch, except for rounding.
+    Before a later turn stands what the model itself has said, its first sample.
 
     Raises:
         UserError: no problem leaves space for an answer, or a reward misbehaves.
     """
-    answered = _answer(engine, chat, task, _positions(task, settings), settings, scorer or Scorer())
-    return TaskResult.of(task, answered)
+    asked = {(settings.seed, task.name, place): task.problem(place) for place in _positions(task, settings)}
+    turns: list[list[ScoredProblem | None]] = []
+    while asked:
+        answered = _answer(engine, chat, asked, settings, scorer or Scorer())
+        turns.append([None if each is None else ScoredProblem.of(each) for each in answered])
+        following = {}
+        for key, each in zip(asked, answered, strict=True):
+            if each is not None and each.problem.later:
+                said = each.answers[0].message(chat)
+                is_kept = said is not None and bool(said.text.strip())
+                following[(*key[:3], len(turns))] = each.problem.next_turn(said.as_dict() if said and is_kept else None)
+        asked = following
+    return [
+        TaskResult.of(task, scored, turn=number if len(turns) > 1 else 0)
+        for number, scored in enumerate(turns, 1)
+        if number == 1 or any(scored)
+    ]
 
 
 def _answer(
     engine: Engine,
     chat: ChatFormat | TemplateFormat,
-    task: Task,
-    positions: Iterable[int],
+    asked: Mapping[Any, Problem],
     settings: AnswerSettings,
     scorer: Scorer,
-) -> list[ScoredProblem | None]:
-    """The problems at some positions with their scores; None for one without space for an answer."""
-    answered = answer_problems(
-        engine,
-        chat,
-        scorer,
-        {(settings.seed, task.name, position): task.problem(position) for position in positions},
-        samples=settings.samples,
-        max_tokens=settings.max_tokens,
-        temperature=settings.temperature,
-    )
-    return [None if each is None else ScoredProblem.of(each) for each in answered]
+) -> list[AnsweredProblem | None]:
+    names = ("samples", "max_tokens", "temperature")
+    return answer_problems(engine, chat, scorer, asked, **{name: getattr(settings, name) for name in names})
 
 
 class TaskEvaluator:
@@ -184,8 +200,8 @@ class TaskEvaluator:
     def evaluate(
         self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
     ) -> dict[str, float | None] | None:
-        """task/NAME and its standard error, task/NAME_error."""
-        found: dict[str, float | None] = {}
+        """task/NAME and its standard error, task/NAME_error; of conversations the first turn."""
+        metrics: dict[str, float | None] = {}
         self._engine = self._engine or ModelEngine(model, self._chat)
         world = self._world
         for task in self._tasks:
@@ -193,12 +209,14 @@ class TaskEvaluator:
                 return None
             positions = _positions(task, self._settings)
             mine = positions[world.dp_rank :: world.dp_size]
+            asked = {(self._settings.seed, task.name, place): task.problem(place) for place in mine}
             with self._engine() as engine:
-                answers = _answer(engine, self._chat, task, mine, self._settings, self._scorer)
-                answered = dict(zip(mine, answers, strict=True))
+                answers = _answer(engine, self._chat, asked, self._settings, self._scorer)
+            scored = [None if each is None else ScoredProblem.of(each) for each in answers]
+            answered = dict(zip(mine, scored, strict=True))
             merged = {position: each for part in world.gather(answered) for position, each in part.items()}
-            found |= TaskResult.of(task, [merged[position] for position in positions]).metrics()
-        return found
+            metrics |= TaskResult.of(task, [merged[position] for position in positions]).metrics()
+        return metrics
 
 
 def _positions(task: Task, settings: AnswerSettings) -> range:

@@ -1,27 +1,43 @@
 """Conversations as a data set of the trainer: files and tasks -> ids with the mask of the loss -> packed rows.
 
-The rows come in a shuffled order that depends on seed and step alone. Tokens of a file are kept in the user's cache.
+    row    bos user_start ... assistant_end-1 | bos user_start ... | bos bos bos
+    target user_start ...     assistant_end   | user_start ...     | none
+
+A conversation of n ids takes n - 1 positions: its last id is only a target. Each begins with bos, at which the model's
+document mask restarts attention and positions, so a conversation in a row is computed as if it were alone. One that is
+longer than a row is cut after the last whole turn that fits; one without such a turn is left out. Both are counted.
+
+The rows come in a shuffled order that depends on seed and step alone. Tokens of a file are kept in the user's cache. A
+policy's answers are packed likewise, with their prompts (`pack_answers`).
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
 from array import array
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from danalab.chat.answers import SampledAnswer
 from danalab.chat.conversations import MAX_LINE_BYTES, ChatFormat, Conversation, Rendered, iter_conversations
 from danalab.chat.tasks import make_task
 from danalab.data import Dataset
 from danalab.data.formats import scan_cache
 from danalab.data.formats.shards import TokenStore
 from danalab.data.mixture import MixedDataset
-from danalab.data.order.windows import Sequences
+from danalab.data.order.permutation import Permutation
+from danalab.data.order.windows import Sequences, TokenBatch
 from danalab.errors import UserError
-from danalab.post.packing import ConversationRows, TokenizedConversations
+from danalab.train.step.loss import IGNORED, TrainingBatch
 
 TASK_CONVERSATIONS = 2000
 """Conversations that a generated task gives where its size is not given."""
@@ -211,3 +227,201 @@ def _rendered(conversations: Iterable[tuple[str, Conversation]], chat: ChatForma
                 except UserError as error:
                     raise UserError(f"{where}: {error}") from None
             raise
+
+
+LOSS_BIT = np.uint32(1 << 31)
+"""The highest bit of an id: whether the assistant says it, so that it is a target of the loss."""
+
+
+@dataclass(frozen=True)
+class TokenizedConversations:
+    """A list of conversations."""
+
+    coded: np.ndarray
+    """Ids with the bit `LOSS_BIT`, one conversation after the other, uint32."""
+    ends: np.ndarray
+    """The end of each conversation in `coded`, int64."""
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The start of each conversation in `coded`, int64."""
+        return np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash [hex] of the content."""
+        return hashlib.sha256(self.coded.tobytes() + self.ends.tobytes()).hexdigest()
+
+    def pick(self, numbers: np.ndarray) -> TokenizedConversations:
+        """Some of the conversations, in the order of their numbers."""
+        starts = self.starts
+        pieces = [self.coded[starts[number] : self.ends[number]] for number in numbers]
+        return TokenizedConversations(np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces]))
+
+    def split(self, share: float, key: bytes) -> tuple[TokenizedConversations, TokenizedConversations]:
+        """(the others, a random `share` of at least one), by a keyed permutation.
+
+        Raises:
+            UserError: fewer than two conversations.
+        """
+        if len(self) < 2:
+            raise UserError("one conversation cannot be split for validation: give more, or --val-data")
+        order = Permutation(len(self), key)(np.arange(len(self)))
+        count = min(max(1, round(share * len(self))), len(self) - 1)
+        return self.pick(np.sort(order[count:])), self.pick(np.sort(order[:count]))
+
+
+@dataclass(frozen=True)
+class PackingCounts:
+    """The effect of packing."""
+
+    conversations: int
+    """All."""
+    truncated: int
+    dropped: int
+    """No answer, or not even the first fits in a row."""
+    rows: int
+    filled: float
+    """Share of the positions that are not padding."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.conversations - self.dropped:,} conversations in {self.rows:,} rows, {self.filled:.1%} full; "
+            f"{self.truncated:,} truncated at a turn, {self.dropped:,} without an answer that fits left out"
+        )
+
+
+class ConversationRows:
+    """Rows of `seq_len` positions; a `Rows` of `danalab.data.order.windows`.
+
+    Args:
+        masked: only what the assistant says is a target; otherwise every token is.
+    """
+
+    def __init__(self, conversations: TokenizedConversations, chat: ChatFormat, seq_len: int, *, masked: bool):
+        self.seq_len, self._masked, self._bos = seq_len, masked, chat.bos
+        self._coded, all_starts = conversations.coded, conversations.starts
+        kept = kept_lengths(conversations, chat.assistant_end, seq_len + 1)
+        fits = np.flatnonzero(kept)
+        # Equal lengths in a random order: neighbours in a file would share rows.
+        fits = fits[Permutation(len(fits), b"conversations")(np.arange(len(fits)))] if len(fits) else fits
+        self._lengths = kept[fits] - 1
+        self._starts = all_starts[fits]
+        row = best_fit(self._lengths, seq_len)
+        order = np.argsort(row, kind="stable")
+        self._starts, self._lengths = self._starts[order], self._lengths[order]
+        self.n = int(row.max()) + 1 if len(row) else 0
+        self._first = np.searchsorted(row[order], np.arange(self.n + 1))
+        whole = kept_lengths(conversations, chat.assistant_end, len(self._coded) + 1)
+        self.counts = PackingCounts(
+            conversations=len(conversations),
+            truncated=int(((kept > 0) & (kept < whole)).sum()),
+            dropped=int((kept == 0).sum()),
+            rows=self.n,
+            filled=int(self._lengths.sum()) / max(1, self.n * seq_len),
+        )
+
+    def read(self, numbers: np.ndarray) -> TokenBatch:
+        """See `Rows`."""
+        inputs = np.full((len(numbers), self.seq_len), self._bos, np.int64)
+        targets = np.full_like(inputs, IGNORED)
+        for place, row in enumerate(numbers.tolist()):
+            at = 0
+            for number in range(self._first[row], self._first[row + 1]):
+                start, length = int(self._starts[number]), int(self._lengths[number])
+                coded = self._coded[start : start + length + 1]
+                ids = (coded & ~LOSS_BIT).astype(np.int64)
+                inputs[place, at : at + length] = ids[:-1]
+                is_target = (coded[1:] & LOSS_BIT) != 0 if self._masked else True
+                targets[place, at : at + length] = np.where(is_target, ids[1:], IGNORED)
+                at += length
+        return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+def kept_lengths(conversations: TokenizedConversations, assistant_end: int, limit: int) -> np.ndarray:
+    """Ids of each conversation up to its last whole turn within `limit` ids, int64; 0 where the first does not fit."""
+    turn_ends = np.flatnonzero((conversations.coded & ~LOSS_BIT) == assistant_end) + 1
+    starts = conversations.starts
+    last = np.searchsorted(turn_ends, np.minimum(conversations.ends, starts + limit), side="right") - 1
+    end = np.where(last >= 0, turn_ends[np.maximum(last, 0)] if len(turn_ends) else 0, 0)
+    return np.maximum(end - starts, 0)
+
+
+class TrainedAnswer(NamedTuple):
+    """An answer with its advantage."""
+
+    prompt: list[int]
+    answer: SampledAnswer
+    advantage: float
+
+
+def pack_answers(
+    answers: Sequence[TrainedAnswer], bos: int, length: int | None = None, *, sampled: int | None = None
+) -> TrainingBatch:
+    """A batch for the policy loss: answers with their prompts, of which the drawn tokens are targets.
+
+        row      bos question assistant_start a b | bos question assistant_start c | bos bos
+        target   -   -        a               b e | -   -        c               e | -   -    e: the end of the answer
+
+    Each target has old_log_probs, advantages, and sequence, the index of its answer in the row; each row has answers,
+    their number. Without answers there is one row without targets, so that every rank has something to compute.
+
+    Args:
+        bos: fills the rest of a row.
+        length: of a row; default the longest answer with its prompt.
+        sampled: answers that were sampled, of which some teach nothing and are left out; the first row counts them.
+    """
+    lengths = np.array([len(each.prompt) + len(each.answer.tokens) - 1 for each in answers], np.int64)
+    width = max(length or 0, int(lengths.max(initial=1)))
+    owner = best_fit(lengths, width)
+    shape = (int(owner.max(initial=0)) + 1, width)
+    inputs, targets = torch.full(shape, bos), torch.full(shape, IGNORED)
+    old, advantages = torch.zeros(shape), torch.zeros(shape)
+    sequence = torch.zeros(shape, dtype=torch.int64)
+    ends, count = [0] * shape[0], [0] * shape[0]
+    for each, row, size in zip(answers, owner.tolist(), lengths.tolist(), strict=True):
+        place = slice(ends[row], ends[row] + size)
+        said = slice(place.stop - len(each.answer.tokens), place.stop)
+        tokens = torch.tensor(each.prompt + each.answer.tokens)
+        inputs[row, place] = tokens[:-1]
+        drawn = torch.tensor(each.answer.drawn)
+        targets[row, said] = torch.tensor(each.answer.tokens).where(drawn, IGNORED)
+        old[row, said] = torch.tensor(each.answer.log_probs)
+        advantages[row, place] = each.advantage
+        sequence[row, place] = count[row]
+        ends[row] += size
+        count[row] += 1
+    counts = torch.tensor(count, dtype=torch.float32)
+    counts[0] += (len(answers) if sampled is None else sampled) - len(answers)
+    extra = {"old_log_probs": old, "advantages": advantages, "sequence": sequence, "answers": counts}
+    return TrainingBatch(inputs, targets, extra=extra)
+
+
+def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
+    """Row of each item, int64: the longest first, each into the fullest row that it fits in."""
+    row = np.empty(len(lengths), np.int64)
+    rows_by_gap: dict[int, list[int]] = {}
+    gaps: list[int] = []
+    """Gaps with a row, in order."""
+    n_rows = 0
+    for item in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[item])
+        place = bisect_left(gaps, length)
+        if place < len(gaps):
+            gap = gaps[place]
+            chosen = rows_by_gap[gap].pop()
+            if not rows_by_gap[gap]:
+                del gaps[place]
+        else:
+            gap, chosen = capacity, n_rows
+            n_rows += 1
+        row[item] = chosen
+        if left := gap - length:
+            waiting = rows_by_gap.setdefault(left, [])
+            if not waiting:
+                insort(gaps, left)
+            waiting.append(chosen)
+    return row

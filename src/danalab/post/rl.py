@@ -1,7 +1,7 @@
 """`danalab rl`: a run answers tasks, and answers that earn more than their group become more likely.
 
 tasks -> problems -> groups of answers by the engine -> rewards -> advantages -> rows -> policy loss -> one update
-TaskDataset, `chat.tasks`     `rollouts`, `chat.answers`, `chat.rewards`       `packing`   PolicyLoss, `policy_losses`
+TaskDataset, `chat.tasks`     `rollouts`, `chat.answers`, `chat.rewards`       `dataset`   PolicyLoss, `policy_losses`
 """
 
 from __future__ import annotations
@@ -263,7 +263,10 @@ def _hash_of(task: Task) -> str:
     if len(task) > HASHED:
         positions = positions[:: len(positions) // 100]  # generated: a sample tells the settings
     for position in positions.tolist():
-        digest.update(repr(task.problem(position)).encode(errors="backslashreplace"))
+        problem = task.problem(position)
+        digest.update(repr(problem).encode(errors="backslashreplace"))
+        if problem.history:
+            digest.update(repr(problem.history).encode(errors="backslashreplace"))
     return digest.hexdigest()
 
 

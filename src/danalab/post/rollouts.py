@@ -21,7 +21,7 @@ from danalab.chat.conversations import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TaskMixture
 from danalab.errors import UserError
-from danalab.post.packing import TrainedAnswer, pack_answers
+from danalab.post.dataset import TrainedAnswer, pack_answers
 from danalab.post.policy_losses import target_log_probs
 from danalab.post.settings import PolicyFlags, RolloutFlags
 from danalab.train.parallel.world import World

@@ -33,6 +33,8 @@ from danalab.train.system.signals import StopRequest
 log = logging.getLogger(__name__)
 
 STAGES = ("base", "mid", "sft", "rl")
+CALLS = "tool called where needed"
+"""Row of the scores beside those of the tasks."""
 
 
 class InterruptedRunError(Exception):
@@ -249,7 +251,7 @@ class Speedrun:
         if file.is_file():
             return
         settings = AnswerSettings(limit=self.preset.problems, max_tokens=self.preset.max_answer, seed=self.config.seed)
-        found = evaluate_chat(
+        evaluation = evaluate_chat(
             self.folder(stage),
             self.preset.tasks,
             settings,
@@ -257,8 +259,11 @@ class Speedrun:
             trusts_model_code=self.config.trust_model_code,
         )
         file.parent.mkdir(exist_ok=True)
-        write_json(file, {"step": found.step, "tasks": [asdict(task) for task in found.tasks]})
-        log.info("%s: %s", stage, ", ".join(f"{task.task} {task.score}" for task in found.tasks))
+        rows = [asdict(task) for task in evaluation.tasks]
+        if evaluation.calls is not None:
+            rows.append({"task": CALLS, "score": asdict(evaluation.calls), "examples": []})
+        write_json(file, {"step": evaluation.step, "tasks": rows})
+        log.info("%s: %s", stage, ", ".join(f"{row['task']} {row['score']['mean']:.4f}" for row in rows))
 
 
 def stage_facts(folder: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@ from .app import create_app as create_app
 from .chat_model import ChatModel as ChatModel
 from .chat_model import open_chat_model as open_chat_model
 from .chat_model import open_text_generator as open_text_generator
-from .errors import RequestError as RequestError
+from .fields import RequestError as RequestError
 from .planner import ChatQuestion as ChatQuestion
 from .planner import Planner as Planner
 from .server import bind as bind

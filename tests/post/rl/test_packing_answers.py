@@ -8,7 +8,7 @@ import torch
 
 from danalab.chat.answers import SampledAnswer
 from danalab.models import ModelConfig, build_model
-from danalab.post.packing import TrainedAnswer, pack_answers
+from danalab.post.dataset import TrainedAnswer, pack_answers
 from danalab.post.policy_losses import OBJECTIVES
 from danalab.post.rl import PolicyLoss
 from danalab.train.step.gradients import GradientStep

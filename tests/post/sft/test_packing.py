@@ -13,8 +13,7 @@ from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.post.dataset import tokenize
-from danalab.post.packing import ConversationRows, TokenizedConversations, best_fit
+from danalab.post.dataset import ConversationRows, TokenizedConversations, best_fit, tokenize
 from danalab.train.step.loss import IGNORED
 
 CHAT = ChatFormat(ByteTokenizer())

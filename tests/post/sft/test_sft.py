@@ -13,8 +13,7 @@ from danalab.cli.app import main
 from danalab.data import prepare
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, train_bpe
 from danalab.errors import UserError
-from danalab.post.dataset import tokenize
-from danalab.post.packing import LOSS_BIT
+from danalab.post.dataset import LOSS_BIT, tokenize
 from danalab.post.settings import SftConfig, SftFlags
 from danalab.post.sft import configure
 from danalab.post.start import prepare_start, recorded_start

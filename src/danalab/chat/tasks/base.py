@@ -9,7 +9,7 @@ i is the same on every machine and rank.
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -46,17 +46,37 @@ class Problem:
     """System message; empty: none."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """What else the reward needs, e.g. tests of a program."""
+    history: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    """Messages before the question."""
+    later: tuple["Problem", ...] = field(default=(), repr=False)
+    """The next turns of the conversation."""
 
     def prompt(self) -> dict[str, Any]:
         """The conversation up to the question, as a line of JSONL has it."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return {"messages": [*system, {"role": "user", "content": self.question}]}
+        return {"messages": [*system, *self.history, {"role": "user", "content": self.question}]}
 
     def conversation(self) -> dict[str, Any]:
-        """The conversation with the solution, as a line of JSONL has it."""
-        messages = self.prompt()["messages"]
-        content = self.solution if isinstance(self.solution, str) else list(self.solution)
-        return {"messages": [*messages, {"role": "assistant", "content": content or self.answer}]}
+        """The conversation with all its solutions, as a line of JSONL has it."""
+        messages = [*self.prompt()["messages"], {"role": "assistant", "content": self.content}]
+        for turn in self.later:
+            messages += [{"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.content}]
+        return {"messages": messages}
+
+    @property
+    def content(self) -> str | list[Mapping[str, str]]:
+        """The solution as the content of a message."""
+        return (self.solution if isinstance(self.solution, str) else list(self.solution)) or self.answer
+
+    @property
+    def needs_tool(self) -> bool:
+        """Whether the solution calls a tool."""
+        return not isinstance(self.solution, str) and any(part["type"] == "python" for part in self.solution)
+
+    def next_turn(self, said: Mapping[str, Any] | None) -> "Problem":
+        """The next turn, after this message of the assistant; None: it said nothing, and the turn is forgotten."""
+        turn = () if said is None else ({"role": "user", "content": self.question}, said)
+        return replace(self.later[0], system=self.system, history=(*self.history, *turn), later=self.later[1:])
 
 
 class Task(ABC, Sequence[Problem]):

@@ -53,7 +53,8 @@ class GeneratedTask(Task):
         generator = random.Random(f"{self.name}|{self.seed}|{self.split}|{position}")
         for _ in range(_DRAWS):
             problem = self.draw(generator)
-            if _is_test(f"{self.name}|{problem.question}") == (self.split == TEST):
+            questions = "|".join(turn.question for turn in (problem, *problem.later))
+            if _is_test(f"{self.name}|{questions}") == (self.split == TEST):
                 return problem
         raise UserError(f"task {self.name}: its settings leave no problem for the split {self.split}; widen them")
 

@@ -3,7 +3,6 @@
 Libraries for this (argcomplete, shtab) read one argparse parser; ours are made from a verb's data class on each call.
 """
 
-import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,13 +66,14 @@ def script(shell: str) -> str:
 
 def _words() -> Iterator[tuple[str, list[str]]]:
     """("", verbs), (verb, its flags or subverbs), (verb subverb, its flags)."""
-    from danalab.cli.app import VERBS
+    from danalab.cli.app import MODULES, VERBS, module_of
 
     yield "", list(VERBS)
     for verb in VERBS:
-        module = importlib.import_module(f"danalab.cli.{verb}")
+        module = module_of(verb)
         subverbs = getattr(module, "SUBVERBS", {})
-        own = _flags(module.Flags) if hasattr(module, "Flags") else []
+        flags_type = module.VERBS[verb][0] if verb in MODULES else getattr(module, "Flags", None)
+        own = _flags(flags_type) if flags_type else []
         yield verb, [*subverbs, *own]
         for name, (flags, _) in subverbs.items():
             yield f"{verb} {name}", _flags(flags)

@@ -14,11 +14,28 @@ BASE_MODEL = "a base model: conversations are plain text (User: ... Assistant: .
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFlags:
+class RunFlags:
     folder: Positional[Path | None] = None
     """Run folder, finished or not."""
     run: Path | None = None
     """Run folder, in place of the first argument."""
+
+    def chosen_run(self) -> Path | None:
+        """The run folder that is given, if any."""
+        if self.folder is not None and self.run is not None:
+            raise UserError(f"{self.folder} and --run {self.run}: give the run folder once")
+        return self.run if self.folder is None else self.folder
+
+    def required_run(self, verb: str) -> Path:
+        """The run folder."""
+        run = self.chosen_run()
+        if run is None:
+            raise UserError(f"give a run folder: danalab {verb} RUN")
+        return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags(RunFlags):
     from_: Path | None = None
     """Folder in Hugging Face format in place of a run: an export of ours, or a model that danalab import accepts."""
     step: int | None = None
@@ -28,7 +45,7 @@ class ModelFlags:
 
     def source(self) -> tuple[Path | None, Path | None]:
         """(run folder, folder in Hugging Face format)."""
-        return chosen_run(self.folder, self.run), self.from_
+        return self.chosen_run(), self.from_
 
     def open(self, name: str | None = None) -> "ChatModel":
         """The model.
@@ -41,18 +58,3 @@ class ModelFlags:
 
         run, folder = self.source()
         return open_chat_model(run, folder, step=self.step, tokenizer=self.tokenizer, name=name)
-
-
-def chosen_run(positional: Path | None, flag: Path | None) -> Path | None:
-    """The one of the two that was given, or None."""
-    if positional is not None and flag is not None:
-        raise UserError(f"{positional} and --run {flag}: give the run folder once")
-    return flag if positional is None else positional
-
-
-def required_run(positional: Path | None, flag: Path | None, verb: str) -> Path:
-    """As `chosen_run`."""
-    run = chosen_run(positional, flag)
-    if run is None:
-        raise UserError(f"give a run folder: danalab {verb} RUN")
-    return run

@@ -4,12 +4,13 @@ import argparse
 import ast
 import dataclasses
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from danalab.train.config.fields import field_types, flag, leaf_types
 
@@ -39,8 +40,24 @@ class Option:
     shown: bool = True
     """Whether `--help` lists it; `--help-all` lists all."""
     aliases: tuple[str, ...] = ()
-    last: bool = False
-    """Whether it stands below the others: of a section with `last = True`."""
+    last: float = 0.0
+    """Its place: options of a section with `last = True` stand below the others."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JsonFlags:
+    """The flag of verbs whose result programs can read."""
+
+    last: ClassVar[bool] = True
+
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+    def print_json(self, content: Any) -> bool:
+        """Print the result where --json asks for it; whether it does."""
+        if self.json:
+            print(json.dumps(content))
+        return self.json
 
 
 def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
@@ -66,7 +83,7 @@ def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
                 positional="positional" in getattr(hint, "__metadata__", ()),
                 shown=field.name in main if main else field.metadata.get("main", False) or not section,
                 aliases=field.metadata.get("aliases", ()),
-                last=declared_by is not flags_type and getattr(declared_by, "last", False),
+                last=0.0 if declared_by is flags_type else float(vars(declared_by).get("last", 0.0)),
             )
         )
     return options

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, Positive
+from danalab.train.config.fields import Count, Positive, flag
 from danalab.train.system.slurm import Resources
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class ResourceFlags(Resources):
 class ClusterFlags(ResourceFlags):
     """Resources of each run, where the executor is slurm."""
 
+    last: ClassVar[bool] = True
+
     wait: bool = False
     """Wait until no run is queued, then continue; otherwise start the same command again later."""
     poll_seconds: Positive = 60.0
@@ -43,22 +46,8 @@ class ClusterFlags(ResourceFlags):
         """As the sweep takes it."""
         from danalab.ladder.runs.slurm_arrays import Cluster
 
-        return Cluster(
-            resources=self.resources(),
-            setup=self.setup,
-            at_once=self.at_once,
-            wait=self.wait,
-            poll_seconds=self.poll_seconds,
-        )
-
-
-def require_used(flags: ClusterFlags, executor: str) -> None:
-    """Refuse flags without effect."""
-    if executor == "slurm":
-        return
-    for field in fields(ClusterFlags):
-        if getattr(flags, field.name) != field.default:
-            raise UserError(f"--{field.name.replace('_', '-')}: is for --executor slurm, not {executor}")
+        names = ("setup", "at_once", "wait", "poll_seconds")
+        return Cluster(resources=self.resources(), **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +87,31 @@ class CostFlags:
         return rate, f"as the finished runs in {folder}"
 
 
-def require_plan_flags(flags: CostFlags, dry_run: bool) -> None:
-    """Refuse flags without effect."""
-    if flags.gpu is not None and not dry_run:
-        raise UserError(f"--gpu {flags.gpu}: is for plans (--dry-run); finished runs have their own hours")
-    if flags.mfu != CostFlags.mfu and flags.gpu is None:
-        raise UserError(f"--mfu {flags.mfu:g}: is for --gpu NAME")
-    if flags.dollars_per_hour is not None and not flags.dollars_per_hour > 0:
-        raise UserError(f"--dollars-per-hour {flags.dollars_per_hour:g}: must be positive [$/hour]")
+@dataclass(frozen=True, kw_only=True)
+class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
+    """Flags that sweeps and ladders share."""
+
+    last: ClassVar[float] = 0.5
+
+    executor: Literal["pool", "inline", "slurm"] = "pool"
+    """pool: processes side by side; inline: runs in turn in this process; slurm: array jobs, one run per task."""
+    jobs: int | None = None
+    """Runs at a time of the pool; default one a core."""
+    dry_run: bool = False
+    """Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing."""
+    collect: bool = False
+    """Gather the rows of the folder and stop."""
+
+    def require_effect(self, is_plan: bool) -> None:
+        """Refuse flags without effect."""
+        for field in fields(ClusterFlags):
+            if self.executor != "slurm" and getattr(self, field.name) != field.default:
+                raise UserError(f"{flag(field.name)}: is for --executor slurm, not {self.executor}")
+        if self.gpu is not None and not is_plan:
+            raise UserError(f"--gpu {self.gpu}: is for plans (--dry-run); finished runs have their own hours")
+        if self.mfu != CostFlags.mfu and self.gpu is None:
+            raise UserError(f"--mfu {self.mfu:g}: is for --gpu NAME")
+        if self.dollars_per_hour is not None and not self.dollars_per_hour > 0:
+            raise UserError(f"--dollars-per-hour {self.dollars_per_hour:g}: must be positive [$/hour]")
+        if self.jobs is not None and (self.jobs < 1 or self.executor != "pool"):
+            raise UserError(f"--jobs {self.jobs}: at least 1, and for --executor pool (slurm has --at-once)")

@@ -1,6 +1,5 @@
 """Tables of sweeps and ladders: plans and estimates before training, rows afterwards."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -26,8 +25,7 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
     rate, source = flags.rate(folder)
     estimates = estimate(cells, folder, rate, flags.price)
     scripts = [] if flags.executor != "slurm" else list(map(str, write_scripts(folder, cells, flags.cluster())))
-    if flags.json:
-        print(json.dumps({**estimates_as_json(estimates, source), "scripts": scripts}))
+    if flags.print_json({**estimates_as_json(estimates, source), "scripts": scripts}):
         return 0
     print_estimates(estimates, source, names, price=flags.price is not None)
     if more:
@@ -41,16 +39,9 @@ def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: S
     """Print the rows of a sweep, its failures and queued runs. Returns the exit code."""
     failures = [] if found is None else found.failures
     queued = [] if found is None else found.queued
-    if flags.json:
-        reasons = [{"name": failure.job.folder.name, "reason": failure.reason} for failure in failures]
-        printed = {
-            "folder": str(folder),
-            "rows": with_costs(rows, flags.dollars_per_hour),
-            "failures": reasons,
-            "queued": queued,
-        }
-        print(json.dumps(printed))
-    else:
+    reasons = [{"name": failure.job.folder.name, "reason": failure.reason} for failure in failures]
+    printed = {"folder": str(folder), "rows": with_costs(rows, flags.dollars_per_hour)}
+    if not flags.print_json({**printed, "failures": reasons, "queued": queued}):
         print_rows(rows, flags.dollars_per_hour)
     show_open_ends(failures, queued)
     print(f"{len(rows)} rows in {folder / 'ladder.jsonl'}", file=sys.stderr)
@@ -155,37 +146,20 @@ def _range(values: Sequence[float]) -> str:
     return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
 
 
-def show_rungs(
-    plan: LadderPlan,
-    folder: Path,
-    *,
-    jobs: int,
-    tokens_per_second: float | None = None,
-    gpu: str | None = None,
-    mfu: float = 0.4,
-    price: float | None = None,
-    as_json: bool = False,
-) -> None:
-    """Print the estimate of a ladder by rungs, and its total.
-
-    Args:
-        jobs: runs at a time, for the wall time.
-        tokens_per_second, gpu: source of the rate; neither: a short measurement of each optimizer at each size.
-        price: of a device [$ an hour].
-    """
-    rungs = plan.rungs()
+def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None:
+    """Print the estimate of a ladder by rungs, and its total; `jobs`: runs at a time, for the wall time."""
+    rungs, price = plan.rungs(), flags.price
     cells = [[cell for runs in plan.planned(rung).values() for cell in runs] for rung in rungs]
-    rate, source = _rate([cell for each in cells for cell in each], tokens_per_second, gpu, mfu)
+    rate, source = _rate([cell for each in cells for cell in each], flags)
     found = [estimate(each, folder, rate, price) for each in cells]
     lines = [_line(str(rung), runs, jobs) for rung, runs in zip(rungs, found, strict=True)]
     every = [run for runs in found for run in runs]
-    if as_json:
-        keys = ("rung", "runs", "params", "tokens", "epochs", "tokens_per_second", "device_hours", "wall_hours", "cost")
-        print(json.dumps({
-            "rungs": [dict(zip(keys, values, strict=True)) for values in lines],
-            "runs": len(every), "device_hours": total([run.device_hours for run in every]),
-            "wall_hours": sum(line[7] for line in lines), "cost": total([run.cost for run in every]), "rate": source,
-        }))  # fmt: skip
+    keys = ("rung", "runs", "params", "tokens", "epochs", "tokens_per_second", "device_hours", "wall_hours", "cost")
+    if flags.print_json({
+        "rungs": [dict(zip(keys, values, strict=True)) for values in lines],
+        "runs": len(every), "device_hours": total([run.device_hours for run in every]),
+        "wall_hours": sum(line[7] for line in lines), "cost": total([run.cost for run in every]), "rate": source,
+    }):  # fmt: skip
         return
     shown = [
         [rung, str(runs), f"{params:,}", f"{tokens:,}", "-" if epochs is None else f"{epochs:.2g}", f"{speed:,.0f}",
@@ -209,11 +183,11 @@ def show_rungs(
     )
 
 
-def _rate(cells: Sequence, tokens_per_second: float | None, gpu: str | None, mfu: float) -> tuple[Rate, str]:
-    if tokens_per_second is not None:
-        return token_rate(tokens_per_second), f"{tokens_per_second:,.0f} tokens/s as given"
-    if gpu is not None:
-        return accelerator_rate(gpu, mfu), f"{gpu.upper()} at {mfu:.0%} of its peak"
+def _rate(cells: Sequence[Cell], flags: Any) -> tuple[Rate, str]:
+    if flags.tokens_per_second is not None:
+        return token_rate(flags.tokens_per_second), f"{flags.tokens_per_second:,.0f} tokens/s as given"
+    if flags.gpu is not None:
+        return accelerator_rate(flags.gpu, flags.mfu), f"{flags.gpu.upper()} at {flags.mfu:.0%} of its peak"
     return trained_rate(cells), "speed measured here, by a few steps of each optimizer at each size"
 
 

@@ -4,17 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from danalab.cli._shared.options import JsonFlags
+
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class Output(JsonFlags):
     out: Path = Path("theory")
     """Folder for the figure (png), its curves (npz) and its parameters (json)."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFlags(Output):
+class FeaturesFlags(Output):
     alpha: float = 1.0
     """Data exponent: eigenvalues fall like j^(-2 alpha)."""
     beta: float = 0.3
@@ -32,11 +32,11 @@ class ModelFlags(Output):
 
     def settings(self) -> dict[str, Any]:
         """The arguments of the study."""
-        return {name: value for name, value in vars(self).items() if name not in vars(ModelFlags())}
+        return {name: value for name, value in vars(self).items() if name not in vars(FeaturesFlags())}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertFlags(ModelFlags):
+class ExpertFlags(FeaturesFlags):
     v: int = 200
     d: int = 50
     experts: int = 32
@@ -48,7 +48,7 @@ class ExpertFlags(ModelFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PLRFFlags(ModelFlags):
+class PLRFFlags(FeaturesFlags):
     beta: float = 0.5
     v: int = 2000
     d: int = 500
@@ -130,7 +130,7 @@ class TauFlags(ExpertFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleFlags(ModelFlags):
+class ScheduleFlags(FeaturesFlags):
     v: int = 4000
     d: int = 1000
     batch: int = 1
@@ -178,7 +178,7 @@ class RareTokensFlags(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitFlags(ModelFlags):
+class LimitFlags(FeaturesFlags):
     beta: float = 0.5
     v: int = 2000
     d: int = 500

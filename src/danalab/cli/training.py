@@ -1,0 +1,96 @@
+"""Train a model, or continue a run by a stage: `danalab train`, `mid`, `sft`, `rl`; the same command resumes each."""
+
+import os
+from typing import Any
+
+from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
+from danalab.train.config.train_config import TrainConfig
+
+StageFlags = MidFlags | SftFlags | RlFlags
+
+
+def train(flags: TrainConfig) -> int:
+    """Train a model into a run folder; the same command resumes it."""
+    return _run(flags)
+
+
+def mid(flags: MidFlags) -> int:
+    """Continue a run's pre-training on conversations, into a run folder of its own; the same command resumes it."""
+    return _run(flags)
+
+
+def sft(flags: SftFlags) -> int:
+    """Fine-tune a run on conversations, into a run folder of its own; the same command resumes it."""
+    return _run(flags)
+
+
+def rl(flags: RlFlags) -> int:
+    """Train a run by rewards of its answers to tasks, into a run folder of its own; the same command resumes it."""
+    return _run(flags)
+
+
+VERBS = {"train": (TrainConfig, train), "mid": (MidFlags, mid), "sft": (SftFlags, sft), "rl": (RlFlags, rl)}
+
+
+def resolved_config(flags: TrainConfig | StageFlags) -> dict[str, Any]:
+    """The resolved configuration, for --print-config; nothing is written."""
+    from danalab.data import vocabulary_of
+    from danalab.data.formats import scan_cache
+    from danalab.train.config.resolve import resolve
+    from danalab.train.parallel.layout import data_parallel_ranks
+
+    with scan_cache.read_only():
+        config = _configuration(flags)
+        if config is flags:
+            vocabulary: Any = vocabulary_of(config.data, config.tokenizer)
+        else:
+            from danalab.train.stage import stage_kind
+
+            vocabulary = stage_kind(config).open_data(config)
+        return resolve(config, vocabulary, world_size=data_parallel_ranks(config, os.environ)).config.as_dict()
+
+
+def _configuration(flags: TrainConfig | StageFlags) -> TrainConfig:
+    match flags:
+        case RlFlags():
+            from danalab.post.rl import configure as configure_rl
+
+            return configure_rl(flags)
+        case MidFlags() | SftFlags():
+            from danalab.post.sft import configure
+
+            return configure(flags, MidConfig if isinstance(flags, MidFlags) else SftConfig)
+    return flags
+
+
+def _run(flags: TrainConfig | StageFlags) -> int:
+    """Train; returns the exit code."""
+    import json
+    import sys
+
+    from danalab.train.system.signals import StopRequest
+
+    with StopRequest() as stop:  # before the imports below, which take seconds
+        from danalab.train.callbacks.console import log_to_stderr
+        from danalab.train.job import run_training
+
+        log_to_stderr()
+        outcome = run_training(_configuration(flags), stop)
+    if outcome.is_main and flags.json:
+        print(json.dumps({**outcome.summary, "run": str(outcome.folder)}))
+    elif outcome.is_main:
+        print(f"{_summary(outcome.summary)}\nresults in {outcome.folder}", file=sys.stderr)
+    return outcome.exit_code
+
+
+def _summary(summary: dict[str, Any]) -> str:
+    words = [f"{summary.get('status')} at step {summary.get('step')} of {summary.get('iterations')}"]
+    for key, unit in (("train/loss", ""), ("val/loss", ""), ("val/bpb", " bits/byte")):
+        if summary.get(key) is not None:
+            words.append(f"{key.replace('/', ' ')} {summary[key]:.4f}{unit}")
+    if summary.get("val/share", 1) < 1:
+        words[-1] += f" (over {summary['val/share']:.1%} of the validation split; --final-eval-batches 0: all)"
+    words += [f"{key} {summary[key]:.3f}" for key in summary if key.startswith("task/") and not key.endswith("_error")]
+    if summary.get("tokens_per_second"):
+        words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
+    return ", ".join(words)
