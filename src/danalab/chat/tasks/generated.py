@@ -53,7 +53,8 @@ class GeneratedTask(Task):
         generator = random.Random(f"{self.name}|{self.seed}|{self.split}|{position}")
         for _ in range(_DRAWS):
             problem = self.draw(generator)
-            questions = "|".join(turn.question for turn in (problem, *problem.later))
+            before = [each["content"] for each in problem.history if each["role"] == "user"]
+            questions = "|".join([*before, problem.question, *(turn.question for turn in problem.later)])
             if _is_test(f"{self.name}|{questions}") == (self.split == TEST):
                 return problem
         raise UserError(f"task {self.name}: its settings leave no problem for the split {self.split}; widen them")
