@@ -8,14 +8,16 @@ import subprocess
 import pytest
 
 from danalab.cli._shared.completion import script
-from danalab.cli.app import VERBS, main
+from danalab.cli.app import VERBS, flag_types, main
 
 
 def completed(*words: str) -> set[str]:
     """What bash offers for the last of the words."""
     line = " ".join(f"'{word}'" for word in words)
     command = f"COMP_WORDS=(danalab {line}); COMP_CWORD={len(words)}; _danalab; echo ${{COMPREPLY[*]}}"
-    done = subprocess.run(["bash", "-c", f"{script('bash')}\n{command}"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", f"{script('bash', flag_types())}\n{command}"], capture_output=True, text=True, check=True
+    )
     return set(done.stdout.split())
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from danalab.cli.app import MODULES, VERBS, main, module_of
+from danalab.cli.app import flag_types, main
 from danalab.train.config.fields import flag
 
 TRIES = [20, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
@@ -29,19 +29,7 @@ NASTY = [
 ]  # fmt: skip
 
 
-def flag_types() -> dict[str, type]:
-    found = {}
-    for verb in VERBS:
-        module = module_of(verb)
-        below = getattr(module, "SUBVERBS", None)
-        if below is None:
-            found[verb] = module.VERBS[verb][0] if verb in MODULES else module.Flags
-        else:
-            found.update({f"{verb} {name}": flags for name, (flags, _) in below.items()})
-    return found
-
-
-FLAG_TYPES = flag_types()
+FLAG_TYPES = {verb: flags for verb, flags in flag_types().items() if flags and verb != "ladder"}
 
 
 @contextlib.contextmanager

@@ -2,12 +2,13 @@
 
 import json
 import math
+import re
 from functools import partial
 
 import pytest
 import torch
 
-from danalab.chat.answers import ModelEngine
+from danalab.chat.answers import ModelEngine, SampledAnswer
 from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Arithmetic, LoadedTask, Problem
@@ -71,6 +72,45 @@ def test_scores_are_means_over_problems_with_pass_at_k():
     assert result.passes[1].mean == pytest.approx(result.score.mean)
     assert result.passes[4].mean == pytest.approx(sum(1.0 in group for group in rewards) / 8)
     assert result.length == 1.0
+
+
+class Script(SampledAnswer):
+    """An answer of given text."""
+
+    def __init__(self, text: str):
+        super().__init__(tokens=[*text.encode(), CHAT.assistant_end], finished=True, calls=int(text.startswith("=")))
+
+
+def test_turns_are_scored_one_by_one_after_what_the_model_said(monkeypatch):
+    """The first conversation is answered rightly, the second one has no answer to its first question."""
+    model = build_model(ModelConfig("enoki", 16, 1, 2, 8, 32, vocab_size=320, seq_len=256), seed=0)
+    sums = ({"type": "python", "text": "1+1"}, {"type": "python_output", "text": "2"}, {"type": "text", "text": "2"})
+
+    class Talks(LoadedTask):
+        name, summary = "talks", "two conversations"
+
+    def talk(first: str) -> Problem:
+        return Problem(
+            first, "2", "number", sums, later=(Problem("then", "3", "number"), Problem("end", "4", "number"))
+        )
+
+    prompts = []
+
+    def answering(engine, chat, requests):
+        prompts.extend(chat.tokenizer.decode(request.prompt) for request in requests)
+        said = {"good": "=2", "bad": "", "then": "3", "end": "5"}
+        return [Script(said[re.findall(r"(good|bad|then|end)<", prompt)[-1]]) for prompt in prompts[-len(requests) :]]
+
+    monkeypatch.setattr("danalab.chat.answers.answer_all", answering)
+    with ModelEngine(model, CHAT)() as engine:
+        results = evaluate_task(engine, CHAT, Talks([talk("good"), talk("bad")]), AnswerSettings())
+    first, second, _ = results
+    assert [result.score.mean for result in results] == [0.5, 1.0, 0.0]
+    assert [result.task.rpartition(", ")[2] for result in results] == ["turn 1", "turn 2", "turn 3"]
+    assert (first.called, second.called) == ((1.0, 0.0), ())
+    assert "good" in prompts[2]
+    assert "bad" not in prompts[3]
+    assert second.examples[0].question == "good ... then"
 
 
 def test_problems_without_space_for_an_answer_are_counted():

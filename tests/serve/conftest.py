@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from danalab.serve import ServerSettings
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train
-from servers import RunningServer, running_server, tiny_model
+from servers import RunningServer, ScriptedEngine, running_server, tiny_model
 from text_data import prepare_lines
 
 
@@ -16,6 +17,21 @@ from text_data import prepare_lines
 def server():
     with running_server(tiny_model()) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def scripted():
+    """A server whose model calculates what it is asked, and repeats other questions."""
+    model = tiny_model(2048)
+
+    def script(question: str) -> str:
+        if question.endswith("?"):
+            return f"It is <|python_start|>{question[:-1]}<|python_end|>, I say."
+        return question
+
+    engine = ScriptedEngine(model, script)
+    with running_server(model, ServerSettings(), engine) as server:
+        yield server, engine
 
 
 @pytest.fixture

@@ -7,25 +7,7 @@ import openai
 import pydantic
 import pytest
 
-from danalab.serve import ServerSettings
-from servers import ScriptedEngine, running_server, tiny_model
-
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
-
-
-@pytest.fixture(scope="module")
-def scripted():
-    """A server whose model calculates what it is asked, and repeats other questions."""
-    model = tiny_model(2048)
-
-    def script(question: str) -> str:
-        if question.endswith("?"):
-            return f"It is <|python_start|>{question[:-1]}<|python_end|>, I say."
-        return question
-
-    engine = ScriptedEngine(model, script)
-    with running_server(model, ServerSettings(), engine) as server:
-        yield server, engine
 
 
 @pytest.fixture

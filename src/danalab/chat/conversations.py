@@ -230,11 +230,7 @@ def iter_conversations(file: str | Path) -> Iterator[tuple[int, Conversation]]:
 
 
 def read_conversations(file: str | Path) -> list[Conversation]:
-    """All conversations of a file.
-
-    Raises:
-        UserError: as of `iter_conversations`, or the file has none.
-    """
+    """All conversations of a file. Raises UserError: as of `iter_conversations`, or the file has none."""
     found = [conversation for _, conversation in iter_conversations(file)]
     if not found:
         raise UserError(f"{file}: no conversation in it")

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,11 @@ class TemplateFormat:
         is_open = messages[-1]["role"] == "assistant"
         text = self._renderer.render(messages=messages, **self._variables, add_generation_prompt=not is_open)
         return _until(text, messages[-1]["content"]) if is_open else text
+
+    def render(self, history: Sequence[Mapping[str, Any]], *, opens_answer: bool) -> str:
+        """`render_text` of a history of lm-eval's harness."""
+        messages = [{"role": each["role"], "content": str(each["content"])} for each in history]
+        return self.render_text(Conversation.of({"messages": messages}))
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text of `render_text`, or of a part of one."""
@@ -273,11 +278,7 @@ def chat_template() -> str:
 
 
 def own_template(tokenizer: Tokenizer) -> ChatTemplate:
-    """Our format as the chat template of a tokenizer.
-
-    Raises:
-        UserError: the tokenizer lacks special tokens.
-    """
+    """Our format as the chat template of a tokenizer. Raises UserError: the tokenizer lacks special tokens."""
     return ChatTemplate(chat_template(), {}, ChatFormat(tokenizer).stop_tokens[::-1])
 
 

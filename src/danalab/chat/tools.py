@@ -15,6 +15,7 @@ so that every call ends in microseconds, on any thread.
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
@@ -34,6 +35,10 @@ ERROR = "error"
 _TOKEN = re.compile(r"\s*(?:(\d[\d,]*(?:\.\d+)?|\.\d+)|(\*\*|//|[-+*/%()]))", re.ASCII)
 _QUOTED = r"""("[^"\\\n]*"|'[^'\\\n]*')"""
 _COUNT = re.compile(rf"\s*{_QUOTED}\s*\.\s*count\(\s*{_QUOTED}\s*\)\s*")
+_OPERATIONS = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod,
+}  # fmt: skip
 _DIGITS = Context(prec=12, rounding=ROUND_HALF_EVEN)
 
 
@@ -97,14 +102,14 @@ def calculate(expression: str) -> str | None:
 
 
 def _tokens(expression: str) -> list[str]:
-    found, position, text = [], 0, expression.rstrip()
+    tokens, position, text = [], 0, expression.rstrip()
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
             raise ValueError(expression)
-        found.append(match[1].replace(",", "") if match[1] else match[2])
+        tokens.append(match[1].replace(",", "") if match[1] else match[2])
         position = match.end()
-    return found
+    return tokens
 
 
 class _Parser:
@@ -115,10 +120,10 @@ class _Parser:
         self._at = self._depth = 0
 
     def value(self) -> Fraction:
-        found = self._sum()
+        value = self._sum()
         if self._tokens[self._at]:
             raise ValueError("more than one expression")
-        return found
+        return value
 
     def _take(self, *wanted: str) -> str | None:
         token = self._tokens[self._at]
@@ -128,36 +133,25 @@ class _Parser:
         return token
 
     def _sum(self) -> Fraction:
-        found = self._product()
+        value = self._product()
         while sign := self._take("+", "-"):
-            other = self._product()
-            found = _bounded(found + other if sign == "+" else found - other)
-        return found
+            value = _bounded(_OPERATIONS[sign](value, self._product()))
+        return value
 
     def _product(self) -> Fraction:
-        found = self._signed()
+        value = self._signed()
         while sign := self._take("*", "/", "//", "%"):
-            other = self._signed()
-            match sign:
-                case "*":
-                    found = found * other
-                case "/":
-                    found = found / other
-                case "//":
-                    found = Fraction(found // other)
-                case _:
-                    found = found % other
-            _bounded(found)
-        return found
+            value = _bounded(Fraction(_OPERATIONS[sign](value, self._signed())))
+        return value
 
     def _signed(self) -> Fraction:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ValueError("nested too deeply")
         sign = self._take("+", "-")
-        found = self._power() if sign is None else self._signed()
+        value = self._power() if sign is None else self._signed()
         self._depth -= 1
-        return -found if sign == "-" else found
+        return -value if sign == "-" else value
 
     def _power(self) -> Fraction:
         base = self._atom()
@@ -173,10 +167,10 @@ class _Parser:
 
     def _atom(self) -> Fraction:
         if self._take("("):
-            found = self._sum()
+            value = self._sum()
             if not self._take(")"):
                 raise ValueError("a bracket is open")
-            return found
+            return value
         token = self._tokens[self._at]
         if not token or token[0] not in "0123456789.":
             raise ValueError("a number is missing")

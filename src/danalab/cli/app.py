@@ -170,7 +170,7 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] == "--install-completion":
         from danalab.cli._shared.completion import install
 
-        print(install(*arguments[1:2]))
+        print(install(flag_types(), *arguments[1:2]))
         return 0
     verb, *rest = _renamed(arguments)
     if verb not in VERBS:
@@ -205,6 +205,16 @@ def _dispatch(arguments: list[str]) -> int:
 def module_of(verb: str) -> ModuleType:
     """The module of a verb."""
     return importlib.import_module(f"danalab.cli.{MODULES.get(verb, verb)}")
+
+
+def flag_types() -> dict[str, type | None]:
+    """Verb, or verb and subverb -> the data class of its flags; None for a verb that has subverbs only."""
+    types: dict[str, type | None] = {}
+    for verb in VERBS:
+        module = module_of(verb)
+        types[verb] = module.VERBS[verb][0] if verb in MODULES else getattr(module, "Flags", None)
+        types |= {f"{verb} {name}": flags for name, (flags, _) in getattr(module, "SUBVERBS", {}).items()}
+    return types
 
 
 def _renamed(arguments: list[str]) -> list[str]:

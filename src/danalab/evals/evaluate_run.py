@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from danalab.chat.answers import ModelEngine
-from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.conversations import ChatFormat
 from danalab.chat.formats import PlainFormat, TemplateFormat, format_of, own_template
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TEST, make_task
@@ -109,31 +109,16 @@ def evaluate_core(
     return CoreEvaluation(opened.step, results, mean_score([result.centred for result in results]))
 
 
-class HarnessFormat:
-    """Conversations for lm-eval's harness, which renders to text first and encodes it later: by a chat template."""
+def harness_format(run: str | Path, tokenizer: Tokenizer) -> TemplateFormat:
+    """The format of a run's conversations for lm-eval's harness, which renders to text first and encodes it later.
 
-    def __init__(self, template: TemplateFormat):
-        self._template = template
-        self.stop_tokens: Sequence[int] = template.stop_tokens
-
-    def render(self, history: Sequence[dict[str, Any]], *, opens_answer: bool) -> str:
-        """Text of a conversation: an answer at its end is continued, after a question the assistant speaks."""
-        messages = [{"role": each["role"], "content": str(each["content"])} for each in history]
-        return self._template.render_text(Conversation.of({"messages": messages}))
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a rendered text, or of a part of one."""
-        return self._template.encode(text)
-
-
-def harness_format(run: str | Path, tokenizer: Tokenizer) -> HarnessFormat:
-    """The format of a run's conversations: its own template where it has one, else our marks.
+    It is the run's own template where it has one, else our marks as a template.
 
     Raises:
         UserError: a malformed template, or no template and no special tokens of ours.
     """
     own = format_of(Path(run), tokenizer)
-    return HarnessFormat(own if isinstance(own, TemplateFormat) else TemplateFormat(tokenizer, own_template(tokenizer)))
+    return own if isinstance(own, TemplateFormat) else TemplateFormat(tokenizer, own_template(tokenizer))
 
 
 class _Opened(NamedTuple):

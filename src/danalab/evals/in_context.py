@@ -91,8 +91,7 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
     folder = Path(folder)
     files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if len(files) != 1:
-        found = f"{len(files)} of them" if files else "none"
-        raise UserError(f"{folder}: one YAML file that lists the tasks is expected: {found}")
+        raise UserError(f"{folder}: one YAML file that lists the tasks is expected: {len(files) or 'none'} in it")
     suite = validated(_Suite, read_yaml(files[0]), files[0])
     baselines = _read_baselines(folder / META)
     tasks = []
@@ -102,15 +101,9 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
         )
         if file is None:
             raise UserError(f"{files[0]}: {entry.label}: no file {folder / 'eval_data' / entry.dataset_uri}")
+        shots, baseline = entry.num_fewshot[0], baselines.get(entry.label, 0.0)
         tasks.append(
-            InContextTask(
-                entry.label,
-                entry.icl_task_type,
-                file,
-                entry.num_fewshot[0],
-                entry.continuation_delimiter,
-                baselines.get(entry.label, 0.0),
-            )
+            InContextTask(entry.label, entry.icl_task_type, file, shots, entry.continuation_delimiter, baseline)
         )
     return tasks
 
@@ -157,9 +150,9 @@ def evaluate_in_context(
     for place, number in enumerate(numbers):
         others = [i for i in range(len(items)) if i != number]
         examples = [items[i][1] for i in random.Random(seed + number).sample(others, task.shots)]
-        found = _rows(task, items[number][1], examples, tokenizer)
-        rows += [_cut(row, model.config.seq_len) for row in found]
-        owners += [place] * len(found)
+        options = _rows(task, items[number][1], examples, tokenizer)
+        rows += [_cut(row, model.config.seq_len) for row in options]
+        owners += [place] * len(options)
     losses, right = _scores(model, rows, tokenizer.eos_id, autocast)
     answers: list[list[float]] = [[] for _ in numbers]
     exact = [False] * len(numbers)
@@ -240,9 +233,9 @@ def _scores(
         inputs, targets = inputs.to(device), targets.to(device)
         correct = torch.zeros_like(targets, dtype=torch.bool)
         with autocast():
-            found = model.token_losses(inputs, targets, ignore_index=IGNORED, correct=correct)
+            token_losses = model.token_losses(inputs, targets, ignore_index=IGNORED, correct=correct)
         scored = targets != IGNORED
-        means = (found.double().sum(1) / scored.sum(1)).tolist()
+        means = (token_losses.double().sum(1) / scored.sum(1)).tolist()
         whole = (correct | ~scored).all(1).tolist()
         for number, mean, exact in zip(chosen, means, whole, strict=True):
             losses[number], right[number] = mean, exact

@@ -24,11 +24,7 @@ from danalab.train.parallel.world import World
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """How tasks are answered.
-
-    Raises:
-        UserError: a value out of range.
-    """
+    """How tasks are answered. Raises UserError: a value out of range."""
 
     limit: int | None = None
     """Problems of a task, the first ones; None: all."""

@@ -137,11 +137,7 @@ class Engine:
     # ---- requests ----
 
     def submit(self, request: Request) -> int:
-        """Queue a request; returns its number.
-
-        Raises:
-            UserError: as of `check`.
-        """
+        """Queue a request; returns its number. Raises UserError: as of `check`."""
         limit, parameters = self.check(request), request.parameters
         sequence = RequestState(self._next, request, limit, self.end_tokens(parameters), self.model.config.seq_len)
         if parameters.stop:
@@ -403,11 +399,7 @@ def make_backend(
     weight_dtype: str | None,
     batch_invariant: bool,
 ) -> Backend:
-    """The back end `name` for a model.
-
-    Raises:
-        UserError: it is unknown, or cannot do what is asked for.
-    """
+    """The back end `name` for a model. Raises UserError: it is unknown, or cannot do what is asked for."""
     if name not in BACKENDS:
         raise UserError(f"unknown back end '{name}'{nearest(name, BACKENDS)}; known: {', '.join(BACKENDS)}")
     if weight_dtype is not None and weight_dtype not in WEIGHT_DTYPES:

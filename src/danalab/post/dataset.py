@@ -133,11 +133,7 @@ class ConversationDataset(ChatDataset):
         return self._packed_rows(seq_len)
 
     def packed(self, seq_len: int, key: bytes, name: str) -> Sequences:
-        """Not possible: rows hold whole conversations already.
-
-        Raises:
-            UserError: always.
-        """
+        """Not possible: rows hold whole conversations already. Raises UserError: always."""
         raise UserError(f"{name}: conversations are packed already; leave --packing out")
 
 

@@ -72,32 +72,34 @@ class Preset:
     """Arguments of `danalab.data.prepare`."""
 
 
-_SUMS, _WHO = "arithmetic:max=99,operations=+-*,calculator=true", "identity"
+_SUMS, _WHO, _TALK = "arithmetic:max=99,operations=+-*,calculator=true", "identity", "dialogue:turns=4"
 
 PRESETS: dict[str, Preset] = {
     "cpu-tiny": Preset(
         source="stdlib",
         tokenizer="bpe-1024",
         base={
-            "arch": "qwen3", "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 128, "batch_size": 16,
+            "arch": "qwen3", "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 512, "batch_size": 4,
             "iterations": 400, "eval_interval": 100, "eval_batches": 4, "log_interval": 20, "ckpt_interval": 100,
         },
         mid={
-            "data": (f"{_SUMS},size=4000", f"{_WHO}:size=1000"), "replay_share": 0.2, "global_batch": 8,
+            "data": (f"{_SUMS},size=1500", f"{_WHO}:size=600", f"{_TALK},size=3500"), "replay_share": 0.2,
+            "global_batch": 4,
             "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
         },
         sft={
-            "data": (f"{_SUMS},size=1500", f"{_WHO}:size=2000"), "global_batch": 8,
+            "data": (f"{_SUMS},size=800", f"{_WHO}:size=1500", f"{_TALK},size=2000"), "global_batch": 4,
             "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
         },
         rl={
-            "task": (_SUMS,), "problems": 16, "samples": 8, "max_answer": 24, "iterations": 200,
+            "task": (_SUMS, "dialogue:ask=3,weight=0.25"), "problems": 16, "samples": 8, "max_answer": 32,
+            "iterations": 160,
             "eval_interval": 0, "eval_problems": 64, "log_interval": 10, "ckpt_interval": 50, "lr_fraction": 0.25,
             "rollout_batch": 128,
         },
-        tasks=(_SUMS, _WHO),
+        tasks=(_SUMS, _WHO, "dialogue"),
         problems=400,
-        max_answer=24,
+        max_answer=32,
         minutes={"data": 0.8, "base": 2.8, "mid": 0.7, "sft": 0.4, "rl": 1.1, "scores": 0.1},
     ),
     "gpu-small": Preset(
@@ -108,13 +110,14 @@ PRESETS: dict[str, Preset] = {
             "arch": "qwen3", "heads": 6, "seq_len": 1024, "global_batch": 128, "batch_size": 32,
             "iterations": 3000, "eval_interval": 500, "log_interval": 20, "ckpt_interval": 500,
         },
-        mid={"data": ("gsm8k", "arc", "mmlu", "spelling:size=20000", "counting:size=20000", f"{_WHO}:size=1000"),
+        mid={"data": ("gsm8k", "arc", "mmlu", "smoltalk:size=40000", "spelling:size=20000", "counting:size=20000",
+                      f"{_TALK},size=20000", f"{_WHO}:size=1000"),
              "replay_share": 0.3, "log_interval": 20},
-        sft={"data": ("gsm8k", "arc", "spelling:size=5000", "counting:size=5000", "arithmetic:size=20000",
-                      f"{_WHO}:size=1000"), "log_interval": 10},
+        sft={"data": ("gsm8k", "arc", "smoltalk:size=10000", "spelling:size=5000", "counting:size=5000",
+                      "arithmetic:size=20000", f"{_TALK},size=10000", f"{_WHO}:size=1000"), "log_interval": 10},
         rl={"task": ("gsm8k", "arithmetic:weight=0.5"), "problems": 32, "samples": 16, "iterations": 200,
             "eval_interval": 50},
-        tasks=("gsm8k", "arc", "arithmetic", "spelling", "counting", _WHO),
+        tasks=("gsm8k", "arc", "arithmetic", "spelling", "counting", _WHO, "dialogue"),
         problems=400,
         max_answer=256,
         minutes={"data": 15, "base": 30, "mid": 6, "sft": 4, "rl": 15, "scores": 4},
@@ -127,12 +130,13 @@ PRESETS: dict[str, Preset] = {
             "arch": "qwen3", "heads": 12, "seq_len": 2048, "global_batch": 256, "batch_size": 16,
             "iterations": 4500, "eval_interval": 500, "log_interval": 20, "ckpt_interval": 500,
         },
-        mid={"data": ("gsm8k", "arc", "mmlu", "spelling:size=50000", "counting:size=50000", f"{_WHO}:size=1000"),
+        mid={"data": ("gsm8k", "arc", "mmlu", "smoltalk:size=400000", "spelling:size=50000", "counting:size=50000",
+                      f"{_TALK},size=40000", f"{_WHO}:size=1000"),
              "replay_share": 0.3, "log_interval": 20},
-        sft={"data": ("gsm8k", "arc", "mmlu", "spelling:size=10000", "counting:size=10000", "arithmetic:size=40000",
-                      f"{_WHO}:size=1000"), "log_interval": 10},
+        sft={"data": ("gsm8k", "arc", "mmlu", "smoltalk:size=100000", "spelling:size=10000", "counting:size=10000",
+                      "arithmetic:size=40000", f"{_TALK},size=20000", f"{_WHO}:size=1000"), "log_interval": 10},
         rl={"task": ("gsm8k",), "problems": 64, "samples": 16, "iterations": 400, "eval_interval": 50},
-        tasks=("gsm8k", "arc", "mmlu", "humaneval", "arithmetic", "spelling", "counting", _WHO),
+        tasks=("gsm8k", "arc", "mmlu", "humaneval", "arithmetic", "spelling", "counting", _WHO, "dialogue"),
         problems=400,
         max_answer=256,
         minutes={"data": 90, "base": 300, "mid": 15, "sft": 12, "rl": 60, "scores": 15},

@@ -171,11 +171,7 @@ class Speedrun:
         return self.out / stage
 
     def scores(self, stage: str) -> StageScores:
-        """The scores of a stage.
-
-        Raises:
-            UserError: it has not been scored.
-        """
+        """The scores of a stage. Raises UserError: it has not been scored."""
         file = self._scores_file(stage)
         found = validated(StageScores, read_json(file), file)
         if stage != STAGES[0] and [task["task"] for task in found.tasks] != [

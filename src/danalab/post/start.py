@@ -118,11 +118,7 @@ class Start:
     """SHA-256 of its manifest, which has those of all its files."""
 
     def locate(self, folder: RunFolder) -> Path:
-        """The checkpoint.
-
-        Raises:
-            UserError: it is gone, or another one has its name.
-        """
+        """The checkpoint. Raises UserError: it is gone, or another one has its name."""
         path = RunFolder(folder.path / self.run).store.folder / self.checkpoint
         if not path.is_dir() or _digest(path) != self.digest:
             raise UserError(

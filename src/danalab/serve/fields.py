@@ -111,11 +111,7 @@ class Choices(Sampling):
     presence_penalty: Annotated[float, Ge(-2), Le(2)] | None = None
 
     def sampling(self, max_tokens: int | None, logprobs: int | None = None, **more: Any) -> SamplingParameters:
-        """As of `Sampling`.
-
-        Raises:
-            RequestError: a key of `logit_bias` that is no number.
-        """
+        """As of `Sampling`. Raises RequestError: a key of `logit_bias` that is no number."""
         given = {name: getattr(self, name) for name in _PENALTIES if getattr(self, name) is not None}
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or ()
         bias = {_token_id(key): value for key, value in (self.logit_bias or {}).items()}

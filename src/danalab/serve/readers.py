@@ -123,11 +123,7 @@ class Reader(Protocol):
     """Makes deltas of the tokens of one request."""
 
     def read(self, event: TokenEvent) -> Delta:
-        """The delta of one token.
-
-        Raises:
-            RequestError: the engine could not draw one.
-        """
+        """The delta of one token. Raises RequestError: the engine could not draw one."""
         ...
 
 

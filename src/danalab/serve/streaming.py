@@ -69,11 +69,7 @@ def _event(content: dict[str, Any], name: str | None) -> bytes:
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`.
-
-    Raises:
-        ClientDisconnect: the client has gone.
-    """
+    """The result of `work`. Raises ClientDisconnect: the client has gone."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)

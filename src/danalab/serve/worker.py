@@ -117,11 +117,7 @@ class EngineWorker:
     # ---- in the event loop ----
 
     def submit(self, pairs: Sequence[tuple[Request, Reader]]) -> Generations:
-        """Queue all requests, or none of them.
-
-        Raises:
-            RequestError: 429, the queue is full.
-        """
+        """Queue all requests, or none of them. Raises RequestError: 429, the queue is full."""
         if self.open + len(pairs) > self.max_requests:
             self.metrics.refused.inc()
             raise RequestError(

@@ -213,11 +213,7 @@ def _probe() -> None:
 
 
 def isolate(folder: str) -> None:
-    """Keep only the rights that the module names; they cannot be regained.
-
-    Raises:
-        CannotIsolate: says why.
-    """
+    """Keep only the rights that the module names; they cannot be regained. Raises CannotIsolate: says why."""
     machine = _MACHINES.get(platform.machine())
     if not sys.platform.startswith("linux") or machine is None or sys.byteorder != "little":
         raise CannotIsolate(f"programs are isolated on Linux on x86_64 and aarch64, not on {platform.platform()}")

@@ -71,11 +71,7 @@ class Scorer:
         self._threads = 1 if isinstance(self._function, UserReward) else max(1, available_cores() // ranks)
 
     def __call__(self, problem: Problem, answer: str) -> float:
-        """The score.
-
-        Raises:
-            UserError: the reward is unknown, raised, hung, or gave no finite number.
-        """
+        """The score. Raises UserError: the reward is unknown, raised, hung, or gave no finite number."""
         name = self._name or problem.reward
         function = self._function or REWARDS.get(name)
         try:
@@ -134,11 +130,7 @@ def choice(problem: Problem, answer: str) -> float:
 
 
 def code(problem: Problem, answer: str, *, trusted: bool = False) -> float:
-    """1 where the tests pass.
-
-    Raises:
-        UserError: this system cannot isolate programs, and they are not trusted.
-    """
+    """1 where the tests pass. Raises UserError: this system cannot isolate programs, and they are not trusted."""
     data = problem.data
     result = run_tests(
         program_of(problem, answer), data["entry_point"], data["tests"], prompt=data["prompt"] + "\n    pass\n",

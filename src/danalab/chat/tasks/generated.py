@@ -20,11 +20,7 @@ _DRAWS = 1000
 
 @dataclass(kw_only=True, eq=False)
 class GeneratedTask(Task):
-    """A task without files.
-
-    Raises:
-        UserError: a setting out of range.
-    """
+    """A task without files. Raises UserError: a setting out of range."""
 
     seed: int = 0
     size: int = 1_000_000
@@ -45,11 +41,7 @@ class GeneratedTask(Task):
         return self.size
 
     def problem(self, position: int) -> Problem:
-        """See `Task.problem`.
-
-        Raises:
-            UserError: the settings leave no problem for this split.
-        """
+        """See `Task.problem`. Raises UserError: the settings leave no problem for this split."""
         generator = random.Random(f"{self.name}|{self.seed}|{self.split}|{position}")
         for _ in range(_DRAWS):
             problem = self.draw(generator)

@@ -4,7 +4,7 @@ Libraries for this (argcomplete, shtab) read one argparse parser; ours are made 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 from danalab.cli._shared import optimizer_flags
@@ -32,7 +32,7 @@ _PLACES = {
 }  # fmt: skip
 
 
-def install(shell: str = "") -> str:
+def install(flag_types: Mapping[str, type | None], shell: str = "") -> str:
     """Write the script for a shell, by default $SHELL, where it is looked for; returns what to tell the user."""
     shell = shell or Path(os.environ.get("SHELL", "")).name
     if shell not in _PLACES:
@@ -40,13 +40,13 @@ def install(shell: str = "") -> str:
     place, then = _PLACES[shell]
     file = Path.home() / place
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(script(shell), encoding="utf-8")
+    file.write_text(script(shell, flag_types), encoding="utf-8")
     return f"{file}: written; {then}"
 
 
-def script(shell: str) -> str:
+def script(shell: str, flag_types: Mapping[str, type | None]) -> str:
     """The script for bash, zsh or fish."""
-    words = dict(_words())
+    words = _words(flag_types)
     verbs = words.pop("")
     if shell == "fish":
         lines = ["complete -c danalab -f -n __fish_use_subcommand -a " + f"'{' '.join(verbs)}'"]
@@ -64,19 +64,14 @@ def script(shell: str) -> str:
     return text
 
 
-def _words() -> Iterator[tuple[str, list[str]]]:
-    """("", verbs), (verb, its flags or subverbs), (verb subverb, its flags)."""
-    from danalab.cli.app import MODULES, VERBS, module_of
-
-    yield "", list(VERBS)
-    for verb in VERBS:
-        module = module_of(verb)
-        subverbs = getattr(module, "SUBVERBS", {})
-        flags_type = module.VERBS[verb][0] if verb in MODULES else getattr(module, "Flags", None)
-        own = _flags(flags_type) if flags_type else []
-        yield verb, [*subverbs, *own]
-        for name, (flags, _) in subverbs.items():
-            yield f"{verb} {name}", _flags(flags)
+def _words(flag_types: Mapping[str, type | None]) -> dict[str, list[str]]:
+    """ "" -> verbs, verb -> its subverbs and flags, verb subverb -> its flags."""
+    words = {path: [] if flags is None else _flags(flags) for path, flags in flag_types.items()}
+    for path in flag_types:
+        verb, _, name = path.partition(" ")
+        if name:
+            words[verb] = [name, *words[verb]]
+    return {"": [path for path in flag_types if " " not in path], **words}
 
 
 def _flags(flags_type: type) -> list[str]:
