@@ -1,4 +1,4 @@
-"""The tables of docs/speed.md, from the stored results of this folder: AVX-512 and AVX2 side by side.
+"""The tables of docs/speed.md, from the stored results of this folder: instruction sets side by side.
 
 python bench/speed_page.py    writes docs/speed.md
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "speed.md"
-SETS = {"AVX-512": "_cpu.json", "AVX2": "_cpu_v3.json"}
+SETS = {"AVX-512": "_cpu.json", "AVX2": "_cpu_v3.json", "SSE 4": "_cpu_v2.json"}
 """Instruction set -> end of the names of its results."""
 STEPS = {
     "ADana, one pass": "adana:fused",
@@ -130,6 +130,9 @@ def _decoding_table(found: dict[str, Any]) -> str:
 
 
 def _markdown(lines: list[list[str]]) -> str:
+    """A table, without the columns that nothing was measured for."""
+    kept = [place for place in range(len(lines[0])) if any(line[place] != "-" for line in lines[1:])]
+    lines = [[line[place] for place in kept] for line in lines]
     return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]])
 
 

@@ -17,7 +17,7 @@ def test_the_page_is_what_the_stored_results_say():
     assert re.findall("<!-- speed: (.*?) -->", page) == ["machines", "steps", "small steps", "decoding", "trainer"]
 
 
-def test_both_instruction_sets_stand_side_by_side_and_what_is_missing_is_a_dash(tmp_path):
+def test_both_instruction_sets_stand_side_by_side_and_a_column_without_values_is_left_out(tmp_path):
     for verb in ("optim", "generate"):
         found = json.loads((STORED / f"{verb}_cpu.json").read_text())
         (tmp_path / f"{verb}_cpu.json").write_text(json.dumps(found))
@@ -27,5 +27,5 @@ def test_both_instruction_sets_stand_side_by_side_and_what_is_missing_is_a_dash(
     (tmp_path / "optim_cpu_v3.json").write_text(json.dumps(found))
     made = tables(tmp_path)
     assert re.search(r"^\| ADana, one pass \| 0\.\d\d \| 7\.00 \|", made["steps"], re.MULTILINE)
-    assert re.search(r"^\| float32 \| [\d.]+ \| - \|", made["decoding"], re.MULTILINE)
+    assert made["decoding"].startswith("| decoder | batch 1, AVX-512 | batch 8, AVX-512 | batch 32, AVX-512 |\n")
     assert "AVX2: 2 cores, CPU of another kind" in made["machines"]
