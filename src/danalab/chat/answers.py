@@ -16,9 +16,8 @@ from danalab.chat.conversations import ChatFormat, Conversation, Message
 from danalab.chat.formats import TemplateFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Problem
-from danalab.chat.tools import ToolCaller
-from danalab.errors import UserError
-from danalab.inference import Engine, Request, SamplingParameters
+from danalab.chat.tools import ToolCaller, put_result
+from danalab.inference import Engine, Request, SamplingParameters, TokenEvent
 
 
 @dataclass
@@ -119,38 +118,25 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
     Raises:
         UserError: a request that the engine refuses, or logits that are not finite.
     """
-    answers, places = [SampledAnswer() for _ in requests], dict[int, int]()
+    answers = [SampledAnswer() for _ in requests]
     callers = [ToolCaller(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
-    try:
-        for place, request in enumerate(requests):
-            parameters = replace(request.parameters, stop_tokens=chat.stop_tokens)
-            places[engine.submit(replace(request, parameters=parameters))] = place
-        while engine.busy:
-            for event in engine.step():
-                place = places[event.request_id]
-                answer = answers[place]
-                if event.finish_reason == "error":
-                    raise UserError("the model's logits are not finite: it has diverged, or its weights are damaged")
-                if event.token >= 0:
-                    answer._add([event.token], event.logprob, drawn=True)
-                if event.finish_reason is not None:
-                    answer.finished = event.finish_reason == "stop"
-                elif callers is not None and (done := callers[place].feed(event.token)) is not None:
-                    answer.calls += 1
-                    _force(engine, event.request_id, done.forced, answer)
-    finally:
-        for number in places:
-            engine.cancel(number)
+
+    def take(place: int, event: TokenEvent) -> None:
+        answer = answers[place]
+        if event.token >= 0:
+            answer._add([event.token], event.logprob, drawn=True)
+        if event.finish_reason is not None:
+            answer.finished = event.finish_reason == "stop"
+        elif callers is not None and (done := callers[place].feed(event.token)) is not None:
+            answer.calls += 1
+            if put_result(engine, event.request_id, done):
+                answer._add(done.forced, 0.0, drawn=False)
+            else:  # the answer is cut off here
+                engine.cancel(event.request_id)
+
+    ended = (replace(each.parameters, stop_tokens=chat.stop_tokens) for each in requests)
+    engine.generate([replace(each, parameters=own) for each, own in zip(requests, ended, strict=True)], take)
     return answers
-
-
-def _force(engine: Engine, number: int, tokens: Sequence[int], answer: SampledAnswer) -> None:
-    try:
-        engine.force(number, tokens)
-    except UserError:  # no space in the context: the answer is cut off here
-        engine.cancel(number)
-    else:
-        answer._add(tokens, 0.0, drawn=False)
 
 
 class ModelEngine:

@@ -21,8 +21,11 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from danalab.errors import UserError
+
 if TYPE_CHECKING:
     from danalab.chat.conversations import ChatFormat
+    from danalab.inference import Engine
 
 MAX_LENGTH = 256
 """Characters of an expression."""
@@ -80,6 +83,15 @@ class ToolCaller:
         elif self.state == "call":
             self._inside.append(token)
         return None
+
+
+def put_result(engine: Engine, number: int, calculation: Calculation) -> bool:
+    """Put a result into the answer that a request writes; False: the context has no space for it."""
+    try:
+        engine.force(number, calculation.forced)
+    except UserError:
+        return False
+    return True
 
 
 def call_tool(expression: str) -> str:

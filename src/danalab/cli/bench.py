@@ -1,8 +1,8 @@
 """Speed as ratios to named peers, each measured in one run: optimizer steps, the trainer, parallel modes, experts."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,12 +54,12 @@ class BenchFlags(ResultFlags):
     threads: Count = 2
     """CPU threads, each pinned to a core."""
 
-    def start(self) -> Callable[[str], None]:
-        """Pin the threads, before torch is imported; returns `say`."""
+    def start(self, module: str) -> Any:
+        """Pin the threads, before torch is imported; returns a module of `danalab.benchmarks`."""
         from danalab.benchmarks.timing import pin_threads
 
         pin_threads(self.threads)
-        return self.say
+        return import_module(f"danalab.benchmarks.{module}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +82,9 @@ class OptimFlags(DeviceFlags):
 
 def optim(flags: OptimFlags) -> None:
     """Time of an optimizer step against torch's fused AdamW, and its bandwidth against a plain copy."""
-    say = flags.start()
-    from danalab.benchmarks.optim import DEFAULT_SIZES, measure
-
-    flags.finish(measure(flags.device, flags.sizes or DEFAULT_SIZES[flags.device], flags.rounds, flags.opts, say))
+    bench = flags.start("optim")
+    sizes = flags.sizes or bench.DEFAULT_SIZES[flags.device]
+    flags.finish(bench.measure(flags.device, sizes, flags.rounds, flags.opts, flags.say))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +127,8 @@ def checkpoint(flags: CheckpointFlags) -> None:
         raise UserError("--sizes: at least one is needed")
     if flags.folder is not None and not flags.folder.is_dir():
         raise UserError(f"--folder {flags.folder}: no such folder")
-    say = flags.start()
-    from danalab.benchmarks.checkpoint import measure
-
-    flags.finish(measure(flags.sizes, flags.rounds, flags.folder, say, flags.device))
+    bench = flags.start("checkpoint")
+    flags.finish(bench.measure(flags.sizes, flags.rounds, flags.folder, flags.say, flags.device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,29 +168,22 @@ def resonance(flags: ResonanceFlags) -> None:
     names = ("d_model", "n_layers", "lengths", "longest_attention", "rounds", "seq_len", "steps")
     if not flags.seeds:
         raise UserError("--seeds: at least one is needed")
-    say = flags.start()
-    from danalab.benchmarks.resonance import QUICK, Settings, measure, resonance_figure
+    bench = flags.start("resonance")
     from danalab.report.figures.drawing import save_figure
 
     on_cpu = flags.device == "cpu"
     chosen: dict[str, Any] = {"d_model": 64 if on_cpu else 1024, "n_layers": 1 if on_cpu else 4}
-    chosen |= {
-        "rounds": 2 if on_cpu else 5,
-        "lengths": tuple(2**k for k in range(10, 16)),
-        "seq_len": 512,
-        "steps": 200,
-    }
-    chosen |= QUICK if flags.quick else {}
+    chosen |= {"rounds": 2 if on_cpu else 5, "lengths": tuple(2**k for k in range(10, 16))}
+    chosen |= {"seq_len": 512, "steps": 200}
+    chosen |= bench.QUICK if flags.quick else {}
     chosen |= {name: value for name in names if (value := getattr(flags, name))}
     chosen.setdefault("longest_attention", max(chosen["lengths"]))
-    settings = Settings(
-        device=flags.device, data=flags.data, batch_size=flags.batch_size, lr=flags.lr, seeds=flags.seeds, **chosen
-    )
-    found = measure(settings, say)
+    given = {name: getattr(flags, name) for name in ("device", "data", "batch_size", "lr", "seeds")}
+    found = bench.measure(bench.Settings(**given, **chosen), flags.say)
     if flags.output is not None:
         file = flags.file(found)
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_figure(resonance_figure(found), file.with_suffix(""))
+        save_figure(bench.resonance_figure(found), file.with_suffix(""))
     flags.finish(found)
 
 
@@ -205,10 +195,8 @@ class MoeFlags(BenchFlags):
 
 def moe(flags: MoeFlags) -> None:
     """Forward and backward of experts against Python loops over them, on the CPU."""
-    say = flags.start()
-    from danalab.benchmarks.moe import CASES, measure
-
-    flags.finish(measure(CASES, flags.rounds, say))
+    bench = flags.start("moe")
+    flags.finish(bench.measure(bench.CASES, flags.rounds, flags.say))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,18 +223,17 @@ class ParallelFlags(DeviceFlags):
 
 def parallel(flags: ParallelFlags) -> None:
     """Step time, tokens per second and peak memory of each parallel mode and of activation checkpointing."""
-    say = flags.start()
-    from danalab.benchmarks.parallel import MODES, measure
-
+    bench = flags.start("parallel")
     for mode in flags.modes:
-        if mode not in MODES:
-            raise UserError(f"--modes: unknown mode '{mode}'{nearest(mode, MODES)}; known: {'; '.join(MODES)}")
-    modes = flags.modes or tuple(MODES)
+        if mode not in bench.MODES:
+            known = "; ".join(bench.MODES)
+            raise UserError(f"--modes: unknown mode '{mode}'{nearest(mode, bench.MODES)}; known: {known}")
+    modes = flags.modes or tuple(bench.MODES)
     if flags.heads % flags.nproc and any("tp" in mode for mode in modes):
         raise UserError(f"--heads {flags.heads}: tensor parallelism needs a multiple of --nproc {flags.nproc}")
     names = ("arch", "heads", "global_batch", "seq_len", "vocab_size", "steps", "rounds", "device")
     settings = {name: getattr(flags, name) for name in names}
-    flags.finish(measure(modes, ranks=flags.nproc, say=say, **settings))
+    flags.finish(bench.measure(modes, ranks=flags.nproc, say=flags.say, **settings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,10 +250,8 @@ class GenerateFlags(BenchFlags):
 
 def generate(flags: GenerateFlags) -> None:
     """Decoding speed on the CPU against transformers.generate: batches, and a trace of arriving requests."""
-    say = flags.start()
-    from danalab.benchmarks.generate import measure
-
-    flags.finish(measure(flags.batches, flags.tokens, max(0, flags.requests), flags.rounds, say))
+    bench = flags.start("generate")
+    flags.finish(bench.measure(flags.batches, flags.tokens, max(0, flags.requests), flags.rounds, flags.say))
 
 
 GPU_SECONDS = {"optim": 100.0, "train": 120.0, "resonance": 40.0, "decode": 45.0, "checkpoint": 45.0}

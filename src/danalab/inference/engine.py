@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -244,22 +244,25 @@ class Engine:
             events += [self._take(sequence, row, drawn) for row, sequence in enumerate(sequences)]
         return events
 
-    def generate(self, requests: Iterable[Request]) -> list[Completion]:
+    def generate(
+        self, requests: Iterable[Request], on_event: Callable[[int, TokenEvent], None] = lambda place, event: None
+    ) -> list[Completion]:
         """Complete all requests, in their order; the engine must be idle.
 
+        Args: on_event: called with each event and the place of its request.
         Raises:
             UserError: a bad request; or the model's logits are not finite.
         """
         if self.busy:
             raise UserError("generate needs an idle engine: other requests are running")
-        numbers = []
+        places: dict[int, int] = {}
         try:
-            for request in requests:
-                numbers.append(self.submit(request))
-            completions = {number: Completion() for number in numbers}
+            for place, request in enumerate(requests):
+                places[self.submit(request)] = place
+            completions = [Completion() for _ in places]
             while self.busy:
                 for event in self.step():
-                    completion = completions[event.request_id]
+                    completion = completions[places[event.request_id]]
                     completion.finish_reason = event.finish_reason
                     if event.token >= 0:
                         completion.tokens.append(event.token)
@@ -267,10 +270,11 @@ class Engine:
                         completion.top_logprobs.append(event.top_logprobs)
                     elif event.finish_reason == "error":
                         raise UserError(FAILED)
+                    on_event(places[event.request_id], event)
         finally:
-            for number in numbers:
+            for number in places:
                 self.cancel(number)
-        return [completions[number] for number in numbers]
+        return completions
 
     def reload(self) -> None:
         """Use the model's present weights, after training has changed them; cached prefixes are forgotten.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -101,10 +102,8 @@ def _stage(
         reference=_reference(spec, folder, chat, device) if policy.kl else None,
     )
     objective = OBJECTIVES.get(policy.policy_loss)
-    clip = Clip(
-        objective.clip.low if policy.clip_low is None else policy.clip_low,
-        objective.clip.high if policy.clip_high is None else policy.clip_high,
-    )
+    bounds = {"low": policy.clip_low, "high": policy.clip_high}
+    clip = replace(objective.clip, **{name: value for name, value in bounds.items() if value is not None})
     loss = PolicyLoss(
         objective,
         clip=clip,

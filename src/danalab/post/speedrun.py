@@ -8,7 +8,7 @@ out/scores/            answers to the test problems after each stage
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -213,20 +213,14 @@ class Speedrun:
         if stage == "base":
             return TrainConfig(**self._base_size(), **everywhere, data=str(self.data), opt=config.opt)
         everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
+        if stage == "rl":
+            everywhere |= {"opt": config.rl_opt or config.opt, "trust_model_code": config.trust_model_code}
+            return configure_rl(RlFlags(**self.preset.rl, **everywhere))
+        preset = self.preset.mid if stage == "mid" else self.preset.sft
+        everywhere |= {**preset, "data": (*preset["data"], *config.chats)}
         if stage == "mid":
-            given = self._with_chats(self.preset.mid)
-            return configure(MidFlags(**given, **everywhere, opt=config.opt, replay=str(self.data)), MidConfig)
-        if stage == "sft":
-            given = self._with_chats(self.preset.sft)
-            return configure(SftFlags(**given, **everywhere, opt=config.sft_opt or config.opt), SftConfig)
-        return configure_rl(
-            RlFlags(
-                **self.preset.rl,
-                **everywhere,
-                opt=config.rl_opt or config.opt,
-                trust_model_code=config.trust_model_code,
-            )
-        )
+            return configure(MidFlags(**everywhere, opt=config.opt, replay=str(self.data)), MidConfig)
+        return configure(SftFlags(**everywhere, opt=config.sft_opt or config.opt), SftConfig)
 
     def _base_size(self) -> dict[str, Any]:
         """The base run's settings, in the sizes that were asked for."""
@@ -238,9 +232,6 @@ class Speedrun:
             base = {**base, "d_model": config.d_model, "n_heads": heads, "n_layers": heads}
             base.pop("heads", None)
         return base if config.iterations is None else {**base, "iterations": config.iterations}
-
-    def _with_chats(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {**given, "data": (*given["data"], *self.config.chats)}
 
     def _score(self, stage: str) -> None:
         file = self._scores_file(stage)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from danalab.chat.conversations import ChatFormat, Message, Part
-from danalab.chat.tools import Calculation, ToolCaller
-from danalab.errors import UserError
+from danalab.chat.tools import Calculation, ToolCaller, put_result
 from danalab.inference import Request, TextStream, TokenConstraint, TokenEvent
 from danalab.serve.chat_model import ChatModel
 from danalab.serve.fields import RequestError
@@ -111,12 +110,9 @@ def answer_parts(text: str, calculations: list[tuple[int, Calculation]]) -> list
 
 def force_result(engine: Engine, number: int, delta: Delta) -> Delta:
     """Put the result of a calculation into the answer; without space in the context the answer ends there."""
-    if delta.calculation is not None:
-        try:
-            engine.force(number, delta.calculation.forced)
-        except UserError:
-            return replace(delta, finish_reason="length")
-    return delta
+    if delta.calculation is None or put_result(engine, number, delta.calculation):
+        return delta
+    return replace(delta, finish_reason="length")
 
 
 class Reader(Protocol):
