@@ -149,7 +149,7 @@ def _show_plan(flags: Flags, folder: Path, plan: "LadderPlan") -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportFlags(JsonFlags):
+class ImportWandbFlags(JsonFlags):
     files: Positional[tuple[Path, ...]] = ()
     """Exported .csv and .json files, or folders of them: histories, and a JSON of the runs."""
     out: Path
@@ -164,7 +164,7 @@ class ImportFlags(JsonFlags):
     """Settings of all runs: arch=enoki seq-len=2048 vocab-size=50304."""
 
 
-def import_wandb(flags: ImportFlags) -> None:
+def import_wandb(flags: ImportWandbFlags) -> None:
     """Write runs of Weights & Biases as rows of a ladder with their validation curves, for danalab report."""
 
     from danalab.cli._shared.run_tables import print_rows
@@ -200,4 +200,4 @@ def _assignments(words: tuple[str, ...], what: str) -> dict[str, str]:
     return found
 
 
-SUBVERBS = {"import-wandb": (ImportFlags, import_wandb)}
+SUBVERBS = {"import-wandb": (ImportWandbFlags, import_wandb)}

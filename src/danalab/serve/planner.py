@@ -22,7 +22,7 @@ from danalab.serve.fields import (
     only,
 )
 from danalab.serve.messages import ConversationBuilder, call_schema, check_tools, without_oldest_turn
-from danalab.serve.readers import ChatReader, Reader, TextReader
+from danalab.serve.readers import AnswerReader, ChatReader, TextReader
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class ConversationRequest(Sampling):
 class EngineWork:
     """The work of one HTTP request."""
 
-    pairs: list[tuple[Request, Reader]]
+    pairs: list[tuple[Request, AnswerReader]]
     prompt_tokens: int
 
 
@@ -109,7 +109,7 @@ class Planner:
         )
         schema = call_schema(forced) if forced else question.schema
         chosen = question.tools if question.tool_choice == "auto" else ()
-        pairs: list[tuple[Request, Reader]] = []
+        pairs: list[tuple[Request, AnswerReader]] = []
         for i in range(question.n):
             constraint = None if schema is None else self._constraint(schema, "tools" if forced else "response_format")
             call = self._constraint(call_schema(chosen), "tools") if chosen and schema is None else None
@@ -124,7 +124,7 @@ class Planner:
         self._check_count(n * len(prompts), "n" if len(prompts) == 1 else "prompt")
         self._check_bias(sampling)
         sampling = replace(sampling, stop_tokens=(self.chat_model.tokenizer.eos_id,))
-        pairs: list[tuple[Request, Reader]] = []
+        pairs: list[tuple[Request, AnswerReader]] = []
         total = 0
         for prompt in prompts:
             ids = self.chat_model.ids(prompt, "prompt") or [self.chat_model.tokenizer.eos_id]

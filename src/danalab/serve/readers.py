@@ -115,7 +115,7 @@ def force_result(engine: Engine, number: int, delta: Delta) -> Delta:
     return replace(delta, finish_reason="length")
 
 
-class Reader(Protocol):
+class AnswerReader(Protocol):
     """Makes deltas of the tokens of one request."""
 
     def read(self, event: TokenEvent) -> Delta:

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, Statistics, TokenEvent
 from danalab.serve.fields import RequestError
-from danalab.serve.readers import Answer, Delta, Reader, force_result
+from danalab.serve.readers import Answer, AnswerReader, Delta, force_result
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ Indexed = tuple[int, "Delta | Exception"]
 class Generation:
     """One request in the engine; its answer's deltas go to a queue of the event loop."""
 
-    def __init__(self, request: Request, reader: Reader, index: int, deltas: asyncio.Queue[Indexed]):
+    def __init__(self, request: Request, reader: AnswerReader, index: int, deltas: asyncio.Queue[Indexed]):
         self.request, self.reader, self.index, self.deltas = request, reader, index, deltas
         self.number: int | None = None
         """Of the request in the engine, while it runs."""
@@ -48,7 +48,7 @@ class Generation:
 class Generations:
     """The answers to one HTTP request: an asynchronous iterator of (index of the answer, delta)."""
 
-    def __init__(self, worker: "EngineWorker", pairs: Sequence[tuple[Request, Reader]]):
+    def __init__(self, worker: "EngineWorker", pairs: Sequence[tuple[Request, AnswerReader]]):
         self._worker = worker
         self._deltas: asyncio.Queue[Indexed] = asyncio.Queue()
         self.all = [Generation(request, reader, i, self._deltas) for i, (request, reader) in enumerate(pairs)]
@@ -116,7 +116,7 @@ class EngineWorker:
 
     # ---- in the event loop ----
 
-    def submit(self, pairs: Sequence[tuple[Request, Reader]]) -> Generations:
+    def submit(self, pairs: Sequence[tuple[Request, AnswerReader]]) -> Generations:
         """Queue all requests, or none of them. Raises RequestError: 429, the queue is full."""
         if self.open + len(pairs) > self.max_requests:
             self.metrics.refused.inc()

@@ -1,7 +1,7 @@
 """Tables of sweeps and ladders: plans and estimates before training, rows afterwards."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.sweep import SweepResult, write_scripts
 from danalab.report.formats import print_table
+
+Columns = dict[str, Callable[[Any], str]]
+"""Heading -> cell of a row."""
 
 
 def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[str], more: str = "") -> int:
@@ -25,13 +28,36 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
     rate, source = flags.rate(folder)
     estimates = estimate(cells, folder, rate, flags.price)
     scripts = [] if flags.executor != "slurm" else list(map(str, write_scripts(folder, cells, flags.cluster())))
-    if flags.print_json({**estimates_as_json(estimates, source), "scripts": scripts}):
+    flops = sum(each.flops for each in estimates)
+    hours, cost = (total([getattr(each, name) for each in estimates]) for name in ("device_hours", "cost"))
+    if flags.print_json({
+        "runs": [asdict(each) for each in estimates], "flops": flops, "device_hours": hours, "cost": cost,
+        "hours_from": source, "scripts": scripts,
+    }):  # fmt: skip
         return 0
-    print_estimates(estimates, source, names, price=flags.price is not None)
-    if more:
-        print(more)
-    for script in scripts:
-        print(f"written, not submitted: {script}")
+    groups: dict[str, list[Estimate]] = {}
+    for name, each in zip(names, estimates, strict=True):
+        groups.setdefault(name, []).append(each)
+    columns: Columns = {
+        "parameters": lambda runs: f"{runs[0].params:,}",
+        "steps": lambda runs: f"{runs[0].steps:,}",
+        "peak lr": lambda runs: _range([run.lr for run in runs]),
+        "tokens each": lambda runs: f"{runs[0].tokens:,}",
+        "FLOPs": lambda runs: f"{sum(run.flops for run in runs):.3g}",
+        "device-hours": lambda runs: _hours(total([run.device_hours for run in runs])),
+    }
+    if len(groups) < len(estimates):
+        columns = {"runs": lambda runs: str(len(runs)), **columns}
+    if flags.price is not None:
+        columns["cost [$]"] = lambda runs: _money(total([run.cost for run in runs]))
+    print_table(
+        ["run", *columns], [[name, *(cell(runs) for cell in columns.values())] for name, runs in groups.items()]
+    )
+    totals = [f"{len(estimates)} runs", f"{flops:.3g} FLOPs", hours and f"{_hours(hours)} device-hours"]
+    totals.append(None if cost is None else f"cost {_money(cost)}")
+    print(f"{', '.join(totals)} ({source}); nothing was trained (--dry-run)")
+    for line in [*filter(None, [more]), *(f"written, not submitted: {script}" for script in scripts)]:
+        print(line)
     return 0
 
 
@@ -60,77 +86,26 @@ def show_open_ends(failures: Sequence[Failure], queued: Sequence[str]) -> None:
         )
 
 
-def print_estimates(estimates: Sequence[Estimate], source: str, names: Sequence[str], *, price: bool) -> None:
-    """A line for each group of runs with the same name: steps and tokens of one, FLOPs, hours and costs of all."""
-    groups: dict[str, list[Estimate]] = {}
-    for name, each in zip(names, estimates, strict=True):
-        groups.setdefault(name, []).append(each)
-    lines = [
-        [
-            name,
-            *([] if len(groups) == len(estimates) else [str(len(runs))]),
-            f"{runs[0].params:,}",
-            f"{runs[0].steps:,}",
-            _range([run.lr for run in runs]),
-            f"{runs[0].tokens:,}",
-            f"{sum(run.flops for run in runs):.3g}",
-            _hours(total([run.device_hours for run in runs])),
-            *([_money(total([run.cost for run in runs]))] if price else []),
-        ]
-        for name, runs in groups.items()
-    ]
-    count = [] if len(groups) == len(estimates) else ["runs"]
-    headings = ["run", *count, "parameters", "steps", "peak lr", "tokens each", "FLOPs", "device-hours"]
-    print_table([*headings, *(["cost [$]"] if price else [])], lines)
-    print(f"{summary(estimates)} ({source}); nothing was trained (--dry-run)")
-
-
-def summary(estimates: Sequence[Estimate]) -> str:
-    """Totals of all runs, as text."""
-    words = f"{len(estimates)} runs, {sum(each.flops for each in estimates):.3g} FLOPs"
-    hours, cost = total([each.device_hours for each in estimates]), total([each.cost for each in estimates])
-    words += "" if hours is None else f", {_hours(hours)} device-hours"
-    return words + ("" if cost is None else f", cost {_money(cost)}")
-
-
-def estimates_as_json(estimates: Sequence[Estimate], source: str) -> dict[str, Any]:
-    """The estimates as JSON."""
-    return {
-        "runs": [asdict(each) for each in estimates],
-        "flops": sum(each.flops for each in estimates),
-        "device_hours": total([each.device_hours for each in estimates]),
-        "cost": total([each.cost for each in estimates]),
-        "hours_from": source,
-    }
-
-
 def print_rows(rows: Sequence[dict[str, Any]], price: float | None = None) -> None:
     """Print one line per run."""
-    priced = [] if price is None else ["cost [$]"]
-    print_table(
-        ["run", "status", "parameters", "tokens", "val loss", "device-hours", *priced],
-        [
-            [
-                row["name"],
-                row["status"],
-                f"{row['params']:,}",
-                f"{row['tokens'] or 0:,}",
-                "-" if row["final_loss"] is None else f"{row['final_loss']:.4f}",
-                _hours(row["device_hours"]),
-                *([] if price is None else [_money(_cost(row, price))]),
-            ]
-            for row in rows
-        ],
-    )
+    columns: Columns = {
+        "run": lambda row: row["name"],
+        "status": lambda row: row["status"],
+        "parameters": lambda row: f"{row['params']:,}",
+        "tokens": lambda row: f"{row['tokens'] or 0:,}",
+        "val loss": lambda row: "-" if row["final_loss"] is None else f"{row['final_loss']:.4f}",
+        "device-hours": lambda row: _hours(row["device_hours"]),
+    }
+    if price is not None:
+        columns["cost [$]"] = lambda row: _money(row["cost"])
+    print_table(list(columns), [[cell(row) for cell in columns.values()] for row in with_costs(rows, price)])
 
 
 def with_costs(rows: Sequence[dict[str, Any]], price: float | None) -> list[dict[str, Any]]:
     """Rows with their costs, where a price is given."""
-    return [row if price is None else {**row, "cost": _cost(row, price)} for row in rows]
-
-
-def _cost(row: dict[str, Any], price: float) -> float | None:
-    return None if row["device_hours"] is None else row["device_hours"] * price
+    if price is None:
+        return list(rows)
+    return [{**row, "cost": None if row["device_hours"] is None else row["device_hours"] * price} for row in rows]
 
 
 def _hours(hours: float | None) -> str:
