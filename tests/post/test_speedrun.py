@@ -14,7 +14,7 @@ from danalab.chat.tasks import make_task
 from danalab.errors import UserError
 from danalab.post.presets import PRESETS, Preset, SpeedrunConfig
 from danalab.post.settings import MidFlags, RlFlags, SftFlags
-from danalab.post.speedrun import STAGES, InterruptedRunError, Speedrun
+from danalab.post.speedrun import CALLS, STAGES, InterruptedRunError, Speedrun
 from danalab.report.speedrun import as_json, scores_table, write_report
 from danalab.train import job
 from danalab.train.config.train_config import TrainConfig
@@ -31,7 +31,7 @@ TINY = Preset(
     sft={"data": ("arithmetic:max=9,size=60",), "iterations": 4, **_QUICK},
     rl={"task": ("arithmetic:max=9",), "problems": 2, "samples": 2, "max_answer": 4, "iterations": 3,
         "eval_problems": 2, **_QUICK},
-    tasks=("arithmetic:max=9", "identity"), problems=3, max_answer=4,
+    tasks=("arithmetic:max=9,calculator=true", "identity"), problems=3, max_answer=4,
     minutes=dict.fromkeys(("data", "base", "mid", "sft", "rl", "scores"), 0.01),
 )  # fmt: skip
 
@@ -60,12 +60,12 @@ def test_every_stage_leaves_a_run_folder_and_scores(finished):
         summary = RunFolder(finished.folder(stage)).read_summary()
         assert summary is not None
         assert summary["status"] == "finished"
-        assert [task["task"] for task in finished.scores(stage).tasks] == ["arithmetic", "identity"]
+        assert [task["task"] for task in finished.scores(stage).tasks] == ["arithmetic", "identity", CALLS]
     headings, lines = scores_table(finished)
     assert headings == ["task", "base", "mid", "sft", "rl"]
-    assert [line[0] for line in lines] == ["arithmetic", "identity"]
+    assert [line[0] for line in lines] == ["arithmetic", "identity", CALLS]
     found = json.loads(json.dumps(as_json(finished)))
-    assert found["rl"]["scores"]["identity"]["count"] == 3
+    assert found["rl"]["scores"]["identity"]["count"] == found["rl"]["scores"][CALLS]["count"] == 3
 
 
 def test_the_report_has_scores_stages_samples_and_the_way_to_talk(finished):
@@ -192,8 +192,11 @@ def test_the_settings_of_each_preset_are_valid(name, tmp_path):
     assert SftFlags(run=tmp_path, **preset.sft).data
     assert RlFlags(run=tmp_path, **preset.rl).task
     for word in {*preset.tasks, *preset.mid["data"], *preset.sft["data"], *preset.rl["task"]}:
-        if word.partition(":")[0] in ("arithmetic", "identity", "spelling", "counting"):
+        if word.partition(":")[0] in ("arithmetic", "identity", "dialogue", "spelling", "counting"):
             assert make_task(word)[0][0].question
+    for stage in (preset.mid, preset.sft):
+        assert any(word.startswith("dialogue") for word in stage["data"])
+        assert name == "cpu-tiny" or any(word.startswith("smoltalk") for word in stage["data"])
     assert preset.minutes.keys() == {"data", "scores", *STAGES}
 
 
