@@ -41,7 +41,7 @@ class Cluster:
     """Wait until no run is queued or running."""
     poll_seconds: float = 60.0
     """Interval of queries to the queue while waiting [s]."""
-    command: Sequence[str] = slurm.Job.command
+    command: Sequence[str] = slurm.SlurmJob.command
     """Command that starts `danalab` there; default this installation."""
 
 
@@ -104,7 +104,7 @@ def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Pa
     for first in range(0, len(jobs), LARGEST_ARRAY):
         part = jobs[first : first + LARGEST_ARRAY]
         name = _next_name(folder)
-        array = slurm.Job(
+        array = slurm.SlurmJob(
             name, [_flags(job, cluster.resources.ranks) for job in part], cluster.resources, place, cluster.setup,
             cluster.at_once, cluster.command,
         )  # fmt: skip
