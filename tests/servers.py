@@ -35,7 +35,7 @@ def tiny_model(seq_len: int = 512, *, base: bool = False) -> ChatModel:
 
 
 class ScriptedEngine:
-    """Stands in for the engine: writes what `script` gives for the text of a question, a byte or a mark a step."""
+    """Stands in for the engine: writes what `script` gives for a question, or its rest, a byte or a mark a step."""
 
     def __init__(self, model: ChatModel, script: Callable[[str], str], seconds: float = 0.0, max_requests: int = 300):
         """Args: seconds: time of a step."""
@@ -52,10 +52,11 @@ class ScriptedEngine:
     def submit(self, request: Request) -> int:
         prompt = self.model.tokenizer.decode(request.prompt)
         question = prompt.rpartition("<|user_start|>")[2].partition("<|user_end|>")[0]
+        begun = prompt.rpartition("<|assistant_start|>")[2]
         self.prompts.append(prompt)
         tokenizer = self.model.tokenizer
         text: list[int] = []
-        for piece in re.split(r"(<\|\w+\|>)", self.script(question)):
+        for piece in re.split(r"(<\|\w+\|>)", self.script(question).removeprefix(begun)):
             text += [tokenizer.specials[piece]] if piece in tokenizer.specials else tokenizer.encode(piece)
         self._next += 1
         self.running[self._next] = [*text[: request.parameters.max_tokens], self.model.tokenizer.eos_id]
@@ -66,7 +67,8 @@ class ScriptedEngine:
         events = []
         for number, tokens in list(self.running.items()):
             token = tokens.pop(0)
-            events.append(TokenEvent(number, token, math.log(0.5), [], None if tokens else "stop"))
+            likely = [(token, math.log(0.5)), (ord("?"), math.log(0.25))]
+            events.append(TokenEvent(number, token, math.log(0.5), likely, None if tokens else "stop"))
             if not tokens:
                 del self.running[number]
         return events
@@ -98,16 +100,18 @@ def running_server(
     model: ChatModel,
     settings: ServerSettings | None = None,
     engine: ScriptedEngine | None = None,
+    others: Sequence[tuple[ChatModel, ScriptedEngine]] = (),
     **limits: int,
 ) -> Iterator[RunningServer]:
-    """A server that stops at the end of the block, after its running requests."""
+    """A server that stops at the end of the block, after its running requests; `others`: further models."""
     settings = replace(settings or ServerSettings(), port=0, **{"max_batch_size": 8, "max_waiting": 300, **limits})
     if engine is not None:
         worker = EngineWorker(engine, max_requests=engine.max_requests)  # pyright: ignore[reportArgumentType]
     else:
         worker = make_worker(model, settings)
     listener = bind(settings)
-    app = create_app(model, worker, settings)
+    further = [(each, EngineWorker(engine, max_requests=engine.max_requests)) for each, engine in others]  # pyright: ignore[reportArgumentType]
+    app = create_app([(model, worker), *further], settings)
     process = uvicorn.Server(uvicorn_config(app, settings))
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

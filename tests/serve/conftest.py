@@ -9,6 +9,7 @@ import pytest
 from danalab.serve import ServerSettings
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train
+from pages import CHROMIUM, ready, script
 from servers import RunningServer, ScriptedEngine, running_server, tiny_model
 from text_data import prepare_lines
 
@@ -59,3 +60,54 @@ def chat_run(base_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**record, "stage": "sft"}))
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium; tests of the page are skipped without it."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
+    with sync_api.sync_playwright() as play:
+        made = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="session")
+def page_server():
+    """A server whose model writes what `pages.script` says."""
+    model = tiny_model(8192)
+    with running_server(model, engine=ScriptedEngine(model, script, seconds=0.001)) as server:
+        yield server
+
+
+@pytest.fixture
+def context(browser, request):
+    """A browser without anything stored; its pages may have no error and ask no other server."""
+    made = browser.new_context(**getattr(request, "param", {}))
+    made.set_default_timeout(30_000)
+    faults = []
+
+    def watch(page):
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda sent: faults.append(sent.url) if _is_foreign(sent.url) else None)
+
+    made.on("page", watch)
+    yield made
+    made.close()
+    assert faults == []
+
+
+@pytest.fixture
+def page(context, page_server):
+    """The page of `page_server`."""
+    made = context.new_page()
+    made.goto(page_server.url)
+    ready(made)
+    return made
+
+
+def _is_foreign(url: str) -> bool:
+    return not url.startswith(("http://127.0.0.1:", "blob:", "data:"))

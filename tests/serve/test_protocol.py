@@ -196,11 +196,11 @@ def test_metrics_count(client):
     client.post(CHAT, json=question())
     text = client.get("/metrics").text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert float(values["danalab_time_to_first_token_seconds_count"]) >= 1
-    assert float(values["danalab_time_per_output_token_seconds_count"]) >= 1
-    assert float(values['danalab_requests_total{finish_reason="length"}']) >= 1
+    assert float(values['danalab_time_to_first_token_seconds_count{model="tiny"}']) >= 1
+    assert float(values['danalab_time_per_output_token_seconds_count{model="tiny"}']) >= 1
+    assert float(values['danalab_requests_total{finish_reason="length",model="tiny"}']) >= 1
     for name in ("requests_running", "requests_waiting", "prefix_hit_tokens", "cache_use_ratio"):
-        assert f"danalab_{name}" in values
+        assert f'danalab_{name}{{model="tiny"}}' in values
 
 
 def test_health_says_what_is_served(client):

@@ -3,11 +3,15 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
+from danalab.cli._shared.options import Positional
 from danalab.errors import MissingExtra, UserError
 from danalab.serve.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from danalab.serve import ChatModel
 
 KEY_VARIABLE = "DANALAB_API_KEY"
 
@@ -16,14 +20,16 @@ KEY_VARIABLE = "DANALAB_API_KEY"
 class Flags(ServerSettings, ModelFlags):
     main: ClassVar = ("folder", "from_", "host", "port", "api_key", "name")
 
+    folder: Positional[tuple[Path, ...]] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Run folders, finished or not; that of a speedrun stands for those of its stages."""
     name: str | None = None
-    """Name of the model in the API; default that of the folder."""
+    """Name of the model in the API; default that of the folder. Only for one model."""
     api_key_file: Path | None = None
     """File with a key a line."""
 
 
 def run(flags: Flags) -> None:
-    """Serve a run's model: a chat page, and an API in OpenAI's schema under /v1."""
+    """Serve runs' models: a chat page that compares them, and an API in OpenAI's schema under /v1."""
     settings = replace(flags, api_key=_keys(flags))
     try:
         import fastapi  # noqa: F401
@@ -34,19 +40,60 @@ def run(flags: Flags) -> None:
     from danalab.serve import bind, serve
 
     listener = bind(settings)
-    model = flags.open(flags.name)
+    models = open_models(flags)
 
     def ready() -> None:
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        step = "" if model.step is None else f" at step {model.step}"
-        print(f"{model.name}{step}, context {model.context} tokens: page {address}, API {address}/v1", flush=True)
-        if not model.is_chat:
+        print(f"{'; '.join(map(_described, models))}: page {address}, API {address}/v1", flush=True)
+        if not any(model.is_chat for model in models):
             print(BASE_MODEL, flush=True)
         if not (settings.is_local or settings.api_key):
             print("anyone who reaches this machine can use the server: --api-key asks for a key", flush=True)
 
-    serve(model, listener, settings, ready)
+    serve(models, listener, settings, ready)
+
+
+def open_models(flags: Flags) -> "list[ChatModel]":
+    """The models of the flags, of different names.
+
+    Raises:
+        UserError: none, one twice, or one that cannot be read; a flag that is about one model, with several.
+    """
+    folders = [stage for folder in flags.folder for stage in _stages(folder)]
+    if len(folders) < 2:
+        return [ModelFlags(
+            folder=folders[0] if folders else None, run=flags.run, from_=flags.from_, step=flags.step,
+            tokenizer=flags.tokenizer,
+        ).open(flags.name)]  # fmt: skip
+    for name in ("run", "from_", "step", "name"):
+        if getattr(flags, name) is not None:
+            raise UserError(f"--{name.rstrip('_')}: is about one model, and {len(folders)} run folders are given")
+    resolved = [folder.resolve() for folder in folders]
+    if twice := [folder for i, folder in enumerate(folders) if resolved[i] in resolved[:i]]:
+        raise UserError(f"{twice[0]}: is given twice")
+    parts = 1
+    while len({folder.parts[-parts:] for folder in resolved}) < len(resolved):
+        parts += 1
+    names = ["/".join(folder.parts[-parts:]) for folder in resolved]
+    return [
+        ModelFlags(folder=folder, tokenizer=flags.tokenizer).open(name)
+        for folder, name in zip(folders, names, strict=True)
+    ]
+
+
+def _stages(folder: Path) -> list[Path]:
+    """The run folders of a speedrun, or the folder itself."""
+    from danalab.post.presets import STAGES
+
+    if not (folder / "speedrun.json").is_file():
+        return [folder]
+    return [folder / stage for stage in STAGES if (folder / stage / "config.json").is_file()] or [folder]
+
+
+def _described(model: "ChatModel") -> str:
+    step = "" if model.step is None else f" at step {model.step}"
+    return f"{model.name}{step}, context {model.context} tokens"
 
 
 def _keys(flags: Flags) -> tuple[str, ...]:

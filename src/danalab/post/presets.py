@@ -13,6 +13,8 @@ from annotated_types import Ge, Lt
 
 from danalab.train.config.fields import Count, NonNegative, Section, setting
 
+STAGES = ("base", "mid", "sft", "rl")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedrunConfig(Section):

@@ -20,7 +20,7 @@ from danalab.errors import UserError
 from danalab.evals.evaluate_run import evaluate_chat
 from danalab.evals.task_scores import AnswerSettings
 from danalab.files import read_json, validated, write_json
-from danalab.post.presets import PRESETS, Preset, SpeedrunConfig
+from danalab.post.presets import PRESETS, STAGES, Preset, SpeedrunConfig
 from danalab.post.rl import configure as configure_rl
 from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
 from danalab.post.sft import configure
@@ -32,7 +32,6 @@ from danalab.train.system.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
-STAGES = ("base", "mid", "sft", "rl")
 CALLS = "tool called where needed"
 """Row of the scores beside those of the tasks."""
 

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from danalab.serve.planner import Planner
 from danalab.serve.responses import ResponseRequest, ResponseWriter
 from danalab.serve.settings import LOCAL_HOSTS, ServerSettings
 from danalab.serve.streaming import ConversationLog, EventStream, JsonAnswer, while_connected
-from danalab.serve.worker import METRICS_TYPE, EngineWorker
+from danalab.serve.worker import METRICS_TYPE, EngineWorker, MetricsPage
 
 PAGE = Path(__file__).parent / "page"
 
@@ -51,31 +51,36 @@ REQUESTS: dict[str, type[Body]] = {
 
 
 def create_app(
-    chat_model: ChatModel,
-    worker: EngineWorker,
+    served: Sequence[tuple[ChatModel, EngineWorker]],
     settings: ServerSettings,
     ready: Callable[[], None] = lambda: None,
 ) -> FastAPI:
-    """The server of one model.
+    """The server of one or several models.
 
-    Args: ready: called when the server starts.
+    Args:
+        served: models of different names with their engines; the first answers requests that name none.
+        ready: called when the server starts.
     Raises:
         OSError: the conversation log cannot be written.
     """
+    workers = {chat_model.name: worker for chat_model, worker in served}
+    models = {chat_model.name: chat_model for chat_model, _ in served}
     record = None if settings.log_conversations is None else ConversationLog(settings.log_conversations)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        worker.start()
+        for worker in workers.values():
+            worker.start()
         ready()
         yield
-        await run_in_threadpool(worker.stop)
+        for worker in workers.values():
+            await run_in_threadpool(worker.stop)
         if record is not None:
             record.close()
 
     app = FastAPI(title="danalab", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     _handle_errors(app)
-    _add_routes(app, chat_model, worker, Planner(chat_model, settings.max_choices), record)
+    _add_routes(app, models, workers, settings, record)
     _add_page(app)
     app.add_middleware(Gate, settings=settings)
     if settings.cors_origin:
@@ -88,13 +93,20 @@ def create_app(
 
 
 def _add_routes(
-    app: FastAPI, chat_model: ChatModel, worker: EngineWorker, planner: Planner, record: ConversationLog | None
+    app: FastAPI,
+    models: Mapping[str, ChatModel],
+    workers: Mapping[str, EngineWorker],
+    settings: ServerSettings,
+    record: ConversationLog | None,
 ) -> None:
+    first = next(iter(models.values()))
+
     async def answer(request: Request, body: Any, writer_class: Any) -> Response:
         """From a request to its answer, streamed or whole."""
-        _check_name(body.model, chat_model)
+        chat_model = _named(body.model, models)
+        planner = Planner(chat_model, settings.max_choices)
         plan = await run_in_threadpool(body.plan, planner, request.state.prefix_scope)
-        generations = worker.submit(plan.pairs)
+        generations = workers[chat_model.name].submit(plan.pairs)
         writer = writer_class(body, chat_model.name, plan.prompt_tokens)
         ignored = ignored_fields(body)
         headers = {"warning": f'299 danalab "ignored: {", ".join(ignored)}"'} if ignored else {}
@@ -128,32 +140,35 @@ def _add_routes(
 
     @app.post("/tokenize")
     async def tokenize_route(body: TokenizeRequest) -> Response:
-        _check_name(body.model, chat_model)
-        return JsonAnswer(await run_in_threadpool(tokenize, chat_model, body))
+        return JsonAnswer(await run_in_threadpool(tokenize, _named(body.model, models), body))
 
     @app.post("/detokenize")
     async def detokenize_route(body: DetokenizeRequest) -> Response:
-        _check_name(body.model, chat_model)
-        return JsonAnswer(await run_in_threadpool(detokenize, chat_model, body))
+        return JsonAnswer(await run_in_threadpool(detokenize, _named(body.model, models), body))
 
     @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model_card(chat_model)]}
+    async def model_cards() -> dict[str, Any]:
+        return {"object": "list", "data": [_model_card(each) for each in models.values()]}
 
     @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
-        _check_name(name, chat_model)
-        return _model_card(chat_model)
+    async def model_card(name: str) -> dict[str, Any]:
+        return _model_card(_named(name, models))
+
+    @app.get("/v1/runs")
+    async def runs() -> Response:
+        """For the page: what is known of the models' runs."""
+        return JsonAnswer({"runs": [{**_model_card(each), **each.card} for each in models.values()]})
 
     @app.get("/health")
     async def health() -> Response:
-        status = "ok" if worker.is_alive else "the engine has stopped"
-        content = {"status": status, "model": chat_model.name, "step": chat_model.step}
-        return JsonAnswer(content, 200 if worker.is_alive else 503)
+        stopped = [name for name, worker in workers.items() if not worker.is_alive]
+        status = f"the engine of {', '.join(stopped)} has stopped" if stopped else "ok"
+        content = {"status": status, "model": first.name, "step": first.step}
+        return JsonAnswer(content, 503 if stopped else 200)
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(worker.metrics.text(worker.statistics), media_type=METRICS_TYPE)
+        return Response(MetricsPage(workers).text(), media_type=METRICS_TYPE)
 
 
 def _add_page(app: FastAPI) -> None:
@@ -179,10 +194,14 @@ def _model_card(chat_model: ChatModel) -> dict[str, Any]:
     }
 
 
-def _check_name(name: str | None, chat_model: ChatModel) -> None:
-    if name is not None and name != chat_model.name:
-        message = f"no model {name!r:.100}: this server has {chat_model.name!r}"
+def _named(name: str | None, models: Mapping[str, ChatModel]) -> ChatModel:
+    """The model of a request; the first where it names none."""
+    if name is None:
+        return next(iter(models.values()))
+    if name not in models:
+        message = f"no model {name!r:.100}: this server has {', '.join(map(repr, models))}"
         raise RequestError(404, message, param="model", code="model_not_found")
+    return models[name]
 
 
 def _handle_errors(app: FastAPI) -> None:

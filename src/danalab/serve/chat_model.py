@@ -4,7 +4,7 @@ Everything is read at once: later changes of the folder, or its removal, do not 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,8 @@ class ChatModel:
     """The checkpoint's step; None for a folder in Hugging Face format."""
     created: int = field(default_factory=lambda: int(time.time()))
     """Time of loading [s since 1970]."""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    """What the page shows of the run: see `run_card`."""
 
     @property
     def context(self) -> int:
@@ -87,12 +89,15 @@ def open_chat_model(
     Raises:
         UserError: both or neither are given, or the folder cannot be read.
     """
+    from danalab.serve.run_card import run_card
+
     generator = open_text_generator(run, huggingface, step, tokenizer)
     folder = run or huggingface
     assert folder is not None
     chosen = format_of(folder, generator.tokenizer)
     name = name or folder.resolve().name
-    return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step)
+    card = run_card(folder, generator.model, generator.step)
+    return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step, card=card)
 
 
 def open_text_generator(

@@ -7,7 +7,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ WARNING_SECONDS = 60
 
 
 def serve(
-    chat_model: ChatModel,
+    chat_models: Sequence[ChatModel],
     listener: socket.socket,
     settings: ServerSettings,
     ready: Callable[[], None] = lambda: None,
@@ -44,10 +44,11 @@ def serve(
     """Serve until SIGINT or SIGTERM; then finish running requests, for at most `settings.drain_seconds`.
 
     Args:
+        chat_models: of different names; each has an engine of its own.
         listener: see `bind`.
         ready: called when requests are accepted.
     """
-    app = create_app(chat_model, make_worker(chat_model, settings), settings, ready)
+    app = create_app([(each, make_worker(each, settings)) for each in chat_models], settings, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again after a regular end
     uvicorn.Server(uvicorn_config(app, settings)).run(sockets=[listener])

@@ -11,10 +11,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
 
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, Statistics, TokenEvent
@@ -226,7 +227,7 @@ class EngineWorker:
 
 
 class Metrics:
-    """Counts and times of one server."""
+    """Counts and times of one model."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -259,13 +260,33 @@ class Metrics:
         if generation.tokens > 1:
             self.per_token.observe((generation.last_token - generation.first_token) / (generation.tokens - 1))
 
-    def text(self, load: Statistics) -> bytes:
-        """The page of /metrics."""
+    def collect(self, load: Statistics) -> Iterable[Metric]:
+        """All of them, with the engine's present load."""
         self.running.set(load.running)
         self.waiting.set(load.waiting)
         self.cache_use.set(load.cache_blocks_used / max(load.cache_blocks, 1))
         self.prefix_tokens.set(load.reused_tokens)
-        return generate_latest(self._registry)
+        return self._registry.collect()
+
+
+class MetricsPage:
+    """The metrics of all models of a server, each with its name as the label "model"."""
+
+    def __init__(self, workers: Mapping[str, EngineWorker]):
+        self._workers = workers
+
+    def collect(self) -> Iterable[Metric]:
+        """One family of samples for each metric, as `generate_latest` wants it."""
+        merged: dict[str, Metric] = {}
+        for name, worker in self._workers.items():
+            for metric in worker.metrics.collect(worker.statistics):
+                family = merged.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+                family.samples += [each._replace(labels={"model": name, **each.labels}) for each in metric.samples]
+        return merged.values()
+
+    def text(self) -> bytes:
+        """The page of /metrics."""
+        return generate_latest(self)  # pyright: ignore[reportArgumentType]  # it only collects
 
 
 def _request_error(error: Exception, status: int) -> RequestError:

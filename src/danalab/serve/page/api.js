@@ -7,21 +7,27 @@ export class ApiError extends Error {
   }
 }
 
-export async function loadModel(key) {
-  const response = await request("v1/models", { headers: headers(key) });
+// The models of the server, with what is known of their runs.
+export async function loadRuns(key) {
+  const response = await request("v1/runs", { headers: headers(key) });
   if (!response.ok) throw await errorOf(response);
-  return (await response.json()).data[0];
+  return (await response.json()).runs;
 }
 
-// Yields {text}, {calculation}, {reason} and {usage}. Throws where the answer ends early, also when `signal` is aborted.
-export async function* answer(messages, settings, key, signal) {
+// Yields {text, tokens}, {calculation}, {reason} and {usage}; a token is [text, probability, 0, alternatives]. Throws
+// where the answer ends early, also when `signal` is aborted. An answer at the end of `messages` is continued.
+export async function* answer(model, messages, settings, key, signal) {
   const body = {
+    model,
     messages: settings.system.trim() ? [{ role: "system", content: settings.system }, ...messages] : messages,
     temperature: settings.temperature,
     top_p: settings.top_p,
+    top_k: settings.top_k,
     max_tokens: settings.max_tokens,
     seed: settings.seed,
     truncation: "auto",
+    logprobs: true,
+    top_logprobs: 5,
     stream: true,
     stream_options: { include_usage: true },
   };
@@ -41,13 +47,21 @@ export async function* answer(messages, settings, key, signal) {
     const chunk = JSON.parse(data);
     if (chunk.error) throw new ApiError(chunk.error.message);
     if (chunk.usage) yield { usage: chunk.usage };
-    for (const { delta, finish_reason: reason } of chunk.choices) {
-      if (delta.content) yield { text: delta.content };
+    for (const { delta, logprobs, finish_reason: reason } of chunk.choices) {
+      if (delta.content) yield { text: delta.content, tokens: (logprobs?.content ?? []).map(compact) };
       if (delta.calculation) yield { calculation: delta.calculation };
       if (reason) yield { reason };
     }
   }
   if (!ended) throw new ApiError("The connection ended before the answer did.");
+}
+
+function compact({ token, logprob, top_logprobs: top }) {
+  return [token, share(logprob), 0, top.map((each) => [each.token, share(each.logprob)])];
+}
+
+function share(logprob) {
+  return Number(Math.exp(logprob).toPrecision(4));
 }
 
 // `fetch`, with a sentence in place of the browser's own words.

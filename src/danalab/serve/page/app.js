@@ -1,348 +1,350 @@
-// The page: one conversation is shown, several are kept; answers stream from the server.
+// The page: one conversation is shown, others are kept and may go on; answers stream from the server.
 
-import { answer, loadModel } from "./api.js";
+import { listenToAnswers, live, stopAll } from "./answers.js";
+import { loadRuns } from "./api.js";
+import { archiveText, readArchive, trainingLine } from "./archive.js";
+import { Thread } from "./conversation.js";
+import { $, download, element, icon, say, textButton, toast } from "./dom.js";
+import { COMPARE, card, examplesOf, showCards, showHeaderCard, showSelector } from "./models.js";
+import { applyTheme, openSettings, takeSettings } from "./settings.js";
+import * as sidebar from "./sidebar.js";
 import * as store from "./store.js";
-import { conversationItem, editMessage, icon, messageView, textButton } from "./view.js";
+import { hideCard } from "./tokens.js";
+import { newConversation } from "./tree.js";
 
-const EXAMPLES = ["What is 12 * 7?", "Who are you?", "Write a short poem about rivers.", "How many letters r are in strawberry?"];
-
-const $ = (id) => document.getElementById(id);
-const page = { prompt: $("prompt"), send: $("send"), main: $("main"), messages: $("messages"), settings: $("settings") };
-let conversations = store.loadConversations();
-let settings = store.loadSettings();
+const prompt = $("prompt");
+const settings = store.loadSettings();
 let key = store.loadKey();
-let current = store.newConversation();
-let views = [];
-let writing = null; // the AbortController of the answer that is being written
+let conversations = [];
+let runs = [];
+let chosen = "";
+let matching = null; // ids of the conversations that the search has
 
-// ---- asking ----
-
-async function ask(text) {
-  current.messages.push({ role: "user", content: text });
-  current.title ||= text.replace(/\s+/g, " ").slice(0, 60);
-  if (!conversations.includes(current)) conversations.unshift(current);
-  draw();
-  await write();
-}
-
-// Writes the answer to the last question.
-async function write() {
-  const conversation = current;
-  const sent = conversation.messages
-    .filter(({ content }) => content)
-    .map(({ role, content, calculations }) => ({ role, content, ...(calculations && { calculations }) }));
-  const message = { role: "assistant", content: "" };
-  conversation.messages.push(message);
-  draw();
-  const view = views.at(-1);
-  const control = (writing = new AbortController());
-  const started = performance.now();
-  let first = 0;
-  let frame = 0;
-  const paint = () => {
-    frame = 0;
-    if (conversation !== current) return;
-    const follow = isAtEnd();
-    view.update(message, writing === control);
-    if (follow) scrollToEnd();
-  };
-  setWriting();
-  try {
-    for await (const piece of answer(sent, settings, key, control.signal)) {
-      if (piece.text) message.content += piece.text;
-      if (piece.calculation) (message.calculations ??= []).push(piece.calculation);
-      if (piece.reason === "length") message.cut = true;
-      if (piece.usage) message.note = describe(piece.usage, message, performance.now() - (first || started));
-      first ||= performance.now();
-      frame ||= requestAnimationFrame(paint);
-    }
-    if (!message.content) message.note = `An empty answer. ${message.note ?? ""}`;
-  } catch (error) {
-    if (control.signal.aborted) message.note = "Stopped.";
-    else {
-      message.error = error.message;
-      if (error.status === 401) openSettings("key");
-    }
-  }
-  if (writing === control) writing = null;
-  conversation.updated = Date.now();
-  cancelAnimationFrame(frame);
-  paint();
-  save();
-  setWriting();
-  say(message.error ?? (message.note === "Stopped." ? "Stopped." : "The answer is complete."));
-}
-
-function describe(usage, message, milliseconds) {
-  const speed = usage.completion_tokens > 1 ? `, ${((usage.completion_tokens * 1000) / milliseconds).toFixed(0)} a second` : "";
-  return `${usage.completion_tokens} tokens${speed}${message.cut ? "; cut off at the limit" : ""}`;
-}
-
-function stop() {
-  writing?.abort();
-}
-
-async function regenerate(place) {
-  stop();
-  current.messages.length = place;
-  await write();
-}
-
-function edit(place) {
-  stop();
-  const { node } = views[place];
-  const resend = (text) => {
-    current.messages.length = place;
-    if (place === 0) current.title = "";
-    ask(text);
-    page.prompt.focus();
-  };
-  editMessage(node, current.messages[place].content, resend, () => {
-    draw();
-    views[place].node.querySelector("button").focus();
-  });
-}
+const thread = new Thread({
+  models: () => runs.map(({ id }) => id),
+  chosen: () => (chosen === COMPARE ? (runs.at(-1)?.id ?? "") : chosen),
+  settings: () => ({ ...settings }),
+  key: () => key,
+  kept(conversation) {
+    if (conversations.includes(conversation)) return;
+    conversations.push(conversation);
+    history.replaceState(null, "", address(conversation));
+  },
+  drawn: showAround,
+});
 
 // ---- conversations ----
 
-function open(conversation) {
-  stop();
-  current = conversation;
-  setListing(false);
-  draw();
-  scrollToEnd("instant");
-  page.prompt.focus();
+function address(conversation) {
+  return conversations.includes(conversation) ? `#/c/${conversation.id}` : "#/";
 }
 
-function remove(conversation) {
-  if (conversation === current) stop();
-  const place = conversations.indexOf(conversation);
-  conversations.splice(place, 1);
-  if (conversation === current) current = store.newConversation();
-  draw();
-  save();
-  (isListing() ? $("new") : page.prompt).focus();
-  toast("Conversation deleted.", "Undo", () => {
-    conversations.splice(place, 0, conversation);
-    save();
-    open(conversation);
-  });
+async function open(conversation, { keepsAddress = false } = {}) {
+  sidebar.setListing(false);
+  await thread.open(conversation);
+  if (!keepsAddress && location.hash !== address(conversation)) history.pushState(null, "", address(conversation));
+  if (conversation.kind === "compare") choose(COMPARE);
+  else if (chosen === COMPARE && thread.path.length) choose(thread.path.at(-1).model ?? "");
+  prompt.focus();
 }
 
-function save() {
-  conversations.sort((a, b) => b.updated - a.updated);
-  drawList();
-  if (!store.saveConversations(conversations))
-    toast("The browser's storage is full or closed: conversations are lost with the tab.");
+function startNew() {
+  return open(newConversation(chosen === COMPARE ? "compare" : "chat"));
 }
 
-// ---- drawing ----
-
-function draw() {
-  views = current.messages.map((message, place) => messageView(message, place, { copy, edit, regenerate }));
-  page.messages.replaceChildren(...views.map((view) => view.node));
-  $("welcome").hidden = current.messages.length > 0;
-  $("title").textContent = current.title || "New conversation";
-  document.title = current.title ? `${current.title} - danalab` : "danalab chat";
-  drawList();
-  scrollToEnd();
-}
-
-function drawList() {
-  const items = conversations.map((each) => conversationItem(each, each === current, () => open(each), () => remove(each)));
-  $("conversations").replaceChildren(...items);
-}
-
-function setWriting() {
-  page.send.replaceChildren(icon(writing ? "stop" : "send"));
-  page.send.setAttribute("aria-label", writing ? "Stop" : "Send");
-  page.send.disabled = !writing && !page.prompt.value.trim();
-  page.messages.setAttribute("aria-busy", String(Boolean(writing)));
-}
-
-async function copy(place) {
-  try {
-    await navigator.clipboard.writeText(current.messages[place].content);
-    return true;
-  } catch {
-    return false;
+// Shows what the address names.
+async function route() {
+  const id = /^#\/c\/(.+)$/.exec(location.hash)?.[1];
+  if (!id) {
+    if (["", "#/"].includes(location.hash) && thread.path.length) await open(newConversation(), { keepsAddress: true });
+    return;
   }
+  const found = conversations.find((each) => each.id === id);
+  if (found) {
+    if (found !== thread.current) await open(found, { keepsAddress: true });
+    return;
+  }
+  toast("This conversation is not kept in this browser.");
+  history.replaceState(null, "", "#/");
 }
 
-function isAtEnd() {
-  return page.main.scrollHeight - page.main.scrollTop - page.main.clientHeight < 80;
-}
-
-function scrollToEnd(behavior = "instant") {
-  page.main.scrollTo({ top: page.main.scrollHeight, behavior });
-}
-
-function say(text) {
-  $("status").textContent = "";
-  setTimeout(() => ($("status").textContent = text), 50);
-}
-
-let toastTimer = 0;
-function toast(text, action, act) {
-  const button = action && textButton(action, () => {
-    $("toast").hidden = true;
-    act();
+async function remove(gone) {
+  for (const each of gone) {
+    stopAll(each);
+    Object.assign(each, { deleted: true, changed: Date.now() });
+    await store.save(each);
+  }
+  conversations = conversations.filter((each) => !gone.includes(each));
+  const wasShown = gone.includes(thread.current);
+  if (wasShown) {
+    const wasListing = sidebar.isListing();
+    await thread.open(newConversation(chosen === COMPARE ? "compare" : "chat"));
+    history.replaceState(null, "", "#/");
+    sidebar.setListing(wasListing);
+  }
+  showAround();
+  (sidebar.isListing() ? $("new") : prompt).focus();
+  toast(gone.length > 1 ? `${gone.length} conversations deleted.` : "Conversation deleted.", "Undo", async () => {
+    for (const each of gone) {
+      Object.assign(each, { deleted: false, changed: Date.now() + 1 });
+      await store.save(each);
+    }
+    conversations.push(...gone);
+    if (wasShown) await open(gone.at(-1));
+    else showAround();
   });
-  $("toast").replaceChildren(text, ...(button ? [button] : []));
-  $("toast").hidden = false;
-  clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => ($("toast").hidden = true), 6000);
+}
+
+function rename(conversation, title, byKey) {
+  if (title && title !== conversation.title) {
+    Object.assign(conversation, { title, titled: Date.now() });
+    store.save(conversation);
+  }
+  showAround();
+  if (byKey) document.querySelector(`#conversations [href="#/c/${conversation.id}"]`)?.focus();
+}
+
+async function search() {
+  const words = $("search").value.trim().toLowerCase();
+  if (!words) matching = null;
+  else {
+    const messages = await store.loadAllMessages();
+    const inText = messages.filter(({ content }) => content.toLowerCase().includes(words)).map((each) => each.conversation);
+    const inTitle = conversations.filter(({ title }) => title.toLowerCase().includes(words)).map(({ id }) => id);
+    if (words !== $("search").value.trim().toLowerCase()) return; // of a later search
+    matching = new Set([...inText, ...inTitle]);
+  }
+  showList();
+}
+
+// Another tab has changed a conversation.
+async function changedElsewhere(id) {
+  const stored = await store.loadConversation(id);
+  const known = conversations.find((each) => each.id === id);
+  if (!stored) {
+    if (!known) return;
+    conversations = conversations.filter((each) => each !== known);
+    if (known === thread.current) {
+      await thread.open(newConversation());
+      history.replaceState(null, "", "#/");
+      toast("The conversation was deleted in another tab.");
+    }
+    showAround();
+    return;
+  }
+  if (known) {
+    const { leaf } = known;
+    Object.assign(known, stored, { leaf });
+  } else conversations.push(stored);
+  await thread.reload(known ?? stored);
+  showAround();
+}
+
+// ---- files ----
+
+async function exportAll() {
+  const kept = new Set(conversations.map(({ id }) => id));
+  const messages = (await store.loadAllMessages()).filter((each) => kept.has(each.conversation));
+  download("danalab-conversations.json", archiveText(conversations, messages), "application/json");
+}
+
+function exportShown() {
+  const path = thread.isComparison ? thread.before({ parent: thread.current.leaf, model: runs.at(-1)?.id }) : thread.path;
+  download(`${thread.current.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40) || "conversation"}.jsonl`, trainingLine(path, settings.system), "application/jsonl");
+}
+
+async function importFile(file) {
+  let read;
+  try {
+    read = readArchive(await file.text());
+  } catch (error) {
+    toast(`${file.name}: ${error.message}`);
+    return;
+  }
+  const kept = new Set((await store.loadAllMessages()).map(({ id }) => id));
+  for (const conversation of read.conversations) {
+    Object.assign(conversation, { deleted: false, changed: Date.now() });
+    await store.save(conversation, read.messages.filter((each) => each.conversation === conversation.id && !kept.has(each.id)));
+    await changedElsewhere(conversation.id);
+  }
+  toast(`${read.conversations.length} conversation${read.conversations.length === 1 ? "" : "s"} imported.`);
+}
+
+// ---- around the messages ----
+
+function showAround() {
+  const { current } = thread;
+  const isEmpty = !thread.path.length;
+  $("welcome").hidden = !isEmpty;
+  $("column").classList.toggle("comparing", thread.isComparison);
+  $("title").textContent = current.title || (thread.isComparison ? "New comparison" : "New conversation");
+  $("export-shown").hidden = isEmpty;
+  document.title = current.title ? `${current.title} - danalab` : "danalab chat";
+  showList();
+  showSend();
+}
+
+function showList() {
+  const shown = matching ? conversations.filter(({ id }) => matching.has(id)) : conversations;
+  if (document.activeElement?.closest("#conversations .name")) return; // a name is being typed
+  sidebar.showList(shown, thread.current, { pick: open, remove: (each) => remove([each]), rename });
+}
+
+function showSend() {
+  const isWriting = thread.isWriting;
+  $("send").replaceChildren(icon(isWriting ? "stop" : "send"));
+  $("send").setAttribute("aria-label", isWriting ? "Stop" : "Send");
+  $("send").disabled = !isWriting && !prompt.value.trim();
+}
+
+function choose(model) {
+  chosen = showSelector(runs, model);
+  showHeaderCard(runs, chosen);
+  showWelcome();
+}
+
+function showWelcome() {
+  const isAll = chosen === COMPARE;
+  const run = runs.find(({ id }) => id === chosen);
+  $("invitation").textContent = isAll ? "Ask all of them" : "Ask something";
+  $("facts").textContent = run && !run.chat ? "A base model: it continues text rather than answering." : "";
+  $("about").replaceChildren(...(run && !isAll ? [card(run)] : []));
+  const entries = examplesOf(runs, chosen).map((text) => {
+    const entry = element("li");
+    entry.append(textButton(text, () => thread.ask(text)));
+    return entry;
+  });
+  $("examples").replaceChildren(...entries);
+}
+
+async function showModels() {
+  try {
+    runs = await loadRuns(key);
+    choose(chosen || settings.model);
+    showCards(runs);
+  } catch (error) {
+    $("facts").textContent = error.message;
+    if (error.status === 401) openSettings(settings, key, "key");
+  }
 }
 
 function grow() {
-  page.prompt.style.height = "auto";
-  page.prompt.style.height = `${page.prompt.scrollHeight}px`;
-  setWriting();
-}
-
-// On a narrow screen the list of conversations lies over the rest, which cannot be reached meanwhile.
-function isListing() {
-  return document.body.classList.contains("listing");
-}
-
-function setListing(isOpen) {
-  document.body.classList.toggle("listing", isOpen);
-  $("shade").hidden = !isOpen;
-  $("open-sidebar").setAttribute("aria-expanded", String(isOpen));
-  for (const rest of [$("column"), $("skip")]) rest.inert = isOpen;
-}
-
-function openSidebar() {
-  setListing(true);
-  $("new").focus();
-}
-
-function closeSidebar() {
-  setListing(false);
-  $("open-sidebar").focus();
-}
-
-function keepFocusInSidebar(event) {
-  const stops = [...document.querySelectorAll("#sidebar button, #toast:not([hidden]) button")];
-  const [edge, other] = event.shiftKey ? [stops[0], stops.at(-1)] : [stops.at(-1), stops[0]];
-  if (document.activeElement !== edge && stops.includes(document.activeElement)) return;
-  event.preventDefault();
-  other.focus();
-}
-
-// ---- settings ----
-
-function openSettings(field = "system") {
-  const form = page.settings.querySelector("form");
-  for (const name of Object.keys(store.DEFAULTS)) form.elements[name].value = settings[name] ?? "";
-  form.elements.key.value = key;
-  if (!page.settings.open) page.settings.showModal();
-  form.elements[field].focus();
-}
-
-function takeSettings() {
-  const form = page.settings.querySelector("form");
-  for (const [name, normal] of Object.entries(store.DEFAULTS)) {
-    const field = form.elements[name];
-    if (!field.validity.valid) continue; // keep the last good value
-    if (field.type !== "number") settings[name] = field.value;
-    else settings[name] = field.value === "" ? normal : field.valueAsNumber;
-  }
-  const changed = key !== form.elements.key.value.trim();
-  key = form.elements.key.value.trim();
-  store.saveSettings(settings);
-  store.saveKey(key);
-  applyTheme();
-  if (changed) showModel();
-}
-
-function applyTheme() {
-  if (settings.theme === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = settings.theme;
-}
-
-async function showModel() {
-  try {
-    const model = await loadModel(key);
-    $("model").textContent = model.id;
-    const step = model.step === null ? "" : `, step ${model.step.toLocaleString("en")}`;
-    const kind = model.chat ? "" : " It is a base model: it continues text rather than answering.";
-    $("facts").textContent = `${model.id}${step}, context of ${model.max_model_len.toLocaleString("en")} tokens.${kind}`;
-  } catch (error) {
-    $("model").textContent = "";
-    $("facts").textContent = error.message;
-    if (error.status === 401) openSettings("key");
-  }
+  prompt.style.height = "auto";
+  prompt.style.height = `${prompt.scrollHeight}px`;
+  showSend();
 }
 
 // ---- events ----
 
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = page.prompt.value.trim();
-  if (writing) stop();
+  const text = prompt.value.trim();
+  if (thread.isWriting) thread.stop();
   else if (text) {
-    page.prompt.value = "";
+    prompt.value = "";
     grow();
-    ask(text);
+    thread.ask(text);
   }
 });
-page.prompt.addEventListener("input", grow);
-page.prompt.addEventListener("keydown", (event) => {
+prompt.addEventListener("input", grow);
+prompt.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing && matchMedia("(hover: hover)").matches) {
     event.preventDefault();
-    if (!writing) $("composer").requestSubmit();
-  } else if (event.key === "ArrowUp" && !page.prompt.value) {
-    const last = current.messages.findLastIndex(({ role }) => role === "user");
-    if (last >= 0) edit(last);
+    if (!thread.isWriting) $("composer").requestSubmit();
+  } else if (event.key === "ArrowUp" && !prompt.value) {
+    const last = thread.path.findLast(({ role }) => role === "user");
+    if (last) thread.edit(last);
   }
 });
 addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !page.settings.open) {
-    if (isListing()) closeSidebar();
-    else stop();
-  } else if (event.key === "Tab" && isListing()) keepFocusInSidebar(event);
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
+    if (!$("token-card").hidden) hideCard();
+    else if (sidebar.isListing()) sidebar.closeSidebar();
+    else thread.stop();
+  } else if (event.key === "Tab" && sidebar.isListing()) sidebar.keepFocusInSidebar(event);
   else if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
-    open(store.newConversation());
+    startNew();
   }
 });
-page.main.addEventListener("scroll", () => ($("to-end").hidden = isAtEnd()));
-$("to-end").addEventListener("click", () => scrollToEnd("smooth"));
-$("new").addEventListener("click", () => open(store.newConversation()));
-$("open-sidebar").addEventListener("click", openSidebar);
-$("close-sidebar").addEventListener("click", closeSidebar);
-$("shade").addEventListener("click", closeSidebar);
-matchMedia("(max-width: 46rem)").addEventListener("change", () => setListing(false));
-$("open-settings").addEventListener("click", () => openSettings());
-page.settings.addEventListener("close", takeSettings);
-$("theme").addEventListener("change", takeSettings);
-$("delete-all").addEventListener("click", () => {
-  const all = conversations;
-  stop();
-  conversations = [];
-  current = store.newConversation();
-  draw();
-  save();
-  page.settings.close();
-  toast("All conversations deleted.", "Undo", () => {
-    conversations = all;
-    save();
-  });
+$("main").addEventListener("scroll", () => {
+  $("to-end").hidden = thread.isAtEnd();
+  hideCard();
 });
-store.onOtherTab(() => {
-  const found = store.loadConversations();
-  conversations = found.map((each) => (each.id === current.id ? current : each));
-  drawList();
+$("to-end").addEventListener("click", () => thread.scrollToEnd("smooth"));
+$("new").addEventListener("click", startNew);
+$("search").addEventListener("input", search);
+$("open-sidebar").addEventListener("click", sidebar.openSidebar);
+$("close-sidebar").addEventListener("click", sidebar.closeSidebar);
+$("shade").addEventListener("click", sidebar.closeSidebar);
+matchMedia("(max-width: 46rem)").addEventListener("change", () => sidebar.setListing(false));
+$("model").addEventListener("change", () => {
+  settings.model = $("model").value;
+  store.saveSettings(settings);
+  choose(settings.model);
+  const kind = chosen === COMPARE ? "compare" : "chat";
+  if (thread.current.kind !== kind) open(newConversation(kind));
+});
+$("card").addEventListener("click", () => $("models").showModal());
+$("export-shown").addEventListener("click", exportShown);
+$("open-settings").addEventListener("click", () => openSettings(settings, key));
+function applySettings() {
+  const before = key;
+  key = takeSettings(settings);
+  if (key !== before) showModels();
+}
+$("settings").addEventListener("close", applySettings);
+$("theme").addEventListener("change", applySettings);
+$("export").addEventListener("click", exportAll);
+$("import").addEventListener("click", () => $("file").click());
+$("file").addEventListener("change", async () => {
+  for (const file of $("file").files) await importFile(file);
+  $("file").value = "";
+  $("settings").close();
+});
+$("delete-all").addEventListener("click", () => {
+  $("settings").close();
+  if (conversations.length) remove([...conversations]);
+});
+addEventListener("popstate", route);
+addEventListener("pagehide", () => {
+  const writing = [...live.values()].map(({ message, conversation }) => ({ message, conversation }));
+  store.leave({ draft: prompt.value, writing });
+});
+addEventListener("pageshow", (event) => event.persisted && store.takeLeft());
+
+let isTold = false;
+store.watch(changedElsewhere, () => {
+  if (!isTold) toast("The browser's storage is full or closed: conversations are lost with the tab.");
+  isTold = true;
+});
+listenToAnswers({
+  changed(message) {
+    thread.grown(message);
+    showSend();
+  },
+  ended(message, error) {
+    if (message.conversation === thread.current.id) {
+      thread.draw();
+      say(message.error ?? (message.state === "stopped" ? "Stopped." : "The answer is complete."));
+    } else showList();
+    if (error?.status === 401) openSettings(settings, key, "key");
+  },
 });
 
-for (const text of EXAMPLES) {
-  const entry = document.createElement("li");
-  entry.append(textButton(text, () => ask(text)));
-  $("examples").append(entry);
-}
-applyTheme();
-draw();
-setWriting();
-showModel();
-page.prompt.focus();
+const left = store.takeLeft();
+prompt.value = left.draft;
+applyTheme(settings);
+thread.draw();
+grow();
+prompt.focus();
+const modelsShown = showModels();
+conversations = await store.loadConversations();
+for (const { conversation } of left.writing) if (!conversations.some(({ id }) => id === conversation.id)) conversations.push(conversation);
+showAround();
+await route();
+await modelsShown;
+for (const { conversation, message } of left.writing)
+  await thread.resume({ conversation: conversations.find(({ id }) => id === conversation.id), message });
+if (left.writing.length) thread.draw();
+document.body.dataset.ready = "yes";

@@ -1,28 +1,108 @@
-// Conversations and settings, kept in this browser only. What is read back is checked: other pages' data or a full
-// storage must not break the page.
+// What this browser keeps: conversations and messages in IndexedDB, settings in localStorage, the server's key until the
+// tab closes. A message is a record of its own that only the tab which wrote it changes, so no tab undoes what another
+// has done. What is read back is checked: other pages' data or a full storage must not break the page.
 
-const CONVERSATIONS = "danalab.conversations";
+const OLD = "danalab.conversations"; // of an earlier version, in localStorage
 const SETTINGS = "danalab.settings";
 const KEY = "danalab.key";
+const LEFT = "danalab.left";
 
-export const DEFAULTS = { system: "", temperature: 0.8, top_p: 1, max_tokens: null, seed: null, theme: "auto" };
+export const DEFAULTS = {
+  system: "", temperature: 0.8, top_p: 1, top_k: null, max_tokens: null, seed: null, theme: "auto", model: "",
+};
 
-export function loadConversations() {
-  const found = read(CONVERSATIONS);
-  return Array.isArray(found) ? found.filter(isConversation) : [];
+const memory = { conversations: new Map(), messages: new Map() }; // where the browser has no storage for us
+const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("danalab") : null;
+const database = openDatabase();
+let trouble = () => {};
+
+// Calls `changed` with a conversation's id when another tab has changed it, and `failed` when nothing can be stored.
+export function watch(changed, failed) {
+  if (channel) channel.onmessage = ({ data }) => changed(data);
+  trouble = failed;
 }
 
-// Returns false where the browser's storage is full or closed.
-export function saveConversations(conversations) {
-  return write(CONVERSATIONS, conversations.filter((each) => each.messages.length));
+export async function loadConversations() {
+  await takeOver(readLocal(OLD));
+  const found = (await readAll("conversations")).filter(isConversation);
+  const gone = found.filter((each) => each.deleted && Date.now() - each.changed > 60_000);
+  for (const each of gone) await erase(each.id);
+  return found.filter((each) => !each.deleted);
 }
 
-export function newConversation() {
-  return { id: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`, title: "", updated: Date.now(), messages: [] };
+export async function loadConversation(id) {
+  const found = await request("conversations", "readonly", (records) => records.get(id));
+  const known = found ?? memory.conversations.get(id);
+  return isConversation(known) && !known.deleted ? known : null;
 }
+
+export async function loadMessages(conversation) {
+  const found = await request("messages", "readonly", (records) => records.index("conversation").getAll(conversation));
+  const kept = [...memory.messages.values()].filter((each) => each.conversation === conversation);
+  return [...(found ?? []), ...kept].filter(isMessage);
+}
+
+export async function loadAllMessages() {
+  return (await readAll("messages")).filter(isMessage);
+}
+
+// Writes a conversation and some of its messages. The later name and the later deletion count, whichever tab is last.
+export async function save(conversation, messages = []) {
+  const done = await transaction(["conversations", "messages"], (tx) => {
+    const records = tx.objectStore("conversations");
+    const read = records.get(conversation.id);
+    read.onsuccess = () => records.put(merged(read.result, conversation));
+    for (const each of messages) tx.objectStore("messages").put(each);
+  });
+  if (!done) {
+    memory.conversations.set(conversation.id, { ...conversation });
+    for (const each of messages) memory.messages.set(each.id, { ...each });
+    trouble();
+  }
+  channel?.postMessage(conversation.id);
+}
+
+function merged(old, ours) {
+  if (!isConversation(old)) return ours;
+  const [title, titled] = old.titled > ours.titled ? [old.title, old.titled] : [ours.title, ours.titled];
+  const [deleted, changed] = old.changed > ours.changed ? [old.deleted, old.changed] : [ours.deleted, ours.changed];
+  return { ...ours, title, titled, deleted, changed, updated: Math.max(old.updated, ours.updated) };
+}
+
+// Removes a conversation for good.
+async function erase(id) {
+  await transaction(["conversations", "messages"], (tx) => {
+    tx.objectStore("conversations").delete(id);
+    const cursor = tx.objectStore("messages").index("conversation").openKeyCursor(id);
+    cursor.onsuccess = () => {
+      if (!cursor.result) return;
+      tx.objectStore("messages").delete(cursor.result.primaryKey);
+      cursor.result.continue();
+    };
+  });
+}
+
+// ---- what a page leaves for itself when it is loaded again ----
+
+export function leave(content) {
+  writeSession(LEFT, JSON.stringify(content));
+}
+
+export function takeLeft() {
+  try {
+    const found = JSON.parse(sessionStorage.getItem(LEFT));
+    sessionStorage.removeItem(LEFT);
+    const writing = (found?.writing ?? []).filter((each) => isMessage(each?.message) && isConversation(each.conversation));
+    return { draft: typeof found?.draft === "string" ? found.draft : "", writing };
+  } catch {
+    return { draft: "", writing: [] };
+  }
+}
+
+// ---- settings ----
 
 export function loadSettings() {
-  const found = read(SETTINGS);
+  const found = readLocal(SETTINGS);
   const settings = { ...DEFAULTS };
   if (found === null || typeof found !== "object") return settings;
   for (const [name, value] of Object.entries(DEFAULTS)) {
@@ -33,7 +113,11 @@ export function loadSettings() {
 }
 
 export function saveSettings(settings) {
-  write(SETTINGS, settings);
+  try {
+    localStorage.setItem(SETTINGS, JSON.stringify(settings));
+  } catch {
+    trouble();
+  }
 }
 
 export function loadKey() {
@@ -45,49 +129,127 @@ export function loadKey() {
 }
 
 export function saveKey(key) {
+  writeSession(KEY, key); // where it fails, the key is asked for again
+}
+
+function writeSession(name, value) {
   try {
-    sessionStorage.setItem(KEY, key);
+    sessionStorage.setItem(name, value);
   } catch {
-    // The key is then asked for again.
+    // The browser keeps nothing for us.
   }
 }
 
-// Calls `changed` when another tab has changed the conversations.
-export function onOtherTab(changed) {
-  addEventListener("storage", (event) => event.key === CONVERSATIONS && changed());
-}
-
-function isConversation(value) {
-  return (
-    typeof value?.id === "string" &&
-    typeof value.title === "string" &&
-    Array.isArray(value.messages) &&
-    value.messages.every(
-      (each) =>
-        ["user", "assistant"].includes(each?.role) &&
-        typeof each.content === "string" &&
-        (each.calculations === undefined || (Array.isArray(each.calculations) && each.calculations.every(isSum))),
-    )
-  );
-}
-
-function isSum(value) {
-  return typeof value?.expression === "string" && typeof value.result === "string";
-}
-
-function read(key) {
+function readLocal(name) {
   try {
-    return JSON.parse(localStorage.getItem(key));
+    return JSON.parse(localStorage.getItem(name));
   } catch {
     return null;
   }
 }
 
-function write(key, value) {
+// ---- checks ----
+
+const isText = (value) => typeof value === "string";
+const isNumber = (value) => Number.isFinite(value);
+
+export function isConversation(value) {
+  return (
+    isText(value?.id) && isText(value.title) && ["chat", "compare"].includes(value.kind) &&
+    [value.titled, value.created, value.updated, value.changed].every(isNumber)
+  );
+}
+
+export function isMessage(value) {
+  return (
+    isText(value?.id) && isText(value.conversation) && (value.parent === null || isText(value.parent)) &&
+    ["user", "assistant"].includes(value.role) && isText(value.content) && isNumber(value.created) &&
+    isListOf(value.sums, isSum) && isListOf(value.tokens, isToken)
+  );
+}
+
+function isListOf(value, isOne) {
+  return value === undefined || (Array.isArray(value) && value.every(isOne));
+}
+
+function isSum(value) {
+  return isText(value?.expression) && isText(value.result) && isNumber(value.at);
+}
+
+function isToken(value) {
+  return Array.isArray(value) && isText(value[0]) && Array.isArray(value[3]) && value[3].every((each) => isText(each?.[0]));
+}
+
+// ---- the database ----
+
+function openDatabase() {
+  return new Promise((resolve) => {
+    try {
+      const opening = indexedDB.open("danalab", 1);
+      opening.onupgradeneeded = () => {
+        opening.result.createObjectStore("conversations", { keyPath: "id" });
+        opening.result.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
+      };
+      opening.onsuccess = () => resolve(opening.result);
+      opening.onerror = opening.onblocked = () => resolve(null);
+    } catch {
+      resolve(null);
+    }
+  });
+}
+
+// Resolves to whether everything has been written.
+async function transaction(names, work) {
+  const opened = await database;
+  if (!opened) return false;
+  return new Promise((resolve) => {
+    try {
+      const tx = opened.transaction(names, "readwrite");
+      tx.oncomplete = () => resolve(true);
+      tx.onabort = tx.onerror = () => resolve(false);
+      work(tx);
+    } catch {
+      resolve(false);
+    }
+  });
+}
+
+async function request(name, mode, work) {
+  const opened = await database;
+  if (!opened) return undefined;
+  return new Promise((resolve) => {
+    const asked = work(opened.transaction(name, mode).objectStore(name));
+    asked.onsuccess = () => resolve(asked.result);
+    asked.onerror = () => resolve(undefined);
+  });
+}
+
+async function readAll(name) {
+  return [...((await request(name, "readonly", (records) => records.getAll())) ?? []), ...memory[name].values()];
+}
+
+// Conversations of an earlier version, in which messages were a plain list.
+async function takeOver(old) {
+  if (!Array.isArray(old)) return;
+  for (const { id, title, updated, messages } of old.filter((each) => isText(each?.id) && Array.isArray(each.messages))) {
+    const created = isNumber(updated) ? updated : Date.now();
+    const conversation = {
+      id, kind: "chat", title: isText(title) ? title : "", titled: 0, created, updated: created, leaf: null, deleted: false,
+      changed: 0,
+    };
+    const kept = [];
+    for (const { role, content, calculations } of messages.filter((each) => each !== null && typeof each === "object")) {
+      const parent = kept.at(-1)?.id ?? null;
+      const sums = Array.isArray(calculations) ? calculations.map((each) => ({ ...each, at: each?.position })) : undefined;
+      const message = { id: `${id}.${kept.length}`, conversation: id, parent, role, content, created: created + kept.length, sums };
+      if (isMessage(message)) kept.push(message);
+    }
+    conversation.leaf = kept.at(-1)?.id ?? null;
+    if (kept.length) await save(conversation, kept);
+  }
   try {
-    localStorage.setItem(key, JSON.stringify(value));
-    return true;
+    localStorage.removeItem(OLD);
   } catch {
-    return false;
+    // It was read, so this cannot fail but by a change of the browser's settings.
   }
 }

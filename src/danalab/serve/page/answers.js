@@ -1,0 +1,99 @@
+// Answers that are being written: from the stream into the message and the storage. They go on whatever is shown.
+
+import { answer } from "./api.js";
+import { save } from "./store.js";
+import { asSent } from "./tree.js";
+
+const LOCK = "danalab.answer.";
+const WAIT = 5000; // milliseconds for another tab to let go of an answer
+const SAVE_EVERY = 300; // milliseconds between two writes of one answer to the storage
+
+// What `live` holds by the message's id: {message, conversation, control}.
+export const live = new Map();
+
+let listen = { changed: () => {}, ended: () => {} };
+
+// Calls `changed(message)` at each piece, and `ended(message, error)` after the last.
+export function listenToAnswers(listeners) {
+  listen = listeners;
+}
+
+export function stop(id) {
+  live.get(id)?.control.abort();
+}
+
+export function stopAll(conversation) {
+  for (const each of live.values()) if (each.conversation.id === conversation.id) each.control.abort();
+}
+
+export function isWriting(conversation) {
+  return [...live.values()].some((each) => each.conversation.id === conversation.id);
+}
+
+// Messages that another tab is writing.
+export async function writtenElsewhere() {
+  const { held = [] } = (await navigator.locks?.query()) ?? {};
+  return new Set(held.map(({ name }) => name.replace(LOCK, "")).filter((id) => !live.has(id)));
+}
+
+// Writes `message`, the answer to the last of `path`; what it has already is continued. One tab writes it at a time.
+export async function write(conversation, path, message, settings, key) {
+  const control = new AbortController();
+  live.set(message.id, { message, conversation, control });
+  message.error = undefined;
+  const work = () => stream(conversation, path, message, settings, key, control);
+  if (!navigator.locks) return work(); // the page came neither from this machine nor by HTTPS
+  const signal = AbortSignal.timeout(WAIT); // the page that wrote it before a reload may not have let go yet
+  return navigator.locks.request(LOCK + message.id, { signal }, work).catch(() => live.delete(message.id));
+}
+
+async function stream(conversation, path, message, settings, key, control) {
+  const isContinued = Boolean(message.content || message.sums?.length);
+  const started = performance.now();
+  let reason = "";
+  let error = null;
+  let first = 0;
+  let saved = 0;
+  message.state = "writing";
+  listen.changed(message);
+  await save(conversation, [...path, message]); // the question as well, before anything can fail
+  try {
+    const sent = asSent(isContinued ? [...path, message] : path);
+    for await (const piece of answer(message.model || null, sent, settings, key, control.signal)) {
+      const at = message.content.length;
+      if (piece.text) {
+        message.content += piece.text;
+        (message.tokens ??= []).push(...piece.tokens.map(([text, chance, , top]) => [text, chance, at, top]));
+      }
+      if (piece.calculation) {
+        const { expression, result } = piece.calculation;
+        (message.sums ??= []).push({ expression, result, at });
+      }
+      if (piece.reason) reason = piece.reason;
+      if (piece.usage) message.stats = statistics(piece.usage, performance.now(), started, first, settings);
+      first ||= performance.now();
+      listen.changed(message);
+      if (performance.now() - saved > SAVE_EVERY) {
+        saved = performance.now();
+        save(conversation, [message]);
+      }
+    }
+  } catch (caught) {
+    error = caught;
+  }
+  live.delete(message.id);
+  if (control.signal.aborted) message.state = "stopped";
+  else if (error) Object.assign(message, { state: "failed", error: error.message });
+  else message.state = reason === "length" ? "cut" : "done";
+  conversation.updated = Date.now();
+  await save(conversation, [message]);
+  listen.ended(message, error);
+}
+
+// Times in seconds. The rate counts from the first token on, and only where that was long enough to be measured.
+function statistics(usage, now, started, first, { temperature, seed }) {
+  const tokens = usage.completion_tokens;
+  const writing = (now - first) / 1000;
+  const rate = tokens > 8 && writing > 0.2 ? (tokens - 1) / writing : null;
+  return { prompt: usage.prompt_tokens, tokens, first: (first - started) / 1000, seconds: (now - started) / 1000, rate, temperature, seed };
+}

@@ -1,0 +1,118 @@
+"""What the page shows of a model beside its answers: stage, size, optimizer, a small curve, questions to begin with.
+
+It is read when the model is: the folder may change or vanish later. Nothing of it is needed to answer, so a folder that
+lacks a part gives a shorter card.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from danalab.chat.tasks import TASKS, TEST, make_task
+from danalab.chat.tasks.base import parse_specification
+from danalab.chat.tasks.generated import GeneratedTask
+from danalab.colors import optimizer_color
+from danalab.errors import UserError
+from danalab.files import read_json
+from danalab.models.decoder import Decoder
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_sound_rows
+
+POINTS = 80
+"""Of a curve, at most."""
+MIN_POINTS = 10
+"""Of a metric that is preferred to one with more."""
+EXAMPLES = 4
+STAGES = {"pretraining": "base", "mid": "mid", "sft": "sft", "rl": "rl"}
+CURVES = {"rl": ("rl/reward", "train/loss")}
+"""Metrics of a stage's curve, best first; of other stages the losses."""
+
+
+def run_card(folder: Path, model: Decoder, step: int | None) -> dict[str, Any]:
+    """The card of a run folder, or of a folder in Hugging Face format.
+
+    Args: step: of the checkpoint; the curve ends there.
+    """
+    card: dict[str, Any] = {
+        "params": sum(parameter.numel() for parameter in model.parameters()),
+        "arch": model.config.arch,
+        "layers": model.config.n_layers,
+        "width": model.config.d_model,
+    }
+    record = _record(folder)
+    if record is None:
+        return card
+    config, stage = record.get("config", {}), STAGES.get(record.get("stage", ""), "base")
+    rows, _ = read_sound_rows(RunFolder(folder).metrics_file)
+    opt = str(config.get("opt"))
+    card |= {
+        "stage": stage,
+        "optimizer": opt,
+        "color": optimizer_color(opt),
+        "lr": config.get("lr"),
+        "steps": config.get("iterations"),
+        "curve": _curve(rows, CURVES.get(stage, ("val/loss", "train/loss")), step),
+        "examples": _examples(folder),
+    }
+    return card
+
+
+def _record(folder: Path) -> dict[str, Any] | None:
+    """config.json of a run folder."""
+    try:
+        record = read_json(folder / "config.json")
+    except UserError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("config"), dict) else None
+
+
+def _curve(rows: Sequence[dict[str, Any]], metrics: Sequence[str], step: int | None) -> dict[str, Any] | None:
+    """The first of `metrics` that makes a curve, or that with the most points; None without two."""
+    curves = {
+        metric: [
+            (row["step"], row[metric])
+            for row in rows
+            if isinstance(row.get(metric), (int, float)) and math.isfinite(row[metric])
+            if step is None or row["step"] <= step
+        ]
+        for metric in metrics
+    }
+    metric = next(
+        (name for name in metrics if len(curves[name]) >= MIN_POINTS), max(metrics, key=lambda m: len(curves[m]))
+    )
+    points = curves[metric]
+    if len(points) < 2:
+        return None
+    kept = sorted({round(i * (len(points) - 1) / (POINTS - 1)) for i in range(POINTS)})
+    return {"metric": metric, "points": [points[i] for i in kept]}
+
+
+def _examples(folder: Path) -> list[str]:
+    """Test questions of the generated tasks of this stage and of those before it, of each task in turn."""
+    tasks: dict[str, Iterator[str]] = {}
+    for record in _stages(folder):
+        for text in str(record["config"].get("data", "")).split("\n"):
+            try:
+                name = TASKS.canonical(parse_specification(text)[0])
+                if name not in tasks and issubclass(TASKS.get(name), GeneratedTask):
+                    problems = make_task(text, split=TEST)[0]
+                    tasks[name] = iter(dict.fromkeys(problem.question for problem in problems[:EXAMPLES]))
+            except UserError:  # a file, or a task of another version
+                continue
+    mixed = itertools.chain.from_iterable(itertools.zip_longest(*tasks.values()))
+    return [question for question in mixed if question is not None][:EXAMPLES]
+
+
+def _stages(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of a run and of the runs that it started from."""
+    for _ in STAGES:
+        record = _record(folder)
+        if record is None:
+            return
+        yield record
+        try:
+            folder = folder / str(read_json(folder / "start.json").get("run"))
+        except (UserError, AttributeError):
+            return

@@ -1,0 +1,261 @@
+"""The page loses nothing: reloads, several tabs, branches, other conversations meanwhile, files."""
+
+import json
+
+import pytest
+
+from pages import LONG, ask, finished, ready, texts, titles
+
+
+def grown(page, letters: int = 50) -> None:
+    page.wait_for_function("n => document.querySelector('.assistant .content')?.textContent.length > n", arg=letters)
+
+
+def complete(page) -> None:
+    page.wait_for_function("() => document.querySelector('.assistant')?.dataset.state === 'done'")
+
+
+def test_an_answer_goes_on_after_a_reload_and_the_address_names_the_conversation(page):
+    ask(page, "long")
+    grown(page)
+    seen = len(texts(page)[1])
+    address = page.url
+    assert "#/c/" in address
+    page.fill("#prompt", "a draft")
+    page.reload()
+    grown(page, seen - 1)  # at once what there was
+    complete(page)
+    assert texts(page) == ["long", LONG.strip()]
+    assert page.url == address
+    assert page.input_value("#prompt") == "a draft"
+
+
+@pytest.mark.slow
+def test_opening_another_conversation_does_not_stop_an_answer(page):
+    ask(page, "long")
+    grown(page)
+    page.get_by_role("button", name="New conversation").first.click()
+    ask(page, "short")
+    finished(page)
+    page.get_by_role("link", name="long", exact=True).click()
+    complete(page)
+    assert texts(page) == ["long", LONG.strip()]
+    page.go_back()
+    page.wait_for_function("() => document.title.startsWith('short')")
+    assert texts(page)[0] == "short"
+
+
+@pytest.mark.slow
+def test_an_answer_whose_tab_was_closed_is_kept_as_far_as_it_went(page, context):
+    ask(page, "long")
+    grown(page, 400)
+    page.wait_for_timeout(500)
+    address = page.url
+    page.close()
+    other = context.new_page()
+    other.goto(address)
+    other.get_by_text("Interrupted.").wait_for()
+    assert len(texts(other)[1]) >= 200
+    other.get_by_role("button", name="Continue").click()
+    complete(other)
+    assert texts(other) == ["long", LONG.strip()]
+
+
+@pytest.mark.slow
+def test_two_tabs_lose_nothing_of_each_other(page, context, page_server):
+    ask(page, "root")
+    finished(page)
+    other = context.new_page()
+    other.goto(page.url)
+    other.locator(".assistant").wait_for()
+    assert texts(other) == ["root", "You said: root"]
+    other.locator(".user").hover()
+    other.get_by_label("Edit and send again").click()
+    ask(page, "long")  # both write into one conversation at the same time
+    other.get_by_label("Message to edit").fill("changed here")
+    other.keyboard.press("Enter")
+    finished(other)
+    finished(page, 2)
+    assert texts(other) == ["changed here", "You said: changed here"]
+    assert texts(page) == ["root", "You said: root", "long", LONG.strip()]
+    for tab in (page, other):
+        tab.locator(".user .count", has_text="/2").wait_for()
+    other.reload()
+    other.locator(".user .count", has_text="2/2").wait_for()
+    other.locator(".user").hover()
+    other.get_by_label("The version before").first.click()
+    assert texts(other) == ["root", "You said: root", "long", LONG.strip()]
+    other.get_by_role("button", name="New conversation").first.click()
+    ask(other, "of the other tab")
+    finished(other)
+    page.get_by_role("link", name="of the other tab").wait_for()
+    page.get_by_label("Rename: root").click()
+    page.keyboard.type("named here")
+    page.keyboard.press("Enter")
+    other.get_by_role("link", name="named here").wait_for()
+    other.get_by_label("Delete: of the other tab").click()
+    page.get_by_role("link", name="of the other tab").wait_for(state="detached")
+    other.get_by_role("button", name="Undo").click()
+    page.get_by_role("link", name="of the other tab").wait_for()
+
+
+@pytest.mark.slow
+def test_an_answer_of_another_tab_is_seen_as_it_grows(page, context):
+    other = context.new_page()
+    ask(page, "long")
+    grown(page)
+    other.goto(page.url)
+    other.get_by_text("Being written in another tab.").wait_for()
+    complete(page)
+    complete(other)
+    assert texts(other) == ["long", LONG.strip()]
+
+
+@pytest.mark.slow
+def test_conversations_are_found_renamed_deleted_and_grouped_by_date(page):
+    for text in ("apples", "pears"):
+        page.get_by_role("button", name="New conversation").first.click()
+        ask(page, text)
+        finished(page)
+    page.reload()
+    ready(page)
+    assert titles(page) == ["pears", "apples"]
+    assert page.locator(".period").all_inner_texts() == ["Today"]
+    page.get_by_label("Search conversations").fill("SAID: APP")
+    page.wait_for_function("() => document.querySelectorAll('.pick').length === 1")
+    assert titles(page) == ["apples"]
+    page.get_by_label("Search conversations").fill("plums")
+    page.get_by_text("No conversation has these words.").wait_for()
+    page.get_by_label("Search conversations").fill("")
+    page.get_by_role("link", name="apples", exact=True).click()
+    page.wait_for_function("() => document.title.startsWith('apples')")
+    assert texts(page) == ["apples", "You said: apples"]
+    page.get_by_label("Rename: apples").click()
+    page.keyboard.type("Fruit")
+    page.keyboard.press("Enter")
+    assert page.locator("#title").inner_text() == "Fruit"
+    page.get_by_label("Delete: Fruit").click()
+    page.get_by_role("button", name="Undo").wait_for()
+    assert titles(page) == ["pears"]
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("link", name="Fruit").wait_for()
+    changed = """async () => {
+      const opened = await new Promise((done) => {
+        const asked = indexedDB.open("danalab", 1);
+        asked.onsuccess = () => done(asked.result);
+      });
+      const records = opened.transaction("conversations", "readwrite").objectStore("conversations");
+      const all = await new Promise((done) => {
+        const asked = records.getAll();
+        asked.onsuccess = () => done(asked.result);
+      });
+      all.forEach((each, place) => records.put({ ...each, updated: Date.now() - (place ? 90 : 1) * 86400000 }));
+    }"""
+    page.evaluate(changed)
+    page.reload()
+    ready(page)
+    first, second = page.locator(".period").all_inner_texts()
+    assert first == "Yesterday"
+    assert second.split()[1].isdigit()
+
+
+@pytest.mark.slow
+def test_conversations_go_to_a_file_and_into_another_browser(page, browser, page_server, tmp_path):
+    ask(page, "sum")
+    finished(page)
+    ask(page, "second")
+    finished(page, 2)
+    page.get_by_label("Write another answer").last.click()
+    page.locator(".assistant .count", has_text="2/2").wait_for()
+    finished(page, 2)
+    with page.expect_download() as one:
+        page.get_by_label("Export this conversation").click()
+    line = one.value.path().read_text()
+    messages = json.loads(line)["messages"]
+    call = [{"type": "python", "text": "12*7"}, {"type": "python_output", "text": "84"}]
+    assert messages[1]["content"] == [{"type": "text", "text": "It is "}, *call, {"type": "text", "text": "84."}]
+    page.get_by_role("button", name="Settings", exact=True).click()
+    with page.expect_download() as everything:
+        page.get_by_role("button", name="Export all").click()
+    (tmp_path / "all.json").write_bytes(everything.value.path().read_bytes())
+    (tmp_path / "chats.jsonl").write_text(line + json.dumps({"messages": [{"role": "user", "content": "hi"}]}))
+    (tmp_path / "bad.json").write_text("{}")
+    context = browser.new_context()
+    other = context.new_page()
+    other.set_default_timeout(30_000)
+    other.goto(page_server.url)
+    ready(other)
+    for name, said in (
+        ("all.json", "1 conversation imported."),
+        ("all.json", "1 conversation imported."),
+        ("chats.jsonl", "2 conversations imported."),
+        ("bad.json", "bad.json: line 1 is no conversation"),
+    ):
+        other.set_input_files("#file", tmp_path / name)
+        other.get_by_text(said).wait_for()
+    assert sorted(titles(other)) == ["hi", "sum", "sum"]
+    other.get_by_role("link", name="sum").last.click()
+    other.locator(".assistant").last.wait_for()
+    assert other.locator(".content .sum").text_content() == "12*7 = 84"
+    ask(other, "next")
+    other.locator(".message", has_text="You said: next").wait_for()
+    assert "<|python_start|>12*7<|python_end|>" in page_server.worker.engine.prompts[-1]
+    context.close()
+
+
+@pytest.mark.slow
+def test_storage_that_another_page_has_filled_does_no_harm(page):
+    sums = '[{"id": "a", "title": "", "messages": [{"role": "assistant", "content": "", "calculations": [1]}]}]'
+    old = json.dumps(
+        [
+            {"id": "b", "title": "of before", "updated": 1, "messages": [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": "It is 4.",
+                 "calculations": [{"expression": "2+2", "result": "4", "position": 6}]},
+            ]}
+        ]
+    )  # fmt: skip
+    for value in ("{", "null", '[{"id": 1}, {"id": "a", "title": "ok", "messages": []}]', "[" * 9999, sums, old):
+        page.evaluate("value => localStorage.setItem('danalab.conversations', value)", value)
+        page.evaluate("value => localStorage.setItem('danalab.settings', value)", value)
+        page.reload()
+        ready(page)
+    assert titles(page) == ["of before"]
+    page.get_by_role("link", name="of before").click()
+    page.locator(".assistant").wait_for()
+    assert texts(page) == ["q", "It is 2+2 = 44."]
+    broken = """async () => {
+      const opened = await new Promise((done) => {
+        const asked = indexedDB.open("danalab", 1);
+        asked.onsuccess = () => done(asked.result);
+      });
+      const tx = opened.transaction(["conversations", "messages"], "readwrite");
+      tx.objectStore("conversations").put({ id: "x" });
+      const circle = { conversation: "b", role: "user", content: "", created: 1 };
+      tx.objectStore("messages").put({ id: "m1", parent: "m2", ...circle });
+      tx.objectStore("messages").put({ id: "m2", parent: "m1", ...circle });
+      tx.objectStore("messages").put({ id: "m3", conversation: "b", role: 7 });
+      await new Promise((done) => (tx.oncomplete = done));
+      sessionStorage.setItem("danalab.left", '{"writing": [{"message": 1}], "draft": 5}');
+    }"""
+    page.evaluate(broken)
+    page.reload()
+    ready(page)
+    page.get_by_role("button", name="New conversation").first.click()
+    ask(page, "still here")
+    finished(page)
+
+
+@pytest.mark.slow
+def test_without_a_storage_the_page_says_so_and_works(context, page_server):
+    context.add_init_script("Object.defineProperty(window, 'indexedDB', { get() { throw new Error('closed') } })")
+    page = context.new_page()
+    page.goto(page_server.url)
+    ready(page)
+    ask(page, "hello")
+    finished(page)
+    page.get_by_text("conversations are lost with the tab").wait_for()
+    page.get_by_role("button", name="New conversation").first.click()
+    page.get_by_role("link", name="hello").click()
+    page.locator(".assistant").wait_for()
+    assert texts(page) == ["hello", "You said: hello"]
