@@ -30,6 +30,8 @@ def page(report: Mapping[str, Any]) -> str:
     lines = [
         "# Coverage",
         "",
+        "For those who change the code and ask which lines no test runs.",
+        "",
         f"Lines of `src/danalab` that `make test` runs, in processes that tests start, too: **{share:.1f}%**. Made by "
         "`make coverage`.",
         "",

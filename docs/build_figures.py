@@ -3,6 +3,7 @@
 demo       loss against tokens of `make demo`            bench/results/demo/curves.json
 headline   compute saved on the ladder                   bench/results/ladder_cpu
 badges     tests, Python, licence, docs                  docs/coverage.md, pyproject.toml
+moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 """
 
 import json
@@ -13,6 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
+
+from _tooling import moving as arithmetic
 
 mpl.use("svg")
 
@@ -159,6 +163,41 @@ def demo() -> None:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f} k")
 
 
+def moving() -> None:
+    """What the guide's moving figures show at their first values, for readers without JavaScript."""
+    steps, ends = np.geomspace(1, 1e5, 80), np.linspace(0, 1000, 51)
+    share = arithmetic.saved(0.05, 1.0, 0.15)
+    compute = np.geomspace(0.05, 1.2, 60)
+    at = [arithmetic.schedule(8, 0.85, step) for step in steps]
+    losses = {name: arithmetic.features(1.0, 0.3, 1, name, 1500) for name in ("sgd", "momentum", "log")}
+    counts = list(range(2, 21))
+    figures = {
+        "schedule": ("step t", "log", "log", {
+            "memory 1 / (1 - beta) [steps]": (steps, [each["memory"] for each in at]),
+            "alpha": (steps, [each["alpha"] for each in at])}),
+        "features": ("step", "log", "log", {
+            name: (range(1, 1501), losses[key])
+            for key, name in (("sgd", "SGD"), ("momentum", "momentum of 10 steps"), ("log", "logarithmic time"))}),
+        "remaining": ("step", "linear", "linear", {
+            "omega / (T / 10 + t), at most 2 lr": (ends, arithmetic.remaining(4, 1e-3, 1000, 0, 50)),
+            "constant: 0.1 lr, as AdamW": (ends, arithmetic.remaining(4, 1e-3, 1000, 0.1, 50))}),
+        "power": ("seeds on each side", "linear", "linear", {
+            "chance to find the gap": (counts, [arithmetic.power(0.02, 0.01, n) for n in counts]),
+            "four times of five": (counts, [0.8] * len(counts))}),
+        "saved": ("compute, of the baseline's", "linear", "linear", {
+            "contender": (compute, (compute / (1 - share)) ** -0.15), "baseline": (compute, compute**-0.15),
+            "saved": ([1 - share, 1], [1, 1])}),
+    }  # fmt: skip
+    (FIGURES / "moving").mkdir(exist_ok=True)
+    for name, (label, x_scale, y_scale, lines) in figures.items():
+        for theme, (axes,) in drawn(f"moving/{name}", 1, width=8.0):
+            colors = COLORS[theme]["adana"], COLORS[theme]["adamw"], COLORS[theme]["muon"]
+            for color, (text, (x, y)) in zip(colors, lines.items(), strict=False):
+                axes.plot(x, y, color=color, linewidth=2.2, label=text)
+            axes.set(xscale=x_scale, yscale=y_scale, xlabel=label)
+            axes.legend(frameon=False)
+
+
 def badge(label: str, value: str, color: str) -> str:
     """A small label as SVG."""
     left, right = (round(6.4 * len(text) + 14) for text in (label, value))
@@ -192,6 +231,7 @@ def main() -> None:
     for name, text in badges().items():
         (FIGURES / "badges" / name).write_text(text, encoding="utf-8")
     headline()
+    moving()
     if DEMO.is_file():
         demo()
 

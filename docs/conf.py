@@ -7,12 +7,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import danalab  # noqa: E402
-from _tooling import api_text, contents, notebooks, reference  # noqa: E402
+from _tooling import api_text, contents, folding, notebooks, reference  # noqa: E402
 
 project = "danalab"
 author = "The danalab authors"
-copyright = "2026, the danalab authors, Apache-2.0"
 release = version = danalab.__version__
+copyright = f"2026, the danalab authors, Apache-2.0; danalab {release}"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "_tooling.math_html", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
@@ -35,9 +35,11 @@ html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"danalab {release}"
 html_show_sphinx = False
+html_last_updated_fmt = "%Y-%m-%d"
 html_copy_source = False
 html_use_index = False  # no page links to it, and the search does more
 html_static_path, html_css_files = ["_static"], ["site.css"]
+html_js_files = [(name, {"defer": "defer"}) for name in ("site.js", "figures.js")]
 html_theme_options = {"light_css_variables": {"color-brand-primary": "#1f5fbf", "color-brand-content": "#1f5fbf"}}
 highlight_language = "none"  # of blocks that name no language
 pygments_style, pygments_dark_style = "friendly", "monokai"
@@ -49,4 +51,5 @@ def setup(app):
     app.connect("builder-inited", lambda app: notebooks.write(Path(app.srcdir), Path(app.srcdir) / "reference"))
     app.connect("source-read", contents.add)
     app.connect("source-read", notebooks.link)
+    app.connect("html-page-context", folding.add)
     app.connect("autodoc-process-docstring", api_text.as_rst, priority=100)

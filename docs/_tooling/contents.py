@@ -7,8 +7,6 @@ from typing import Any
 COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages of the repository's root -> their copies in reference/."""
 
-REFERENCE = "\n".join(["```{toctree}", ":hidden:", ":caption: Reference", "", "reference/index", "```"])
-
 _LINK = re.compile(r"^[-|] \[[^\]]*\]\(([^)#:]+)\.md\)", re.MULTILINE)
 
 
@@ -18,6 +16,7 @@ def toctrees(page: str) -> str:
     for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
         title = section.partition("\n")[0].strip()
         if names := _LINK.findall(section):
+            names += ["reference/index"] if title == "Reference" else []
             blocks.append("\n".join(["```{toctree}", ":hidden:", f":caption: {title}", "", *names, "```"]))
     return "\n\n".join(blocks)
 
@@ -47,6 +46,20 @@ def outside(page: str, name: str) -> str:
     return re.sub(r"\[([^\]]*)\]\((\.\./[^)#]+\.md)(#[^)]*)?\)", change, page)
 
 
+def pictures(page: str) -> str:
+    """Of a `<picture>` with a light and a dark file, the one that fits the theme that the reader chose; one of
+    figures/moving becomes a moving figure (docs/_static/figures.js)."""
+
+    def change(match: re.Match[str]) -> str:
+        text, light = re.search(r'<img alt="([^"]*)" src="([^"]*)"', match[0]).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        name = re.fullmatch(r".*figures/moving/(\w+)-light\.svg", light)
+        images = ((light, "only-light"), (light.replace("-light.", "-dark."), "only-dark"))
+        shown = "\n\n".join(f"```{{image}} {file}\n:alt: {text}\n:class: {theme}\n```" for file, theme in images)
+        return f'<figure class="moving" data-figure="{name[1]}">\n\n{shown}\n\n</figure>' if name else shown
+
+    return re.sub(r"<picture>.*?</picture>", change, page, flags=re.DOTALL)
+
+
 def copied(page: str) -> str:
     """A page of the repository's root with its links as seen from docs/reference/."""
     page = re.sub(r"\]\((?![a-z]+:|#|docs/)([^)]+)\)", r"](../../\1)", page)
@@ -55,8 +68,8 @@ def copied(page: str) -> str:
 
 def add(app: Any, name: str, source: list[str]) -> None:
     """Sphinx's hook for the text of a page."""
-    source[0] = outside(source[0], name)
+    source[0] = pictures(outside(source[0], name))
     if name == app.config.root_doc:
-        source[0] += f"\n\n{toctrees(source[0])}\n\n{REFERENCE}\n"
+        source[0] += f"\n\n{toctrees(source[0])}\n"
     elif name.endswith("/README"):
         source[0] += f"\n\n{below(source[0])}\n"

@@ -15,6 +15,8 @@ EPSILON = 1e-5
 
 HEAD = """# Optimizers in parallel modes, measured
 
+For those who train on several processes and ask whether their optimizer is exact there.
+
 Every optimizer of the registry in every parallel mode, on gloo ranks against one process; written by
 `python bench/optim_capabilities.py`, checked by `tests/distributed/test_optim_capabilities.py`.
 

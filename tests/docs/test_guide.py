@@ -192,3 +192,17 @@ def test_the_numbers_of_long_context_are_those_of_the_results():
     assert f"at 32k it is {speed['faster_at_longest']['ratio']:.0f} times as fast" in text
     assert f"{-minus['no mixer']['mean']:.2f} nats a token better" in text
     assert f"{minus['attention']['mean']:.2f} behind attention" in text
+
+
+NO_EXERCISE = {"README.md", "exercises.md", "questions.md", "resources.md"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if named(page) not in NO_EXERCISE], ids=named)
+def test_a_page_ends_with_an_exercise_and_links_to_what_others_wrote(page):
+    text = page.read_text()
+    end = text.rpartition("**Exercise.** ")[2]
+    assert text.count("**Exercise.** ") == 1
+    assert "<details><summary>Answer</summary>\n\n" in end
+    assert re.search(r"\*\*Further:\*\* .*https://", end, re.DOTALL)
+    known = (GUIDE / "resources.md").read_text()
+    assert all(link in known for link in re.findall(r"\]\((https://[^)]+)\)", end.partition("**Further:**")[2]))

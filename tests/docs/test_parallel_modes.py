@@ -1,19 +1,19 @@
-"""The table of the parallel modes on docs/training.md has the numbers of the kept result."""
+"""The tables of docs/memory.md are those of the estimate and of the stored measurement."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import re
 
-ROOT = Path(__file__).parents[2]
+import build_memory
 
 
-def test_the_cost_of_the_modes_is_the_measured_one():
-    page = (ROOT / "docs" / "training.md").read_text()
-    modes = json.loads((ROOT / "bench" / "results" / "parallel_cpu.json").read_text())["modes"]
-    for name, row in modes.items():
-        numbers = {key: value["median"] for key, value in row.items()}
-        assert (
-            f"| {name} | {1e3 * numbers['seconds']:.0f} | {numbers['tokens_per_second']:,.0f} "
-            f"| {numbers['memory_gib']:.2f} | {numbers['time_over_reference']:.2f} |"
-        ) in page
+def test_the_tables_are_what_the_script_writes(monkeypatch):
+    monkeypatch.setattr(build_memory, "SIZES", build_memory.SIZES[2:3])  # one of them: each takes a second
+    page = build_memory.PAGE.read_text(encoding="utf-8")
+    assert all(row in page for row in build_memory.gpu_rows()), "run: python docs/build_memory.py"
+    assert all(row in page for row in build_memory.mode_rows()), "run: python docs/build_memory.py"
+    assert re.findall("<!-- table: (.*?) -->", page) == ["gpus", "modes"]
+
+
+def test_a_size_that_does_not_fit_is_told_apart_from_a_fault():
+    assert build_memory.planned("--heads 100 --batch-size 1 --global-batch 1 --gpu l4 --fit-memory") == {}

@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from _tooling import contents, notebooks, reference, run_page
+from _tooling import contents, folding, notebooks, reference, run_page
 from _tooling.api_text import escaped
 from _tooling.blocks import blocks
 from danalab.cli.app import VERBS
@@ -170,3 +170,27 @@ def test_in_a_browser_a_page_fits_a_phone_and_the_search_needs_no_server(site):
         assert "Math" in tab.evaluate("getComputedStyle(document.querySelector('math')).fontFamily")
         tab.goto(f"file://{site}/search.html?q=newton")
         tab.get_by_role("link", name="Matrices: Muon").first.wait_for()
+
+
+@pytest.mark.parametrize("page", sorted(page.name for page in DOCS.glob("*.md")))
+def test_a_page_says_first_who_it_is_for(page):
+    text = re.sub(r"<!-- .*? -->\n+", "", (DOCS / page).read_text(), flags=re.DOTALL)
+    if page != "lab-notebook.md":
+        assert text.split("\n\n")[1].startswith("For those who"), page
+
+
+def test_a_picture_becomes_one_image_for_each_theme():
+    text = '<picture>\n<source srcset="a-dark.svg">\n<img alt="loss" src="a-light.svg">\n</picture>'
+    assert contents.pictures(text).split() == [
+        "```{image}", "a-light.svg", ":alt:", "loss", ":class:", "only-light", "```",
+        "```{image}", "a-dark.svg", ":alt:", "loss", ":class:", "only-dark", "```",
+    ]  # fmt: skip
+
+
+def test_a_section_is_folded_whole_with_its_subsections():
+    inner = '<section id="b"><h3>B</h3>text</section>'
+    page = f'<section id="t"><h1>T</h1><section id="a">\n<h2>A</h2><p>1</p>{inner}</section></section>'
+    assert folding.fold(page, 2) == (
+        '<section id="t"><h1>T</h1><section id="a"><details><summary><h2>A</h2></summary>'
+        f"<p>1</p>{inner}</details></section></section>"
+    )
