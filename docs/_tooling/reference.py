@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 from _tooling.contents import COPIED, copied
 from danalab.cli._shared import optimizer_flags
 from danalab.cli._shared.options import Option, docstrings, options_of
-from danalab.cli.app import VERBS
+from danalab.cli.app import VERBS, flag_types, module_of
 from danalab.registry import Registry
 from danalab.train.config.fields import flag
 from danalab.train.config.train_config import TrainConfig
@@ -69,21 +69,20 @@ def index() -> str:
 
 def verb_page(verb: str) -> str:
     """All flags of a verb, by section; of each subverb where it has some."""
-    module = importlib.import_module(f"danalab.cli.{verb.replace('-', '_')}")
     lines = [f"# danalab {verb}", "", f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}."]
-    subverbs = getattr(module, "SUBVERBS", None)
-    if subverbs is None:
-        lines += ["", *_flags(f"danalab {verb}", module.Flags, "##")]
-    else:
-        for name, (flags, run) in subverbs.items():
-            lines += [
-                "",
-                f"## danalab {verb} {name}",
-                "",
-                _paragraph(run),
-                "",
-                *_flags(f"danalab {verb} {name}", flags, "###"),
-            ]
+    flags = flag_types()[verb]
+    subverbs = getattr(module_of(verb), "SUBVERBS", {})
+    if flags is not None:
+        lines += ["", *_flags(f"danalab {verb}", flags, "##")]
+    for name, (own, run) in subverbs.items():
+        lines += [
+            "",
+            f"## danalab {verb} {name}",
+            "",
+            _paragraph(run),
+            "",
+            *_flags(f"danalab {verb} {name}", own, "###"),
+        ]
     return "\n".join(lines) + "\n"
 
 

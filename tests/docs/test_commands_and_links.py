@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 import shlex
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from danalab.cli._shared.flags import parse
 from danalab.cli._shared.optimizer_flags import FIELD
-from danalab.cli.app import VERBS
+from danalab.cli.app import VERBS, flag_types
 from danalab.optim import optimizer_spec
 from danalab.train.config.train_config import TrainConfig
 
@@ -20,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EVERYWHERE = {"help", "help_all", "config", "print_config", "debug", "cite"}
 EVERYWHERE |= {"model_dim", "num_layers", "data_path", "output_dir"}  # other names of flags
+FLAGS = flag_types()
 PLACEHOLDER = re.compile(r"\.\.\.|\[|\$|\b[A-Z]+\b")
 
 
@@ -44,14 +44,14 @@ def test_a_command_on_a_page_is_understood(page, command, whole):
         return
     for name in verb.split("|"):
         assert name in VERBS
-        module = importlib.import_module(f"danalab.cli.{name.replace('-', '_')}")
-        subverbs = getattr(module, "SUBVERBS", {})
-        if not subverbs or (hasattr(module, "Flags") and words[:1] and words[0] not in subverbs):
-            check_flags(f"danalab {name}", module.Flags, words, whole)
+        own = FLAGS[name]
+        subverbs = {key.split()[1]: flags for key, flags in FLAGS.items() if key.startswith(f"{name} ")}
+        if own is not None and (not subverbs or (words[:1] and words[0] not in subverbs)):
+            check_flags(f"danalab {name}", own, words, whole)
         elif words and not words[0].startswith(("-", "...")):
             for subverb in re.split(r"[/|]", words[0]):
                 assert subverb in subverbs
-                check_flags(f"danalab {name} {subverb}", subverbs[subverb][0], words[1:], whole)
+                check_flags(f"danalab {name} {subverb}", subverbs[subverb], words[1:], whole)
 
 
 def check_flags(prog: str, flags_type: type, words: list[str], whole: bool) -> None:
