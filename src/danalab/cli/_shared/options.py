@@ -48,7 +48,7 @@ class Option:
 class JsonFlags:
     """The flag of verbs whose result programs can read."""
 
-    last: ClassVar[bool] = True
+    last: ClassVar[float] = True
 
     json: bool = False
     """Print one JSON object on standard output."""

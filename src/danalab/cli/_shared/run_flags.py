@@ -19,7 +19,7 @@ class ResourceFlags(Resources):
     """Resources of a job."""
 
     title: ClassVar[str] = "SLURM"
-    last: ClassVar[bool] = True
+    last: ClassVar[float] = True
 
     setup: tuple[str, ...] = ()
     """Shell commands that run first: --setup "module load cuda"."""
@@ -35,7 +35,7 @@ class ResourceFlags(Resources):
 class ClusterFlags(ResourceFlags):
     """Resources of each run, where the executor is slurm."""
 
-    last: ClassVar[bool] = True
+    last: ClassVar[float] = True
 
     wait: bool = False
     """Wait until no run is queued, then continue; otherwise start the same command again later."""
@@ -54,7 +54,7 @@ class ClusterFlags(ResourceFlags):
 class CostFlags:
     """From FLOPs to hours and money."""
 
-    last: ClassVar[bool] = True
+    last: ClassVar[float] = True
 
     gpu: str | None = None
     """With --dry-run and --estimate: hours on this accelerator (h100, a100, ...); default of --dry-run by the runs that

@@ -35,7 +35,7 @@ class Resources(Section):
     """
 
     title: ClassVar[str] = "SLURM"
-    last: ClassVar[bool] = True
+    last: ClassVar[float] = True
 
     account: str | None = setting(None, main=True)
     """SLURM: account that is charged; default the cluster's."""
