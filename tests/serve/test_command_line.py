@@ -11,12 +11,7 @@ import sys
 import httpx
 import pytest
 
-from danalab.chat.tools import Calculation
-from danalab.cli import chat
 from danalab.cli.app import main
-from danalab.errors import UserError
-from danalab.inference import SamplingParameters
-from danalab.serve.readers import Delta
 
 PATIENCE = 250
 """Time for a process [s], on a machine that does much else; a test has 300 s."""
@@ -100,29 +95,6 @@ def test_a_long_error_is_cut_and_has_no_control_characters(capsys):
     assert "\x1b" not in error
 
 
-class Calculating:
-    """A session whose model wrote terminal escapes into a calculation."""
-
-    def __init__(self):
-        self.sampling = SamplingParameters()
-
-    def ask(self, question):
-        yield Delta(calculation=Calculation("\x1b[2J1+1", "\x9b2", ()))
-        yield Delta("\x1b]0;owned\x07fine", finish_reason="stop")
-
-
-def test_no_part_of_an_answer_controls_the_terminal(capsys):
-    chat._answer(Calculating(), "x")
-    assert capsys.readouterr().out == "[\ufffd[2J1+1 = \ufffd2]\ufffd]0;owned\ufffdfine\n"
-
-
-@pytest.mark.parametrize("text", ["--5", "\u00b2", "\u0661", "9" * 5000, "9" * 30, "1.5", "-"])
-def test_a_seed_that_is_no_number_is_one_line(text):
-    with pytest.raises(UserError, match="must be a") as caught:
-        chat._command(Calculating(), f"/seed {text}")
-    assert len(str(caught.value)) < 200
-
-
 @pytest.mark.slow
 def test_chat_answers_questions_and_obeys_commands(chat_run):
     lines = "hello\n/seed 3\nhello\n/reset\n/system Be brief.\nhello\n/nothing\n/seed x\n\udcff\n/help\n/exit\n"
@@ -132,7 +104,7 @@ def test_chat_answers_questions_and_obeys_commands(chat_run):
     out, error = process.communicate(lines, timeout=PATIENCE)  # with a byte that is no UTF-8
     assert process.returncode == 0
     assert out.count("> ") >= 11
-    assert "/reset          forget the conversation" in out
+    assert "/reset             forget the conversation" in out
     assert "no command /nothing; /help lists them" in error
     assert "/seed x: must be a whole number" in error
     assert "chat-run, context 128 tokens" in error

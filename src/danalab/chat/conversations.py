@@ -174,6 +174,10 @@ class Conversation:
         """For JSON."""
         return {"messages": [message.as_dict() for message in self.messages]}
 
+    def as_json_line(self) -> str:
+        """A line of a JSONL file."""
+        return json.dumps(self.as_dict(), ensure_ascii=False) + "\n"
+
 
 def _message(entry: Any, number: int) -> Message:
     """The message of a JSON object; `number` counts from 1, for errors."""

@@ -24,6 +24,38 @@ class ChatSession:
         """Forget all turns."""
         self.turns.clear()
 
+    @property
+    def conversation(self) -> Conversation:
+        """Instructions and turns.
+
+        Raises:
+            UserError: nothing has been said.
+        """
+        return self._with(self.turns)
+
+    def load(self, conversation: Conversation) -> bool:
+        """Go on with another conversation; returns whether a question at its end, which has no answer, is left out."""
+        messages = list(conversation.messages)
+        self.system = messages.pop(0).text if messages[0].role == "system" else ""
+        self.turns = messages[: len(messages) // 2 * 2]
+        return len(self.turns) < len(messages)
+
+    def retry(self) -> Generator[Delta, None, None]:
+        """Another answer to the last question. The old one stays if the new one is empty.
+
+        Raises:
+            UserError: there is no question.
+        """
+        if not self.turns:
+            raise UserError("there is no question to answer anew")
+        question, before = self.turns[-2].text, self.turns
+        self.turns = before[:-2]
+        try:
+            yield from self.ask(question)
+        finally:
+            if len(self.turns) < len(before):
+                self.turns = before
+
     def ask(self, question: str) -> Generator[Delta, None, None]:
         """The answer, in pieces. If it is closed early, the answer so far is remembered.
 
@@ -32,10 +64,8 @@ class ChatSession:
         """
         if self.engine.busy:
             raise UserError("an answer is being written: read it to its end, or close it, before the next question")
-        messages = [*self.turns, Message.of("user", question)]
-        if self.system.strip():
-            messages.insert(0, Message.of("system", self.system))
-        asked = ChatQuestion(Conversation(tuple(messages)), self.sampling, drops_old_turns=True)
+        conversation = self._with([*self.turns, Message.of("user", question)])
+        asked = ChatQuestion(conversation, self.sampling, drops_old_turns=True)
         ((request, reader),) = Planner(self.chat_model, max_choices=1).chat(asked, scope="").pairs
         number = self.engine.submit(request)
         answer = Answer()
@@ -47,5 +77,9 @@ class ChatSession:
                     yield delta
         finally:
             self.engine.cancel(number)
-            if answer.text.strip():
+            if answer.text.strip() or answer.calculations:
                 self.turns += [Message.of("user", question), answer.message]
+
+    def _with(self, turns: list[Message]) -> Conversation:
+        system = [Message.of("system", self.system)] if self.system.strip() else []
+        return Conversation((*system, *turns))
