@@ -24,11 +24,11 @@ import numpy as np
 import torch
 
 from danalab.data import load_tokenizer, open_dataset, prepare
-from danalab.data.environment import available_cores
 from danalab.data.sources import Source, StdlibSource
 from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
 from danalab.errors import UserError
 from danalab.files import write_json
+from danalab.scaling.hardware import available_cores
 from danalab.train.system.device import tune_malloc
 
 

@@ -44,6 +44,11 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
+def cache_folder(name: str) -> Path:
+    """A folder for files that can be made again: `$XDG_CACHE_HOME/danalab/NAME`, by default in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / name
+
+
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write `data` so that a reader sees the old file or the whole new one, whatever happens in between.
 

@@ -14,8 +14,7 @@ import torch
 from danalab import __version__
 from danalab.data import open_dataset, prepare
 from danalab.data.check import validate
-from danalab.data.formats.manifest import Manifest, TokenizerEntry
-from danalab.data.formats.shards import HEADER, MAGIC, ShardEntry
+from danalab.data.formats.shards import HEADER, MAGIC, Manifest, ShardEntry, TokenizerEntry
 from danalab.data.open import describe
 from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
@@ -233,7 +232,7 @@ def test_bare_files_of_a_large_vocabulary_are_32_bits_wide(tmp_path, monkeypatch
     tokenizer = train_bpe(["some text"] * 3, 266)
     tokenizer.save(tmp_path)
     monkeypatch.setattr(
-        "danalab.data.formats.raw_bin.load_tokenizer",
+        "danalab.data.formats.token_files.load_tokenizer",
         lambda _: type("Wide", (), {**vars(tokenizer), "n_tokens": 70_000,
         "eos_id": 256, "fingerprint": "ab"})()
     )  # fmt: skip
@@ -255,7 +254,7 @@ def test_the_scan_of_a_bare_file_is_kept_until_the_file_changes(tmp_path, monkey
     folder = _bare(tmp_path / "nano", train=np.arange(1000))
     first = open_dataset(folder)
     with monkeypatch.context() as patched:
-        patched.setattr("danalab.data.formats.raw_bin.np.frombuffer", lambda *_: pytest.fail("read again"))
+        patched.setattr("danalab.data.formats.token_files.np.frombuffer", lambda *_: pytest.fail("read again"))
         assert open_dataset(folder).fingerprint == first.fingerprint
     _bare(folder, train=np.arange(1001))
     assert open_dataset(folder).fingerprint != first.fingerprint

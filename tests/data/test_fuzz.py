@@ -16,7 +16,7 @@ import torch
 from danalab.data import open_dataset, prepare
 from danalab.data.check import validate
 from danalab.data.formats.array_split import split_arrays
-from danalab.data.formats.raw_bin import record
+from danalab.data.formats.token_files import record
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from danalab.cli.app import main
 from danalab.data import open_data, prepare
-from danalab.data.formats.manifest import checksum_of
+from danalab.data.formats.shards import checksum_of
 from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
 

@@ -16,7 +16,7 @@ import torch
 from danalab.data import open_dataset, prepare
 from danalab.data.check import validate
 from danalab.data.formats.array_split import split_arrays
-from danalab.data.formats.manifest import checksum_of
+from danalab.data.formats.shards import checksum_of
 from danalab.data.mixture import parse_mixture
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer, train_bpe

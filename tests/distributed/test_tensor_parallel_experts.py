@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from danalab.errors import UserError
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.moe.experts import StackedLinear
-from danalab.models.moe.losses import Usage, router_losses, weighted
+from danalab.models.moe.mixture import Usage, router_losses, weighted
 from danalab.models.parallel.experts import apply_expert_parallel
 from danalab.models.parallel.tensor import apply_tensor_parallel, check_tensor_parallel
 from danalab.optim import build_optimizer

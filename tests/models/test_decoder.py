@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.models import Decoder, ModelConfig, build_model
-from danalab.models.layers.norm import LayerNorm
-from danalab.models.layers.rotary import Rotary, rotate
+from danalab.models.layers.attention import Rotary, rotate
+from danalab.models.layers.basic import LayerNorm
 from danalab.scaling import dimensions, parameter_count
 from danalab.scaling.architectures import ARCHITECTURES
 

@@ -172,9 +172,9 @@ def validate(flags: ValidateFlags) -> int:
     from rich.console import Console
 
     from danalab.data.check import validate as validate_data
-    from danalab.data.check.advice import advise
+    from danalab.data.check.result import advise
     from danalab.data.formats.array_dataset import has_splits
-    from danalab.data.formats.raw_bin import record
+    from danalab.data.formats.token_files import record
     from danalab.files import write_json
 
     if flags.record:

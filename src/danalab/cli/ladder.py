@@ -48,11 +48,11 @@ def run(flags: Flags) -> int:
     import sys
 
     from danalab.cli._shared.run_tables import show_open_ends, show_rows, show_rungs, with_costs
-    from danalab.data.environment import available_cores
     from danalab.ladder.plan import Rung, read_plan
     from danalab.ladder.run import run_ladder
     from danalab.ladder.runs.sweep import collect
     from danalab.report.formats import print_table
+    from danalab.scaling.hardware import available_cores
     from danalab.train.callbacks.console import log_to_stderr
 
     flags.require_effect(flags.dry_run or flags.estimate)

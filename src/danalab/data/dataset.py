@@ -15,61 +15,49 @@ from typing import Any
 import numpy as np
 
 from danalab.data.formats.shards import TokenStore
-from danalab.data.order.batches import Batches, Sequential
+from danalab.data.order.batches import Batches, Rows, Sequences, Sequential, Shuffled, Windows
 from danalab.data.order.packing import PackedDocuments
 from danalab.data.order.ramps import Ramp
-from danalab.data.order.windows import Rows, Sequences, Shuffled, Windows
 from danalab.data.tokenizers import Tokenizer, load_tokenizer
 from danalab.errors import UserError
 
 
+@dataclass(eq=False, repr=False)
 class Dataset:
-    """One split of a data set.
+    """One split of a data set; `open_dataset` makes it."""
 
-    Attributes:
-        path: its folder.
-        split: "train" or "val".
-        n_tokens: tokens of the split.
-        vocab_size: rows that a model's embedding needs (padded).
-        eos_id: id that ends each document; None if unknown.
-        fingerprint: SHA-256 [hex] of the split's content and its tokenizer.
-        max_id: largest token id of the split.
-        tokenizer_name: e.g. "gpt2".
-    """
-
+    path: Path
+    """Its folder."""
+    split: str
+    """"train" or "val"."""
+    store: TokenStore
+    vocab_size: int
+    """Rows that a model's embedding needs (padded)."""
+    eos_id: int | None
+    """Id that ends each document; None if unknown."""
+    fingerprint: str
+    """SHA-256 [hex] of the split's content and its tokenizer."""
+    max_ids: list[int]
+    """Largest token id of each file."""
+    tokenizer_name: str
+    """E.g. "gpt2"."""
+    open_split: Callable[[str], Dataset]
+    """Opens another split of the same data; `UserError` if there is none."""
     sequence_length: int | None = None
     """Tokens of each sequence, if the data are sequences already."""
 
-    def __init__(
-        self,
-        path: Path,
-        split: str,
-        store: TokenStore,
-        *,
-        vocab_size: int,
-        eos_id: int | None,
-        fingerprint: str,
-        max_ids: list[int],
-        tokenizer_name: str,
-        open_split: Callable[[str], Dataset],
-    ):
-        """Use `open_dataset`.
+    def __post_init__(self) -> None:
+        self.n_tokens = self.store.n_tokens
 
-        Args:
-            max_ids: largest id of each shard.
-            open_split: opens another split of the same data.
-        """
-        self.path = path
-        self.split = split
-        self.store = store
-        self.n_tokens = store.n_tokens
-        self.vocab_size = vocab_size
-        self.eos_id = eos_id
-        self.fingerprint = fingerprint
-        self.max_id = max(max_ids, default=0)
-        self.tokenizer_name = tokenizer_name
-        self._max_ids = max_ids
-        self._open_split = open_split
+    @property
+    def max_id(self) -> int:
+        """Largest token id of the split."""
+        return max(self.max_ids, default=0)
+
+    @property
+    def title(self) -> str:
+        """Identifies the split in messages."""
+        return f"{self.path} ({self.split})"
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -110,14 +98,6 @@ class Dataset:
     def set_cache(self, budget: int) -> None:
         """Set the memory for files that cannot be memory-mapped [bytes]; no effect on other files."""
 
-    def open_split(self, split: str) -> Dataset:
-        """Another split of the same data.
-
-        Raises:
-            UserError: no such split.
-        """
-        return self._open_split(split)
-
     def batches(
         self,
         *,
@@ -146,40 +126,27 @@ class Dataset:
         return Batches(sequences, global_batch=global_batch, seq_len=length, rank=rank, world_size=world_size)
 
     def sequential(self, seq_len: int) -> Sequential:
-        """All sequences in order, for evaluation: `windows[i:j]` is (inputs, targets).
-
-        Raises:
-            UserError: the split is shorter than one sequence.
-        """
-        return Sequential(self.rows(seq_len), f"{self.path} ({self.split})")
+        """All sequences in order, for evaluation: `windows[i:j]` is (inputs, targets). `UserError` if there is none."""
+        return Sequential(self.rows(seq_len), self.title)
 
     def sequences(self, seed: int, seq_len: int, packing: str = "windows") -> Sequences:
-        """The infinite list of sequences that batches are slices of.
-
-        Raises:
-            UserError: packing is unknown, or not possible for these data.
-        """
-        name = f"{self.path} ({self.split})"
+        """The infinite list of sequences that batches are slices of; `packing` as of `batches`."""
         key = f"danalab order 1|{self.fingerprint}|{seed}|{seq_len}|".encode()
         if packing == "windows":
-            return Shuffled(self.rows(seq_len), key, name)
+            return Shuffled(self.rows(seq_len), key, self.title)
         if packing == "documents":
-            return self.packed(seq_len, key, name)
+            return self.packed(seq_len, key)
         raise UserError(f"packing '{packing}': known are windows, documents")
 
     def rows(self, seq_len: int) -> Rows:
         """The split as numbered sequences of `seq_len` tokens."""
         return Windows(self.store, seq_len)
 
-    def packed(self, seq_len: int, key: bytes, name: str) -> Sequences:
-        """The split's documents packed into rows of `seq_len` tokens.
-
-        Raises:
-            UserError: the end-of-text id is unknown.
-        """
+    def packed(self, seq_len: int, key: bytes) -> Sequences:
+        """The split's documents packed into rows of `seq_len` tokens."""
         if self.eos_id is None:
-            raise UserError(f"{name}: the id that ends a document is unknown; leave --packing documents out")
-        return PackedDocuments(self.store, self.eos_id, self.fingerprint, seq_len, key, name)
+            raise UserError(f"{self.title}: the id that ends a document is unknown; leave --packing documents out")
+        return PackedDocuments(self.store, self.eos_id, self.fingerprint, seq_len, key, self.title)
 
     def check_vocab(self, vocab_size: int) -> None:
         """Check that every token id is below `vocab_size`.
@@ -187,7 +154,7 @@ class Dataset:
         Raises:
             UserError: names the file and offset of a larger id.
         """
-        for number, largest in enumerate(self._max_ids):
+        for number, largest in enumerate(self.max_ids):
             if largest >= vocab_size:
                 shard = self.store.shards[number]
                 first = self.store.first_at_least(vocab_size, number)

@@ -20,8 +20,8 @@ import torch
 
 from danalab.data.dataset import Dataset
 from danalab.data.formats.shards import TokenStore
+from danalab.data.order.batches import Rows, Sequences, Span, TokenBatch
 from danalab.data.order.permutation import Permutation
-from danalab.data.order.windows import Rows, Sequences, Span, TokenBatch
 from danalab.data.tokenizers import Tokenizer
 from danalab.data.vocabulary import merge_vocabularies
 from danalab.errors import UserError
@@ -33,7 +33,7 @@ BLOCK = 10_000
 def parse_mixture(text: str) -> list[tuple[str, float]] | None:
     """(data set, weight) of each part of `a:0.7,b:0.3` or of a YAML file; None for a single data set."""
     if Path(text).suffix in (".yaml", ".yml"):
-        return _checked(_from_yaml(text), text)
+        return _checked(list(validated(dict[str, float], read_yaml(text), f"--data {text}").items()), text)
     if "," not in text or os.path.exists(text):
         return None
     pairs: list[tuple[str, float]] = []
@@ -46,10 +46,6 @@ def parse_mixture(text: str) -> list[tuple[str, float]] | None:
         if not (colon and name):
             raise UserError(f"--data {text}: '{part}' has no weight; a mixture is written a:0.7,b:0.3")
     return _checked(pairs, text)
-
-
-def _from_yaml(file: str) -> list[tuple[str, float]]:
-    return list(validated(dict[str, float], read_yaml(file), f"--data {file}").items())
 
 
 def _checked(pairs: list[tuple[str, float]], text: str) -> list[tuple[str, float]]:
@@ -96,9 +92,9 @@ class MixedDataset(Dataset):
             max_ids=[part.max_id for part in parts],
             tokenizer_name=self._vocabulary.tokenizer_name,
             open_split=lambda split: MixedDataset([part.open_split(split) for part in self.parts], self.weights),
+            sequence_length=self._vocabulary.sequence_length,
         )
         self.n_tokens = sum(part.n_tokens for part in parts)
-        self.sequence_length = self._vocabulary.sequence_length
 
     @property
     def name(self) -> str:
@@ -131,7 +127,7 @@ class MixedDataset(Dataset):
             if source.per_epoch < 1:
                 raise UserError(f"{source.name}: shorter than one sequence of {seq_len} tokens; take a smaller seq-len")
         key = f"danalab mixture 1|{self.fingerprint}|{seed}".encode()
-        return MixedSequences(sources, self._counts, key, f"{self.path} ({self.split})")
+        return MixedSequences(sources, self._counts, key, self.title)
 
     def rows(self, seq_len: int) -> Rows:
         return ConcatenatedRows([part.rows(seq_len) for part in self.parts])

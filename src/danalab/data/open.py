@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.data.environment import datasets_folder
-from danalab.data.formats.manifest import MANIFEST, Manifest
+from danalab.data.formats.shards import MANIFEST, Manifest
 from danalab.data.sources import SOURCES, command_for_texts
+from danalab.data.sources.base import datasets_folder
 from danalab.data.tokenizers import EOS, Gpt2Tokenizer, eos_of_size, load_tokenizer, requested_size
 from danalab.data.tokenizers.base import padded
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo, merge_vocabularies
@@ -27,11 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_data(data: str | Path, tokenizer: str | Path | None = None, split: str = "train") -> Dataset:
-    """Open the argument of `--data`: a folder, the name of a source, or a mixture of them.
-
-    Raises:
-        UserError: see `resolve_dataset`, `open_dataset` and `parse_mixture`.
-    """
+    """Open the argument of `--data`: a folder, the name of a source, or a mixture of them."""
     from danalab.data.mixture import MixedDataset, parse_mixture
 
     pairs = parse_mixture(str(data))
@@ -52,11 +48,8 @@ def is_there(data: str | Path) -> bool:
 
 
 def open_dataset(path: str | Path, split: str = "train") -> Dataset:
-    """Open a split of a data set in any layout of `danalab.data.formats`; nothing is read into memory.
+    """Open a split, "train" or "val", of a data set in any layout; nothing is read into memory.
 
-    Args:
-        path: the folder.
-        split: "train" or "val".
     Raises:
         UserError: no data set there, no such split, a shard that does not match its manifest, or ids outside of the
             vocabulary.
@@ -68,10 +61,10 @@ def open_dataset(path: str | Path, split: str = "train") -> Dataset:
 @lru_cache(maxsize=1)
 def layouts() -> tuple[DataLayout, ...]:
     """All layouts, in the order in which they are tried."""
-    from danalab.data.formats import array_dataset, prepared, raw_bin
+    from danalab.data.formats import array_dataset, token_files
     from danalab.data.preparation import download
 
-    return prepared.LAYOUT, raw_bin.LAYOUT, download.LAYOUT, array_dataset.LAYOUT
+    return token_files.SHARDS, token_files.BARE, download.LAYOUT, array_dataset.LAYOUT
 
 
 def layout_of(folder: Path) -> DataLayout | None:
@@ -180,9 +173,6 @@ def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
 def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Vocabulary:
     """The vocabulary of the argument of `--data`. Existing data sets are opened; for one that has to be prepared first,
     it is the vocabulary that it will have.
-
-    Raises:
-        UserError: see `resolve_dataset`, `open_dataset` and `parse_mixture`.
     """
     from danalab.data.mixture import parse_mixture
 
@@ -209,13 +199,10 @@ def _vocabulary_of(planned: Path | PreparationPlan) -> Vocabulary:
 def describe(path: str | Path) -> dict[str, Any]:
     """The facts of a data set: path, layout, source, tokenizer, vocab_size, eos_id, and for each split its tokens,
     shards, documents, text_bytes, bytes_per_token, max_id and fingerprint (None if the layout does not record it).
-
-    Raises:
-        UserError: no data set there, or one that does not match its manifest.
     """
     folder = Path(path)
     layout = require_layout(folder)
-    opened = {name: open_dataset(folder, name) for name in layout.splits(folder)}
+    opened = {name: layout.open(folder, name) for name in layout.splits(folder)}
     facts = layout.facts(folder)
     splits: dict[str, Any] = {}
     for name, dataset in opened.items():

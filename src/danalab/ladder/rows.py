@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from danalab.data.formats.manifest import Manifest
+from danalab.data.formats.shards import Manifest
 from danalab.errors import UserError
 from danalab.files import read_text, write_atomically
 from danalab.ladder.runs.grid import PATH_SETTINGS, is_number

@@ -13,8 +13,7 @@ from danalab.errors import UserError, nearest
 from danalab.models.cache import State
 from danalab.models.config import ModelConfig
 from danalab.models.delta_rule.mixer import GatedDeltaNet
-from danalab.models.layers.linear import Dropout
-from danalab.models.layers.norm import make_norm
+from danalab.models.layers.basic import Dropout, make_norm
 from danalab.models.moe.mixture import Routing, make_mlp
 
 CHECKPOINTING = ("none", "full", "every-n:K", "selective")

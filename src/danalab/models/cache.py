@@ -71,7 +71,7 @@ class MatrixState(ConvState):
     def __init__(self, batch: int):
         super().__init__(batch)
         self.memory: Tensor | None = None
-        """None before the first token."""
+        """Of oscillators complex [B, D, R], of the delta rule [B, H, K, V]; None before the first token."""
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         """The memory where there is one, then the last inputs; None before the first token."""
@@ -82,14 +82,6 @@ class MatrixState(ConvState):
         """Continue from these `tensors`, as `tensors()` returns them; they are not modified."""
         self.memory = tensors[0]
         self.last = tensors[1:] or None
-
-
-class OscillatorState(MatrixState):
-    """The state of one bank of oscillators (`danalab.models.resonance`): complex [B, D, R], at any length."""
-
-
-class DeltaRuleState(MatrixState):
-    """The state of one delta-rule layer (`danalab.models.delta_rule`): a matrix per head, [B, H, K, V]."""
 
 
 State = KeyValues | ConvState

@@ -1,4 +1,6 @@
-"""The decoder, for every architecture: token embedding, blocks, final norm, head.
+"""From a configuration to a model with weights: the decoder of every architecture.
+
+    ModelConfig -> build_model -> Decoder: token embedding, blocks, final norm, head
 
     x = E[tokens];   x = block_i(x) for each i;   hidden = norm(x);   logits = hidden W_head^T
 
@@ -6,6 +8,8 @@ Where positions are learned, x = E[tokens] + P[positions] instead of rotations i
 W_head = E. The configuration determines the blocks (`danalab.models.block`).
 Shapes: B batch, L length, D model dimension, V vocabulary.
 """
+
+from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
@@ -20,14 +24,46 @@ from danalab.models.block import Block, checkpointing_rule
 from danalab.models.cache import Cache
 from danalab.models.config import ModelConfig
 from danalab.models.init import KIND_OF_ROLE, initialise
-from danalab.models.layers.attention import document_positions, document_starts
-from danalab.models.layers.linear import Dropout, Embedding, Linear
-from danalab.models.layers.norm import make_norm
-from danalab.models.layers.rotary import Rotary
+from danalab.models.layers.attention import Rotary, document_positions, document_starts
+from danalab.models.layers.basic import Dropout, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
-from danalab.models.moe.losses import router_losses, stacked, weighted
-from danalab.models.moe.mixture import Routing
+from danalab.models.moe.mixture import Routing, router_losses, stacked, weighted
 from danalab.models.parallel.shards import full_logits
+from danalab.scaling.dimensions import parameter_count
+from danalab.scaling.hardware import host_memory
+
+_BLOCK_OBJECTS = 50_000
+"""Python objects of one block [bytes]."""
+
+
+def build_model(
+    config: ModelConfig,
+    *,
+    init: str | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Decoder:
+    """The model that `config` describes, with freshly drawn weights.
+
+    The weights depend on `config`, `init` and `seed` only: they are drawn on the CPU in float32, then moved and cast.
+
+    Args:
+        init: "scaled-gpt", "karpathy-gpt2" or "standard"; None: as the architecture does.
+        device: "meta" gives shapes without memory; shard, then call `to_empty` and `init_weights`.
+    Raises:
+        UserError: unknown initialisation, or a model larger than the device's memory.
+    """
+    is_meta = torch.device(device).type == "meta"
+    size = model_bytes(config, 0 if is_meta else dtype.itemsize)
+    require_memory(size, device, "the model")
+    with torch.device("meta"):
+        model = Decoder(config).to(dtype)
+    if is_meta:
+        return model
+    materialise(model, device)
+    model.init_weights(torch.Generator().manual_seed(seed), init)
+    return model
 
 
 class Decoder(nn.Module):
@@ -145,7 +181,7 @@ class Decoder(nn.Module):
     def take_routing(self) -> Routing | None:
         """The use of experts in the last pass with gradients, as sums [layers with experts, ...], and None afterwards.
 
-        None where there are no experts. The tensors carry the gradient for `danalab.models.moe.losses`.
+        None where there are no experts. The tensors carry the gradient for `danalab.models.moe.mixture`.
         """
         routing, self._routing = self._routing, []
         return stacked(routing) if routing else None
@@ -249,3 +285,29 @@ def _uncompiled() -> AbstractContextManager[object]:
     # Decoding changes shapes at every token, and compiled blocks would recompile each time. The import of the compiler
     # takes longer than a short text: without it nothing is compiled.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+def materialise(model: Decoder, device: torch.device | str) -> Decoder:
+    """Give a model on the meta device memory on `device`, in place, with undefined weights; returns it.
+
+    As `Module.to_empty`, whose `empty_like` imports sympy.
+    """
+    return model._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device=device))
+
+
+def model_bytes(config: ModelConfig, bytes_per_parameter: int = 4) -> int:
+    """Bytes of the weights; 0 bytes per parameter: of what is allocated on every rank however weights are sharded."""
+    table = 4 * config.seq_len * config.rotated if config.architecture.rotary else 0
+    return parameter_count(config) * bytes_per_parameter + table + config.n_layers * _BLOCK_OBJECTS
+
+
+def require_memory(needed: int, device: torch.device | str, subject: str) -> None:
+    """Check that `needed` bytes fit on a device at all; meta: in the memory of the host."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        limit = torch.cuda.get_device_properties(device).total_memory
+    else:
+        limit = host_memory()
+    if needed > limit:
+        amount = f"{needed >> 30:,}" if needed < 1 << 100 else "more than 2^70"
+        raise UserError(f"{subject} needs at least {amount} GiB of memory, but the device has {limit >> 30}")

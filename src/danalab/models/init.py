@@ -51,26 +51,16 @@ Scheme = Callable[[str, int, int], float]
 INITS: Registry[Scheme] = Registry("initialisation")
 
 
-def _scaled_gpt(role: str, columns: int, n_layers: int) -> float:
-    return (2 * columns * n_layers if role == "residual" else columns) ** -0.5
-
-
-def _karpathy_gpt2(role: str, columns: int, n_layers: int) -> float:
-    return 0.02 * (2 * n_layers if role == "residual" else 1) ** -0.5
-
-
-def _standard(role: str, columns: int, n_layers: int) -> float:
-    return 1.0 if role == "embedding" else columns**-0.5
-
-
 _DRAWN_AS = {"tied": "head", "expert": "linear", "expert_residual": "residual", "router": "linear"}
 """Role -> the role of the table above with the same standard deviation."""
 _CONSTANT = {"gain": 1.0, "zero_centered_gain": 0.0, "bias": 0.0}
 _DRAWN_BY_MODULE = ("oscillator", "convolution", "decay")
 """Roles of modules with a method `draw(generator)`."""
-INITS.add("scaled-gpt", _scaled_gpt, "ScaledGPT")
-INITS.add("karpathy-gpt2", _karpathy_gpt2, "KarpathyGPT2")
-INITS.add("standard", _standard)
+INITS.add(
+    "scaled-gpt", lambda role, columns, n: (2 * columns * n if role == "residual" else columns) ** -0.5, "ScaledGPT"
+)
+INITS.add("karpathy-gpt2", lambda role, _, n: 0.02 * (2 * n if role == "residual" else 1) ** -0.5, "KarpathyGPT2")
+INITS.add("standard", lambda role, width, _: 1.0 if role == "embedding" else width**-0.5)
 
 
 def initialise(

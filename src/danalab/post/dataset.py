@@ -34,8 +34,8 @@ from danalab.data import Dataset
 from danalab.data.formats import scan_cache
 from danalab.data.formats.shards import TokenStore
 from danalab.data.mixture import MixedDataset
+from danalab.data.order.batches import Sequences, TokenBatch
 from danalab.data.order.permutation import Permutation
-from danalab.data.order.windows import Sequences, TokenBatch
 from danalab.errors import UserError
 from danalab.train.step.loss import IGNORED, TrainingBatch
 
@@ -291,7 +291,7 @@ class PackingCounts:
 
 
 class ConversationRows:
-    """Rows of `seq_len` positions; a `Rows` of `danalab.data.order.windows`.
+    """Rows of `seq_len` positions; a `Rows` of `danalab.data.order.batches`.
 
     Args:
         masked: only what the assistant says is a target; otherwise every token is.

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from danalab.data.environment import available_cores
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
 from danalab.optim.registry.spec import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
+from danalab.scaling.hardware import available_cores
 from danalab.scaling.small_runs import slow_momentum
 from danalab.showcase.problems import Objective, SmallProblem, get_problem
 

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.data.formats.shards import Shard, TokenStore
-from danalab.data.order.batches import Batches, Sequential
+from danalab.data.order.batches import Batches, Sequential, Shuffled, Windows
 from danalab.data.order.ramps import Ramp
-from danalab.data.order.windows import Shuffled, Windows
 from danalab.errors import UserError
 
 U2 = np.dtype("<u2")

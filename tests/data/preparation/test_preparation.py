@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from danalab.data import open_dataset, prepare
 from danalab.data.check import validate
-from danalab.data.formats.manifest import Manifest
-from danalab.data.formats.shards import ShardWriter
+from danalab.data.formats.shards import Manifest, ShardWriter
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.preparation import shard_writer as writing_module
 from danalab.data.preparation.holdout import SplitRule, split_documents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from danalab.data.preparation.progress import ProgressBar, WorkEstimate
+from danalab.data.preparation.pipeline import progress_bar, work_estimate
 from danalab.data.sources import TRAIN, VAL, Source, SourcePosition
 
 
@@ -28,11 +28,11 @@ class _Files(Source):
 
 
 def test_a_limit_of_tokens_is_the_whole():
-    assert WorkEstimate(_Files(None), 1000)(SourcePosition(TRAIN, 0, 3), 250, 9) == (250, 1000)
+    assert work_estimate(_Files(None), 1000)(SourcePosition(TRAIN, 0, 3), 250, 9) == (250, 1000)
 
 
 def test_a_known_size_of_text_is_the_whole():
-    assert WorkEstimate(_Files(800), None)(SourcePosition(TRAIN, 0, 3), 250, 200) == (200, 800)
+    assert work_estimate(_Files(800), None)(SourcePosition(TRAIN, 0, 3), 250, 200) == (200, 800)
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,15 @@ def test_a_known_size_of_text_is_the_whole():
     ],
 )
 def test_finished_files_tell_how_much_text_a_stored_byte_gives(place, text, total):
-    assert WorkEstimate(_Files(None), None)(place, 0, text) == (text, total)
+    assert work_estimate(_Files(None), None)(place, 0, text) == (text, total)
 
 
-def test_without_a_terminal_a_line_a_minute_is_written(capsys, monkeypatch):
+def test_without_a_terminal_a_line_is_written_every_minute(capsys, monkeypatch):
     clock = iter([0.0, 0.0, 30.0, 61.0, 100.0, 130.0])
-    monkeypatch.setattr("danalab.data.preparation.progress.time.perf_counter", lambda: next(clock))
-    with ProgressBar("tokenising files", shown=True) as bar:
+    monkeypatch.setattr("danalab.data.preparation.pipeline.time.perf_counter", lambda: next(clock))
+    with progress_bar("tokenising files", shown=True) as show:
         for done in (0, 100, 200, 300, 400):
-            bar.show(done, 1000, 10 * done)
+            show(done, 1000, 10 * done)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "tokenising files: 2,000 tokens, 33 tokens/s, 20.0%, about 4 min left"
     assert len(lines) == 2
@@ -60,6 +60,6 @@ def test_without_a_terminal_a_line_a_minute_is_written(capsys, monkeypatch):
 
 def test_forced_colours_without_a_terminal_bring_no_bars(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in the kernel of a notebook
-    with ProgressBar("tokenising files", shown=True) as bar:
-        bar.show(400, 1000, 4000)
+    with progress_bar("tokenising files", shown=True) as show:
+        show(400, 1000, 4000)
     assert not capsys.readouterr().err

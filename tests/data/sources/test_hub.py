@@ -13,7 +13,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.data import open_dataset, prepare, resolve_dataset
 from danalab.data.check import validate
-from danalab.data.formats.manifest import Manifest
+from danalab.data.formats.shards import Manifest
 from danalab.data.open import describe
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.preparation.download import download, plan_download
@@ -208,8 +208,9 @@ _KILLED = """
 import os, signal, sys
 from danalab.data import prepare
 from danalab.data.preparation import pipeline as preparation, shard_writer as writing
-from danalab.data.sources import SOURCES, formats
-preparation._CHUNK_CHARACTERS, writing._JOURNAL_BYTES, formats._ROWS = 300, 1, 4
+from danalab.data.sources import SOURCES
+from danalab.data.sources import text
+preparation._CHUNK_CHARACTERS, writing._JOURNAL_BYTES, text._ROWS = 300, 1, 4
 source = SOURCES.get(sys.argv[1])
 class Deadly(source):
     def iter_part(self, side, number, skip=0):

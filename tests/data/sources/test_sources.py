@@ -9,7 +9,7 @@ import json
 import pytest
 
 from danalab.data.sources import SOURCES, StdlibSource, TextSource, make_source
-from danalab.data.sources import formats as formats_module
+from danalab.data.sources import text as formats_module
 from danalab.errors import MissingExtra, UserError
 from memory_bound import little_memory
 
@@ -74,7 +74,7 @@ def test_an_archive_is_unpacked_in_small_parts(tmp_path):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("danalab.data.sources.formats._MAX_LINE_BYTES", 1 << 21)
+    monkeypatch.setattr("danalab.data.sources.text._MAX_LINE_BYTES", 1 << 21)
     file = tmp_path / "x.jsonl.gz"
     file.write_bytes(gzip.compress(b'{"text": "' + b"a" * (4 << 20)))
     with pytest.raises(UserError, match="a line of more than 2,097,152 bytes"):

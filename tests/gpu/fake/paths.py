@@ -22,7 +22,7 @@ from danalab.inference import Engine, Request, SamplingParameters
 from danalab.inference import engine as engine_module
 from danalab.inference.sampling import DrawnTokens, _invert, _truncated
 from danalab.models import Decoder, ModelConfig, build_model
-from danalab.models.build import materialise
+from danalab.models.decoder import materialise
 from danalab.models.moe import grouped
 from danalab.optim import DistributedMuonAdamW, build_optimizer, optimizer_spec
 from danalab.optim.step.backends import triton_step

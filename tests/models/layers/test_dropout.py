@@ -9,7 +9,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.models import Decoder, ModelConfig, build_model
-from danalab.models.layers.linear import Dropout
+from danalab.models.layers.basic import Dropout
 
 TOKENS = torch.arange(48).view(3, 16) % 31
 

@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from danalab.models import ModelConfig, build_model
-from danalab.models.moe.losses import Usage, router_losses, stacked, weighted
-from danalab.models.moe.mixture import Router, Routing
+from danalab.models.moe.mixture import Router, Routing, Usage, router_losses, stacked, weighted
 
 
 def routed(x: torch.Tensor, top_k: int = 1, n_experts: int = 5) -> tuple[Router, Routing]:

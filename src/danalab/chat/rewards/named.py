@@ -27,9 +27,9 @@ from pathlib import Path
 
 from danalab.chat.rewards.sandbox import PROCESS, run_tests
 from danalab.chat.tasks.base import Problem
-from danalab.data.environment import available_cores
 from danalab.errors import UserError, first_line
 from danalab.registry import Registry
+from danalab.scaling.hardware import available_cores
 
 Reward = Callable[[Problem, str], float]
 """(problem, answer of the assistant as text) -> score."""

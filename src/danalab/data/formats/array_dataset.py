@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ import torch
 from cachetools import LRUCache
 
 from danalab.data.dataset import DataLayout, Dataset, fingerprint_of
-from danalab.data.formats.array_files import READERS, ArrayScan, BadArrayError, find_files, open_array, scan_all
+from danalab.data.formats.array_files import ArrayScan, BadArrayError, find_files, open_array, scan_all, walk_files
 from danalab.data.formats.shards import TokenStore
-from danalab.data.order.windows import Sequences, TokenBatch, require_length
+from danalab.data.order.batches import Sequences, TokenBatch, require_length
 from danalab.data.tokenizers import Tokenizer, load_tokenizer
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError, first_line
@@ -55,23 +54,18 @@ def _open(folder: Path, split: str) -> ArrayDataset:
         ArrayPart(path, scan, chosen_rows(path, scan.sequences, required))
         for path, scan in zip(files[split], scans[split], strict=True)
     ]
-    _require_one_length(parts)
+    for part in parts:
+        if part.scan.length != parts[0].scan.length:
+            raise UserError(
+                f"{part.path}: sequences of {part.scan.length} tokens, but {parts[0].scan.length} in {parts[0].path}; "
+                "all must have the same length"
+            )
     tokenizer = load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
     largest = max(scan.max_id for split_scans in scans.values() for scan in split_scans)
     dataset = ArrayDataset(folder, split, parts, largest + 1, tokenizer, partial(_open, folder))
     if tokenizer is not None:
         dataset.check_vocab(tokenizer.vocab_size)
     return dataset
-
-
-def _require_one_length(parts: list[ArrayPart]) -> None:
-    first = parts[0]
-    for part in parts:
-        if part.scan.length != first.scan.length:
-            raise UserError(
-                f"{part.path}: sequences of {part.scan.length} tokens, but {first.scan.length} in {first.path}; "
-                "all must have the same length"
-            )
 
 
 def files_by_split(folder: Path) -> dict[str, list[Path]]:
@@ -84,15 +78,6 @@ def files_by_split(folder: Path) -> dict[str, list[Path]]:
 def has_splits(folder: Path) -> bool:
     """Whether the folder has train/ and val/."""
     return all((folder / split).is_dir() for split in SPLITS)
-
-
-def holds_arrays(folder: Path) -> bool:
-    """Whether there is any array file below the folder, by its name."""
-    for _, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        if any(Path(name).suffix in READERS and not name.startswith(".") for name in names):
-            return True
-    return False
 
 
 def by_sequence(folder: Path) -> bool:
@@ -109,11 +94,7 @@ class SplitRecord:
 
 
 def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None:
-    """The row numbers in `path`.rows; None without such a file.
-
-    Raises:
-        BadArrayError: `required` and absent, or not a list of distinct rows of the array.
-    """
+    """The row numbers in `path`.rows; None without such a file if it is not `required`."""
     file = path.with_name(path.name + ".rows")
     if file.exists() and not file.is_file():
         raise BadArrayError(file, "not a regular file")
@@ -147,7 +128,6 @@ class ArrayDataset(Dataset):
     ):
         """Use `open_dataset`. `vocab_size`: largest id of all splits + 1."""
         self.files = ArrayFiles(parts)
-        self.sequence_length = self.files.length
         self._least = vocab_size
         chosen = [part.chosen.tobytes() if part.chosen is not None else b"" for part in parts]
         hashes = [f"{part.scan.sha256} {some.hex()}" for part, some in zip(parts, chosen, strict=True)]
@@ -161,8 +141,9 @@ class ArrayDataset(Dataset):
             max_ids=[part.scan.max_id for part in parts],
             tokenizer_name=tokenizer.name if tokenizer else "an unknown tokenizer",
             open_split=open_split,
+            sequence_length=self.files.length,
         )
-        self.n_tokens = self.files.n * self.sequence_length
+        self.n_tokens = self.files.n * self.files.length
 
     @property
     def least_vocab_size(self) -> int:
@@ -176,11 +157,7 @@ class ArrayDataset(Dataset):
 
     @property
     def tokenizer(self) -> Tokenizer:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The tokenizer of the ids.
-
-        Raises:
-            UserError: no `tokenizer.json` beside the arrays.
-        """
+        """The tokenizer of the ids, if `tokenizer.json` is beside the arrays."""
         if not (self.path / "tokenizer.json").is_file():
             raise UserError(f"{self.path}: no tokenizer.json beside the arrays")
         return load_tokenizer(self.path)
@@ -190,28 +167,16 @@ class ArrayDataset(Dataset):
 
     def rows(self, seq_len: int) -> ArrayRows:
         """The split as numbered sequences of `seq_len` tokens; longer ones are truncated."""
-        return ArrayRows(self.files, seq_len, f"{self.path} ({self.split})")
+        return ArrayRows(self.files, seq_len, self.title)
 
-    def packed(self, seq_len: int, key: bytes, name: str) -> Sequences:
-        """Not possible: arrays hold sequences already.
-
-        Raises:
-            UserError: always.
-        """
-        raise UserError(f"{name}: arrays are sequences already; leave --packing documents out")
+    def packed(self, seq_len: int, key: bytes) -> Sequences:
+        raise UserError(f"{self.title}: arrays are sequences already; leave --packing documents out")
 
     def check_vocab(self, vocab_size: int) -> None:
-        """See `Dataset.check_vocab`.
-
-        Raises:
-            UserError: names the file and position of a larger id.
-        """
         for number, part in enumerate(self.files.parts):
             if part.scan.max_id >= vocab_size:
-                array = self.files.array(number)
-                for row, ids in enumerate(array):
-                    over = np.flatnonzero(ids >= vocab_size)
-                    if len(over):
+                for row, ids in enumerate(self.files.array(number)):
+                    if len(over := np.flatnonzero(ids >= vocab_size)):
                         raise UserError(
                             f"{part.path}: token id {ids[over[0]]} at [{row}, {over[0]}] >= vocab_size {vocab_size}; "
                             "give a larger --vocab-size, or leave it out"
@@ -265,13 +230,13 @@ class ArrayFiles:
         self.ends = np.cumsum([part.n for part in self.parts])
         self.n = int(self.ends[-1])
         self.length = self.parts[0].scan.length
-        self.loaded = _byte_cache(cache_bytes)
+        self.loaded = _cache_of(cache_bytes)
         self._mapped: LRUCache[int, np.ndarray] = LRUCache(_MAPPINGS)
         self._lock = threading.Lock()
 
     def set_budget(self, budget: int) -> None:
         """Replace the cache by one of `budget` bytes; warns if the files that need it do not fit."""
-        self.loaded = _byte_cache(budget)
+        self.loaded = _cache_of(budget)
         scans = [part.scan for part in self.parts if part.path.suffix != ".npy"]
         whole = sum(scan.sequences * scan.length * scan.item_bytes for scan in scans)
         if whole > budget:
@@ -306,10 +271,16 @@ class ArrayFiles:
             result[mine] = self.array(number)[rows, :width]
 
 
-def _byte_cache(budget: int) -> LRUCache[int, np.ndarray]:
+def _cache_of(budget: int) -> LRUCache[int, np.ndarray]:
     """Arrays by number within `budget` bytes; the least recently used one goes first."""
     return LRUCache(budget, lambda array: array.nbytes)
 
 
 # Nothing is recorded of arrays, so there is nothing to compare them with; `danalab.data.check` reads them through.
-LAYOUT = DataLayout("arrays", holds_arrays, lambda folder: list(files_by_split(folder)), _open, lambda folder: iter(()))
+LAYOUT = DataLayout(
+    "arrays",
+    lambda folder: next(walk_files(folder), None) is not None,
+    lambda folder: list(files_by_split(folder)),
+    _open,
+    lambda folder: iter(()),
+)

@@ -19,11 +19,10 @@ from typing import IO
 
 import numpy as np
 
-from danalab.data.environment import available_cores
 from danalab.data.formats import scan_cache
 from danalab.errors import UserError, first_line
 from danalab.files import refuse_shared_tuples, require_uncompressed
-from danalab.scaling.hardware import host_memory
+from danalab.scaling.hardware import available_cores, host_memory
 
 _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
 _log = logging.getLogger(__name__)
@@ -39,7 +38,11 @@ class BadArrayError(UserError):
 
 def find_files(folder: Path) -> list[Path]:
     """All array files below `folder`, links followed, sorted by relative path; hidden names are skipped."""
-    paths: list[Path] = []
+    return sorted(walk_files(folder), key=lambda path: path.relative_to(folder).as_posix())
+
+
+def walk_files(folder: Path) -> Iterator[Path]:
+    """`find_files` in any order, as they are met."""
     seen: set[tuple[int, int]] = set()
     for root, folders, names in os.walk(folder, followlinks=True):
         status = os.stat(root)
@@ -48,8 +51,7 @@ def find_files(folder: Path) -> list[Path]:
             continue
         seen.add((status.st_dev, status.st_ino))
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [Path(root, name) for name in names if Path(name).suffix in READERS and not name.startswith(".")]
-    return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
+        yield from (Path(root, name) for name in names if Path(name).suffix in READERS and not name.startswith("."))
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,7 @@ class ArrayScan:
 
 
 def scan_all(paths: Sequence[Path]) -> list[ArrayScan]:
-    """Scan each file, or take its scan from the cache if it has not changed.
-
-    Raises:
-        UserError: names the first file that is not an array of ids or has a negative one.
-    """
+    """Scan each file, or take its scan from the cache if it has not changed; `UserError` for the first bad file."""
     keys = [_key(path) for path in paths]
     results = [scan_cache.load_facts(ArrayScan, key) for key in keys]
     missing = [number for number, result in enumerate(results) if result is None]
@@ -108,11 +106,7 @@ def _key(path: Path) -> str:
 
 
 def open_array(path: Path) -> np.ndarray:
-    """The ids of a file, [sequences, length], of an integer type; mapped for .npy, else in memory.
-
-    Raises:
-        BadArrayError: not an array of ids, or unreadable.
-    """
+    """The ids of a file, [sequences, length], of an integer type; mapped for .npy, else in memory."""
     if path.is_symlink() and not path.exists():
         raise BadArrayError(path, f"a dangling symbolic link (to {os.readlink(path)})")
     try:
@@ -135,11 +129,7 @@ def open_array(path: Path) -> np.ndarray:
 
 
 def verify_archive(path: Path) -> None:
-    """Check the checksums inside of archives, which torch ignores when it loads a .pt.
-
-    Raises:
-        BadArrayError: a checksum does not match.
-    """
+    """Check the checksums inside of archives, which torch ignores when it loads a .pt."""
     if path.suffix == ".npy":
         return
     try:

@@ -11,6 +11,8 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -60,41 +62,53 @@ def split_arrays(
     if seed < 0:
         raise UserError(f"--seed {seed}: must be 0 or more")
     _check_places(source, out)
-    files = find_files(source)
-    dangling = [path for path in files if not path.exists()]
-    if dangling:
-        others = f" and {len(dangling) - 1} more" if len(dangling) > 1 else ""
-        target = os.readlink(dangling[0])
-        raise UserError(f"{dangling[0]}: a dangling symbolic link (to {target}){others}; remove it first")
-    if not files:
-        raise UserError(f"{source}: no arrays (.npy, .npz, .pt) below it")
-    shapes = [_shape(path) for path in files]
-    for path, shape in zip(files, shapes, strict=True):
-        if shape[1] != shapes[0][1]:
-            raise UserError(
-                f"{path}: sequences of {shape[1]} tokens, but {shapes[0][1]} in {files[0]}; all must have the same "
-                "length, or the split could not be opened"
-            )
+    counts = _sequences(source)
+    parts = list((_by_file if by == "file" else _by_sequence)(source, counts, val_ratio, seed))
+    n_files = Counter(split for split, _, _ in parts)
+    n_rows = {split: sum(len(rows) for s, _, rows in parts if s == split and rows is not None) for split in SPLITS}
+    made = ArraySplit(
+        str(out / "train"), str(out / "val"), n_files["train"], n_files["val"], by, seed, val_ratio,
+        *(n_rows[split] if by == "sequence" else None for split in SPLITS),
+    )  # fmt: skip
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.is_dir():
         out.rmdir()  # it is empty
     work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
-        if by == "file":
-            division = _by_file(source, files, work, out, val_ratio, seed)
-        else:
-            counts = {path: shape[0] for path, shape in zip(files, shapes, strict=True)}
-            division = _by_sequence(source, counts, work, out, val_ratio, seed)
+        for split, path, rows in parts:
+            _link(path, work / split / path.relative_to(source), rows)
         if (source / "tokenizer.json").exists():
             (work / "tokenizer.json").symlink_to((source / "tokenizer.json").resolve())
-        write_json(work / SPLIT_RECORD, {"source": str(source.resolve()), **asdict(division)})
+        write_json(work / SPLIT_RECORD, {"source": str(source.resolve()), **asdict(made)})
         work.chmod(0o755)
         work.rename(out)  # atomic
         fsync_path(out.parent)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    return division
+    return made
+
+
+def _sequences(source: Path) -> dict[Path, int]:
+    """Number of sequences of each array below `source`, all of one length."""
+    files = find_files(source)
+    if dangling := [path for path in files if not path.exists()]:
+        others = f" and {len(dangling) - 1} more" if len(dangling) > 1 else ""
+        target = os.readlink(dangling[0])
+        raise UserError(f"{dangling[0]}: a dangling symbolic link (to {target}){others}; remove it first")
+    if not files:
+        raise UserError(f"{source}: no arrays (.npy, .npz, .pt) below it")
+    try:
+        shapes = [open_array(path).shape for path in files]
+    except BadArrayError as error:
+        raise UserError(f"{error}; run danalab data validate first") from error
+    for path, shape in zip(files, shapes, strict=True):
+        if shape[1] != shapes[0][1]:
+            raise UserError(
+                f"{path}: sequences of {shape[1]} tokens, but {shapes[0][1]} in {files[0]}; all must have the same "
+                "length, or the split could not be opened"
+            )
+    return {path: shape[0] for path, shape in zip(files, shapes, strict=True)}
 
 
 def _check_places(source: Path, out: Path) -> None:
@@ -111,74 +125,52 @@ def _check_places(source: Path, out: Path) -> None:
         raise UserError(f"--output-path {out}: is not empty; nothing is overwritten: remove it or choose another")
 
 
-def _by_file(source: Path, files: list[Path], work: Path, out: Path, val_ratio: float, seed: int) -> ArraySplit:
-    groups: dict[tuple[int, int], list[Path]] = {}
+Part = tuple[str, Path, np.ndarray | None]
+"""Split, file, and which of its rows; None: all."""
+
+
+def _names(files: Iterable[Path]) -> list[list[Path]]:
+    """The names of each file."""
+    names: dict[tuple[int, int], list[Path]] = {}
     for path in files:
         status = path.stat()
-        groups.setdefault((status.st_dev, status.st_ino), []).append(path)
+        names.setdefault((status.st_dev, status.st_ino), []).append(path)
+    return list(names.values())
+
+
+def _by_file(source: Path, counts: dict[Path, int], val_ratio: float, seed: int) -> Iterator[Part]:
+    groups = _names(counts)
     if len(groups) < 2:
         raise UserError(f"{source}: a single file cannot be split by file; give --by sequence")
-    ordered = sorted(groups.values(), key=lambda group: _hash(seed, group[0].relative_to(source).as_posix()))
-    wanted = max(1, round(val_ratio * len(files)))
-    val: list[Path] = []
+    ordered = sorted(groups, key=lambda group: _hash(seed, group[0].relative_to(source).as_posix()))
+    wanted, val = max(1, round(val_ratio * len(counts))), set[Path]()
     for group in ordered[:-1]:  # one item stays for training
-        if len(val) >= wanted:
-            break
-        val += group
-    chosen = set(val)
-    by_split = {"train": [path for path in files if path not in chosen], "val": sorted(val)}
-    for split, paths in by_split.items():
-        for path in paths:
-            _link(path, work / split / path.relative_to(source))
-    return ArraySplit(str(out / "train"), str(out / "val"), len(by_split["train"]), len(val), "file", seed, val_ratio)
+        if len(val) < wanted:
+            val |= set(group)
+    return ((("val" if path in val else "train"), path, None) for path in counts)
 
 
-def _by_sequence(
-    source: Path, n_sequences: dict[Path, int], work: Path, out: Path, val_ratio: float, seed: int
-) -> ArraySplit:
-    unique: dict[tuple[int, int], Path] = {}
-    for path in n_sequences:
-        status = path.stat()
-        unique.setdefault((status.st_dev, status.st_ino), path)
-    paths = list(unique.values())  # several names of a file must not repeat its sequences
-    counts = [n_sequences[path] for path in paths]
-    total = sum(counts)
+def _by_sequence(source: Path, counts: dict[Path, int], val_ratio: float, seed: int) -> Iterator[Part]:
+    paths = [names[0] for names in _names(counts)]  # several names of a file must not repeat its sequences
+    total = sum(counts[path] for path in paths)
     if total < 2:
         raise UserError(f"{source}: {total} sequence(s) cannot be split")
     n_val = min(max(1, round(val_ratio * total)), total - 1)
     validates = np.zeros(total, bool)
     validates[Permutation(total, f"danalab division 1|{seed}".encode())(np.arange(n_val))] = True
-    n_files: dict[str, int] = dict.fromkeys(SPLITS, 0)
-    start = 0
-    for path, count in zip(paths, counts, strict=True):
-        mine = validates[start : start + count]
-        start += count
-        for split, rows in (("train", np.flatnonzero(~mine)), ("val", np.flatnonzero(mine))):
-            if not len(rows):
-                continue
-            place = work / split / path.relative_to(source)
-            _link(path, place)
-            listed = place.with_name(place.name + ".rows")
-            with naming(listed), open(listed, "wb") as file:
-                np.save(file, rows.astype(np.int64), allow_pickle=False)
-            n_files[split] += 1
-    return ArraySplit(
-        str(out / "train"), str(out / "val"), n_files["train"], n_files["val"], "sequence", seed, val_ratio,
-        total - n_val, n_val,
-    )  # fmt: skip
+    for path, mine in zip(paths, np.split(validates, np.cumsum([counts[path] for path in paths])[:-1]), strict=True):
+        for split, chosen in (("train", ~mine), ("val", mine)):
+            if chosen.any():
+                yield split, path, np.flatnonzero(chosen)
 
 
-def _shape(path: Path) -> tuple[int, int]:
-    try:
-        rows, length = open_array(path).shape
-        return rows, length
-    except BadArrayError as error:
-        raise UserError(f"{error}; run danalab data validate first") from error
-
-
-def _link(path: Path, place: Path) -> None:
+def _link(path: Path, place: Path, rows: np.ndarray | None) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(path.resolve())
+    if rows is not None:
+        listed = place.with_name(place.name + ".rows")
+        with naming(listed), open(listed, "wb") as file:
+            np.save(file, rows.astype(np.int64), allow_pickle=False)
 
 
 def _hash(seed: int, name: str) -> bytes:

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from danalab.data.environment import cache_folder
-from danalab.files import write_atomically
+from danalab.files import cache_folder, write_atomically
 
 _DIGEST_BYTES = 65  # "\n" and the hexadecimal SHA-256
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Token shards, memory-mapped, and several of them as one token stream.
+"""Token shards, memory-mapped, several of them as one token stream, and the manifest that lists them.
 
 A shard is a 64-byte header, then token ids, little-endian uint16 or uint32:
 
@@ -8,25 +8,29 @@ bytes   0-7   magic "danalab\\0"
        16-23  number of tokens
        24-55  SHA-256 of the tokenizer (its fingerprint)
        56-63  zeros
+
+`manifest.json` is written last, so a folder that has one is complete.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePath
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from pydantic import AfterValidator, ConfigDict, Field
 
 from danalab.errors import UserError
-from danalab.files import fsync_path, naming, sha256
+from danalab.files import fsync_path, naming, read_json, sha256, validated, write_json
 
 MAGIC = b"danalab\0"
 VERSION = 1
@@ -166,11 +170,7 @@ def read_header(path: Path) -> tuple[Shard, str]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """A regular file opened for reading.
-
-    Raises:
-        UserError: missing, a dangling link, not a regular file, or unreadable, also after it was opened.
-    """
+    """A regular file opened for reading; `UserError` if it is absent or cannot be read, also after it was opened."""
     try:
         if path.exists() and not path.is_file():  # a named pipe would block
             raise UserError(f"{path}: not a regular file")
@@ -222,11 +222,7 @@ class ShardWriter:
     """
 
     def __init__(self, path: Path, dtype: np.dtype, fingerprint: str, flushed_tokens: int = 0):
-        """Start a shard, or continue an interrupted one after `flushed_tokens` tokens.
-
-        Raises:
-            UserError: the interrupted shard is shorter, or a link.
-        """
+        """Start a shard, or continue an interrupted one after `flushed_tokens` tokens."""
         self.path = path
         self.tokens = flushed_tokens
         self._dtype = dtype
@@ -279,3 +275,117 @@ class ShardWriter:
         os.replace(self._part, self.path)
         fsync_path(self.path.parent)
         return entry
+
+
+MANIFEST = "manifest.json"
+_FORMAT = "danalab-shards"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TokenizerEntry:
+    """The tokenizer of the shards, saved whole in `tokenizer.json` beside the manifest."""
+
+    name: str
+    fingerprint: str
+    n_tokens: TokenId
+    vocab_size: TokenId
+    eos_id: TokenId
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> TokenizerEntry:
+        """The entry of a `Tokenizer`."""
+        return cls(**{field.name: getattr(tokenizer, field.name) for field in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of `manifest.json`: the parts of a prepared data set."""
+
+    tokenizer: TokenizerEntry
+    source: dict[str, Any]
+    """Name, licence, and the settings that selected its documents."""
+    splits: dict[str, list[ShardEntry]]
+    request: str
+    """SHA-256 [hex] of every setting that affects the content: preparing the same again does nothing."""
+    danalab: str
+    """Version that wrote it."""
+    files: dict[FileName, str] = field(default_factory=dict)
+    """Other files of the data set (its tokenizer's), with their SHA-256 [hex]."""
+    format: str = field(default=_FORMAT)
+    version: int = field(default=_VERSION)
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    def write(self, folder: Path) -> None:
+        """Write into the folder."""
+        write_with_checksum(folder / MANIFEST, self)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read from the folder; `UserError` if it is absent, malformed, damaged, or of another version."""
+        file = folder / MANIFEST
+        content = read_json(file)
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise UserError(f"{file}: not the manifest of a data set (format is not {_FORMAT})")
+        if content.get("version") != _VERSION:
+            raise UserError(f"{file}: version {content.get('version')}, this danalab reads version {_VERSION}")
+        checksum = content.pop("checksum", None)  # early manifests have none
+        if checksum is not None and checksum != checksum_of(content):
+            raise UserError(f"{file}: damaged or edited: its checksum does not match; prepare the data set again")
+        manifest = validated(cls, content, file)
+        manifest._check_splits(file)
+        return manifest
+
+    def _check_splits(self, file: Path) -> None:
+        if not self.splits:
+            raise UserError(f"{file}: malformed: no splits")
+        seen: dict[str, str] = {}
+        for split, entries in self.splits.items():
+            for entry in entries:
+                for key, problem in ((entry.file, "named twice"), (entry.sha256, "the same content as another shard")):
+                    if key in seen:
+                        raise UserError(
+                            f"{file}: {entry.file} ({split}): {problem} ({seen[key]}); its tokens would count twice"
+                        )
+                    seen[key] = entry.file
+
+    def open_shards(self, folder: Path, split: str) -> list[Shard]:
+        """The split's shards; see `open_shard`."""
+        if split not in self.splits:
+            raise UserError(f"{folder}: no split '{split}'; there are: {', '.join(self.splits)}")
+        return [self.open_shard(folder, entry) for entry in self.splits[split]]
+
+    def open_shard(self, folder: Path, entry: ShardEntry) -> Shard:
+        """One shard, checked against its header and this manifest (not read through)."""
+        path = folder / entry.file
+        shard, fingerprint = read_header(path)
+        if fingerprint != self.tokenizer.fingerprint:
+            raise UserError(
+                f"{path}: written with another tokenizer (its header says {fingerprint[:12]}, {MANIFEST} says "
+                f"{self.tokenizer.name} {self.tokenizer.fingerprint[:12]})"
+            )
+        if shard.n_tokens != entry.tokens or shard.dtype != token_dtype(self.tokenizer.vocab_size):
+            raise UserError(
+                f"{path}: {shard.n_tokens} tokens of {shard.dtype.name}, {MANIFEST} says {entry.tokens} of "
+                f"{token_dtype(self.tokenizer.vocab_size).name}; prepare the data set again"
+            )
+        if entry.max_id >= self.tokenizer.vocab_size:
+            raise UserError(
+                f"{path}: token id {entry.max_id} >= vocab_size {self.tokenizer.vocab_size}; the shard was written "
+                f"with another tokenizer ({self.tokenizer.name} expected, see {folder / MANIFEST})"
+            )
+        return shard
+
+
+def checksum_of(content: dict[str, Any]) -> str:
+    """SHA-256 [hex] of the content of a JSON file, independent of its spacing."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def write_with_checksum(file: Path, record: Any) -> None:
+    """Write a data class as JSON, atomically, with its checksum."""
+    content = asdict(record)
+    write_json(file, {**content, "checksum": checksum_of(content)})

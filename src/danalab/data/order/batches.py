@@ -1,5 +1,8 @@
-"""Batches as a pure function of the step.
+"""Batches as a pure function of the step, from numbered rows of tokens and their order.
 
+    tokens of a split -> Windows: row w is tokens[w L : w L + L + 1] -> Shuffled: an infinite list of rows -> Batches
+
+Of a window the inputs are the first L tokens, the targets the last L, so every token but the first is predicted once.
 A data set is an infinite list of sequences (`Sequences`): epoch after epoch, each in the order of a permutation keyed
 by (fingerprint, seed, seq_len, epoch). The global batch of step s is the next G(s) sequences of that list, where G is
 a number or a ramp; rank r takes the r-th of its `world_size` equal slices.
@@ -8,17 +11,51 @@ The order is independent of the number of ranks and workers and of the global ba
 of sequences consumed. A shorter length (a ramp of lengths) cuts the same sequences into pieces, in the same order.
 """
 
+from __future__ import annotations
+
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from queue import Queue
+from typing import Protocol
 
 import numpy as np
+import torch
 
+from danalab.data.formats.shards import TokenStore
+from danalab.data.order.permutation import EndlessOrder
 from danalab.data.order.ramps import Ramp
-from danalab.data.order.windows import Rows, Sequences, Span, TokenBatch
 from danalab.errors import UserError
 
 _TOKENS_AT_ONCE = 1 << 16  # several small batches are assembled together: otherwise Python costs more than copying
+
+TokenBatch = tuple[torch.Tensor, torch.Tensor]
+"""Inputs and targets, int64 [sequences, seq_len]; a target of -1 carries no loss."""
+
+Span = tuple[int, int]
+"""Positions [begin, end) in an infinite list of sequences."""
+
+
+class Rows(Protocol):
+    """Numbered sequences of one length."""
+
+    n: int
+    """Number of sequences."""
+    seq_len: int
+
+    def read(self, numbers: np.ndarray) -> TokenBatch: ...
+
+
+class Sequences(Protocol):
+    """An infinite list of sequences, a pure function of the position."""
+
+    per_epoch: int
+    """Number of sequences of an epoch."""
+    seq_len: int
+    name: str
+    """Identifies the data in messages."""
+
+    def numbers(self, spans: Iterable[Span]) -> np.ndarray: ...  # of the rows at these positions, int64
+    def take(self, spans: Iterable[Span]) -> TokenBatch: ...  # the sequences at these positions, concatenated
 
 
 class Batches:
@@ -33,12 +70,9 @@ class Batches:
         rank: int = 0,
         world_size: int = 1,
     ):
-        """Batches of a list of sequences.
+        """`global_batch`: sequences per step, over all ranks; `seq_len`: tokens per sequence, a divisor of the list's
+        own length (the default).
 
-        Args:
-            sequences: the infinite list.
-            global_batch: sequences per step, over all ranks.
-            seq_len: tokens a sequence, a divisor of the list's own length (the default).
         Raises:
             UserError: a batch that is no multiple of the ranks or exceeds the data, or a length that does not divide.
         """
@@ -172,3 +206,50 @@ class Sequential:
 
     def __getitem__(self, which: slice) -> TokenBatch:
         return self._rows.read(np.arange(self._rows.n)[which])
+
+
+class Windows:
+    """The windows of a token stream: a `Rows`."""
+
+    def __init__(self, store: TokenStore, seq_len: int):
+        """Raises UserError if seq_len is below 1."""
+        self.n = max(0, store.n_tokens - 1) // require_length(seq_len)
+        self.seq_len = seq_len
+        self._store = store
+
+    def read(self, numbers: np.ndarray) -> TokenBatch:
+        return to_batch(self._store.rows(numbers * self.seq_len, self.seq_len + 1))
+
+
+class Shuffled:
+    """Rows in the order of a keyed permutation, a new one each epoch."""
+
+    def __init__(self, rows: Rows, key: bytes, name: str):
+        self.per_epoch, self.seq_len, self.name = rows.n, rows.seq_len, name
+        self._rows = rows
+        self._order = EndlessOrder(rows.n, key) if rows.n else None
+
+    def numbers(self, spans: Iterable[Span]) -> np.ndarray:
+        if self._order is None:
+            raise UserError(f"{self.name}: shorter than one sequence of {self.seq_len} tokens")
+        return np.concatenate([self._order(begin, end) for begin, end in spans])
+
+    def take(self, spans: Iterable[Span]) -> TokenBatch:
+        return self._rows.read(self.numbers(spans))
+
+
+def require_length(seq_len: int) -> int:
+    """Return `seq_len`."""
+    if seq_len < 1:
+        raise UserError(f"seq_len {seq_len}: at least 1 is needed")
+    return seq_len
+
+
+def to_batch(rows: np.ndarray) -> TokenBatch:
+    """Rows of seq_len + 1 tokens of any integer type as (inputs, targets)."""
+    inputs = torch.empty(len(rows), rows.shape[1] - 1, dtype=torch.int64)
+    targets = torch.empty_like(inputs)
+    # numpy widens on this thread alone; torch would start a second thread pool beside the trainer's.
+    np.copyto(inputs.numpy(), rows[:, :-1])
+    np.copyto(targets.numpy(), rows[:, 1:])
+    return inputs, targets

@@ -27,8 +27,8 @@ import numpy as np
 
 from danalab.data.formats import scan_cache
 from danalab.data.formats.shards import TokenStore
+from danalab.data.order.batches import Span, TokenBatch, require_length, to_batch
 from danalab.data.order.permutation import Permutation
-from danalab.data.order.windows import Span, TokenBatch, require_length, to_batch
 from danalab.errors import UserError
 
 CHUNK = 1 << 15
@@ -40,25 +40,10 @@ class PackedDocuments:
     """The documents of a stream in rows of `seq_len` tokens: a `Sequences`."""
 
     def __init__(
-        self,
-        store: TokenStore,
-        eos_id: int,
-        fingerprint: str,
-        seq_len: int,
-        key: bytes,
-        name: str,
-        *,
-        chunk: int = CHUNK,
-    ):
-        """Find the documents and count the rows of an epoch.
-
-        Args:
-            fingerprint: of the store's content.
-            key: chooses the order.
-            chunk: number of pieces packed together.
-        Raises:
-            UserError: no documents, or fewer tokens than one row.
-        """
+        self, store: TokenStore, eos_id: int, fingerprint: str, seq_len: int, key: bytes, name: str,
+        *, chunk: int = CHUNK,
+    ):  # fmt: skip
+        """`fingerprint`: of the store's content; `key` chooses the order; `chunk`: number of pieces packed together."""
         self.seq_len, self.name = require_length(seq_len), name
         self._store, self._eos_id, self._key, self._chunk = store, eos_id, key + b"documents|", chunk
         self._ends = document_ends(store, eos_id, fingerprint)

@@ -19,11 +19,9 @@ _BLOCK = 4096  # positions computed at a time: step by step would cost more than
 
 
 class EndlessOrder:
-    """An infinite list in which every slice [e n, (e + 1) n) holds each of range(n) once.
+    """An infinite list in which every slice [e n, (e + 1) n) holds each of range(n), n >= 1, once.
 
-    Args:
-        n: items an epoch, at least 1.
-        key: equal keys give equal lists; each epoch has its own permutation.
+    Equal keys give equal lists; each epoch has its own permutation.
     """
 
     def __init__(self, n: int, key: bytes):
@@ -37,7 +35,7 @@ class EndlessOrder:
         for number in range(begin // _BLOCK, (end - 1) // _BLOCK + 1):
             origin = number * _BLOCK
             pieces.append(self._block(number)[max(0, begin - origin) : end - origin])
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return np.concatenate(pieces)
 
     def _compute_block(self, number: int) -> np.ndarray:
         positions = np.arange(number * _BLOCK, (number + 1) * _BLOCK, dtype=np.int64)
@@ -50,12 +48,7 @@ class EndlessOrder:
 
 
 class Permutation:
-    """The permutation of range(n) given by `key`.
-
-    Args:
-        n: number of items, 1 <= n < 2^62.
-        key: any bytes; equal keys give equal permutations on every machine.
-    """
+    """The permutation of range(n), 1 <= n < 2^62, given by `key`: the same on every machine."""
 
     def __init__(self, n: int, key: bytes):
         self.n = n

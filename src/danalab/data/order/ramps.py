@@ -21,11 +21,7 @@ class Ramp:
 
     @classmethod
     def parse(cls, text: str | None, final: int, flag: str) -> "Ramp":
-        """Parse a ramp that ends at `final`; None means constant.
-
-        Raises:
-            UserError: not of the form VALUE:STEP,..., steps that do not increase, or values outside [1, `final`].
-        """
+        """Parse a ramp that ends at `final`; None means constant."""
         if text is None:
             return cls(final)
         stages: list[tuple[int, int]] = []
@@ -49,19 +45,14 @@ class Ramp:
 
     def at(self, step: int) -> int:
         """The value at a step, counted from 0."""
-        for value, until in self.stages:
-            if step < until:
-                return value
-        return self.final
+        return next((value for value, until in self.stages if step < until), self.final)
 
     def total(self, steps: int) -> int:
         """Sum of the values of the first `steps` steps."""
         total = begin = 0
         for value, until in self.stages:
-            if steps <= until:
-                return total + value * (steps - begin)
-            total += value * (until - begin)
-            begin = until
+            total += value * (min(steps, until) - begin)
+            begin = min(steps, until)
         return total + self.final * (steps - begin)
 
     def steps_within(self, budget: int) -> int:

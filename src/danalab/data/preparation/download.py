@@ -17,7 +17,7 @@ from danalab.data.formats.shards import reading
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource
 from danalab.data.sources.hub import HubFile, explain_hub_errors
 from danalab.errors import UserError
-from danalab.files import read_json, validated, write_json
+from danalab.files import read_state, write_json
 
 NAME = "download.json"
 _BLOCK = 1 << 20
@@ -61,11 +61,7 @@ def hub_source(name: str) -> type[HubSource]:
 
 
 def plan_download(name: str, inputs: tuple[str, ...] = ()) -> DownloadPlan:
-    """What a download would fetch; from recorded facts if the hub cannot be reached.
-
-    Raises:
-        UserError: not a corpus of the hub.
-    """
+    """What a download would fetch; from recorded facts if the hub cannot be reached."""
     kind = hub_source(name)
     source = kind.build(inputs, ())
     try:
@@ -78,15 +74,8 @@ def plan_download(name: str, inputs: tuple[str, ...] = ()) -> DownloadPlan:
 
 
 def download(name: str, folder: str | Path, workers: int = 8) -> Path:
-    """Fetch the files of a corpus, except those that are there already; returns the folder.
-
-    Args:
-        name: a corpus of the hub.
-        folder: receives the files, in the repository's layout.
-        workers: number of parallel downloads.
-    Raises:
-        UserError: not a corpus of the hub, the hub cannot be reached, or a file has the wrong size.
-        MissingExtra: `huggingface_hub` is not installed.
+    """Fetch the files of a corpus of the hub into the folder, in the repository's layout, except those that are there
+    already; returns the folder. `workers`: number of parallel downloads.
     """
     if not 1 <= workers <= 64:
         raise UserError(f"--workers {workers}: must be between 1 and 64")
@@ -115,23 +104,15 @@ def download(name: str, folder: str | Path, workers: int = 8) -> Path:
     return folder
 
 
-def _matches(folder: Path) -> bool:
-    return (folder / NAME).is_file()
-
-
-def _read(folder: Path) -> DownloadRecord:
-    return validated(DownloadRecord, read_json(folder / NAME), folder / NAME)
-
-
 def _not_tokens(folder: Path) -> Any:
-    name = shlex.quote(_read(folder).source)
+    name = shlex.quote(read_state(DownloadRecord, folder / NAME).source)
     raise UserError(
         f"{folder}: text of the hub, not tokens yet; run danalab data prepare {name} --input {shlex.quote(str(folder))}"
     )
 
 
 def _verify(folder: Path) -> Iterator[Finding]:
-    for file in _read(folder).files:
+    for file in read_state(DownloadRecord, folder / NAME).files:
         path = folder / file.path
         try:
             with reading(path) as stream:
@@ -150,4 +131,10 @@ def _verify(folder: Path) -> Iterator[Finding]:
             yield Finding(str(path), "content differs from the hub's")
 
 
-LAYOUT = DataLayout("download", _matches, _not_tokens, lambda folder, _: _not_tokens(folder), _verify)
+LAYOUT = DataLayout(
+    "download",
+    lambda folder: (folder / NAME).is_file(),
+    _not_tokens,
+    lambda folder, _: _not_tokens(folder),
+    _verify,
+)

@@ -15,27 +15,30 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 
-from danalab.data.environment import available_cores
-from danalab.data.formats.manifest import MANIFEST, Manifest
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from danalab.data.formats.shards import MANIFEST, Manifest
 from danalab.data.preparation.holdout import SplitDocument, SplitRule, draw, split_documents
-from danalab.data.preparation.progress import ProgressBar, WorkEstimate
 from danalab.data.preparation.shard_writer import JOURNAL, DatasetWriter, Journal
 from danalab.data.preparation.workers import Chunk, encode_in_order
-from danalab.data.sources import TRAIN, Source, SourcePosition, make_source
+from danalab.data.sources import TRAIN, VAL, Source, SourcePosition, make_source
 from danalab.data.tokenizers import BpeTokenizer, load_tokenizer, requested_size, train_bpe
 from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
+from danalab.scaling.hardware import available_cores
 
 SHARD_TOKENS = 100_000_000
 MAX_WORKERS = 1024
 _CHUNK_CHARACTERS = 250_000  # large enough to hide the pipe's cost, small enough that all cores finish together
 _CHUNK_DOCUMENTS = 1024
 _SMALL = 60_000_000  # smaller texts are not worth starting processes [bytes]
+_SECONDS_PER_LINE = 60.0
 _SAMPLE_BYTES, _SAMPLE_DOCUMENT = 3_000_000, 100_000
 
 
@@ -81,12 +84,11 @@ def prepare(
         raise UserError("--val-fraction and --val-documents: give only one of them")
     first = source.val_documents if val_documents is None and val_fraction is None else val_documents
     rule = SplitRule(source.val_fraction if val_fraction is None else val_fraction, first, max_documents)
-    if shard_tokens < 1:
-        raise UserError(f"--shard-tokens {shard_tokens}: at least 1 is needed")
+    for flag, value in (("--shard-tokens", shard_tokens), ("--max-tokens", max_tokens)):
+        if value is not None and value < 1:
+            raise UserError(f"{flag} {value}: at least 1 is needed")
     if workers is not None and not 1 <= workers <= MAX_WORKERS:
         raise UserError(f"--workers {workers}: must be between 1 and {MAX_WORKERS}")
-    if max_tokens is not None and max_tokens < 1:
-        raise UserError(f"--max-tokens {max_tokens}: at least 1 is needed")
     if max_tokens is None and max_documents is None:
         max_tokens = source.default_max_tokens
     tokenizer = str(tokenizer or source.default_tokenizer)
@@ -116,18 +118,19 @@ def prepare(
             chosen.save(folder)
         size = source.size_bytes()
         large = size is None or size >= _SMALL
-        estimate = WorkEstimate(source, max_tokens)
+        estimate = work_estimate(source, max_tokens)
         with (
             contextlib.closing(DatasetWriter(folder, chosen, journal, shard_tokens, max_tokens, source)) as writing,
-            ProgressBar(f"tokenising {source.name}", shown=progress) as bar,
+            progress_bar(f"tokenising {source.name}", shown=progress) as show,
         ):
             documents = split_documents(source, rule, journal.place, writing.counts, writing.enough)
-            chunks = _chunks(documents)
-            results = encode_in_order(chosen, folder, chunks, workers or available_cores(), processes=large)
+            cores = workers or available_cores()
+            results = encode_in_order(chosen, folder, _chunks(documents), cores, processes=large)
             with contextlib.closing(results):
                 for place, result in results if not writing.complete else ():
                     writing.add(place, result)
-                    bar.show(*estimate(place, writing.tokens, writing.text_bytes), writing.tokens)
+                    tokens = writing.total("tokens")
+                    show(*estimate(place, tokens, writing.total("text_bytes")), tokens)
                     if writing.complete:
                         break
             made = writing.finish({"val_fraction": rule.fraction, "val_documents": rule.first, **pinned})
@@ -237,3 +240,61 @@ def _summary(made: Manifest) -> str:
     documents = sum(entry.documents for entries in made.splits.values() for entry in entries)
     parts = " + ".join(f"{count:,} {split}" for split, count in totals.items())
     return f"{made.source['name']} with {made.tokenizer.name}: {parts} tokens of {documents:,} documents"
+
+
+def work_estimate(
+    source: Source, max_tokens: int | None
+) -> Callable[[SourcePosition, int, int], tuple[float, float | None]]:
+    """A function (place, tokens, bytes of text so far) -> (finished work, all of it or None), in one unit.
+
+    The work ends at `max_tokens`, or at the end of the source.
+    """
+    total_text = source.size_bytes()
+    stored = {side: source.part_bytes(side) or [] for side in (TRAIN, VAL)}
+
+    def at(place: SourcePosition, tokens: int, text_bytes: int) -> tuple[float, float | None]:
+        if max_tokens is not None:
+            return tokens, max_tokens
+        if total_text is not None:
+            return text_bytes, total_text
+        # Compressed files: the finished ones give the ratio of text to stored bytes.
+        finished = sum(stored[place.side][: place.part]) + (sum(stored[TRAIN]) if place.side == VAL else 0)
+        return text_bytes, text_bytes * sum(map(sum, stored.values())) / finished if finished else None
+
+    return at
+
+
+@contextmanager
+def progress_bar(label: str, *, shown: bool) -> Iterator[Callable[[float, float | None, int], None]]:
+    """Share of the work, tokens per second and time left on standard error: a bar on a terminal, else a line a minute.
+
+    Yields a function that takes the finished work, all of it (None: unknown), in any unit, and the tokens so far.
+    """
+    console = Console(stderr=True)
+    has_cursor = console.file.isatty()  # a notebook forces colours, but cannot redraw a line
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rate]}")
+    begun = line = time.perf_counter()
+    before: tuple[float, int] | None = None
+
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not (shown and has_cursor), transient=True
+    ) as bar:
+        task = bar.add_task(label, total=None, rate="")
+
+        def show(done: float, total: float | None, tokens: int) -> None:
+            nonlocal begun, line, before
+            now = time.perf_counter()
+            if before is None:  # tokens of an earlier attempt do not count for this one's speed
+                before, begun = (done, tokens), now
+                return
+            seconds = max(now - begun, 1e-9)
+            rate = f"{tokens:,} tokens, {(tokens - before[1]) / seconds:,.0f} tokens/s"
+            bar.update(task, completed=done, total=total, rate=rate)
+            if shown and not has_cursor and now - line >= _SECONDS_PER_LINE:
+                line, left = now, ""
+                if total and done > before[0]:
+                    minutes = (total - done) / (done - before[0]) * seconds / 60
+                    left = f", {done / total:.1%}, about {minutes:,.0f} min left"
+                print(f"{label}: {rate}{left}", file=sys.stderr, flush=True)
+
+        yield show

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict
 
 from danalab import __version__
-from danalab.data.formats.manifest import Manifest, TokenizerEntry, checksum_of
-from danalab.data.formats.shards import Count, ShardEntry, ShardWriter, token_dtype
+from danalab.data.formats.shards import (
+    Count,
+    Manifest,
+    ShardEntry,
+    ShardWriter,
+    TokenizerEntry,
+    checksum_of,
+    token_dtype,
+    write_with_checksum,
+)
 from danalab.data.preparation.workers import Encoded, Result
 from danalab.data.sources import TRAIN, VAL, Source, SourcePosition
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
-from danalab.files import read_json, sha256, validated, write_json
+from danalab.files import read_json, sha256, validated
 
 JOURNAL = "journal.json"
 _JOURNAL_BYTES = 64_000_000
@@ -49,43 +57,23 @@ class DatasetWriter:
             if state.tokens:
                 self._open[split] = self._writer(split, state.tokens)
 
-    def _states(self) -> list[SplitState]:
-        return list(self._journal.splits.values())
-
-    @property
-    def tokens(self) -> int:
-        """Tokens so far, including those of earlier attempts."""
-        return sum(self._tokens_of(split) for split in self._journal.splits)
-
-    def _tokens_of(self, split: str) -> int:
-        state = self._journal.splits[split]
-        return state.tokens + sum(entry.tokens for entry in state.finished)
+    def total(self, fact: str) -> int:
+        """Sum of "tokens" or "text_bytes" so far, including those of earlier attempts."""
+        return sum(state.total(fact) for state in self._journal.splits.values())
 
     @property
     def counts(self) -> tuple[int, int]:
         """Training and validation documents so far."""
-        train, val = (
-            state.documents + sum(entry.documents for entry in state.finished)
-            for state in (self._journal.splits[TRAIN], self._journal.splits[VAL])
-        )
-        return train, val
+        return self._journal.splits[TRAIN].total("documents"), self._journal.splits[VAL].total("documents")
 
-    @property
-    def text_bytes(self) -> int:
-        """Bytes of text so far, including those of earlier attempts."""
-        return sum(s.text_bytes + sum(e.text_bytes for e in s.finished) for s in self._states())
-
-    def enough(self) -> bool:
-        """Whether the training split is complete."""
-        return self._full(TRAIN)
-
-    def _full(self, split: str) -> bool:
-        return self._max_tokens is not None and self._tokens_of(split) >= self._max_tokens
+    def enough(self, split: str = TRAIN) -> bool:
+        """Whether the split has all requested tokens."""
+        return self._max_tokens is not None and self._journal.splits[split].total("tokens") >= self._max_tokens
 
     @property
     def complete(self) -> bool:
         """Whether all requested tokens and a validation split are there."""
-        return self._full(TRAIN) and (self._full(VAL) if self._own_validation else self.counts[1] > 0)
+        return self.enough() and (self.enough(VAL) if self._own_validation else self.counts[1] > 0)
 
     def _writer(self, split: str, flushed_tokens: int = 0) -> ShardWriter:
         number = len(self._journal.splits[split].finished)
@@ -122,7 +110,7 @@ class DatasetWriter:
         """The documents up to the one that reaches the limit, independent of read-ahead."""
         if self._max_tokens is None or (split == VAL and not self._own_validation):
             return encoded
-        left = self._max_tokens - self._tokens_of(split)
+        left = self._max_tokens - self._journal.splits[split].total("tokens")
         if left <= 0:
             return encoded.first(0)
         return encoded.first(min(len(encoded.ends), int(encoded.ends.searchsorted(left)) + 1))
@@ -136,15 +124,8 @@ class DatasetWriter:
         """Complete the open shards; returns the unwritten manifest. `origin`: settings that selected the documents."""
         for split in list(self._open):
             self._finish_shard(split)
-        tokenizer = self._tokenizer
         return Manifest(
-            tokenizer=TokenizerEntry(
-                name=tokenizer.name,
-                fingerprint=tokenizer.fingerprint,
-                n_tokens=tokenizer.n_tokens,
-                vocab_size=tokenizer.vocab_size,
-                eos_id=tokenizer.eos_id,
-            ),
+            tokenizer=TokenizerEntry.of(self._tokenizer),
             source={"name": self._source.name, "licence": self._source.licence, **origin},
             splits={split: state.finished for split, state in self._journal.splits.items()},
             request=self._journal.request,
@@ -172,9 +153,8 @@ class Journal:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     def write(self, folder: Path) -> None:
-        """Write into the folder, atomically, with a checksum."""
-        content = asdict(self)
-        write_json(folder / JOURNAL, {**content, "checksum": checksum_of(content)})
+        """Write into the folder."""
+        write_with_checksum(folder / JOURNAL, self)
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
@@ -196,5 +176,9 @@ class SplitState:
     tokens: Count = 0
     documents: Count = 0
     text_bytes: Count = 0
+
+    def total(self, fact: str) -> int:
+        """The field `fact`, with the finished shards."""
+        return getattr(self, fact) + sum(getattr(entry, fact) for entry in self.finished)
 
     __pydantic_config__ = ConfigDict(extra="forbid")

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -52,6 +53,7 @@ class Encoded:
 Chunk = Sequence[tuple[str, str]]
 """Documents: split and text."""
 Result = dict[str, Encoded]
+Waiting = queue.SimpleQueue["tuple[Chunk, Future[Result]] | None"]
 T = TypeVar("T")
 
 
@@ -90,68 +92,55 @@ def encode_in_order(
         for mark, chunk in chunks:
             yield mark, encode_chunk(tokenizer, chunk)
         return
-    pool = _ProcessPool(folder, workers) if processes else _ThreadPool(tokenizer, workers)
-    try:
+    with _processes(folder, workers) if processes else _threads(tokenizer, workers) as submit:
         pending: deque[tuple[T, Future[Result]]] = deque()
         for mark, chunk in chunks:
-            pending.append((mark, pool.submit(chunk)))
+            pending.append((mark, submit(chunk)))
             while pending and (pending[0][1].done() or len(pending) > (_AHEAD + 2) * workers):
                 first, result = pending.popleft()
                 yield first, result.result()
-        while pending:
-            first, result = pending.popleft()
+        for first, result in pending:
             yield first, result.result()
+
+
+@contextlib.contextmanager
+def _threads(tokenizer: Tokenizer, workers: int) -> Iterator[Callable[[Chunk], Future[Result]]]:
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield partial(pool.submit, encode_chunk, tokenizer)
     finally:
-        pool.close()
+        pool.shutdown(cancel_futures=True)
 
 
-class _ThreadPool:
-    """Threads of this process."""
-
-    def __init__(self, tokenizer: Tokenizer, workers: int):
-        self._tokenizer = tokenizer
-        self._pool = ThreadPoolExecutor(workers)
-
-    def submit(self, chunk: Chunk) -> Future[Result]:
-        return self._pool.submit(encode_chunk, self._tokenizer, chunk)
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-
-class _ProcessPool:
+@contextlib.contextmanager
+def _processes(folder: Path, workers: int) -> Iterator[Callable[[Chunk], Future[Result]]]:
     """Child processes and a common queue of chunks."""
+    home = str(Path(danalab.__file__).parent.parent)
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    # One thread per process.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-m", "danalab.data.preparation.workers", str(folder)]
+    waiting: Waiting = queue.SimpleQueue()
+    children = [_WorkerProcess(command, environment, waiting) for _ in range(workers)]
 
-    def __init__(self, folder: Path, workers: int):
-        home = str(Path(danalab.__file__).parent.parent)
-        paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-        # One thread per process.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"}
-        command = [sys.executable, "-m", "danalab.data.preparation.workers", str(folder)]
-        self._waiting: queue.SimpleQueue[tuple[Chunk, Future[Result]] | None] = queue.SimpleQueue()
-        self._children = [_WorkerProcess(command, environment, self._waiting) for _ in range(workers)]
-
-    def submit(self, chunk: Chunk) -> Future[Result]:
+    def submit(chunk: Chunk) -> Future[Result]:
         result: Future[Result] = Future()
-        self._waiting.put((chunk, result))
+        waiting.put((chunk, result))
         return result
 
-    def close(self) -> None:
-        for _ in self._children:
-            self._waiting.put(None)
-        for child in self._children:
+    try:
+        yield submit
+    finally:
+        for _ in children:
+            waiting.put(None)
+        for child in children:
             child.close()
 
 
 class _WorkerProcess:
     """One process, a thread that writes chunks to it, and a thread that reads its results."""
 
-    def __init__(
-        self,
-        command: list[str],
-        environment: dict[str, str],
-        waiting: queue.SimpleQueue[tuple[Chunk, Future[Result]] | None],
-    ):
+    def __init__(self, command: list[str], environment: dict[str, str], waiting: Waiting):
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -34,11 +34,7 @@ __all__ = [
 
 
 def make_source(name: str, inputs: Sequence[str | Path] = (), val_inputs: Sequence[str | Path] = ()) -> Source:
-    """The source called `name`; sources of files read `inputs` and `val_inputs`.
-
-    Raises:
-        UserError: unknown name, missing inputs, or inputs for a source that takes none.
-    """
+    """The source called `name`; sources of files read `inputs` and `val_inputs`."""
     if name not in SOURCES and os.path.exists(name):
         raise UserError(f"{name} is no source of data; of your own texts: {command_for_texts(name)}")
     return SOURCES.get(name).build(inputs, val_inputs)

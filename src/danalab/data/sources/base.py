@@ -1,6 +1,7 @@
 """The base class of text sources: documents in a fixed order, in parts that can be read from any position."""
 
 import itertools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,11 +9,15 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
-from danalab.data.environment import datasets_folder
 from danalab.data.tokenizers import Tokenizer, load_tokenizer, requested_size
 from danalab.errors import UserError
 
 TRAIN, VAL = "train", "val"
+
+
+def datasets_folder() -> Path:
+    """The default folder of data sets: `$DATASETS_DIR`, else ./datasets."""
+    return Path(os.environ.get("DATASETS_DIR") or "datasets")
 
 
 class SourcePosition(NamedTuple):
@@ -29,7 +34,6 @@ class Source(ABC):
 
     name: ClassVar[str]
     licence: ClassVar[str]
-    summary: ClassVar[str]
     ready: ClassVar[bool] = False
     """Needs neither network nor input files: a run may prepare it automatically."""
     default_tokenizer: ClassVar[str] = "bpe-4096"

@@ -15,7 +15,6 @@ class FineWeb10BT(HubSource):
 
     name = "fineweb-10bt"
     licence = "ODC-By 1.0"
-    summary = "FineWeb, sample of 10 billion GPT-2 tokens"
     repo = "HuggingFaceFW/fineweb"
     train = ("sample/10BT/*.parquet",)
     download_gb = 28
@@ -28,7 +27,6 @@ class FineWeb100BT(HubSource):
 
     name = "fineweb-100bt"
     licence = "ODC-By 1.0"
-    summary = "FineWeb, sample of 100 billion GPT-2 tokens"
     repo = "HuggingFaceFW/fineweb"
     train = ("sample/100BT/*.parquet",)
     download_gb = 277
@@ -41,7 +39,6 @@ class FineWebEdu(HubSource):
 
     name = "fineweb-edu"
     licence = "ODC-By 1.0"
-    summary = "FineWeb-Edu, sample of 100 billion GPT-2 tokens"
     repo = "HuggingFaceFW/fineweb-edu"
     train = ("sample/100BT/*.parquet",)
     download_gb = 290
@@ -50,11 +47,10 @@ class FineWebEdu(HubSource):
 
 
 class C4(HubSource):
-    """The Colossal Clean Crawled Corpus, English; it has its own validation files."""
+    """The Colossal Clean Crawled Corpus, English, with its own validation files."""
 
     name = "c4"
     licence = "ODC-By 1.0"
-    summary = "C4, English, with its own validation files"
     repo = "allenai/c4"
     train = ("en/c4-train.*.json.gz",)
     validation = ("en/c4-validation.*.json.gz",)
@@ -67,7 +63,6 @@ class OpenWebText2(HubSource):
 
     name = "openwebtext2"
     licence = "none given: copyrights of the pages"
-    summary = "OpenWebText2, pages recommended on Reddit up to 2020"
     repo = "vietgpt/the_pile_openwebtext2"
     train = ("data/train-*.parquet",)
     download_gb = 40
@@ -80,7 +75,6 @@ class RedPajama(HubSource):
 
     name = "redpajama"
     licence = "of each part: Common Crawl terms, ODC-By, GitHub MIT/BSD/Apache, arXiv terms, CC-BY-SA"
-    summary = "RedPajama 1T, sample of a billion tokens"
     repo = "togethercomputer/RedPajama-Data-1T-Sample"
     train = ("*_sample.jsonl",)
     download_gb = 5
@@ -93,7 +87,6 @@ class RedPajamaV2(HubSource):
 
     name = "redpajama-v2"
     licence = "Common Crawl terms of use"
-    summary = "RedPajama v2, sample of one crawl in five languages"
     repo = "togethercomputer/RedPajama-Data-V2"
     train = ("sample/documents/*/*/*_head.json.gz", "sample/documents/*/*/*_middle.json.gz")
     field = "raw_content"
@@ -107,7 +100,6 @@ class SlimPajama(HubSource):
 
     name = "slimpajama"
     licence = "of each part: Common Crawl terms, ODC-By, GitHub MIT/BSD/Apache, arXiv terms, CC-BY-SA"
-    summary = "SlimPajama, sample of 6 billion tokens, with its own validation file"
     repo = "DKYoon/SlimPajama-6B"
     train = ("data/train-*.parquet",)
     validation = ("data/validation-*.parquet",)
@@ -124,7 +116,6 @@ class WikiText(HubSource):
 
     name = "wikitext"
     licence = "CC-BY-SA 3.0, GFDL"
-    summary = "WikiText-103, raw, an article a document, with its own validation file"
     repo = "Salesforce/wikitext"
     train = ("wikitext-103-raw-v1/train-*.parquet",)
     validation = ("wikitext-103-raw-v1/validation-*.parquet",)
@@ -149,7 +140,6 @@ class ArXiv(HubSource):
 
     name = "arxiv"
     licence = "of each paper: arXiv terms"
-    summary = "arXiv papers in LaTeX (Proof-Pile-2), with its own validation files"
     repo = "EleutherAI/proof-pile-2"
     train = ("arxiv/train/*.jsonl.zst",)
     validation = ("arxiv/validation/*.jsonl.zst",)
@@ -162,7 +152,6 @@ class ShakespeareChar(HubSource):
 
     name = "shakespeare-char"
     licence = "public domain"
-    summary = "40,000 lines of Shakespeare, a character a token, with its own validation text"
     repo = "karpathy/tiny_shakespeare"
     revision = "refs/convert/parquet"
     train = ("default/train/*.parquet",)

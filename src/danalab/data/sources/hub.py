@@ -10,8 +10,12 @@ is pinned to a commit; after a lost connection it resumes at the document where 
 from __future__ import annotations
 
 import fnmatch
+import itertools
+import logging
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -20,17 +24,11 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, cast
 from pydantic import AfterValidator, Field
 
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
-from danalab.data.sources.formats import File, read_documents
-from danalab.errors import MissingExtra, UserError
+from danalab.data.sources.text import File, read_documents
+from danalab.errors import MissingExtra, UserError, first_line
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-import logging
-import time
-from collections.abc import Callable
-from contextlib import contextmanager
-
-from danalab.errors import first_line
 
 _BLOCK = 8 << 20  # read from a remote file at a time [bytes]
 _TRIES, _PAUSE_SECONDS = 6, 2.0
@@ -185,7 +183,7 @@ class HubFile:
 
 def on_hub(repo: str, revision: str) -> HubFolder:
     """A dataset repository at a revision (a branch, or better a commit)."""
-    filesystem = _hub_library("reading from the hub").HfFileSystem(endpoint=os.environ.get("HF_ENDPOINT"))
+    filesystem = _hub_library().HfFileSystem(endpoint=os.environ.get("HF_ENDPOINT"))
     quoted = revision.replace("/", "%2F")
     return HubFolder(filesystem, f"datasets/{repo}@{quoted}", f"hf://datasets/{repo}", remote=True)
 
@@ -201,24 +199,16 @@ def local_copy(folder: Path, repo: str) -> HubFolder:
 
 
 def commit_of(repo: str, revision: str) -> str:
-    """The current commit of a revision of a repository.
-
-    Raises:
-        UserError: the hub cannot be reached, or has no such repository or revision.
-    """
-    api = _hub_library("reading from the hub").HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    """The current commit of a revision of a repository."""
+    api = _hub_library().HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     with explain_hub_errors(f"hf://datasets/{repo}"):
         return str(api.dataset_info(repo, revision=revision).sha)
 
 
 def _fixed(pattern: str) -> str:
     """The folders of a pattern before its first wildcard."""
-    parts = []
-    for part in pattern.split("/")[:-1]:
-        if any(sign in part for sign in "*?["):
-            break
-        parts.append(part)
-    return "/".join(parts)
+    folders = pattern.split("/")[:-1]
+    return "/".join(itertools.takewhile(lambda folder: not set(folder) & set("*?["), folders))
 
 
 def _digest(facts: dict[str, Any]) -> str | None:
@@ -227,24 +217,19 @@ def _digest(facts: dict[str, Any]) -> str | None:
     return f"git:{facts['blob_id']}" if facts.get("blob_id") else None
 
 
-def _hub_library(purpose: str) -> Any:
+def _hub_library() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise MissingExtra("huggingface_hub", "data", purpose) from error
+        raise MissingExtra("huggingface_hub", "data", "reading from the hub") from error
     return huggingface_hub
 
 
 def read_persistently(
     read: Callable[[int], Iterator[str]], name: str, skip: int = 0, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """Documents of `read(skip)`; after a lost connection it reads again from the document where it broke.
-
-    Args:
-        read: opens the file and reads it after the given number of documents.
-        name: the file's name in messages.
-        skip: documents to skip.
-        sleep: waits between attempts [s].
+    """Documents of `read(skip)`, which opens the file and reads it after that many documents; after a lost connection
+    it reads again from the document where it broke. `name`: the file's in messages; `sleep`: waits between attempts.
     """
     done, failures = skip, 0
     while True:

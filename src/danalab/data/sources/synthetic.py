@@ -26,7 +26,6 @@ class SyntheticSource(Source):
 
     name = "synthetic"
     licence = "CC0-1.0"
-    summary = "A generated language of known entropy, as long as you want"
     ready = True
     default_tokenizer = "words"
     default_max_tokens = 20_000_000
@@ -63,11 +62,7 @@ class SyntheticSource(Source):
 
 @dataclass(frozen=True)
 class Language:
-    """The settings of a language; equal settings give equal documents.
-
-    Raises:
-        UserError: a setting out of range.
-    """
+    """The settings of a language; equal settings give equal documents."""
 
     words: int = 1024
     """Number of words."""
@@ -104,11 +99,7 @@ class Language:
 
     @classmethod
     def parse(cls, settings: tuple[str, ...] | list[str]) -> Language:
-        """The language of `KEY=VALUE` texts; settings that are not given have their defaults.
-
-        Raises:
-            UserError: an unknown key, a value that is no number, or one out of range.
-        """
+        """The language of `KEY=VALUE` texts; settings that are not given have their defaults."""
         kinds = {field.name: type(field.default) for field in fields(cls)}
         given: dict[str, Any] = {}
         for setting in settings:
@@ -135,13 +126,9 @@ class Language:
     @cached_property
     def starts(self) -> np.ndarray:
         """P(first token of a unit), float64 [words + levels + distances], in the order of the vocabulary."""
-        return np.concatenate(
-            [
-                (1 - self.questions - self.copies) * _power_law(self.words, self.zipf),
-                self.questions * _power_law(self.levels, self.level_exponent),
-                self.copies * np.full(self.distances, 1 / self.distances),
-            ]
-        )
+        words = (1 - self.questions - self.copies) * _power_law(self.words, self.zipf)
+        questions = self.questions * _power_law(self.levels, self.level_exponent)
+        return np.concatenate([words, questions, self.copies * np.full(self.distances, 1 / self.distances)])
 
     @property
     def entropy(self) -> float:
@@ -175,12 +162,12 @@ class Language:
             drawn = np.searchsorted(words if last else cumulative, u[:, 0], side="right")
             drawn = np.minimum(drawn, (self.words if last else len(cumulative)) - 1)
             if position:
-                answers = self._second(tokens[:, position - 1], history, seen, u)
-                drawn = np.where(answering, answers, drawn)
+                drawn = np.where(answering, self._second(tokens[:, position - 1], history, seen, u), drawn)
             tokens[:, position] = drawn
             is_word = drawn < self.words
-            history[rows[is_word & ~answering], seen[is_word & ~answering]] = drawn[is_word & ~answering]
-            seen += is_word & ~answering
+            new = is_word & ~answering
+            history[rows[new], seen[new]] = drawn[new]
+            seen += new
             answering = ~answering & ~is_word
         return tokens
 
@@ -229,14 +216,9 @@ class Language:
 
     def _second(self, marks: np.ndarray, history: np.ndarray, seen: np.ndarray, u: np.ndarray) -> np.ndarray:
         """Second tokens of units: the answer or its noise, or the copied word."""
-        sure = self._answer(marks, history, seen)
-        noisy = (
-            len(self.vocabulary)
-            - self.answers
-            + np.minimum((u[:, 1] * self.answers).astype(np.int64), self.answers - 1)
-        )
-        is_question = marks < self.words + self.levels
-        return np.where(is_question & (u[:, 0] < self.noise), noisy, sure)
+        number = np.minimum((u[:, 1] * self.answers).astype(np.int64), self.answers - 1)
+        noisy = (marks < self.words + self.levels) & (u[:, 0] < self.noise)
+        return np.where(noisy, len(self.vocabulary) - self.answers + number, self._answer(marks, history, seen))
 
     def _answer(self, marks: np.ndarray, history: np.ndarray, seen: np.ndarray) -> np.ndarray:
         """Second tokens without noise. history: [n, words so far]; seen: [n], its valid length."""

@@ -1,17 +1,40 @@
-"""Local text: your own files, and Python's standard library, which is always installed."""
+"""Documents of files: `TextSource` reads yours, `StdlibSource` Python's standard library, which is always installed.
+
+.txt and .md, .jsonl and .json (a document per line), .parquet (a document per row), also .gz and .zst. A .txt or .md
+file is one document if it has at most 256 KiB; larger files are cut at line ends into documents of at most that size,
+so that one large file can be split.
+"""
 
 from __future__ import annotations
 
+import gzip
+import itertools
+import json
 import platform
 import sysconfig
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import BinaryIO
 
+from danalab.data.formats.shards import reading
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
-from danalab.data.sources.formats import KNOWN, MAX_DOCUMENT_BYTES, PACKED, kind, read_documents
-from danalab.errors import UserError
+from danalab.data.tokenizers.base import reject_surrogates
+from danalab.errors import MissingExtra, UserError
 
+MAX_DOCUMENT_BYTES = 256 * 1024
+PLAIN = {".txt", ".md"}
+LINES = {".jsonl", ".json"}
+PACKED = {".gz", ".zst"}
+KNOWN = PLAIN | {".jsonl", ".parquet"}
+"""Suffixes searched for in folders. A .json is read only by sources whose .json files hold lines."""
+_BLOCK = 1 << 20
+_PACKED_BLOCK = 1 << 12
+"""Of .zst, where 4 bytes may unpack to 128 KiB."""
+_MAX_LINE_BYTES = 1 << 28
+_ROWS = 1024
 _NOT_READ = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib-dynload", "__pycache__", "encodings"}
 
 
@@ -20,14 +43,9 @@ class TextSource(Source):
 
     name = "text"
     licence = "that of your files"
-    summary = "any .txt, .md, .jsonl, .parquet (also .gz, .zst): --input PATH..."
 
     def __init__(self, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path] = ()):
-        """Files, or folders that are searched for files of known kinds; `val_inputs` are validation files.
-
-        Raises:
-            UserError: a path is absent or of an unknown kind, nothing was found, or a file is on both sides.
-        """
+        """Files, or folders that are searched for files of known kinds; `val_inputs` are validation files."""
         self.files = _find(inputs, "--input")
         self.val_files = _find(val_inputs, "--val-input") if val_inputs else []
         both = {file.resolve() for file in self.files} & {file.resolve() for file in self.val_files}
@@ -68,10 +86,9 @@ class TextSource(Source):
 
     def identity(self) -> str:
         lines = [f"documents of at most {MAX_DOCUMENT_BYTES}"]
-        for side, files in (("train", self.files), ("val", self.val_files)):
-            for file in files:
-                status = file.stat()
-                lines.append(f"{side} {file} {status.st_size} {status.st_mtime_ns}")
+        for side in (TRAIN, VAL):
+            stats = [(file, file.stat()) for file in self._files(side)]
+            lines += [f"{side} {file} {status.st_size} {status.st_mtime_ns}" for file, status in stats]
         return "\n".join(lines)
 
 
@@ -106,7 +123,6 @@ class StdlibSource(Source):
 
     name = "stdlib"
     licence = "PSF-2.0"
-    summary = "Python's standard library as installed: docstrings and code"
     ready = True
     val_fraction = 0.02  # about 15 of 700 files; 1% could leave too few for a stable loss
 
@@ -138,3 +154,180 @@ class StdlibSource(Source):
     def identity(self) -> str:
         sizes = [f"{path.relative_to(self.root).as_posix()} {path.stat().st_size}" for path in self.files]
         return "\n".join([f"python {platform.python_version()}", *sizes])
+
+
+@dataclass(frozen=True)
+class File:
+    """A local or remote file of documents."""
+
+    name: str
+    """Its path: the suffixes give the format; also used in messages."""
+    open: Callable[[], BinaryIO]
+
+
+def kind(name: str | PurePath) -> str:
+    """The suffix that gives the format, without that of the compression."""
+    suffixes = [suffix.lower() for suffix in PurePath(name).suffixes]
+    if suffixes and suffixes[-1] in PACKED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Iterator[str]:
+    """The documents of one file after the first `skip`, including empty ones.
+
+    Args:
+        file: the file.
+        field: field of the lines, or column of the table, that holds the text.
+        skip: documents to skip; earlier parts of a table are not read.
+    Raises:
+        UserError: text that is not UTF-8 (names the byte or row), a malformed line, row or archive.
+        MissingExtra: .parquet or .zst without the library that reads it.
+    """
+    name = str(file) if isinstance(file, Path) else file.name
+    with reading(file) if isinstance(file, Path) else file.open() as stream:
+        if kind(name) == ".parquet":
+            yield from _parquet(stream, name, field, skip)
+            return
+        blocks = _blocks(stream, name)
+        documents = _lines_of_json(blocks, name, field) if kind(name) in LINES else _pieces(blocks, name)
+        try:
+            yield from itertools.islice(documents, skip, None)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise UserError(f"{name}: damaged archive: {error}") from error
+
+
+def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """The uncompressed bytes of a file in blocks."""
+    suffix = PurePath(name).suffix.lower()
+    if suffix == ".zst":
+        yield from _zstd_blocks(stream, name)
+        return
+    with gzip.GzipFile(fileobj=stream) if suffix == ".gz" else stream as unpacked:
+        while block := unpacked.read(_BLOCK):
+            yield block
+
+
+def _zstd_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingExtra("zstandard", "data", f"reading {PurePath(name).name}") from error
+    unpacker = zstandard.ZstdDecompressor()
+    frame = unpacker.decompressobj()
+    try:
+        while packed := stream.read(_PACKED_BLOCK):
+            while packed:
+                if frame.eof:  # an archive may have several frames
+                    frame = unpacker.decompressobj()
+                unpacked = frame.decompress(packed)
+                yield from (unpacked[at : at + _BLOCK] for at in range(0, len(unpacked), _BLOCK))
+                packed = frame.unused_data if frame.eof else b""
+    except zstandard.ZstdError as error:
+        raise UserError(f"{name}: damaged archive: {error}") from error
+    if not frame.eof:  # the library's own stream would not report this
+        raise UserError(f"{name}: damaged archive: it ends in the middle of a frame")
+
+
+def _decoded(text: bytes, name: str, position: int) -> str:
+    """UTF-8 text that starts at byte `position` of the uncompressed file."""
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = position + error.start
+        raise UserError(
+            f"{name}: not UTF-8 at byte {place} (0x{text[error.start]:02x}); convert it, e.g. with iconv -t utf-8"
+        ) from None
+
+
+def _pieces(blocks: Iterable[bytes], name: str) -> Iterator[str]:
+    buffer, position, limit = b"", 0, MAX_DOCUMENT_BYTES
+    for block in blocks:
+        buffer += block
+        while len(buffer) > limit:
+            end = _end_of_piece(buffer, limit)
+            yield _decoded(buffer[:end], name, position)
+            buffer, position = buffer[end:], position + end
+    if buffer:
+        yield _decoded(buffer, name, position)
+
+
+def _end_of_piece(buffer: bytes, limit: int) -> int:
+    """Position after the last line end within `limit` bytes, or else the start of a character."""
+    end = buffer.rfind(b"\n", 0, limit) + 1
+    if end:
+        return end
+    end = limit
+    while end > limit - 4 and buffer[end] & 0xC0 == 0x80:  # a continuation byte
+        end -= 1
+    return end
+
+
+def _lines(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    length = 0
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        parts.append(first)
+        length = len(others[-1]) if others else length + len(first)
+        if length > _MAX_LINE_BYTES:
+            raise UserError(f"{name}: a line of more than {_MAX_LINE_BYTES:,} bytes")
+        for other in others:
+            yield b"".join(parts) + b"\n"
+            parts = [other]
+    yield b"".join(parts)
+
+
+def _lines_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[str]:
+    position = 0
+    for number, line in enumerate(_lines(blocks, name), 1):
+        text = _decoded(line, name, position)
+        position += len(line)
+        if not text.strip():
+            continue
+        try:
+            document = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{name}, line {number}: not valid JSON: {error.msg} (column {error.colno})") from None
+        except RecursionError:
+            raise UserError(f"{name}, line {number}: JSON nested too deeply") from None
+        except ValueError:  # Python's bound on the digits of an integer
+            raise UserError(f"{name}, line {number}: not valid JSON: a number with thousands of digits") from None
+        content = document.get(field) if isinstance(document, dict) else None
+        if not isinstance(content, str):
+            raise UserError(f'{name}, line {number}: an object with the field "{field}" (a string) is expected')
+        try:
+            reject_surrogates(content)
+        except UserError as error:
+            raise UserError(f"{name}, line {number}: {error}") from None
+        yield content
+
+
+def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "data", f"reading {PurePath(name).name}") from error
+    row = 0
+    try:
+        with pq.ParquetFile(stream) as table:
+            if field not in table.schema_arrow.names:
+                raise UserError(f"{name}: no column '{field}'; columns: {', '.join(table.schema_arrow.names)}")
+            if table.schema_arrow.field(field).type not in (pa.string(), pa.large_string()):
+                raise UserError(f"{name}: the column '{field}' is {table.schema_arrow.field(field).type}, not text")
+            groups = list(range(table.metadata.num_row_groups))
+            while groups and skip >= (rows := table.metadata.row_group(groups[0]).num_rows):
+                groups.pop(0)
+                skip, row = skip - rows, row + rows
+            for batch in table.iter_batches(batch_size=_ROWS, row_groups=groups, columns=[field]):
+                column = batch.column(0)
+                for text in column.slice(skip).to_pylist() if skip < len(column) else ():
+                    yield text or ""
+                skip, row = max(0, skip - len(column)), row + len(column)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name}, row {row} or one of the {_ROWS} after it: not UTF-8 (0x{error.object[error.start]:02x})"
+        ) from None
+    except pa.ArrowException as error:
+        raise UserError(f"{name}: not a readable parquet file: {error}") from error

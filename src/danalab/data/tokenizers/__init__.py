@@ -15,7 +15,7 @@ from danalab.data.tokenizers.bpe import BpeTokenizer, eos_of_size, requested_siz
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
 from danalab.data.tokenizers.plain import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from danalab.errors import UserError, nearest
-from danalab.files import read_json, validated
+from danalab.files import read_state
 
 __all__ = [
     "CHAT_SPECIALS",
@@ -33,22 +33,14 @@ __all__ = [
 ]
 
 
-_PLAIN: dict[str, type[ByteTokenizer] | type[CharacterTokenizer]] = {
-    each.name: each for each in (ByteTokenizer, CharacterTokenizer)
-}
+_PLAIN = {each.name: each for each in (ByteTokenizer, CharacterTokenizer)}
 """Tokenizers without tables."""
-_FROM_FILE: dict[str, type[Gpt2Tokenizer] | type[WordTokenizer]] = {
-    each.name: each for each in (Gpt2Tokenizer, WordTokenizer)
-}
+_FROM_FILE = {each.name: each for each in (Gpt2Tokenizer, WordTokenizer)}
 """Tokenizers that are read from a `tokenizer.json`, beside those that were trained."""
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """The tokenizer `bytes`, `characters` or `gpt2`, or the one saved in a `tokenizer.json` or its folder.
-
-    Raises:
-        UserError: no such name or file, a malformed file, a file that is not byte-level BPE, or GPT-2's tables missing.
-    """
+    """The tokenizer `bytes`, `characters` or `gpt2`, or the one saved in a `tokenizer.json` or its folder."""
     text = str(name)
     if text in _PLAIN:
         return _PLAIN[text]()
@@ -69,16 +61,12 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
             "tokenizer.json"
         )
     settings = file.parent / "tokenizer_config.json"
-    kind = _name_in(settings) if settings.is_file() else None
+    kind = read_state(_Settings, settings).danalab_name if settings.is_file() else None
     if kind in _PLAIN:
         return _PLAIN[kind]()
     if kind in _FROM_FILE:
         return _FROM_FILE[kind].from_file(file)
     return BpeTokenizer.from_file(file, name=kind)
-
-
-def _name_in(settings: Path) -> str | None:
-    return validated(_Settings, read_json(settings), settings).danalab_name
 
 
 @dataclass(frozen=True)

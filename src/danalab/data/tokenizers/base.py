@@ -30,8 +30,14 @@ CHAT_SPECIALS = (
     "<|output_end|>",
 )
 """Marks of roles and tool calls in a conversation."""
+SPECIALS = (EOS, *CHAT_SPECIALS)
 BYTE_LEVEL_RULE = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 """GPT-2's rule for splitting text into words, in `tokenizer.json`; used by all tokenizers of this package."""
+
+
+def specials_from(first: int) -> dict[str, int]:
+    """Ids of the specials, the first ones from `first` on."""
+    return {text: first + n for n, text in enumerate(SPECIALS)}
 
 
 def padded(n: int, multiple: int = 64) -> int:
@@ -93,14 +99,9 @@ class Tokenizer(ABC):
         return table
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of the ids; specials as their text.
-
-        Raises:
-            UserError: an unknown id.
-        """
-        table = self._byte_table
+        """The bytes of the ids; specials as their text."""
         try:
-            return b"".join([table[int(i)] for i in ids])
+            return b"".join([self._byte_table[int(i)] for i in ids])
         except KeyError as error:
             raise UserError(f"token id {error.args[0]} is not one of {self.name}'s {self.n_tokens} ids") from None
 
@@ -175,9 +176,5 @@ def to_printable(token: bytes) -> str:
 
 
 def from_printable(token: str) -> bytes:
-    """The bytes of a token written in `tokenizer.json`.
-
-    Raises:
-        KeyError: a character outside the alphabet: the file is not byte-level.
-    """
+    """The bytes of a token written in `tokenizer.json`; `KeyError` for a character that is not byte-level."""
     return bytes([BYTE_OF_CHARACTER[character] for character in token])

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, from_printable, reject_surrogates
+from danalab.data.tokenizers.base import EOS, SPECIALS, Tokenizer, from_printable, reject_surrogates
 from danalab.errors import UserError, first_line
 from danalab.files import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
 
-SPECIALS = (EOS, *CHAT_SPECIALS)
 _MAX_ID = 1 << 24
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 _PROBE = "Iß ÀÉ naïve\u2014東京 😀\x00\t\n  two  spaces \r\n MIXED Case's 0123456789 " + EOS + " "
@@ -148,11 +147,7 @@ def _checked_size(vocab_size: int) -> int:
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) -> BpeTokenizer:
-    """Train a byte-level BPE of exactly `vocab_size` ids, including specials; deterministic.
-
-    Raises:
-        UserError: a size below that of the 256 bytes and the specials, or too little text for that many merges.
-    """
+    """Train a byte-level BPE of exactly `vocab_size` ids, including specials; deterministic."""
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, pre_tokenizers, trainers
 

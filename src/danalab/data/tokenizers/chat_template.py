@@ -30,11 +30,7 @@ class ChatTemplate:
 
     @classmethod
     def read(cls, folder: Path) -> "ChatTemplate | None":
-        """The template of a folder; None where it has none.
-
-        Raises:
-            UserError: a file of settings is malformed.
-        """
+        """The template of a folder; None where it has none."""
         settings = _read(folder / _SETTINGS)
         text = _text_of(folder / "chat_template.jinja", settings)
         if text is None:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.environment import cache_folder
-from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer, from_printable, reject_surrogates
+from danalab.data.tokenizers.base import EOS, Tokenizer, from_printable, reject_surrogates, specials_from
 from danalab.data.tokenizers.plain import byte_level_json
 from danalab.errors import UserError
-from danalab.files import read_json, write_atomically
+from danalab.files import cache_folder, read_json, write_atomically
 
 _ADDRESS = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
 TABLES = {
@@ -32,9 +31,7 @@ _N_MERGEABLE = 50256
 
 def tables_folder() -> Path:
     """The folder of the tables: `$TIKTOKEN_CACHE_DIR`, else `$XDG_CACHE_HOME/danalab/tiktoken`."""
-    if chosen := os.environ.get("TIKTOKEN_CACHE_DIR"):
-        return Path(chosen)
-    return cache_folder("tiktoken")
+    return Path(os.environ.get("TIKTOKEN_CACHE_DIR") or cache_folder("tiktoken"))
 
 
 def cached_name(table: str) -> str:
@@ -69,7 +66,7 @@ class Gpt2Tokenizer(Tokenizer):
 
     name = "gpt2"
     n_tokens = _N_MERGEABLE + 1
-    specials = {EOS: _N_MERGEABLE} | {s: _N_MERGEABLE + 1 + n for n, s in enumerate(CHAT_SPECIALS)}
+    specials = specials_from(_N_MERGEABLE)
 
     def __init__(self, ranks: dict[bytes, int], merges: Sequence[Sequence[str]] = ()):
         """`ranks`: token -> id of the 50,256 mergeable tokens. `merges`: their pairs in printable form, if known."""

@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from danalab.data.tokenizers.base import BYTE_LEVEL_RULE, CHAT_SPECIALS, EOS, Tokenizer, reject_surrogates, to_printable
+from danalab.data.tokenizers.base import (
+    BYTE_LEVEL_RULE,
+    EOS,
+    SPECIALS,
+    Tokenizer,
+    reject_surrogates,
+    specials_from,
+    to_printable,
+)
 from danalab.errors import UserError
 from danalab.files import read_json
 
@@ -20,10 +28,8 @@ class ByteTokenizer(Tokenizer):
     """256 bytes, `<|endoftext|>` (id 256) and the chat marks."""
 
     name = "bytes"
-
-    def __init__(self) -> None:
-        self.specials = {spelling: 256 + n for n, spelling in enumerate((EOS, *CHAT_SPECIALS))}
-        self.n_tokens = 256 + len(self.specials)
+    specials = specials_from(256)
+    n_tokens = 256 + len(SPECIALS)
 
     def _token_table(self) -> list[bytes]:
         return [bytes([value]) for value in range(256)]
@@ -41,10 +47,10 @@ class CharacterTokenizer(Tokenizer):
     """The 96 characters in code order, then `<|endoftext|>` (id 96) and the chat marks."""
 
     name = "characters"
+    specials = specials_from(len(ALPHABET))
+    n_tokens = len(ALPHABET) + len(SPECIALS)
 
     def __init__(self) -> None:
-        self.specials = {spelling: len(ALPHABET) + n for n, spelling in enumerate((EOS, *CHAT_SPECIALS))}
-        self.n_tokens = len(ALPHABET) + len(self.specials)
         self._ids = np.full(256, _ABSENT, np.uint8)
         self._ids[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
 
@@ -80,16 +86,12 @@ class WordTokenizer(Tokenizer):
         if not words or len(self._ids) < len(words) or any(len(word.split()) != 1 for word in words):
             raise UserError("the tokenizer 'words' needs distinct words without white space")
         self._words = list(words)
-        self.specials = {spelling: len(words) + n for n, spelling in enumerate((EOS, *CHAT_SPECIALS))}
+        self.specials = specials_from(len(words))
         self.n_tokens = len(words) + len(self.specials)
 
     @classmethod
     def from_file(cls, file: str | Path) -> "WordTokenizer":
-        """Read a `tokenizer.json` that `save` wrote.
-
-        Raises:
-            UserError: a file of other content.
-        """
+        """Read a `tokenizer.json` that `save` wrote."""
         try:
             vocabulary = read_json(file)["model"]["vocab"]
             words = sorted(vocabulary, key=vocabulary.__getitem__)
@@ -97,7 +99,7 @@ class WordTokenizer(Tokenizer):
                 raise ValueError
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(f"{file}: not the list of words of a tokenizer 'words'") from None
-        return cls([word for word in words if word not in (EOS, *CHAT_SPECIALS)])
+        return cls([word for word in words if word not in SPECIALS])
 
     def _token_table(self) -> list[bytes]:
         return [f"{word} ".encode() for word in self._words]
@@ -114,24 +116,25 @@ class WordTokenizer(Tokenizer):
             ) from None
 
     def to_json(self) -> str:
-        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        return json.dumps(
-            {
-                "version": "1.0",
-                "truncation": None,
-                "padding": None,
-                "added_tokens": [{"id": i, "content": s, **plain, "special": True} for s, i in self.specials.items()],
-                "normalizer": None,
-                "pre_tokenizer": self._rules()["pre_tokenizer"],
-                "post_processor": None,
-                "decoder": None,
-                "model": {"type": "WordLevel", "vocab": {**self._ids, **self.specials}, "unk_token": EOS},
-            }
-        )
+        model = {"type": "WordLevel", "vocab": {**self._ids, **self.specials}, "unk_token": EOS}
+        return json.dumps(_tokenizer_json(model, self.specials, self._rules()["pre_tokenizer"], None))
 
 
-def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]) -> dict:
+def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]) -> dict[str, Any]:
     """The content of a `tokenizer.json` for a byte-level BPE."""
+    model = {
+        "type": "BPE",
+        **dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")),
+        **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False),
+        "vocab": {to_printable(token): id_ for id_, token in enumerate(table) if token},
+        "merges": [[to_printable(left), to_printable(right)] for left, right in merges],
+    }
+    return _tokenizer_json(model, specials, BYTE_LEVEL_RULE, BYTE_LEVEL_RULE)
+
+
+def _tokenizer_json(
+    model: dict[str, Any], specials: dict[str, int], pre_tokenizer: dict[str, Any], decoder: dict[str, Any] | None
+) -> dict[str, Any]:
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
@@ -139,19 +142,8 @@ def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], speci
         "padding": None,
         "added_tokens": [{"id": i, "content": s, **plain, "special": True} for s, i in specials.items()],
         "normalizer": None,
-        "pre_tokenizer": BYTE_LEVEL_RULE,
+        "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
-        "decoder": BYTE_LEVEL_RULE,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {to_printable(token): id_ for id_, token in enumerate(table) if token},
-            "merges": [[to_printable(left), to_printable(right)] for left, right in merges],
-        },
+        "decoder": decoder,
+        "model": model,
     }

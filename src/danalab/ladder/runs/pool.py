@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from danalab.data.environment import available_cores
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job, is_taken
 from danalab.ladder.runs.worker import WarmProcess
+from danalab.scaling.hardware import available_cores
 from danalab.train.config.fields import Count
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.models.cache import DeltaRuleState
+from danalab.models.cache import MatrixState
 from danalab.models.config import ModelConfig
 from danalab.models.delta_rule.rule import delta_step, gated_delta_rule
-from danalab.models.layers.linear import Linear
-from danalab.models.layers.norm import RMSNorm
+from danalab.models.layers.basic import Linear, RMSNorm
 from danalab.models.layers.precision import full_precision
 from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.models.parallel.shards import assign, local_shard
@@ -87,7 +86,7 @@ class GatedDeltaNet(nn.Module):
         self,
         x_BTD: Tensor,
         rotary: Tensor | None = None,
-        state: DeltaRuleState | None = None,
+        state: MatrixState | None = None,
         starts_BT: Tensor | None = None,
     ) -> Tensor:
         """[B, T, D]; arguments as of `Attention.forward`, of which `rotary` is ignored."""
@@ -116,7 +115,7 @@ class GatedDeltaNet(nn.Module):
         return _unit(q) * self.key_dim**-0.5, _unit(k), v
 
     def _rule(
-        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: DeltaRuleState | None, starts: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: MatrixState | None, starts: Tensor | None
     ) -> Tensor:
         """o [B, T, H, V]; advances the state."""
         if state is None:
@@ -132,9 +131,9 @@ class GatedDeltaNet(nn.Module):
         state.memory = after.detach()
         return o
 
-    def new_state(self, batch: int, max_len: int) -> DeltaRuleState:
+    def new_state(self, batch: int, max_len: int) -> MatrixState:
         """An empty state for `batch` sequences, of the same size for every `max_len`."""
-        return DeltaRuleState(batch)
+        return MatrixState(batch)
 
 
 def _unit(x: Tensor) -> Tensor:

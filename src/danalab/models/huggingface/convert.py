@@ -9,16 +9,17 @@ others                         a class of ours, `remote/modeling_*.py`, exported
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.models.build import build_model
 from danalab.models.config import ModelConfig
+from danalab.models.decoder import build_model
 from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
-from danalab.models.huggingface.common import TensorReader, Weights, canonical_names
+from danalab.models.huggingface.common import TensorReader, Weights, canonical_names, from_weights, to_weights
 from danalab.models.huggingface.llama_qwen import MODEL_TYPES as EXPERT_TYPES
 from danalab.models.huggingface.llama_qwen import NAMINGS, expert_obstacle
 
@@ -45,7 +46,7 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
     if config.sparsity is not None and config.arch in NAMINGS:
         described["architectures"] = [NAMINGS[config.arch].cls]
     layout = _LAYOUTS[config.arch]
-    return described | layout.to_settings(config), layout.to_weights(config, weights)
+    return described | layout.to_settings(config), to_weights(layout.entries(config), weights)
 
 
 def require_class(config: ModelConfig) -> None:
@@ -104,9 +105,15 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
     """
     kind = described.get("model_type")
     if kind == MODEL_TYPE:
-        config = from_module(described)
+        if not isinstance(model := described.get("danalab_model"), dict):
+            raise UserError("config.json of a danalab model has no 'danalab_model'")
+        config = ModelConfig.from_dict(model)
         _check_layers(config, weights)
-        return _ours(config, weights)
+        read = TensorReader(dict(weights))
+        expected = build_model(config, device="meta").state_dict()
+        ours = {name: read(name, *tensor.shape) for name, tensor in expected.items()}
+        read.finish()
+        return config, ours
     if not isinstance(kind, str) or kind not in _MODEL_TYPES:
         raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab")
     try:
@@ -122,7 +129,7 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
     if config.tied:
         named.pop("lm_head.weight", None)
     read = TensorReader(named)
-    ours = _LAYOUTS[config.arch].from_weights(config, read)
+    ours = from_weights(_LAYOUTS[config.arch].entries(config, read), read)
     read.finish()
     return config, ours
 
@@ -131,14 +138,6 @@ def _check_layers(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
     """Before anything is built: a configuration may ask for more layers than a list can hold."""
     if config.n_layers > len(weights):
         raise UserError(f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights")
-
-
-def _ours(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
-    read = TensorReader(dict(weights))
-    expected = build_model(config, device="meta").state_dict()
-    ours = {name: read(name, *tensor.shape) for name, tensor in expected.items()}
-    read.finish()
-    return config, ours
 
 
 def module_file(config: ModelConfig) -> Path:
@@ -176,6 +175,10 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 def _attention_settings(config: ModelConfig) -> dict[str, Any]:
+    experts: dict[str, Any] = {}
+    if config.sparsity is not None:
+        experts = asdict(config.sparsity) | {"renormalise": config.renormalise}
+        experts |= {"experts_per_token": experts.pop("top_k"), "sparse_layers": list(experts.pop("layers"))}
     return {
         "n_heads": config.n_heads,
         "n_kv_heads": config.kv_heads,
@@ -184,22 +187,7 @@ def _attention_settings(config: ModelConfig) -> dict[str, Any]:
         "qk_norm": config.qk_normed,
         "swiglu": config.architecture.mlp_matrices == 3,
         "rope_base": config.rope_theta,
-        **_expert_settings(config),
-    }
-
-
-def _expert_settings(config: ModelConfig) -> dict[str, Any]:
-    sparsity = config.sparsity
-    if sparsity is None:
-        return {}
-    return {
-        "n_experts": sparsity.n_experts,
-        "experts_per_token": sparsity.top_k,
-        "expert_dim": sparsity.expert_dim,
-        "shared_dim": sparsity.shared_dim,
-        "shared_gate": sparsity.shared_gate,
-        "renormalise": config.renormalise,
-        "sparse_layers": list(sparsity.layers),
+        **experts,
     }
 
 
@@ -215,11 +203,3 @@ def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
         "largest_nu": mixer.MAX_NU,
         "least_damping": mixer.MIN_DAMPING,
     }
-
-
-def from_module(described: Mapping[str, Any]) -> ModelConfig:
-    """The configuration of an exported model."""
-    model = described.get("danalab_model")
-    if not isinstance(model, dict):
-        raise UserError("config.json of a danalab model has no 'danalab_model'")
-    return ModelConfig.from_dict(model)

@@ -1,6 +1,6 @@
 """gpt as GPT2LMHeadModel: matrices are stored [in, out]; q, k and v are one matrix."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,23 +8,46 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface.common import TensorReader, Weights, require
+from danalab.models.huggingface.common import Entry, TensorReader, require
 
-_MODULES = {
-    "attention_norm": "ln_1",
-    "attention.qkv": "attn.c_attn",
-    "attention.out": "attn.c_proj",
-    "mlp_norm": "ln_2",
-    "mlp.up": "mlp.c_fc",
-    "mlp.down": "mlp.c_proj",
-}
-_OUTSIDE = {
-    "token_embedding.weight": "transformer.wte.weight",
-    "position_embedding.weight": "transformer.wpe.weight",
-    "final_norm.weight": "transformer.ln_f.weight",
-    "final_norm.bias": "transformer.ln_f.bias",
-    "output_head.weight": "lm_head.weight",
-}
+
+def entries(config: ModelConfig, read: TensorReader | None = None) -> list[Entry]:
+    """The tensors of `GPT2LMHeadModel`."""
+    d, wide = config.d_model, config.mlp_dim
+    outside = {
+        "token_embedding.weight": ("wte.weight", (config.vocab_size, d)),
+        "position_embedding.weight": ("wpe.weight", (config.seq_len, d)),
+        "final_norm.weight": ("ln_f.weight", (d,)),
+        "final_norm.bias": ("ln_f.bias", (d,)),
+    }
+    modules = {
+        "attention_norm": ("ln_1", (d,)),
+        "attention.qkv": ("attn.c_attn", (d, 3 * d)),
+        "attention.out": ("attn.c_proj", (d, d)),
+        "mlp_norm": ("ln_2", (d,)),
+        "mlp.up": ("mlp.c_fc", (d, wide)),
+        "mlp.down": ("mlp.c_proj", (wide, d)),
+    }
+    table = [Entry(f"transformer.{theirs}", shape, (ours,)) for ours, (theirs, shape) in outside.items()]
+    if not config.tied:
+        table.append(Entry("lm_head.weight", (config.vocab_size, d), ("output_head.weight",)))
+    for layer in range(config.n_layers):
+        for ours, (theirs, shape) in modules.items():
+            for kind in ("weight", "bias"):
+                name = f"blocks.{layer}.{ours}.{kind}"
+                parts = tuple(name.replace("qkv", part) for part in "qkv") if "qkv" in ours else (name,)
+                sizes = shape if kind == "weight" else shape[-1:]
+                there = f"transformer.h.{layer}.{theirs}.{kind}"
+                table.append(Entry(there, sizes, parts, lambda ours: _turned(torch.cat(ours)), _split_into(len(parts))))
+    return table
+
+
+def _split_into(count: int) -> Callable[[Tensor], Sequence[Tensor]]:
+    return lambda tensor: _turned(tensor).chunk(count)
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    return tensor.T if tensor.ndim > 1 else tensor
 
 
 def to_settings(config: ModelConfig) -> dict[str, Any]:
@@ -42,19 +65,6 @@ def to_settings(config: ModelConfig) -> dict[str, Any]:
         "embd_pdrop": 0.0,
         "resid_pdrop": 0.0,
     }
-
-
-def to_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Weights:
-    """Named tensors of `GPT2LMHeadModel` from our state dict."""
-    named = {theirs: weights[ours] for ours, theirs in _OUTSIDE.items() if ours in weights}
-    for layer in range(config.n_layers):
-        for ours, theirs in _MODULES.items():
-            for kind in ("weight", "bias"):
-                name = f"blocks.{layer}.{ours}.{kind}"
-                parts = [name.replace("qkv", part) for part in "qkv"] if "qkv" in ours else [name]
-                tensor = torch.cat([weights[part] for part in parts])
-                named[f"transformer.h.{layer}.{theirs}.{kind}"] = tensor.T.contiguous() if tensor.ndim > 1 else tensor
-    return named
 
 
 def from_settings(described: Mapping[str, Any]) -> ModelConfig:
@@ -78,30 +88,3 @@ def from_settings(described: Mapping[str, Any]) -> ModelConfig:
         norm_eps=described.get("layer_norm_epsilon", 1e-5),
         tied_head=described.get("tie_word_embeddings", True),
     )
-
-
-def from_weights(config: ModelConfig, read: TensorReader) -> Weights:
-    """Our state dict from named tensors."""
-    d, wide = config.d_model, config.mlp_dim
-    rows = {"token_embedding.weight": config.vocab_size, "position_embedding.weight": config.seq_len,
-            "output_head.weight": config.vocab_size}  # fmt: skip
-    ours_by_name = {
-        ours: read(theirs, *((rows[ours], d) if ours in rows else (d,)))
-        for ours, theirs in _OUTSIDE.items()
-        if ours != "output_head.weight" or not config.tied
-    }
-    sizes = {"attention.qkv": (d, 3 * d), "attention.out": (d, d), "mlp.up": (d, wide), "mlp.down": (wide, d)}
-    for layer in range(config.n_layers):
-        for ours, theirs in _MODULES.items():
-            for kind in ("weight", "bias"):
-                shape = sizes.get(ours, (d,))
-                tensor = read(f"transformer.h.{layer}.{theirs}.{kind}", *(shape if kind == "weight" else shape[-1:]))
-                tensor = tensor.T if tensor.ndim > 1 else tensor
-                name = f"blocks.{layer}.{ours}.{kind}"
-                if "qkv" in ours:
-                    ours_by_name |= {
-                        name.replace("qkv", part): rows for part, rows in zip("qkv", tensor.split(d), strict=True)
-                    }
-                else:
-                    ours_by_name[name] = tensor
-    return ours_by_name

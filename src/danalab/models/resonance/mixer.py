@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.models.cache import ConvState, OscillatorState
+from danalab.models.cache import ConvState, MatrixState
 from danalab.models.config import ModelConfig
-from danalab.models.layers.linear import Linear
+from danalab.models.layers.basic import Linear
 from danalab.models.layers.precision import full_precision
 from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.models.parallel.shards import assign, local_shard
@@ -77,11 +77,11 @@ class Resonator(nn.Module):
         if self.bank is None:
             y = v
         else:
-            y = self._continue(self.bank, v, state) if isinstance(state, OscillatorState) else self.bank(v, starts)
+            y = self._continue(self.bank, v, state) if isinstance(state, MatrixState) else self.bank(v, starts)
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
 
-    def _continue(self, bank: OscBank, v_BLD: Tensor, state: OscillatorState) -> Tensor:
+    def _continue(self, bank: OscBank, v_BLD: Tensor, state: MatrixState) -> Tensor:
         before = bank.new_state(state.batch, v_BLD) if state.memory is None else state.memory
         if v_BLD.shape[1] == 1:
             y, after = bank.step(v_BLD[:, 0], before)
@@ -93,7 +93,7 @@ class Resonator(nn.Module):
 
     def new_state(self, batch: int, max_len: int) -> ConvState:
         """Oscillators at rest for `batch` sequences; the state has the same size for every `max_len`."""
-        return ConvState(batch) if self.bank is None else OscillatorState(batch)
+        return ConvState(batch) if self.bank is None else MatrixState(batch)
 
 
 class OscBank(nn.Module):

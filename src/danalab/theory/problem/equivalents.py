@@ -120,7 +120,7 @@ def resolvent(model: PLRF, x: np.ndarray, relative_height: float = 1e-4) -> np.n
 
 
 def _thinned(model: PLRF) -> Nodes:
-    # The density at eigenvalue x is smooth in the far levels; 60 bins a decade change it by less than 1e-3.
+    # The density at eigenvalue x is smooth in the far levels; 60 bins per decade change it by less than 1e-3.
     return nodes(model, exact=200, per_decade=60)
 
 
@@ -130,7 +130,7 @@ class Density:
 
     x: np.ndarray
     eigenvalues: np.ndarray
-    """Number of eigenvalues a unit of x."""
+    """Number of eigenvalues per unit of x."""
     rho: np.ndarray
     """rho-measure mu(dx)/dx: the initial distance to the optimum that modes at x carry."""
 

@@ -126,7 +126,7 @@ def power_sum(exponent: float, n: int) -> float:
 def binned_powers(n: int, exact: int, per_decade: int, *exponents: float) -> tuple[np.ndarray, ...]:
     """Number of indices in each bin of 1..n, and the sum over it of j^-exponent for each exponent.
 
-    One bin each up to `exact`, then `per_decade` bins a decade.
+    One bin each up to `exact`, then `per_decade` bins per decade.
     """
     first = last = np.arange(1, min(exact, n) + 1)
     if n > exact:

@@ -16,7 +16,7 @@ from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.inference.generator import TextGenerator
-from danalab.models.build import build_model, materialise
+from danalab.models.decoder import build_model, materialise
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface.convert import module_file
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from danalab.models.config import ModelConfig
-from danalab.models.moe.losses import Usage, router_losses, weighted
-from danalab.models.moe.mixture import Routing
+from danalab.models.moe.mixture import Routing, Usage, router_losses, weighted
 
 IGNORED = -1
 """Target that carries no loss: padding, or another speaker's words."""

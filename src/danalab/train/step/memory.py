@@ -16,7 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from danalab.errors import UserError
-from danalab.models.build import require_memory
+from danalab.models.decoder import require_memory
 from danalab.scaling.hardware import host_memory, memory_gib, named, state_bytes
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World

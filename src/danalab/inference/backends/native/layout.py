@@ -18,8 +18,7 @@ from danalab.models.block import Block
 from danalab.models.decoder import Decoder
 from danalab.models.delta_rule.mixer import GatedDeltaNet
 from danalab.models.layers.attention import Attention
-from danalab.models.layers.linear import SwiGLU
-from danalab.models.layers.norm import LayerNorm, RMSNorm1p
+from danalab.models.layers.basic import LayerNorm, RMSNorm1p, SwiGLU
 from danalab.models.moe.mixture import MixtureOfExperts
 from danalab.models.resonance.mixer import Resonator
 
