@@ -102,15 +102,15 @@ def download(flags: DownloadFlags) -> None:
 def _show_offer(flags: PrepareFlags | DownloadFlags, inputs: tuple[str, ...]) -> None:
     from danalab.data.preparation.download import plan_download
 
-    found = plan_download(flags.name, inputs)
-    if flags.print_json(asdict(found)):
+    plan = plan_download(flags.name, inputs)
+    if flags.print_json(asdict(plan)):
         return
-    size = f"{found.bytes / 1e9:,.3g} GB" if found.bytes is not None else "of unknown size"
-    rows = [("source", f"{found.source} (licence: {found.licence})"), ("repository", found.repository)]
-    if found.checked:
-        rows += [("commit", found.commit or "none: a local copy"), ("to read", f"{size} in {found.files:,} files")]
+    size = f"{plan.bytes / 1e9:,.3g} GB" if plan.bytes is not None else "of unknown size"
+    rows = [("source", f"{plan.source} (licence: {plan.licence})"), ("repository", plan.repository)]
+    if plan.checked:
+        rows += [("commit", plan.commit or "none: a local copy"), ("to read", f"{size} in {plan.files:,} files")]
     else:
-        rows += [("to read", f"about {size}, as recorded in danalab; not checked: {found.reason}")]
+        rows += [("to read", f"about {size}, as recorded in danalab; not checked: {plan.reason}")]
     for key, value in rows:
         print(f"{key:<10} {value}")
 

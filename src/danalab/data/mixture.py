@@ -74,7 +74,6 @@ class MixedDataset(Dataset):
     """Several data sets in fixed shares; evaluation reads all rows of all of them."""
 
     def __init__(self, parts: Sequence[Dataset], weights: Sequence[float]):
-        """Raises UserError if the parts were written with different tokenizers."""
         self.parts, self.weights = list(parts), [float(weight) for weight in weights]
         self._vocabulary = merge_vocabularies(parts)
         self._counts = block_counts(self.weights)
@@ -151,7 +150,7 @@ class MixedSequences:
         self._offsets = np.concatenate([[0], np.cumsum([source.per_epoch for source in sources])])
         self._block = lru_cache(maxsize=4)(self._compute_block)
 
-    def places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    def _places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """(source, position in the source's own list) of the positions [begin, end), int64."""
         sources, places = [], []
         for number in range(begin // self._size, (end - 1) // self._size + 1):
@@ -172,27 +171,25 @@ class MixedSequences:
 
     def numbers(self, spans: Iterable[Span]) -> np.ndarray:
         """Row numbers in the concatenation of all sources."""
-        rows = []
-        for begin, end in spans:
-            for source, first, last in self._runs(begin, end):
-                rows.append(self._sources[source].numbers([(first, last)]) + self._offsets[source])
-        return np.concatenate(rows)
+        source, place = self._all_places(spans)
+        rows = np.empty_like(place)
+        for number in np.unique(source).tolist():
+            mine = source == number
+            rows[mine] = self._sources[number].numbers(_runs(place[mine])) + self._offsets[number]
+        return rows
 
     def take(self, spans: Iterable[Span]) -> TokenBatch:
-        source, place = (np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.places, spans), strict=True))
+        source, place = self._all_places(spans)
+        return _gather(source, self.seq_len, lambda number, mine: self._sources[number].take(_runs(place[mine])))
 
-        def take_from(number: int, mine: np.ndarray) -> TokenBatch:
-            # A source's positions are consecutive within a step, not between the steps of one rank.
-            cuts = np.flatnonzero(np.diff(place[mine]) != 1) + 1
-            runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(place[mine], cuts)]
-            return self._sources[number].take(runs)
+    def _all_places(self, spans: Iterable[Span]) -> tuple[np.ndarray, ...]:
+        return tuple(np.concatenate(arrays) for arrays in zip(*itertools.starmap(self._places, spans), strict=True))
 
-        return _gather(source, self.seq_len, take_from)
 
-    def _runs(self, begin: int, end: int) -> Iterable[tuple[int, int, int]]:
-        """(source, first, last) of each position, in order."""
-        source, place = self.places(begin, end)
-        return ((int(s), int(p), int(p) + 1) for s, p in zip(source, place, strict=True))
+def _runs(places: np.ndarray) -> list[Span]:
+    """The spans of consecutive places: those of a source are consecutive within a step, not between a rank's steps."""
+    cuts = np.flatnonzero(np.diff(places) != 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(places, cuts)]
 
 
 class ConcatenatedRows:

@@ -58,9 +58,7 @@ class Block(nn.Module):
         """[B, L, D]; with experts, also the sums that their router's losses need.
 
         These are returned, not stored: under compilation, sharding and checkpointing side effects may be lost or
-        happen twice.
-
-        Args: x [B, L, D]; rotary, state, starts: see `Attention.forward`.
+        happen twice. For `rotary`, `state` and `starts` see `Attention.forward`.
         """
         if self.checkpointing == "none" or state is not None or not torch.is_grad_enabled():
             return self._compute(x_BLD, rotary_L1P2, state, starts_BL)

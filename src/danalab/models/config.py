@@ -132,7 +132,7 @@ class ModelConfig(Shape):
     def from_dict(cls, values: Mapping[str, Any], place: object = "model configuration") -> "ModelConfig":
         """The configuration that `as_dict` returned.
 
-        Args: place: of the values, for messages.
+        `place`: of the values, for messages.
         Raises:
             UserError: a setting is unknown or of another type, or a required one is missing.
         """

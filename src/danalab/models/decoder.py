@@ -120,7 +120,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Cross-entropy of each target [B, L] given `tokens` [B, L], [nats]; 0 where ignored; no gradients.
 
-        Args: correct: bool [B, L], is set to whether the target is the most likely token.
+        `correct`: bool [B, L], is set to whether the target is the most likely token.
         """
         with torch.no_grad():
             return token_cross_entropy(self.hidden(tokens), self.head_weight, targets, ignore_index, correct)

@@ -67,7 +67,7 @@ def token_cross_entropy(
 ) -> Tensor:
     """Cross-entropy of each target [nats], shaped like `targets`, 0 where these are `ignore_index`; no gradients.
 
-    Args: correct: bool, shaped like `targets`, is set to whether the target has the highest logit.
+    `correct`: bool, shaped like `targets`, is set to whether the target has the highest logit.
     Other arguments and errors are those of `chunked_cross_entropy`.
     """
     _check(hidden, head_weight, targets, ignore_index)
@@ -80,7 +80,7 @@ def token_cross_entropy(
 def hoyer_penalty(embeddings: Tensor, eps: float = 1e-8) -> Tensor:
     """Mean over tokens of |e|_1 / (|e|_2 + eps), a smooth count of active features: 1 (one) to sqrt(D) (all equal).
 
-    Args: embeddings: [..., D]. Source: Hoyer 2004, JMLR 5, without the affine rescaling.
+    `embeddings`: [..., D]. Source: Hoyer 2004, JMLR 5, without the affine rescaling.
     """
     exact = at_least_float32(embeddings)
     return (exact.abs().sum(-1) / (torch.linalg.vector_norm(exact, dim=-1) + eps)).mean()

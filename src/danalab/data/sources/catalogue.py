@@ -1,110 +1,26 @@
-"""The hub corpora of the optimizer-benchmark literature, one small class each.
+"""The hub corpora of the optimizer-benchmark literature: a row each, or a small class where documents must be joined.
 
 Sizes are approximate; `danalab data prepare NAME --dry-run` asks the hub. Where an address in the literature's scripts
 is dead, or a script is no longer supported, a mirror of the same corpus is read.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from danalab.data.sources.hub import HubSource
 
-
-class FineWeb10BT(HubSource):
-    """10 billion GPT-2 tokens of English web pages, drawn at random from FineWeb."""
-
-    name = "fineweb-10bt"
-    licence = "ODC-By 1.0"
-    repo = "HuggingFaceFW/fineweb"
-    train = ("sample/10BT/*.parquet",)
-    download_gb = 28
-    val_fraction = 0.0001
-    folders = ("fineweb-10BT",)
+_ODC_BY = "ODC-By 1.0"
+_OF_EACH_PART = "of each part: Common Crawl terms, ODC-By, GitHub MIT/BSD/Apache, arXiv terms, CC-BY-SA"
 
 
-class FineWeb100BT(HubSource):
-    """100 billion GPT-2 tokens of English web pages, drawn at random from FineWeb."""
-
-    name = "fineweb-100bt"
-    licence = "ODC-By 1.0"
-    repo = "HuggingFaceFW/fineweb"
-    train = ("sample/100BT/*.parquet",)
-    download_gb = 277
-    val_documents = 1470  # the literature's scripts validate on the first 1,470 rows, too
-    folders = ("fineweb-100BT",)
-
-
-class FineWebEdu(HubSource):
-    """100 billion GPT-2 tokens of web pages that a classifier found educational."""
-
-    name = "fineweb-edu"
-    licence = "ODC-By 1.0"
-    repo = "HuggingFaceFW/fineweb-edu"
-    train = ("sample/100BT/*.parquet",)
-    download_gb = 290
-    val_fraction = 0.0001
-    folders = ("fineweb-edu-100BT",)
-
-
-class C4(HubSource):
-    """The Colossal Clean Crawled Corpus, English, with its own validation files."""
-
-    name = "c4"
-    licence = "ODC-By 1.0"
-    repo = "allenai/c4"
-    train = ("en/c4-train.*.json.gz",)
-    validation = ("en/c4-validation.*.json.gz",)
-    download_gb = 327
-    folders = ("c4",)
-
-
-class OpenWebText2(HubSource):
-    """Web pages that Reddit users recommended up to 2020: 17 million documents, 66 GB of text."""
-
-    name = "openwebtext2"
-    licence = "none given: copyrights of the pages"
-    repo = "vietgpt/the_pile_openwebtext2"
-    train = ("data/train-*.parquet",)
-    download_gb = 40
-    val_fraction = 0.0005
-    folders = ("openwebtext2",)
-
-
-class RedPajama(HubSource):
-    """A billion tokens drawn from the seven parts of RedPajama 1T."""
-
-    name = "redpajama"
-    licence = "of each part: Common Crawl terms, ODC-By, GitHub MIT/BSD/Apache, arXiv terms, CC-BY-SA"
-    repo = "togethercomputer/RedPajama-Data-1T-Sample"
-    train = ("*_sample.jsonl",)
-    download_gb = 5
-    val_fraction = 0.0005
-    folders = ("redpajama1Tsample",)
-
-
-class RedPajamaV2(HubSource):
-    """Common Crawl documents in five languages, the head and middle of their quality; text in `raw_content`."""
-
-    name = "redpajama-v2"
-    licence = "Common Crawl terms of use"
-    repo = "togethercomputer/RedPajama-Data-V2"
-    train = ("sample/documents/*/*/*_head.json.gz", "sample/documents/*/*/*_middle.json.gz")
-    field = "raw_content"
-    download_gb = None
-    val_fraction = 0.0005
-    folders = ("redpajamaV2sample",)
-
-
-class SlimPajama(HubSource):
-    """Six billion tokens of SlimPajama, the deduplicated RedPajama; it has its own validation file."""
-
-    name = "slimpajama"
-    licence = "of each part: Common Crawl terms, ODC-By, GitHub MIT/BSD/Apache, arXiv terms, CC-BY-SA"
-    repo = "DKYoon/SlimPajama-6B"
-    train = ("data/train-*.parquet",)
-    validation = ("data/validation-*.parquet",)
-    download_gb = 14
-    folders = ("slimpajama6B",)
+def _corpus(
+    name: str, repo: str, licence: str, download_gb: float | None, train: tuple[str, ...], **more: Any
+) -> type[HubSource]:
+    """The source `name`, with these class attributes of `HubSource`."""
+    settings = {"name": name, "repo": repo, "licence": licence, "download_gb": download_gb, "train": train}
+    return type(name, (HubSource,), {**settings, **more})
 
 
 class WikiText(HubSource):
@@ -127,52 +43,64 @@ class WikiText(HubSource):
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
         rows = (row for file in self.files(side) for row in self._documents(file))
-        for count, article in enumerate(articles(rows)):
-            if count >= skip:
-                yield article
+        return itertools.islice(articles(rows), skip, None)
 
     def part_bytes(self, side: str) -> list[int]:
         return [sum(super().part_bytes(side))]
 
 
-class ArXiv(HubSource):
-    """LaTeX sources of arXiv papers, 29 billion tokens, as Proof-Pile-2 holds them; with its own validation files."""
-
-    name = "arxiv"
-    licence = "of each paper: arXiv terms"
-    repo = "EleutherAI/proof-pile-2"
-    train = ("arxiv/train/*.jsonl.zst",)
-    validation = ("arxiv/validation/*.jsonl.zst",)
-    download_gb = 30
-    folders = ("arxiv",)
-
-
-class ShakespeareChar(HubSource):
-    """A million characters of Shakespeare, 40,000 lines, one token per character."""
-
-    name = "shakespeare-char"
-    licence = "public domain"
-    repo = "karpathy/tiny_shakespeare"
-    revision = "refs/convert/parquet"
-    train = ("default/train/*.parquet",)
-    validation = ("default/validation/*.parquet",)
-    download_gb = 0.001
-    default_tokenizer = "characters"
-
-
 CORPORA: tuple[type[HubSource], ...] = (
-    FineWeb10BT,
-    FineWeb100BT,
-    FineWebEdu,
-    C4,
-    OpenWebText2,
-    RedPajama,
-    RedPajamaV2,
-    SlimPajama,
+    # Samples of English web pages, by the number of GPT-2 tokens; -edu: those that a classifier rated educational.
+    _corpus(
+        "fineweb-10bt", "HuggingFaceFW/fineweb", _ODC_BY, 28, ("sample/10BT/*.parquet",),
+        val_fraction=0.0001, folders=("fineweb-10BT",),
+    ),
+    _corpus(
+        "fineweb-100bt", "HuggingFaceFW/fineweb", _ODC_BY, 277, ("sample/100BT/*.parquet",),
+        val_documents=1470,  # the literature's scripts validate on the first 1,470 rows, too
+        folders=("fineweb-100BT",),
+    ),
+    _corpus(
+        "fineweb-edu", "HuggingFaceFW/fineweb-edu", _ODC_BY, 290, ("sample/100BT/*.parquet",),
+        val_fraction=0.0001, folders=("fineweb-edu-100BT",),
+    ),
+    _corpus(
+        "c4", "allenai/c4", _ODC_BY, 327, ("en/c4-train.*.json.gz",),
+        validation=("en/c4-validation.*.json.gz",), folders=("c4",),
+    ),
+    # Web pages that Reddit users recommended up to 2020: 17 million documents, 66 GB of text.
+    _corpus(
+        "openwebtext2", "vietgpt/the_pile_openwebtext2", "none given: copyrights of the pages", 40,
+        ("data/train-*.parquet",), val_fraction=0.0005, folders=("openwebtext2",),
+    ),
+    # A billion tokens of the seven parts of RedPajama 1T.
+    _corpus(
+        "redpajama", "togethercomputer/RedPajama-Data-1T-Sample", _OF_EACH_PART, 5, ("*_sample.jsonl",),
+        val_fraction=0.0005, folders=("redpajama1Tsample",),
+    ),
+    # Common Crawl documents in five languages, the head and middle of their quality.
+    _corpus(
+        "redpajama-v2", "togethercomputer/RedPajama-Data-V2", "Common Crawl terms of use", None,
+        ("sample/documents/*/*/*_head.json.gz", "sample/documents/*/*/*_middle.json.gz"),
+        field="raw_content", val_fraction=0.0005, folders=("redpajamaV2sample",),
+    ),
+    # Six billion tokens of the deduplicated RedPajama.
+    _corpus(
+        "slimpajama", "DKYoon/SlimPajama-6B", _OF_EACH_PART, 14, ("data/train-*.parquet",),
+        validation=("data/validation-*.parquet",), folders=("slimpajama6B",),
+    ),
     WikiText,
-    ArXiv,
-    ShakespeareChar,
-)
+    # LaTeX sources of papers, 29 billion tokens, as Proof-Pile-2 holds them.
+    _corpus(
+        "arxiv", "EleutherAI/proof-pile-2", "of each paper: arXiv terms", 30, ("arxiv/train/*.jsonl.zst",),
+        validation=("arxiv/validation/*.jsonl.zst",), folders=("arxiv",),
+    ),
+    # A million characters, 40,000 lines, one token per character.
+    _corpus(
+        "shakespeare-char", "karpathy/tiny_shakespeare", "public domain", 0.001, ("default/train/*.parquet",),
+        validation=("default/validation/*.parquet",), revision="refs/convert/parquet", default_tokenizer="characters",
+    ),
+)  # fmt: skip
 ALIASES = {
     "fineweb-10bt": ("fineweb",),
     "fineweb-100bt": ("fineweb-100",),

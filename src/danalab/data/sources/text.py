@@ -116,7 +116,7 @@ def _find(inputs: Sequence[str | Path], flag: str) -> list[Path]:
 
 
 class StdlibSource(Source):
-    """The .py files of the interpreter's standard library, docstrings and code; about 10 MB, one document a file.
+    """The .py files of the interpreter's standard library, docstrings and code; about 10 MB, one document per file.
 
     Without tests, the tables of `encodings`, generated files, and files that are not UTF-8.
     """

@@ -152,6 +152,10 @@ def in_module(config: ModelConfig) -> bool:
     return config.arch in ARCHITECTURES and plain
 
 
+_SAME = ("d_model", "n_layers", "mlp_dim", "vocab_size", "seq_len", "norm_eps", "residual_scale")
+"""Settings of our classes that are fields of `ModelConfig`."""
+
+
 def module_settings(config: ModelConfig) -> dict[str, Any]:
     """config.json for our class; the weights keep their names."""
     stem, name = module_file(config).stem, "DanalabResonance" if config.arch == "resonance" else "Danalab"
@@ -159,14 +163,8 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
         "architectures": [f"{name}ForCausalLM"],
         "model_type": MODEL_TYPE,
         "auto_map": {"AutoConfig": f"{stem}.{name}Config", "AutoModelForCausalLM": f"{stem}.{name}ForCausalLM"},
-        "d_model": config.d_model,
-        "n_layers": config.n_layers,
-        "mlp_dim": config.mlp_dim,
-        "vocab_size": config.vocab_size,
-        "seq_len": config.seq_len,
+        **{name: getattr(config, name) for name in _SAME},
         "norm": config.norm_kind,
-        "norm_eps": config.norm_eps,
-        "residual_scale": config.residual_scale,
         "tie_word_embeddings": config.tied,
         "use_cache": True,
         "danalab_model": config.as_dict(),

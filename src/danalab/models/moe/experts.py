@@ -53,7 +53,7 @@ class Experts(nn.Module):
     def forward(self, x_RD: Tensor, counts_E: Tensor) -> Tensor:
         """[R, D]: rows sorted by expert.
 
-        Args: counts: rows of each expert, int64 [E], with the sum R.
+        `counts`: rows of each expert, int64 [E], with the sum R.
         """
         if self.gate is None:
             up = self.up(x_RD, counts_E)
@@ -70,7 +70,7 @@ class Experts(nn.Module):
 def gated_hidden(x_RD: Tensor, gate_EFD: Tensor, up_EFD: Tensor, counts_E: Tensor) -> Tensor:
     """[R, F], all in one dtype; differentiable once.
 
-    Args: counts: rows of each expert, in order, int64 [E], with the sum R.
+    `counts`: rows of each expert, in order, int64 [E], with the sum R.
     """
     return (_compute if is_plain_inference() else _forward)(x_RD, gate_EFD, up_EFD, counts_E)[0]
 

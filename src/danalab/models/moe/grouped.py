@@ -26,7 +26,7 @@ differently, and the output for a token would depend, in its last bit, on how ma
 def grouped_linear(x_RM: Tensor, weight_ENM: Tensor, counts_E: Tensor) -> Tensor:
     """[R, N], in the dtype of a linear map of the same arguments; differentiable once.
 
-    Args: counts: rows of each group, in order, int64 [E], with the sum R.
+    `counts`: rows of each group, in order, int64 [E], with the sum R.
     """
     dtype = product_dtype(x_RM, weight_ENM)
     op = _compute if is_plain_inference() else _linear

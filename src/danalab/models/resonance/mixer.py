@@ -150,7 +150,7 @@ class OscBank(nn.Module):
     def forward(self, u_BTD: Tensor, starts_BT: Tensor | None = None) -> Tensor:
         """y [B, T, D], at least in float32 also under autocast: half precision is too coarse for transforms.
 
-        Args: starts: where each token's document starts in the row, [B, T]; None: a row is one document.
+        `starts`: where each token's document starts in the row, [B, T]; None: a row is one document.
         """
         dtype = self._dtype(u_BTD)
         with full_precision(u_BTD):

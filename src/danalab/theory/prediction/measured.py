@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from danalab.errors import UserError
 
 BASELINES = ("adamw", "adamw-decaying-wd", "sgd")
-"""Optimizers that can be the baseline; the first one found is."""
+"""Optimizers that can be the baseline; the first of them among the curves is."""
 LOG_TIME = ("adana", "dana", "dana-mk4", "dana-star", "dana-star-mk4", "auto-dana")
 """Optimizers with a growing logarithmic-time momentum, for which the theory predicts a larger exponent."""
 
