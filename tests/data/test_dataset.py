@@ -233,7 +233,7 @@ def test_bare_files_of_a_large_vocabulary_are_32_bits_wide(tmp_path, monkeypatch
     tokenizer.save(tmp_path)
     monkeypatch.setattr(
         "danalab.data.formats.token_files.load_tokenizer",
-        lambda _: type("Wide", (), {**vars(tokenizer), "n_tokens": 70_000,
+        lambda _: type("Wide", (), {**vars(tokenizer), "n_tokens": 70_000, "vocab_size": 70_016,
         "eos_id": 256, "fingerprint": "ab"})()
     )  # fmt: skip
     np.array([1, 69_999, 3], "<u4").tofile(tmp_path / "train.bin")
