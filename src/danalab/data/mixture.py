@@ -150,7 +150,7 @@ class MixedSequences:
         self._offsets = np.concatenate([[0], np.cumsum([source.per_epoch for source in sources])])
         self._block = lru_cache(maxsize=4)(self._compute_block)
 
-    def _places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    def places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """(source, position in the source's own list) of the positions [begin, end), int64."""
         sources, places = [], []
         for number in range(begin // self._size, (end - 1) // self._size + 1):
@@ -183,7 +183,7 @@ class MixedSequences:
         return _gather(source, self.seq_len, lambda number, mine: self._sources[number].take(_runs(place[mine])))
 
     def _all_places(self, spans: Iterable[Span]) -> tuple[np.ndarray, ...]:
-        return tuple(np.concatenate(arrays) for arrays in zip(*itertools.starmap(self._places, spans), strict=True))
+        return tuple(np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.places, spans), strict=True))
 
 
 def _runs(places: np.ndarray) -> list[Span]:
