@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from servers import running_server, tiny_model
+
 pytestmark = pytest.mark.slow  # each imports for seconds, and only where it is installed
 
 PYTHON = os.environ.get("DANALAB_CLIENTS", sys.executable)
@@ -74,6 +76,13 @@ def run_python(program: str, package: str, url: str, questions: list[str], tool:
 QUESTIONS = ["12*7?", "2+2?", "bye"]
 
 
+@pytest.fixture(scope="module")
+def roomy():
+    """A server of a random model whose context has space for three turns with a tool, a byte a token."""
+    with running_server(tiny_model(2048)) as running:
+        yield running
+
+
 def test_three_turns_of_sums_by_langchain(scripted):
     said = run_python(LANGCHAIN, "langchain_openai", scripted[0].url, QUESTIONS)
     assert [said[place] for place in (0, 2, 4)] == QUESTIONS
@@ -81,8 +90,8 @@ def test_three_turns_of_sums_by_langchain(scripted):
     assert "It is " in scripted[1].prompts[-1]
 
 
-def test_three_turns_with_a_tool_by_langchain(server):
-    said = run_python(LANGCHAIN, "langchain_openai", server.url, ["weather?", "and now?", "thanks"], WEATHER)
+def test_three_turns_with_a_tool_by_langchain(roomy):
+    said = run_python(LANGCHAIN, "langchain_openai", roomy.url, ["weather?", "and now?", "thanks"], WEATHER)
     assert said.count("sunny") == 3
 
 
@@ -91,8 +100,8 @@ def test_three_turns_of_sums_by_pydantic_ai(scripted):
     assert "It is " in scripted[1].prompts[-1]
 
 
-def test_three_turns_with_a_tool_by_pydantic_ai(server):
-    answers = run_python(PYDANTIC_AI, "pydantic_ai", server.url, ["is it so?", "and now?", "sure?"], WEATHER)
+def test_three_turns_with_a_tool_by_pydantic_ai(roomy):
+    answers = run_python(PYDANTIC_AI, "pydantic_ai", roomy.url, ["is it so?", "and now?", "sure?"], WEATHER)
     assert [type(answer) for answer in answers] == [bool] * 3
 
 
