@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -15,7 +16,7 @@ from danalab.errors import UserError
 from danalab.post.presets import PRESETS, Preset, SpeedrunConfig
 from danalab.post.settings import MidFlags, RlFlags, SftFlags
 from danalab.post.speedrun import CALLS, STAGES, InterruptedRunError, Speedrun
-from danalab.report.speedrun import as_json, scores_table, write_report
+from danalab.report.speedrun import _duration, as_json, scores_table, write_report
 from danalab.train import job
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
@@ -77,6 +78,19 @@ def test_the_report_has_scores_stages_samples_and_the_way_to_talk(finished):
         assert "What is" in text
     assert html.count("<svg") == 1
     assert "<script" not in html
+    [title] = re.findall("<h1>(.*)</h1>", html)
+    assert re.fullmatch(r".+: \d+ to \d+% in \d+ seconds?", title)
+    assert html.count("<section>") == sum(min(len(task["examples"]), 2) for task in finished.scores("rl").tasks)
+    assert html.count("<dt>sft") == html.count("<section>")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "1 second"), (40, "40 seconds"), (95, "two minutes"), (250, "four minutes"), (1800, "30 minutes"),
+     (9000, "2.5 hours")],
+)  # fmt: skip
+def test_times_are_said_as_people_do(seconds, words):
+    assert _duration(seconds) == words
 
 
 def test_the_same_command_again_changes_nothing(finished):

@@ -8,6 +8,8 @@ forced   the output of a tool, which is put into the text: output_start value ou
 
 import contextlib
 import hashlib
+import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +20,11 @@ from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Problem
 from danalab.chat.tools import ToolCaller, put_result
 from danalab.inference import Engine, Request, SamplingParameters, TokenEvent
+
+log = logging.getLogger(__name__)
+
+TELL_EVERY = 10
+"""Between two lines of the log about answers that are being written [s]."""
 
 
 @dataclass
@@ -120,9 +127,15 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
     """
     answers = [SampledAnswer() for _ in requests]
     callers = [ToolCaller(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
+    ended, told = 0, time.monotonic()
 
     def take(place: int, event: TokenEvent) -> None:
+        nonlocal ended, told
         answer = answers[place]
+        ended += event.finish_reason is not None
+        if time.monotonic() - told > TELL_EVERY:
+            told = time.monotonic()
+            log.info("%d of %d answers", ended, len(answers))
         if event.token >= 0:
             answer._add([event.token], event.logprob, drawn=True)
         if event.finish_reason is not None:
@@ -134,8 +147,8 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
             else:  # the answer is cut off here
                 engine.cancel(event.request_id)
 
-    ended = (replace(each.parameters, stop_tokens=chat.stop_tokens) for each in requests)
-    engine.generate([replace(each, parameters=own) for each, own in zip(requests, ended, strict=True)], take)
+    parameters = (replace(each.parameters, stop_tokens=chat.stop_tokens) for each in requests)
+    engine.generate([replace(each, parameters=own) for each, own in zip(requests, parameters, strict=True)], take)
     return answers
 
 

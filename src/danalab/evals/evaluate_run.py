@@ -56,6 +56,7 @@ def evaluate_chat(
     step: int | None = None,
     device: str | None = None,
     batch_size: int = 64,
+    report: Callable[[TaskResult], None] = lambda result: None,
 ) -> ChatEvaluation:
     """Let a run answer the test problems of tasks, in our format of conversations or an imported model's own.
 
@@ -65,6 +66,7 @@ def evaluate_chat(
         reward: of all answers: a name or FILE.py:NAME; default that of each problem.
         trusts_model_code: whether programs of the model run where this system cannot isolate them.
         batch_size: answers that are computed at the same time.
+        report: called with each result, as soon as there is one.
     Raises:
         UserError: no such run, checkpoint or task; the run has neither a chat template nor a tokenizer with marks of
             conversations; a reward that raises, hangs or gives no finite number.
@@ -77,7 +79,11 @@ def evaluate_chat(
     own = format_of(Path(folder), opened.tokenizer)
     chat = ChatFormat(opened.tokenizer) if isinstance(own, PlainFormat) else own  # marks even where they mean nothing
     with opened.autocast(), ModelEngine(opened.model, chat, max_batch_size=batch_size)() as engine:
-        results = [result for task in made for result in evaluate_task(engine, chat, task, settings, scorer=scorer)]
+        results: list[TaskResult] = []
+        for task in made:
+            for result in evaluate_task(engine, chat, task, settings, scorer=scorer):
+                report(result)
+                results.append(result)
     return ChatEvaluation(opened.step, results, mean_score([result.centred for result in results]))
 
 

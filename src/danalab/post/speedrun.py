@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from danalab.data import prepare
 from danalab.errors import UserError
@@ -62,6 +62,7 @@ class Example(TypedDict):
     question: str
     reference: str
     answer: str
+    rewards: NotRequired[list[float]]
 
 
 class MeanScore(TypedDict):
@@ -243,13 +244,13 @@ class Speedrun:
             settings,
             device=self.config.device,
             trusts_model_code=self.config.trust_model_code,
+            report=lambda result: log.info("%s: %s %s", stage, result.task, result.score),
         )
         file.parent.mkdir(exist_ok=True)
         rows = [asdict(task) for task in evaluation.tasks]
         if evaluation.calls is not None:
             rows.append({"task": CALLS, "score": asdict(evaluation.calls), "examples": []})
         write_json(file, {"step": evaluation.step, "tasks": rows})
-        log.info("%s: %s", stage, ", ".join(f"{row['task']} {row['score']['mean']:.4f}" for row in rows))
 
 
 def stage_facts(folder: Path) -> dict[str, Any]:

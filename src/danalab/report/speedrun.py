@@ -1,7 +1,7 @@
 """The report card of a speedrun: report.md and report.html with scores, curves, samples, stages and costs."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -19,6 +19,10 @@ REWARD = "rl/reward"
 """The metric of reinforcement learning that is drawn."""
 SAMPLES = 2
 """Questions of each task whose answers are shown."""
+LONGEST = 140
+"""Characters of an answer that are shown."""
+FEW = 8
+"""Curves of so few points have a mark at each."""
 
 
 def write_report(speedrun: Speedrun) -> tuple[Path, Path]:
@@ -32,7 +36,7 @@ def write_report(speedrun: Speedrun) -> tuple[Path, Path]:
     }
     markdown, html = speedrun.out / "report.md", speedrun.out / "report.html"
     write_atomically(markdown, _markdown(speedrun, lead, tables))
-    write_atomically(html, _page(speedrun, lead, tables))
+    write_atomically(html, _page(speedrun, lead, tables, facts))
     return markdown, html
 
 
@@ -57,15 +61,52 @@ def _percent(score: MeanScore) -> str:
     return f"{100 * score['mean']:.1f}{error}"
 
 
+def _headline(speedrun: Speedrun, seconds: float) -> str:
+    """What the speedrun reached on its first task, in percent, and the time."""
+    before, after = (_means(speedrun, stage) for stage in (STAGES[0], STAGES[-1]))
+    task = next(iter(after))
+    return f"{task}: {100 * before[task]:.0f} to {100 * after[task]:.0f}% in {_duration(seconds)}"
+
+
+def _means(speedrun: Speedrun, stage: str) -> dict[str, float]:
+    return {task["task"]: task["score"]["mean"] for task in speedrun.scores(stage).tasks}
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} second{'s' if seconds >= 1.5 else ''}"
+    words = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+    if minutes <= 12:
+        return f"{words[minutes - 2]} minutes"
+    return f"{minutes} minutes" if minutes < 120 else f"{seconds / 3600:.1f} hours"
+
+
+def _seconds(facts: dict[str, dict[str, Any]]) -> float:
+    return sum(each["time"] or 0 for each in facts.values())
+
+
 def _lead(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> str:
-    seconds = sum(each["time"] or 0 for each in facts.values())
-    flops = sum(each["flops"] or 0 for each in facts.values())
-    params = facts["base"]["params"]
     return (
-        f"From text to a chat: a model of {params:,} parameters, preset {speedrun.config.preset}, trained for "
-        f"{seconds / 60:.1f} minutes and {flops:.3g} FLOPs in four stages. Scores are shares of right answers to test "
-        "problems, in percent with standard errors over the problems."
+        f"From text to a chat: a model of {facts['base']['params']:,} parameters, preset {speedrun.config.preset}, "
+        f"trained for {_seconds(facts) / 60:.1f} minutes and {sum(each['flops'] or 0 for each in facts.values()):.3g} "
+        "FLOPs in four stages. Scores are shares of right answers to test problems, in percent with standard errors "
+        "over the problems."
     )
+
+
+def _cards(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> list[tuple[str, str, list[str], str]]:
+    """A card for each task: its last score, and how it came about; one for the cost of it all."""
+    color = optimizer_color(facts["base"]["opt"])
+    before = _means(speedrun, STAGES[0])
+    cards = []
+    for task in speedrun.scores(STAGES[-1]).tasks:
+        score, start = task["score"], 100 * before[task["task"]]
+        lines = [f"from {start:.0f}% after the base run", f"{score['count']:,} test problems"]
+        cards.append((task["task"], f"{100 * score['mean']:.0f}%", lines, color))
+    flops = sum(each["flops"] or 0 for each in facts.values())
+    size = [f"{facts['base']['params'] / 1e6:.3g}M parameters", f"{flops:.3g} FLOPs on {facts['base']['device']}"]
+    return [*cards, ("training", f"{_seconds(facts) / 60:.1f} min", size, color)]
 
 
 def _stage_table(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> Table:
@@ -94,18 +135,35 @@ def _environment(speedrun: Speedrun) -> Table:
     rows = [["device", str(record.get("device"))], ["ranks", str(record.get("world_size", 1))]]
     rows += [[name, str(value)] for name, value in record.get("versions", {}).items()]
     rows += [[flag(name), str(config[name])] for name in ("preset", "opt", "sft_opt", "rl_opt", "seed")]
-    return ["", "value"], rows
+    return ["setting", "value"], rows
 
 
-def _samples(speedrun: Speedrun) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """(question, reference, (stage, answer) of each) of the first problems of each task."""
-    answers = {stage: speedrun.scores(stage).tasks for stage in STAGES}
+class Answered(NamedTuple):
+    """The answer to a test problem after one stage."""
+
+    stage: str
+    text: str
+    is_right: bool
+
+
+def _samples(speedrun: Speedrun) -> list[tuple[str, str, list[Answered]]]:
+    """(question, reference, answers) of the first problems of each task."""
+    tasks = {stage: speedrun.scores(stage).tasks for stage in STAGES}
     samples = []
-    for number, task in enumerate(answers["base"]):
+    for number, task in enumerate(tasks["base"]):
         for place, problem in enumerate(task["examples"][:SAMPLES]):
-            said = [(stage, answers[stage][number]["examples"][place]["answer"]) for stage in STAGES]
-            samples.append((problem["question"], problem["reference"], said))
+            examples = {stage: tasks[stage][number]["examples"][place] for stage in STAGES}
+            answers = [
+                Answered(stage, _shortened(each["answer"]), max(each.get("rewards", [0])) >= 1)
+                for stage, each in examples.items()
+            ]
+            samples.append((problem["question"], problem["reference"], answers))
     return samples
+
+
+def _shortened(answer: str) -> str:
+    words = " ".join(answer.split())
+    return words if len(words) <= LONGEST else f"{words[:LONGEST]} ..."
 
 
 def talk_commands(speedrun: Speedrun) -> list[str]:
@@ -128,15 +186,25 @@ def _markdown(speedrun: Speedrun, lead: str, tables: dict[str, Table]) -> str:
     parts += [f"## {name}\n\n{as_markdown(table)}" for name, table in tables.items()]
     parts.append("## Samples\n")
     for question, reference, said in _samples(speedrun):
-        table = ["stage", "answer"], [[stage, " ".join(answer.split()) or "(nothing)"] for stage, answer in said]
+        table = ["stage", "answer"], [[each.stage, each.text or "(nothing)"] for each in said]
         parts.append(f"**{question}** (right: {reference})\n\n{as_markdown(table)}")
     parts.append(f"## Settings\n\n{as_markdown(_settings(speedrun))}")
     parts.append("## Talk to it\n\n```\n" + "\n".join(talk_commands(speedrun)) + "\n```\n")
     return "\n".join(parts)
 
 
-def _page(speedrun: Speedrun, lead: str, tables: dict[str, Table]) -> str:
-    page = Page(f"Speedrun {speedrun.out.name}", lead)
+def _page(speedrun: Speedrun, lead: str, tables: dict[str, Table], facts: dict[str, dict[str, Any]]) -> str:
+    page = Page(_headline(speedrun, _seconds(facts)), lead)
+    page.cards(_cards(speedrun, facts))
+    page.heading("Samples", "samples")
+    page.paragraph("The most likely answer after each stage, to test problems; a tick marks those that are right.")
+    page.samples(
+        list(STAGES),
+        [
+            (question, f"right: {reference}", [(each.text or "(nothing)", each.is_right) for each in answers])
+            for question, reference, answers in _samples(speedrun)
+        ],
+    )
     page.heading("Scores", "scores")
     page.table(*tables["Scores"])
     page.heading("Curves", "curves")
@@ -144,12 +212,6 @@ def _page(speedrun: Speedrun, lead: str, tables: dict[str, Table]) -> str:
         curves_figure(speedrun),
         "Validation loss of each stage on its own data, and the mean reward of reinforcement learning.",
     )
-    page.heading("Samples", "samples")
-    page.paragraph("The most likely answer after each stage, to test problems.")
-    for question, reference, said in _samples(speedrun):
-        page.subheading(question)
-        page.paragraph(f"Right: {reference}")
-        page.table(["stage", "answer"], [[stage, answer or "(nothing)"] for stage, answer in said])
     page.heading("Stages", "stages")
     page.table(*tables["Stages"])
     with page.fold("Settings of each stage"):
@@ -169,7 +231,9 @@ def curves_figure(speedrun: Speedrun) -> Figure:
         run = open_run(speedrun.folder(stage))
         key, across = (REWARD, "step") if stage == "rl" else ("val/loss", "tokens")
         points = [(row[across], row[key]) for row in run.metrics() if row.get(key) is not None]
-        panel.plot(*zip(*points, strict=True), color=optimizer_color(run.config["config"]["opt"])) if points else None
+        if points:
+            marks = "o" if len(points) <= FEW else None
+            panel.plot(*zip(*points, strict=True), marker=marks, color=optimizer_color(run.config["config"]["opt"]))
         panel.set(title=f"{TITLES[stage]} ({run.config['config']['opt']})", xlabel=across)
         panel.set_ylabel("mean reward" if stage == "rl" else LOSS)
     return figure

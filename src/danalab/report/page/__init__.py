@@ -98,6 +98,10 @@ class Page:
         marked = [{"cells": row, "color": None if mark is None else self._color(mark(row[0]))} for row in rows]
         self._add("table", columns=columns, rows=marked)
 
+    def samples(self, columns: Sequence[str], rows: Sequence[tuple[str, str, Sequence[tuple[str, bool]]]]) -> None:
+        """A grid of texts: of each row (title, remark, (text, whether it is right) of each column)."""
+        self._add("samples", columns=columns, rows=rows)
+
     @contextmanager
     def fold(self, summary: str) -> Iterator[None]:
         """What is added inside is folded away behind `summary`."""

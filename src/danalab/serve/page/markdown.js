@@ -81,7 +81,8 @@ function split(lines) {
     else if (fence) {
       const closing = new RegExp(`^ {0,3}${fence[1][0]}{${fence[1].length},}\\s*$`);
       take("code", Math.min(until((each) => closing.test(each)) + 1, lines.length), { language: fence[2], closing });
-    } else if (HEADING.test(line)) take("heading", at + 1);
+    } else if (FORMULA.test(line)) take("formula", formulaEnd(lines, at));
+    else if (HEADING.test(line)) take("heading", at + 1);
     else if (RULE.test(line)) take("rule", at + 1);
     else if (QUOTE.test(line)) take("quote", until((each) => !QUOTE.test(each)));
     else if (ITEM.test(line)) take("list", listEnd(lines, at));
