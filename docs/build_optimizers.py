@@ -10,7 +10,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.optim import list_optimizers, optimizer_spec
-from danalab.optim.registry.spec import OptimizerSpec
+from danalab.optim.registry import OptimizerSpec
 
 HOW = ("foreach", "fused", "capturable", "differentiable", "maximize", "stochastic_rounding")
 """Settings shared by most optimizers: explained once, not in every table."""

@@ -14,13 +14,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 LAYERS = [
-    "optim", "scaling", "models", "data", "inference", "train", "chat", "evals", "post", "serve", "ladder", "report",
-    "benchmarks", "cli",
+    "optim", "colors", "scaling", "models", "data", "inference", "train", "chat", "evals", "post", "serve", "ladder",
+    "report", "benchmarks", "cli",
 ]  # fmt: skip
 """Lowest first: a room may use those before it. `chat` is what evaluation, post-training and server share."""
 RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("benchmarks")}
-COMMON = {"colors", "errors", "files", "registry"}
-THEORY = {"theory", "optim"} | COMMON
+COMMON = {"errors", "files", "registry"}
+THEORY = {"theory", "optim", "colors"} | COMMON
 USERS_OF_THEORY = {"theory", "report", "benchmarks", "cli"}
 LARGEST_FOLDER, LONGEST_FILE, SMALLEST_FILE = 20, 500, 40
 ALONE = {

@@ -15,8 +15,7 @@ from torch import nn
 
 from danalab.optim import build_optimizer
 from danalab.optim.optimizers.base import DecayingOptimizer
-from danalab.optim.registry import OptimizerSpec, registered
-from danalab.optim.registry.spec import settings_of
+from danalab.optim.registry import OptimizerSpec, registered, settings_of
 from danalab.optim.rules.rule import Rule
 from danalab.optim.rules.scalars import decay_factor
 from danalab.optim.settings import HELP, Decay, Rate, Runtime, takes

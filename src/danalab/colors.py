@@ -2,49 +2,13 @@
 
 from typing import Any
 
+from danalab.optim.catalogue import OPTIMIZERS
+
 OPTIMIZER_COLORS = {
-    "adamw": "#1f77b4",
-    "adamw-decaying-wd": "#00CED1",
-    "adana": "#228B22",
+    **{name: OPTIMIZERS.get(name).color for name in OPTIMIZERS if OPTIMIZERS.get(name).color},
     "adana-cooldown": "#76b900",
-    "dana-mk4": "#CD853F",
-    "dana-star": "#7f7f7f",
-    "dana-star-mk4": "#d62728",
-    "muon": "#ff7f0e",
-    "d-muon": "#8B4513",
-    "manau": "#e377c2",
-    "ademamix": "#9467bd",
-    "ademamix-decaying-wd": "#4B0082",
-    "dana": "#006d5b",
-    "sign-dana": "#9acd32",
-    "auto-dana": "#556B2F",
-    "snoo": "#ff9896",
-    "snoo-dana": "#800000",
-    "soap": "#17becf",
-    "sgd": "#bcbd22",
-    "lion": "#DAA520",
-    "sf-adamw": "#7EC8E3",
-    "muon-h": "#c04000",
-    "adam-h": "#4682b4",
-    "kl-soap": "#008b8b",
-    "psgd-kron": "#6b4c9a",
-    "soda": "#5f9ea0",
 }
-MARKERS = {
-    "adamw": "o",
-    "adamw-decaying-wd": "s",
-    "adana": "D",
-    "adana-cooldown": "d",
-    "dana-mk4": "v",
-    "dana-star": "<",
-    "dana-star-mk4": "^",
-    "muon": "p",
-    "d-muon": "h",
-    "manau": "P",
-    "ademamix": "X",
-    "soap": "*",
-}
-"""For eyes and printers without colours."""
+_MARKERS = {**{name: OPTIMIZERS.get(name).marker for name in OPTIMIZERS}, "adana-cooldown": "d"}
 ALGORITHM_COLORS = {"adam": "#1f77b4", "sgd-m": "#3a3a3a", "dana-constant": "#ff7f0e", "dana-decaying": "#006d5b"}
 """Algorithms of the theory that are not optimizers of `danalab.optim`."""
 MIXER_COLORS = {"resonance": "#228B22", "attention": "#d62728"}
@@ -57,8 +21,8 @@ def optimizer_color(opt: str) -> str:
 
 
 def optimizer_marker(opt: str) -> str:
-    """The optimizer's marker."""
-    return MARKERS.get(opt, "o")
+    """The optimizer's marker, for eyes and printers without colours."""
+    return _MARKERS.get(opt, "o")
 
 
 INK, SOFT, LINE = "#24292f", "#6e7781", "#d8dee4"

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from danalab.optim.distributed import MODES
-from danalab.optim.registry import list_optimizers, optimizer_spec
-from danalab.optim.registry.spec import OptimizerSpec
+from danalab.optim.registry import OptimizerSpec, list_optimizers, optimizer_spec
 
 Cell = Mapping[str, Any]
 """{"refused": reason}, or {"step": difference, "reload": difference} relative to the largest update."""

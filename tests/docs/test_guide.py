@@ -41,14 +41,13 @@ def named(page: Path) -> str:
 def registries():
     """What a page registers is gone afterwards."""
     from danalab.chat.tasks import TASKS
-    from danalab.optim.registry import registered
+    from danalab.optim.catalogue import OPTIMIZERS
 
-    tasks = dict(TASKS._items)
-    registered.cache_clear()
+    before = [(registry, dict(registry._items)) for registry in (TASKS, OPTIMIZERS)]
     yield
-    registered.cache_clear()
-    TASKS._items.clear()
-    TASKS._items.update(tasks)
+    for registry, items in before:
+        registry._items.clear()
+        registry._items.update(items)
 
 
 @pytest.mark.sample(5)

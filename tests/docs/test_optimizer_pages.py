@@ -57,11 +57,12 @@ def python_blocks(page: Path) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def registry_as_it_was():
-    from danalab.optim.registry import registered
+    from danalab.optim.catalogue import OPTIMIZERS
 
-    registered.cache_clear()
+    before = dict(OPTIMIZERS._items)
     yield
-    registered.cache_clear()
+    OPTIMIZERS._items.clear()
+    OPTIMIZERS._items.update(before)
 
 
 @pytest.mark.parametrize("page", [OPTIMIZERS, TRAINERS], ids=lambda page: page.name)

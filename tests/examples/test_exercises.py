@@ -13,7 +13,7 @@ from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TASKS, make_task
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, list_optimizers, parameter_kinds
-from danalab.optim.registry import registered
+from danalab.optim.catalogue import OPTIMIZERS
 
 FOLDER = Path(__file__).parents[2] / "examples" / "exercises"
 
@@ -29,11 +29,10 @@ def solution(name: str):
 
 @pytest.fixture
 def log_lion():
-    registered.cache_clear()
     module = solution("log_lion")
     module.register()
     yield module
-    registered.cache_clear()
+    del OPTIMIZERS._items["log-lion"]
 
 
 @pytest.fixture

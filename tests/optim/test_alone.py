@@ -37,12 +37,29 @@ print(get_schedule("cos_inf", 10, 2)(2), len(list_optimizers()) >= 6)
     assert python(WITHOUT.format(names=names) + code).split() == ["1.0", "True"]
 
 
-def test_schedules_do_not_load_torch():
+def test_schedules_rows_and_settings_do_not_load_torch():
     code = """
 import sys
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.schedules import get_schedule
+from danalab.optim.settings import ADanaSettings
 get_schedule("wsd", 10, 1)(3)
+print(OPTIMIZERS.get("sophiag").name, "torch" in sys.modules)
+"""
+    assert python(code).split() == ["sophia", "False"]
+
+
+def test_modules_answer_to_their_names_of_version_0_1():
+    code = """
+import sys
+import danalab.optim
 print("torch" in sys.modules)
+from danalab.optim.core import DecayingOptimizer
+from danalab.optim.core.rule import Rule
+from danalab.optim.elementwise.scalars import decay_factor
+from danalab.optim.matrix import MuonH
+from danalab.optim.matrix.newton_schulz import orthogonalize
+from danalab.optim.registry.spec import OptimizerSpec, Setting, settings_of
 """
     assert python(code).strip() == "False"
 

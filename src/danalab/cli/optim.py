@@ -11,7 +11,7 @@ from danalab.showcase import CompareConfig
 from danalab.train.config.sections.optimizer import ScheduleSettings
 
 if TYPE_CHECKING:
-    from danalab.optim.registry.spec import OptimizerSpec
+    from danalab.optim.values import OptimizerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ def list_optimizers(flags: ListFlags) -> None:
 
 def as_dict(spec: OptimizerSpec) -> dict[str, Any]:
     """The registry entry of an optimizer, for JSON."""
-    from danalab.optim.registry.spec import kind_of
+    from danalab.optim.values import kind_of
 
     plain = ("name", "summary", "reference", "decay", "log_time", "elementwise", "per_parameter", "train_eval",
              "hessian", "closure", "extra")  # fmt: skip
@@ -152,7 +152,7 @@ def _print_table(specs: list[OptimizerSpec]) -> None:
 
 
 def _print_one(spec: OptimizerSpec) -> None:
-    from danalab.optim.registry.spec import kind_of, written
+    from danalab.optim.values import kind_of, written
 
     print(f"{spec.name}: {spec.summary}\nreference: {spec.reference}")
     if spec.aliases:

@@ -15,7 +15,7 @@ from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
-from danalab.scaling.learning_rate import OPTIMIZERS
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.plan import OMEGA
 from danalab.train.config.fields import flag
 
@@ -181,7 +181,7 @@ class LadderPlan:
         """Strength of weight decay; None: that of `fixed` or of the rules."""
         if self.decay_law == "sqrt":
             assert horizon is not None
-            return float(f"{factor * _SQRT_DECAY[OPTIMIZERS.get(opt)] * math.sqrt(horizon):.6g}")
+            return float(f"{factor * _SQRT_DECAY[OPTIMIZERS.get(opt).decay] * math.sqrt(horizon):.6g}")
         return None if factor == 1 else factor * OMEGA
 
     def _horizons(self, size: Mapping[str, Any]) -> Sequence[float | None]:

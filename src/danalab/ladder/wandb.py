@@ -20,8 +20,8 @@ from typing import Any
 from danalab.errors import MissingExtra, UserError, nearest
 from danalab.files import read_text
 from danalab.ladder.rows import checked_row, device_hours, save_curve, save_rows
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.dimensions import Dimensions, explicit_dimensions, flops_per_token, parameter_count
-from danalab.scaling.learning_rate import OPTIMIZERS
 
 _TEXT = ("arch", "opt", "scheduler", "attention_gate", "device", "data")
 _REAL = ("lr", "lr_multiplier", "weight_decay", "wd_ts", "omega", "kappa", "delta", "clipsnr", "gamma3", "beta1",

@@ -3,6 +3,33 @@
 Names are imported when first used, so that `danalab.optim.schedules` does not load torch.
 """
 
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+MOVED = {
+    "core": "optimizers.base",
+    "core.rule": "rules.rule",
+    "elementwise": "optimizers.elementwise",
+    "elementwise.scalars": "rules.scalars",
+    "matrix": "optimizers.matrix",
+    "matrix.newton_schulz": "optimizers.matrix.newton_schulz",
+    "registry.spec": "registry",
+}
+"""Modules that the documentation of version 0.1 names -> where their names are now; for one release."""
+
+
+class _Moved(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(import_module(f"danalab.optim.{MOVED[self.__name__.removeprefix('danalab.optim.')]}"), name)
+
+
+for _name in MOVED:
+    sys.modules[f"danalab.optim.{_name}"] = _Moved(f"danalab.optim.{_name}")

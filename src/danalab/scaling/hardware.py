@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 from danalab.errors import UserError, nearest
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.plan import Plan
 
 
@@ -70,29 +71,13 @@ def peak_flops(device_name: str) -> tuple[float, str] | None:
     return (gpu.tflops * 1e12, gpu.source) if gpu else None
 
 
-STATE_WORDS = {
-    **dict.fromkeys(("signsgd", "adafactor"), 0.0),
-    **dict.fromkeys(("sgd", "sf-sgd", "lion", "signum", "tiger", "came", "dana", "sign-dana", "scion"), 1.0),
-    # Matrices keep one, the rest two.
-    **dict.fromkeys(("muon", "d-muon", "normuon", "muon-h", "dion2", "adam-mini"), 1.3),
-    "soda-muon": 2.3,
-    "manau": 1.5,
-    **dict.fromkeys(("dana-star", "dana-star-mk4", "ademamix", "ademamix-decaying-wd", "mars", "soda"), 3.0),
-    **dict.fromkeys(("snoo", "prodigy", "adan", "ema-nesterov", "psgd-kron"), 4.0),
-    "snoo-dana": 5.0,
-    "kl-soap": 7.2,
-    "soap": 9.0,  # with both sides of each matrix, and their eigenvectors
-}
-"""Float32 values per parameter in the optimizer's state; two (both moments) for the others."""
-
-
 _STATE_BYTES = {"float32": 4.0, "bf16+8": 3.0, "8bit": 1 + 4 / 256}
 """Bytes of a moment by --state-dtype; 8bit has a float32 scale for each block of 256."""
 
 
 def state_bytes(opt: str, state_dtype: str = "float32") -> float:
     """Bytes of an optimizer's state for each parameter."""
-    return _STATE_BYTES[state_dtype] * STATE_WORDS.get(opt, 2.0)
+    return _STATE_BYTES[state_dtype] * OPTIMIZERS.get(opt).state_words
 
 
 def memory_gib(

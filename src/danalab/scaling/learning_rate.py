@@ -6,8 +6,8 @@ and a global batch of 32 (and, in a second table, 512) sequences.
 
 from dataclasses import dataclass, replace
 
+from danalab.optim.catalogue import OPTIMIZERS, Usual
 from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
-from danalab.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -75,56 +75,23 @@ _NEAREST = {"qwen3next": "qwen3"}
 """Architecture without a table -> the one with the same blocks; the others: enoki."""
 
 
-_LOG_TIME = {"adana", "dana-mk4", "dana-star", "dana-star-mk4", "dana", "sign-dana", "auto-dana", "snoo-dana"}
-
-
-class _DecayRules(Registry[str]):
-    """A name that is not listed here is looked up among the registered optimizers, which imports torch."""
-
-    def canonical(self, name: str) -> str:
-        if name not in self:
-            from danalab.optim.registry import registered
-
-            if name in registered():
-                spec = registered().get(name)
-                name = spec.name
-                if name not in self:
-                    self.add(name, spec.decay)
-                if spec.log_time:
-                    _LOG_TIME.add(name)
-        return super().canonical(name)
-
-
-OPTIMIZERS: Registry[str] = _DecayRules("optimizer")
-"""Optimizer -> how its weight decay is applied."""
-for _name in (*sorted(_LOG_TIME), "adamw-decaying-wd", "ademamix-decaying-wd"):
-    OPTIMIZERS.add(_name, "independent")
-for _name in (
-    *("adamw", "ademamix", "snoo", "muon", "d-muon", "manau"),
-    *("sgd", "adafactor", "radam", "nadam"),
-    *("soap", "lion", "prodigy", "adopt", "mars", "lamb", "sf-adamw", "sf-sgd", "signsgd", "signum", "adan"),
-    *("adabelief", "laprop", "stableadamw", "grams", "tiger", "came", "adamuon", "normuon"),
-    *("muon-h", "adam-h", "dion2", "scion", "kl-soap", "psgd-kron", "adam-mini", "ema-nesterov"),
-):
-    OPTIMIZERS.add(_name, "coupled")
-for _name in ("soda", "soda-muon"):
-    OPTIMIZERS.add(_name, "none")
-OPTIMIZERS.add("sophia", "coupled", "sophiag")
-
 COUPLED_AND_DECAYING = ("manau",)
 """Optimizers whose coupled weight decay also has a time scale, by default the length of the run."""
 
 
 def largest_decay(opt: str) -> float:
     """The bound of an automatic weight decay, times the peak learning rate; see `danalab.optim.run_length`."""
-    return LOG_TIME_DECAY_BOUND if OPTIMIZERS.canonical(opt) in _LOG_TIME else DECAY_BOUND
+    return LOG_TIME_DECAY_BOUND if OPTIMIZERS.get(opt).log_time else DECAY_BOUND
 
 
 def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     """The architecture and the optimizer whose row of the table at batch 32 is used, if a row is used at all."""
     table = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
-    while opt not in _TABLES[table, 32] and opt not in USUAL:
-        opt = RELATIVES[opt].of if opt in RELATIVES else "adamw"
+    while opt not in _TABLES[table, 32]:
+        rate = OPTIMIZERS.get(opt).rate
+        if isinstance(rate, Usual):
+            break
+        opt = rate.of if rate else "adamw"
     return table, opt
 
 
@@ -134,7 +101,7 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
     Batches other than 512 use the batch-32 table; a kappa without a row uses the nearest row; an architecture without a
     table uses a related one's, mostly enoki's (resonance: a common rate for AdamW, the others relative to it); an
     optimizer without a row uses a related optimizer's law times a factor, or a common value
-    (`danalab.scaling.learning_rate`).
+    (`danalab.optim.catalogue`).
 
     Raises:
         UserError: unknown optimizer.
@@ -157,16 +124,15 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
             fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
             borrowed = f", used for {arch}" if known != arch else ""
             return replace(law, batch=batch), f"fitted for {opt} on {known} at batch {batch}{fitted_at}{borrowed}"
-    if opt in RELATIVES:
-        relative = RELATIVES[opt]
-        law, source = lr_law(arch, relative.of, kappa, global_batch)
-        times = f", times {relative.factor:g} for {opt}" if relative.factor != 1 else f", used for {opt}"
-        return replace(law, a=relative.factor * law.a), f"{source}{times} ({relative.source})"
-    if opt not in USUAL:
+    rate = OPTIMIZERS.get(opt).rate
+    if isinstance(rate, Usual):
+        return LrLaw(rate.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({rate.source})"
+    if rate is None:
         law, source = lr_law(arch, "adamw", kappa, global_batch)
         return law, f"{source}, used for {opt}; no rate of its own is known"
-    usual = USUAL[opt]
-    return LrLaw(usual.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({usual.source})"
+    law, source = lr_law(arch, rate.of, kappa, global_batch)
+    times = f", times {rate.factor:g} for {opt}" if rate.factor != 1 else f", used for {opt}"
+    return replace(law, a=rate.factor * law.a), f"{source}{times} ({rate.source})"
 
 
 def decay_lr(
@@ -177,10 +143,9 @@ def decay_lr(
     It is `lr` with two exceptions: Prodigy's step is lr x d, with d near AdamW's learning rate; and SGD's decay is part
     of the gradient, which momentum sums ten times.
     """
-    opt = OPTIMIZERS.canonical(opt)
-    other = ESTIMATING.get(opt)
-    estimated = 1.0 if other is None else learning_rate(arch, other, non_emb_params, kappa, global_batch)
-    return lr * estimated * MOMENTUM_SUM.get(opt, 1.0)
+    row = OPTIMIZERS.get(opt)
+    estimated = learning_rate(arch, row.estimates, non_emb_params, kappa, global_batch) if row.estimates else 1.0
+    return lr * estimated * row.gradient_sum
 
 
 def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = 0.85, global_batch: int = 32) -> float:
@@ -196,84 +161,3 @@ def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = 0.8
     """
     law, _ = lr_law(arch, opt, kappa, global_batch)
     return law(non_emb_params)
-
-
-@dataclass(frozen=True)
-class Relative:
-    """A learning rate by another optimizer's law."""
-
-    of: str
-    factor: float
-    source: str
-    """Why this factor."""
-
-
-@dataclass(frozen=True)
-class Usual:
-    """A common learning rate for all sizes."""
-
-    lr: float
-    source: str
-
-
-_SAME_STEP = "its update has AdamW's size"
-
-RELATIVES: dict[str, Relative] = {
-    "dana-star": Relative("dana-star-mk4", 1.0, "the same update but for the clip"),
-    "adamw-decaying-wd": Relative("adamw", 1.0, "the same update"),
-    "manau": Relative("d-muon", 1.0, "the same update of matrices"),
-    "ademamix": Relative("adamw", 0.43, "ratio of their fitted laws on enoki, 7M to 600M parameters"),
-    "ademamix-decaying-wd": Relative("adamw", 0.47, "ratio of their fitted laws on enoki, 7M to 600M parameters"),
-    "auto-dana": Relative("adana", 1.0, "the same update at its chosen kappa"),
-    "sign-dana": Relative("adana", 0.1, "signs are larger than normalised updates"),
-    "snoo": Relative("adamw", 1.0, "its inner optimizer"),
-    "snoo-dana": Relative("dana-star-mk4", 1.0, "its inner optimizer"),
-    "radam": Relative("adamw", 1.0, _SAME_STEP),
-    "nadam": Relative("adamw", 1.0, _SAME_STEP),
-    "adopt": Relative("adamw", 1.0, _SAME_STEP),
-    "adabelief": Relative("adamw", 1.0, _SAME_STEP),
-    "laprop": Relative("adamw", 1.0, _SAME_STEP),
-    "stableadamw": Relative("adamw", 1.0, _SAME_STEP),
-    "grams": Relative("adamw", 1.0, _SAME_STEP),
-    "soap": Relative("adamw", 1.0, "arXiv 2409.11321 finds the same best rate for both"),
-    "sophia": Relative("adamw", 1.0, "its authors advise AdamW's"),
-    "lion": Relative("adamw", 0.2, "arXiv 2302.06675: 3 to 10 times smaller than AdamW's"),
-    "tiger": Relative("adamw", 0.2, "a sign update, as Lion's"),
-    "signum": Relative("adamw", 0.2, "a sign update, as Lion's"),
-    "signsgd": Relative("adamw", 0.2, "a sign update, as Lion's; a short sweep agrees"),
-    "mars": Relative("adamw", 3.0, "3e-3 where AdamW has 1e-3, as the reference's command line"),
-    "adan": Relative("adamw", 2.0, "arXiv 2208.06677: above AdamW's"),
-    "came": Relative("adamw", 0.3, "between its authors' 0.5 to 0.9 of AdamW's and a short sweep's 0.15"),
-    "lamb": Relative("adamw", 3.0, "its trust ratio, norm of weights over norm of update, is small; by a short sweep"),
-    "sf-adamw": Relative("adamw", 2.0, "arXiv 2405.15682: 1 to 10 times that of a schedule"),
-    "adamuon": Relative("d-muon", 1.0, "the same size of update"),
-    "normuon": Relative("d-muon", 1.0, "the same size of update"),
-    "adam-mini": Relative("adamw", 1.0, "arXiv 2406.16793: AdamW's rate"),
-    "kl-soap": Relative("adamw", 1.0, "as SOAP's"),
-    "psgd-kron": Relative("adamw", 0.3, "its authors advise a third to a quarter of Adam's"),
-    "soda": Relative("adamw", 1.0, "its inner optimizer"),
-    "ema-nesterov": Relative("adamw", 1.0, "its inner optimizer"),
-}
-"""Optimizer without a row of its own -> the law it uses, with a factor."""
-
-USUAL: dict[str, Usual] = {
-    "muon": Usual(0.02, "K. Jordan et al. 2024"),
-    "soda-muon": Usual(0.02, "as Muon's"),
-    "dion2": Usual(0.02, "as Muon's; arXiv 2512.16928"),
-    "muon-h": Usual(0.018, "arXiv 2606.16899"),
-    "adam-h": Usual(0.018, "arXiv 2606.16899"),
-    "scion": Usual(3.6e-4, "arXiv 2502.07529, at radii 50 and 3000"),
-    "d-muon": Usual(1e-3, "as AdamW's"),
-    "dana": Usual(0.5, "for gradients clipped to norm 0.5"),
-    "sgd": Usual(0.3, "for momentum 0.9 and gradients clipped to norm 0.5; by a short sweep"),
-    "sf-sgd": Usual(3.0, "arXiv 2405.15682: 10 times and more that of SGD"),
-    "adafactor": Usual(0.03, "relative to the weights; arXiv 1804.04235 has 0.01, a short sweep 0.03"),
-    "prodigy": Usual(1.0, "arXiv 2306.06101: the estimated distance takes its place"),
-}
-"""For optimizers with neither a row nor a related optimizer that has one."""
-
-ESTIMATING = {"prodigy": "adamw"}
-"""Optimizers that multiply their learning rate by an estimate -> the optimizer whose rate the product approximates."""
-
-MOMENTUM_SUM = {"sgd": 10.0}
-"""Optimizers that decay through a sum of gradients -> weight of a gradient in the sum, at momentum 0.9."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.run_length import warmup_steps as usual_warmup
 from danalab.scaling.dimensions import Dimensions, dimensions, flops_per_token
-from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, OPTIMIZERS, decay_lr, largest_decay
+from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, decay_lr, largest_decay
 from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.scaling.small_runs import PeakRate, small_run_rate
@@ -169,7 +170,7 @@ def plan(
     if decay_bound is None:
         decay_bound = largest_decay(opt) if weight_decay is None else 0.0
     weight_decay, wd_ts = _weight_decay(opt, omega, iterations, rate, weight_decay, wd_ts, wd_ts_divisor)
-    if decay_bound and OPTIMIZERS.get(opt) == "coupled":
+    if decay_bound and OPTIMIZERS.get(opt).decay == "coupled":
         weight_decay = min(weight_decay, decay_bound)
     per_token = flops_per_token(shape, seq_len)
     tokens = iterations * tokens_per_step
@@ -207,7 +208,7 @@ def own_model(
     peak = small_run_rate(arch, opt, params, kappa, batch, tokens_per_step)
     rate = decay_lr(arch, opt, peak.lr, params, kappa, batch)
     decay, wd_ts = _weight_decay(opt, omega, steps, rate, None, None, 10.0)
-    return peak, min(decay, largest_decay(opt)) if OPTIMIZERS.get(opt) == "coupled" else decay, wd_ts
+    return peak, min(decay, largest_decay(opt)) if OPTIMIZERS.get(opt).decay == "coupled" else decay, wd_ts
 
 
 def horizon(shape: Dimensions, tokens_per_step: int, tokens_per_param: float, basis: str = "total") -> int:
@@ -236,11 +237,11 @@ def _weight_decay(
     """(weight decay, its time scale in steps) by the optimizer's rule."""
     if wd_ts is not None and wd_ts <= 0:
         raise UserError(f"--wd-ts {wd_ts}: must be positive [steps]")
-    if OPTIMIZERS.get(opt) == "none":
+    if OPTIMIZERS.get(opt).decay == "none":
         if weight_decay or wd_ts is not None:
             raise UserError(f"--{'weight-decay' if weight_decay else 'wd-ts'}: {opt} has no weight decay; leave it out")
         return 0.0, None
-    if OPTIMIZERS.get(opt) == "coupled":
+    if OPTIMIZERS.get(opt).decay == "coupled":
         decays = opt in COUPLED_AND_DECAYING
         if wd_ts is not None and not decays:
             raise UserError(f"--wd-ts: the weight decay of {opt} is constant; use adamw-decaying-wd")

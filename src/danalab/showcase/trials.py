@@ -17,7 +17,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
-from danalab.optim.registry.spec import OptimizerSpec
+from danalab.optim.registry import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
 from danalab.scaling.hardware import available_cores

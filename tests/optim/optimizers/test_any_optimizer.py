@@ -18,7 +18,7 @@ from danalab.errors import UserError
 from danalab.optim import DistributedMuonAdamW, build_optimizer, list_optimizers, optimizer_spec
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter
 from danalab.optim.optimizers.checks import MAY_BE_NONE
-from danalab.optim.registry.spec import kind_of
+from danalab.optim.values import kind_of
 
 pytest.importorskip("pytorch_optimizer")
 NAMES = list_optimizers()
@@ -376,10 +376,10 @@ def test_groups_can_be_added_later(name):
     optimizer = build(name, model.up)
     new = list(model.norm.named_parameters())
     spec = optimizer_spec(name)
-    if spec.groups is not None and isinstance(optimizer, DTensorAdapter):
+    if spec.by_kind and isinstance(optimizer, DTensorAdapter):
         refusal(lambda: optimizer.add_param_group({"params": new}), "construction")
         return
-    kind = {} if spec.groups is None else {"use_muon": False}
+    kind = {} if not spec.by_kind else {"use_muon": False}
     optimizer.add_param_group({"params": new, "lr": 0.02, **kind})
     assert optimizer.param_groups[-1]["lr"] == 0.02
     before = [p.detach().clone() for _, p in new]

@@ -15,7 +15,6 @@ from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
 from danalab.optim.optimizers.matrix.base import AUXILIARY
-from danalab.scaling.hardware import STATE_WORDS
 
 EVERY = list_optimizers()
 LIBRARY = {
@@ -246,7 +245,7 @@ def test_the_memory_that_a_plan_reckons_with_is_what_the_optimizer_keeps(name):
         sum(model(tokens, tokens)).backward()
         optimizer.step()
     words = sum(map(words_of, optimizer.state_dict()["state"].values())) / sum(p.numel() for p in model.parameters())
-    assert abs(words - STATE_WORDS.get(name, 2.0)) < 0.1 + 0.05 * words
+    assert abs(words - optimizer_spec(name).state_words) < 0.1 + 0.05 * words
 
 
 def words_of(value):

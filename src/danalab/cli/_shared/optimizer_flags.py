@@ -12,7 +12,7 @@ from danalab.train.config.fields import flag
 from danalab.train.config.run_spec import RESERVED
 
 if TYPE_CHECKING:
-    from danalab.optim.registry.spec import OptimizerSpec
+    from danalab.optim.registry import OptimizerSpec
 
 FIELD = "optimizer_settings"
 """The field of a data class that holds them; a class that has it also has `opt`."""
@@ -20,7 +20,7 @@ FIELD = "optimizer_settings"
 
 def options(opt: str, names: Iterable[str]) -> list[Option]:
     """The flags of the optimizer `opt`, without those that the verb has (`names`)."""
-    from danalab.optim.registry.spec import kind_of, written
+    from danalab.optim.values import kind_of, written
 
     spec, taken = _spec(opt), set(names)
     title = f"settings of {spec.name}: {spec.summary}"
@@ -41,7 +41,7 @@ def options(opt: str, names: Iterable[str]) -> list[Option]:
 
 def take(values: Mapping[str, Any], opt: str) -> dict[str, Any]:
     """The optimizer's settings among parsed values."""
-    from danalab.optim.registry.spec import read_value
+    from danalab.optim.values import read_value
 
     found = {}
     for name, setting in _spec(opt).settings.items():
@@ -61,7 +61,7 @@ def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str
         raise UserError(f"{where}: {FIELD}: a mapping of settings is expected, not {given!r}")
     given = dict(given or {})
     for key in [key for key in values if key not in known]:
-        from danalab.optim.registry.spec import RENAMED
+        from danalab.optim.values import RENAMED
 
         spec = _spec(opt)
         if key not in spec.settings and key not in RENAMED:
@@ -69,7 +69,7 @@ def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str
         given[key] = values.pop(key)
     if not given:
         return {}
-    from danalab.optim.registry.spec import read_settings
+    from danalab.optim.registry import read_settings
 
     return read_settings(_spec(opt), given)
 

@@ -219,7 +219,7 @@ def expand(
 
 def _require_field(key: str, value: Any) -> None:
     from danalab.optim import list_optimizers, optimizer_spec
-    from danalab.optim.registry.spec import current_names
+    from danalab.optim.values import current_names
 
     known = [field.name for field in fields(TrainConfig) if field.name not in OWN]
     (current,) = current_names({key: value})

@@ -8,8 +8,8 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.ladder.runs.grid import PATH_SETTINGS
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.learning_rate import OPTIMIZERS
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder

@@ -1,7 +1,7 @@
 """Optimizers on several ranks: DTensor parameters (FSDP2, tensor parallelism) and ZeRO."""
 
 from danalab.errors import UserError, nearest
-from danalab.optim.registry.spec import OptimizerSpec
+from danalab.optim.catalogue import Row
 
 __all__ = ["MODES", "require_supported", "why_not"]
 
@@ -16,7 +16,7 @@ MODES = {
 SHARDED = ("zero", "fsdp", "fsdp+tp")
 
 
-def why_not(spec: OptimizerSpec, mode: str) -> str | None:
+def why_not(spec: Row, mode: str) -> str | None:
     """Why an optimizer does not support a mode; None if it does."""
     if mode not in MODES:
         raise UserError(f"unknown parallel mode '{mode}'{nearest(mode, MODES)}; known: {', '.join(MODES)}")
@@ -31,7 +31,7 @@ def why_not(spec: OptimizerSpec, mode: str) -> str | None:
     return None
 
 
-def require_supported(optimizer: OptimizerSpec, mode: str) -> None:
+def require_supported(optimizer: Row, mode: str) -> None:
     """Check, before a run starts, that an optimizer is exact in a parallel mode.
 
     Args:

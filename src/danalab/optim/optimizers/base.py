@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.optim.optimizers.checks import check_group_keys, check_settings, resolve_decay, warn_of_large_decay
+from danalab.optim.optimizers.checks import (
+    check_coupled_decay,
+    check_first_decay,
+    check_group_keys,
+    check_numbers,
+    resolve_decay,
+    warn_of_large_decay,
+)
 from danalab.optim.optimizers.groups import groups_by_decay, parameter_groups, split_by_rate
 from danalab.optim.optimizers.stats import collect, update_rms
 from danalab.optim.rules.rule import Rule
@@ -245,6 +252,8 @@ class ElementwiseOptimizer(RuleOptimizer):
     """One element-wise rule for all parameters."""
 
     rule: ClassVar[Rule]
+    rates: ClassVar[int] = 2
+    """Numbers in `betas`."""
 
     def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
         """With weight decay, named parameters become groups by their names and shapes, as a model does by its kinds."""
@@ -258,7 +267,8 @@ class ElementwiseOptimizer(RuleOptimizer):
         return self.rule
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        check_settings(self.name, group)
+        check_numbers(self.name, group, self.rates)
+        check_coupled_decay(self.name, group)
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
         """Scalars of the last step of a group, for logging: `t`, `lr`, `schedule`, `lambda`; subclasses add theirs.
@@ -300,6 +310,11 @@ class DecayingOptimizer(ElementwiseOptimizer):
                 " build the optimizer yourself and hand it to the trainer",
                 self.name,
             )
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        check_numbers(self.name, group, self.rates)
+        if group.get("decay_bound") is None:
+            check_first_decay(self.name, group["weight_decay"], group["wd_ts"])
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(group, dict):

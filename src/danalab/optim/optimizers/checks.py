@@ -11,8 +11,8 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.optimizers.groups import called
-from danalab.optim.registry.spec import WANTED, Setting, kind_of
 from danalab.optim.settings import RANGES
+from danalab.optim.values import WANTED, Setting, kind_of
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +23,6 @@ TORCH_KEYS = ("lr", "eps", "params", "param_names", "initial_lr", "max_lr", "min
 """Keys of groups that torch and its schedulers write."""
 
 MAY_BE_NONE = ("wd_ts", "decay_bound", "alpha_warmup", "beta3_warmup", "clipsnr")
-
-
-def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
-    """Refuse hyper-parameters that make no sense."""
-    check_numbers(owner, group, rates)
-    if group.get("decay_bound") is None:
-        check_first_decay(owner, group["weight_decay"], group["wd_ts"])
 
 
 def check_group_keys(owner: str, group: Mapping[str, Any], known: Iterable[str]) -> None:

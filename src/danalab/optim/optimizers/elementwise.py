@@ -1,14 +1,16 @@
 """The element-wise optimizers: AdamW with decaying weight decay, AdEMAMix, and the Dana family.
 
-Each is a rule of `danalab.optim.rules` with its settings; equations and sources stand there, too.
+Each is a rule of `danalab.optim.rules` with its settings. Where a row of the catalogue names a rule itself, its class
+is made here, as `Name` of the row "name".
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.optimizers.base import DecayingOptimizer, ElementwiseOptimizer, LogTimeOptimizer
-from danalab.optim.optimizers.checks import check_coupled_decay, check_numbers, check_settings
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
 from danalab.optim.rules.adana import ADANA
 from danalab.optim.rules.ademamix import ADEMAMIX, ADEMAMIX_DECAYING_WD, mixing_weight, slow_rate
@@ -196,6 +198,8 @@ class AutoDana(LogTimeOptimizer):
 
 
 class _Mixing(ElementwiseOptimizer):
+    rates = 3
+
     def coefficients(self, group: int = 0) -> dict[str, Any]:
         """Scalars of the last step of a group: `t`, `lr`, `schedule`, `lambda`, `alpha`, `beta3`."""
         settings, known = self.param_groups[group], super().coefficients(group)
@@ -237,10 +241,6 @@ class AdEMAMix(_Mixing):
     @takes(AdEMAMixSettings)
     def __init__(self, params: Any, settings: dict[str, Any]): ...
 
-    def check_group(self, group: Mapping[str, Any]) -> None:
-        check_numbers(self.name, group, rates=3)
-        check_coupled_decay(self.name, group)
-
 
 class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
     """AdEMAMix with ADana's weight decay: independent of the learning rate, decaying, and applied before the update.
@@ -259,9 +259,6 @@ class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
     @takes(AdEMAMixDecayingWDSettings)
     def __init__(self, params: Any, settings: dict[str, Any]): ...
 
-    def check_group(self, group: Mapping[str, Any]) -> None:
-        check_settings(self.name, group, rates=3)
-
 
 class AdamWDecayingWD(DecayingOptimizer):
     """Adam with bias correction, then p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts)).
@@ -277,3 +274,17 @@ class AdamWDecayingWD(DecayingOptimizer):
 
     @takes(AdamWDecayingWDSettings)
     def __init__(self, params: Any, settings: dict[str, Any]): ...
+
+
+def __getattr__(name: str) -> Any:
+    rows = (row for row in map(OPTIMIZERS.get, OPTIMIZERS) if row.path.startswith("rules."))
+    row = next((row for row in rows if row.class_name == name), None)
+    if row is None:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    module, _, constant = row.path.partition(":")
+    rule = getattr(import_module(f"danalab.optim.{module}"), constant)
+    coupled = ElementwiseOptimizer if row.decay == "coupled" else DecayingOptimizer
+    base = LogTimeOptimizer if row.log_time else coupled
+    body = {"__module__": __name__, "__doc__": row.summary, "rule": rule}
+    globals()[name] = type(name, (base,), {**body, "__init__": takes(rule.settings)(base.__init__)})
+    return globals()[name]

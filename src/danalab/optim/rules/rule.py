@@ -29,3 +29,5 @@ class Rule:
     kernel_scalars: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     """Scalars -> those of the kernels in kernels.cpp and triton_kernel.py, which have the rule's name; `lr`,
     `decay_factor` and `eps` are passed unchanged. None: there is no kernel."""
+    settings: Callable[..., Any] | None = None
+    """Declaration of its settings (`danalab.optim.settings`), where a row of the catalogue names the rule itself."""

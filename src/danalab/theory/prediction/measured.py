@@ -12,10 +12,11 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from danalab.errors import UserError
+from danalab.optim.catalogue import OPTIMIZERS
 
 BASELINES = ("adamw", "adamw-decaying-wd", "sgd")
 """Optimizers that can be the baseline; the first of them among the curves is."""
-LOG_TIME = ("adana", "dana", "dana-mk4", "dana-star", "dana-star-mk4", "auto-dana")
+LOG_TIME = {name for name in OPTIMIZERS if OPTIMIZERS.get(name).log_time} - {"sign-dana", "snoo-dana"}
 """Optimizers with a growing logarithmic-time momentum, for which the theory predicts a larger exponent."""
 
 

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, plan
-from danalab.scaling.learning_rate import OPTIMIZERS, decay_lr
+from danalab.scaling.learning_rate import decay_lr
 from danalab.scaling.plan import OMEGA
 from danalab.scaling.resonance import if_resonance
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
@@ -126,7 +127,7 @@ def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
     Returns:
         The plan, and a note where the weight decay was limited.
     """
-    independent = OPTIMIZERS.get(planned.opt) == "independent"
+    independent = OPTIMIZERS.get(planned.opt).decay == "independent"
     factor = 1.0
     if not independent:
         factor = decay_lr(

@@ -18,9 +18,10 @@ from annotated_types import Ge, Lt
 
 from danalab.errors import UserError
 from danalab.files import read_yaml, validated, write_atomically
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.dimensions import Dimensions, explicit_dimensions
-from danalab.scaling.learning_rate import OPTIMIZERS, LrLaw
+from danalab.scaling.learning_rate import LrLaw
 from danalab.train.config.fields import Count, NonNegative, Positive
 
 Exponent = Annotated[float, Ge(-10), Lt(10)]

@@ -168,7 +168,7 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
         return {}
     from danalab.optim import optimizer_spec
     from danalab.optim.optimizers.checks import check_numbers_of
-    from danalab.optim.registry.spec import read_settings
+    from danalab.optim.registry import read_settings
 
     spec = optimizer_spec(config.opt)
     own = {field.name for field in fields(TrainConfig)}

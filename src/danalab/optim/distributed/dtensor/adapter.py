@@ -23,8 +23,8 @@ from danalab.optim.distributed.dtensor.placement import (
 )
 from danalab.optim.optimizers.checks import check_gradients, check_numbers_of, check_parameters, in_one_line
 from danalab.optim.optimizers.groups import as_given, hyper, named_groups
-from danalab.optim.registry.spec import OptimizerSpec
 from danalab.optim.step.state import is_dummy_step, replaced_too_late
+from danalab.optim.values import OptimizerSpec
 
 TOUCHING = ("train", "eval", "update_hessian")
 """Methods of inner optimizers that read or write parameters, gradients or state."""
@@ -114,7 +114,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         if not self._built:
             super().add_param_group(param_group)
             return
-        if self.spec.groups is not None:  # libraries split groups only in their constructors
+        if self.spec.by_kind:  # libraries split groups only in their constructors
             raise UserError(f"{self.spec.name}: groups cannot be added later; give all parameters at construction")
         [group] = named_groups(self.spec.name, [param_group])
         check_parameters(self.spec.name, [group])
@@ -129,7 +129,7 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     def _refuse_settings_of_all(self, group: dict[str, Any]) -> None:
         """Refuse settings in a group that the library only takes for the whole optimizer."""
-        if self.spec.groups is not None:  # these have different defaults for each kind of group
+        if self.spec.by_kind:  # these have different defaults for each kind of group
             return
         for key in group:
             if key in self.spec.settings and key not in self.inner.defaults:

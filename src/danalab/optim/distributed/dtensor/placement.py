@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from danalab.optim.catalogue import Row
 from danalab.optim.distributed import require_supported
 from danalab.optim.distributed.shards import owners
-from danalab.optim.registry.spec import OptimizerSpec
 from danalab.optim.step.state import local, local_gradient
 
 
@@ -210,7 +210,7 @@ def scatter_rows(places: Sequence[OwnedFull], exchange: Any) -> None:
         place.release()
 
 
-def place_parameters(spec: OptimizerSpec, params: Sequence[Any]) -> list[Plain]:
+def place_parameters(spec: Row, params: Sequence[Any]) -> list[Plain]:
     """The placement of each parameter; ownership is balanced over the ranks of each mesh.
 
     Raises:

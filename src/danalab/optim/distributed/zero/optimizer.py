@@ -28,9 +28,9 @@ from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.optim.optimizers.groups import as_given, called, hyper, require_some
 from danalab.optim.optimizers.matrix.newton_schulz import flops, matrix_shape
 from danalab.optim.registry import groups_of, optimizer_spec
-from danalab.optim.registry.spec import OptimizerSpec
 from danalab.optim.step.state import has_zero_rate, set_dummy_step
 from danalab.optim.step.state_dict import check_entry, check_groups, check_rule_state, parameter_name
+from danalab.optim.values import OptimizerSpec
 
 
 class DistributedMuonAdamW(torch.optim.Optimizer):

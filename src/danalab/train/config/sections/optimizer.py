@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
-from danalab.optim.registry.spec import current_names
+from danalab.optim.values import current_names
 from danalab.train.config.fields import Count, Natural, NonNegative, Positive, Section, setting
 
 

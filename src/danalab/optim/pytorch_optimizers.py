@@ -1,6 +1,6 @@
-"""Classes of pytorch-optimizer, with corrections where one cannot be copied, or does not resume exactly.
+"""Baselines from the library pytorch-optimizer (extra `baselines`), with corrections where a class is not exact.
 
-Imports the library; `danalab.optim.registry.catalogue.library` imports this when one of its optimizers is built.
+Imports the library: `danalab.optim.registry` imports this module when one of its optimizers is built.
 """
 
 import math
@@ -10,6 +10,60 @@ from typing import Any
 import pytorch_optimizer
 import torch
 from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.optim.catalogue import Row
+from danalab.optim.optimizers.matrix.base import AUXILIARY
+
+
+def build(row: Row, values: dict[str, Any], params: Any, lr: float) -> torch.optim.Optimizer:
+    """The library's optimizer. Weight decay is never part of the gradient: p <- p (1 - lr weight_decay).
+
+    Args:
+        values: of all settings of the row.
+    """
+    groups = list(params)
+    name = row.path.partition(":")[2]
+    if name not in ("SOAP", "ScheduleFreeAdamW", "ScheduleFreeSGD"):  # the others have a switch for that
+        values["weight_decouple"] = True
+    if "foreach" in values and values["foreach"] is None and not any(p.is_cuda for p in _tensors(groups)):
+        values["foreach"] = False  # lists of tensors gain nothing on CPUs
+    if "lr_1d" in values and values["lr_1d"] is None:
+        values["lr_1d"] = lr
+    if row.by_kind:
+        aux_lr, factor, aux_decay = (values.pop(setting) for setting in AUXILIARY)
+        values["adamw_lr"] = factor * lr if aux_lr is None else aux_lr
+        values["adamw_wd"] = aux_decay or 0.0
+        groups = _with_kinds(row.name, groups, values["adamw_lr"], values.get("weight_decay", 0.0), aux_decay)
+    optimizer: Any = _EXACT.get(name) or getattr(pytorch_optimizer, name)
+    return optimizer(groups, lr=lr, **values)
+
+
+def _tensors(groups: list[Any]) -> list[Any]:
+    return [p for group in groups for p in (group["params"] if isinstance(group, dict) else [group])]
+
+
+def _with_kinds(
+    name: str, groups: list[Any], adamw_lr: float, weight_decay: float, aux_decay: float | None
+) -> list[dict[str, Any]]:
+    """Groups with `use_muon`: given, or inferred where a group has only matrices, or none."""
+    if groups and not isinstance(groups[0], dict):
+        groups = [{"params": groups}]
+    found = []
+    for group in groups:
+        if group.get("kind") in ("experts", "router"):
+            # The library treats a stack as the matrix of a convolution, which would orthogonalise experts together; and
+            # it decays other parameters only where the group has a weight decay.
+            decay = weight_decay if aux_decay is None else aux_decay
+            group = {"weight_decay": decay, **group, "use_muon": False}
+        if "use_muon" not in group:
+            are_matrices = {p.ndim > 1 for p in group["params"]}
+            if len(are_matrices) > 1:
+                raise UserError(f"{name}: a group has matrices and vectors; give a model, or groups with use_muon")
+            group = {**group, "use_muon": are_matrices == {True}}
+        found.append(group if group["use_muon"] else {"lr": adamw_lr, **group})
+    return found
+
 
 TRAINING_WEIGHTS = "training_weights"
 """State key while a schedule-free optimizer is switched to its averages: the training weights."""
@@ -106,8 +160,3 @@ _EXACT: dict[str, type] = {
     "ScheduleFreeSGD": ScheduleFreeSGD,
     "Prodigy": Prodigy,
 }
-
-
-def find(class_name: str) -> Any:
-    """The class by its name in the library."""
-    return _EXACT.get(class_name) or getattr(pytorch_optimizer, class_name)

@@ -1,18 +1,16 @@
-"""The registry's entry of an optimizer: everything that is known before it is built; its settings read from text."""
+"""A setting with its kind and help, and the spec of an optimizer that has them; values read from text and written."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from danalab.errors import UserError
+from danalab.errors import UserError, nearest
+from danalab.optim.catalogue import Row
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
-import re
-
-from danalab.errors import nearest
 
 RENAMED = {"adamw_lr": "aux_lr", "adamw_weight_decay": "aux_weight_decay"}
 """Settings by their names in version 0.1 -> by those of today: configurations of old runs and sweeps have them."""
@@ -40,47 +38,13 @@ class Setting:
     """Type of its values; "" is inferred from the default, and means a number where that is None."""
 
 
-@dataclass(frozen=True)
-class OptimizerSpec:
-    """An optimizer's entry: how it is built, its settings, and what a trainer must know."""
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec(Row):
+    """A row with what is known once the optimizer is imported: how it is built, and its settings."""
 
-    name: str
-    summary: str
-    reference: str
     build: "Callable[..., torch.optim.Optimizer]"
     """(parameter groups, lr, **settings) -> optimizer."""
     settings: dict[str, Setting]
-    decay: Literal["independent", "coupled", "none"]
-    """Whether weight_decay is multiplied by the schedule factor alone, or by the learning rate."""
-    aliases: tuple[str, ...] = ()
-    log_time: bool = False
-    """Depends on the step count; has `coefficients()`, `collect_stats()` and `update_rms()`."""
-    elementwise: bool = True
-    """Each coordinate is updated independently, so that any sharding of the parameters is exact."""
-    per_parameter: bool = True
-    """Each parameter is updated independently; False: a statistic over all of them couples them."""
-    sums_over_ranks: bool = False
-    """These statistics are sums over coordinates, and its class completes them over ranks (`sum_over`)."""
-    in_parts: bool = False
-    """A step may be made in several calls, each with the gradients of other parameters: it counts no steps itself."""
-    one_rate: bool = False
-    """All groups are updated at the learning rate of the first one."""
-    train_eval: bool = False
-    """Its `train()` and `eval()` must be called around evaluation."""
-    own_weights: bool = False
-    """Keeps slow weights besides the model's, so that nothing else may set the model's."""
-    clocks: tuple[str, ...] = ()
-    """Keys of parameter groups that are state, not settings, present from construction on."""
-    closure: bool = False
-    """`step` needs a closure."""
-    hessian: bool = False
-    """Needs Hessian estimates; has `hessian_is_due()` and `update_hessian()`."""
-    extra: str | None = None
-    """Extra that must be installed."""
-    groups: "Callable[[nn.Module], list[dict[str, Any]]] | None" = None
-    """Parameter groups of a model; None: `parameter_groups`."""
-    advice: str = ""
-    """One sentence of advice for training with it."""
 
 
 def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **defaults: Any) -> dict[str, Setting]:
@@ -126,21 +90,13 @@ def kind_of(setting: Setting) -> str:
     return kinds.get(type(setting.default), "number")
 
 
-def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for `build_optimizer`, by name in `spec`'s order.
-
-    Args:
-        given: names (with hyphens or underscores) -> values or their text.
-    """
-    named = current_names({name.replace("-", "_"): value for name, value in given.items()})
-    for name in named:
-        if name not in spec.settings:
-            hint = nearest(name, spec.settings)
+def require_known(optimizer: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
+    """Refuse settings that the optimizer does not have."""
+    for name in given:
+        if name not in known:
             raise UserError(
-                f"optimizer '{spec.name}' has no setting '{name}'{hint}; it has: {', '.join(spec.settings)}"
+                f"optimizer '{optimizer}' has no setting '{name}'{nearest(name, known)}; it has: {', '.join(known)}"
             )
-    return {name: read_value(f"{spec.name}: {name}", setting, named[name])
-            for name, setting in spec.settings.items() if name in named}  # fmt: skip
 
 
 def read_value(where: str, setting: Setting, value: Any) -> Any:

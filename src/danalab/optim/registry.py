@@ -1,0 +1,224 @@
+"""Optimizers by name: `build_optimizer("adana", model, lr=1e-3, omega=4.0, horizon=10_000)`.
+
+`optimizer_spec` gives a trainer and the command line the settings of an optimizer and the meaning of its weight decay;
+the facts are the rows of `danalab.optim.catalogue`, and an optimizer's module is imported when its spec is asked for.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from danalab.errors import MissingExtra, UserError
+from danalab.optim.catalogue import OPTIMIZERS, Row
+from danalab.optim.optimizers.checks import resolve_decay
+from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
+from danalab.optim.run_length import DECAY_BOUND
+from danalab.optim.settings import HELP
+from danalab.optim.values import OptimizerSpec, Setting, current_names, read_value, require_known, settings_of
+from danalab.registry import Registry
+
+__all__ = [
+    "OptimizerSpec",
+    "Setting",
+    "build_optimizer",
+    "groups_of",
+    "list_optimizers",
+    "optimizer_spec",
+    "parameter_groups",
+    "read_settings",
+    "registered",
+    "settings_of",
+]
+
+
+class _Specs(Registry[OptimizerSpec]):
+    """The rows of the catalogue; each becomes a spec when it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(OPTIMIZERS.kind)
+        self._items, self._aliases = OPTIMIZERS._items, OPTIMIZERS._aliases  # pyright: ignore
+
+    def get(self, name: str) -> OptimizerSpec:
+        name = self.canonical(name)
+        if not isinstance(self._items[name], OptimizerSpec):
+            self._items[name] = _spec_of(self._items[name])
+        return self._items[name]
+
+
+_SPECS = _Specs()
+
+
+def registered() -> Registry[OptimizerSpec]:
+    """All optimizers; `registered().add(name, spec)` adds one."""
+    return _SPECS
+
+
+def _spec_of(row: Row) -> OptimizerSpec:
+    facts = {each.name: getattr(row, each.name) for each in fields(row)}
+    texts = {"inner": "", **HELP, **row.texts}
+    module, _, name = row.path.partition(":")
+    if module == "pytorch_optimizer":
+        split = {key: value if _has_help(value) else (value, HELP[key]) for key, value in row.defaults.items()}
+        kinds = {"foreach": "switch"}
+        settings = {key: Setting(value, text, kinds.get(key, "")) for key, (value, text) in split.items()}  # pyright: ignore
+        return OptimizerSpec(**facts, build=partial(_build_of_library, row, settings), settings=settings)
+    if module.startswith("rules."):
+        module, name = "optimizers.elementwise", row.class_name
+    found = getattr(import_module(module if module.startswith("torch") else f"danalab.optim.{module}"), name)
+    settings = settings_of(found, texts, **row.defaults)
+    if module.startswith("torch"):
+        return OptimizerSpec(**facts, build=partial(_build_of_torch, found, row), settings=settings)
+    if row.inner:
+        inner, own = optimizer_spec(row.inner), {key: value for key, value in settings.items() if key != "inner"}
+        left_out = _DECAYS if row.decay == "none" else ()
+        settings = {key: value for key, value in inner.settings.items() if key not in left_out} | own
+        build: Any = partial(_build_wrapped, found, inner, tuple(own))
+        build.takes_dtensors = True
+        if hasattr(inner.build, "split_group"):
+            build.split_group = inner.build.split_group  # pyright: ignore
+        return OptimizerSpec(**facts, build=build, settings=settings)
+    return OptimizerSpec(**facts, build=found, settings=settings)
+
+
+_DECAYS = ("weight_decay", "aux_weight_decay", "cautious_decay", "scaled_decay")
+"""Settings of inner optimizers that a wrapper without weight decay leaves out."""
+
+
+def _has_help(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
+
+
+def _build_of_torch(optimizer: Any, row: Row, params: Any, lr: float, **settings: Any) -> torch.optim.Optimizer:
+    """torch's class with the row's defaults; AdamW has its fused kernel unless `fused` or `foreach` is given."""
+    settings = {**row.defaults, **settings}
+    given = any(settings.get(flag) is not None for flag in ("fused", "foreach")) or settings.get("differentiable")
+    if row.name == "adamw" and not given:
+        settings["fused"] = True
+    return optimizer(params, lr=lr, **settings)
+
+
+def _build_wrapped(
+    wrapper: Any, inner: OptimizerSpec, own: tuple[str, ...], params: Any, lr: float, **settings: Any
+) -> torch.optim.Optimizer:
+    from danalab.optim.distributed.dtensor.adapter import build_adapted
+
+    outer = {key: settings.pop(key) for key in own if key in settings}
+    return wrapper(build_adapted(inner, params, lr, settings), **outer)
+
+
+def _build_of_library(
+    row: Row, known: dict[str, Setting], params: Any, lr: float, **settings: Any
+) -> torch.optim.Optimizer:
+    try:
+        from danalab.optim import pytorch_optimizers
+    except ImportError as error:
+        raise MissingExtra("pytorch-optimizer", row.extra or "", f"optimizer {row.name}") from error
+    return pytorch_optimizers.build(row, {name: each.default for name, each in known.items()} | settings, params, lr)
+
+
+def build_optimizer(
+    name: str, model_or_params: nn.Module | Iterable[Any], lr: float = 1e-3, **settings: Any
+) -> torch.optim.Optimizer:
+    """The optimizer `name` for a model or for parameters.
+
+    Args:
+        name: see `list_optimizers`; underscores, hyphens and aliases are accepted.
+        model_or_params: a model is split into two groups with `param_names`, decayed (matrices, heads) and not decayed
+            (embeddings, vectors), and further ones for parameters with another learning rate; parameters, named
+            parameters or groups are taken as they are.
+        lr: peak learning rate.
+        settings: hyper-parameters; see `optimizer_spec(name).settings`. Every optimizer with weight decay takes `omega`
+            and `horizon`; see `translate_decay`.
+    Returns:
+        An optimizer that also works on DTensor parameters: one of this package, or a library's in a
+        `DTensorAdapter` (`danalab.optim.distributed.dtensor.adapter`), whose `inner` is the library's own.
+    Raises:
+        UserError: unknown name or setting, or a value out of range.
+        MissingExtra: the optimizer is a library's that is not installed.
+    """
+    spec = optimizer_spec(name)
+    by_omega = "omega" not in spec.settings and settings.get("omega") is not None
+    settings = translate_decay(spec, lr, settings)
+    require_known(spec.name, spec.settings, settings)
+    groups: Any = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
+    from danalab.optim.distributed.dtensor.adapter import build_adapted  # it imports this module to name alternatives
+
+    groups = named_groups(spec.name, groups)
+    require_some(spec.name, groups)
+    for group in groups if by_omega else ():
+        if group.get("weight_decay"):
+            raise UserError(
+                f"optimizer '{spec.name}': a group has weight_decay {group['weight_decay']}, and the optimizer omega;"
+                " give one of them: leave weight_decay out of groups that decay (0 is no decay)"
+            )
+    return build_adapted(spec, groups, lr, settings)
+
+
+def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with `omega` and `horizon` as the weight decay of an optimizer that has neither: omega / (lr horizon).
+
+    Over a run this decays weights by e^-omega at a constant learning rate; bounded as the decay of the Dana family is,
+    by `decay_bound` (0: not at all).
+    """
+    own = {key: settings.get(key) for key in ("omega", "horizon", "decay_bound") if key not in spec.settings}
+    rest = {key: value for key, value in settings.items() if key not in own}
+    given = {key for key in own if own[key] is not None}
+    if not given:
+        return rest
+    if "weight_decay" not in spec.settings:
+        names = " and ".join(key for key in own if key in given)
+        raise UserError(f"optimizer '{spec.name}' has no weight decay, so {names} would do nothing; leave it out")
+    if given == {"decay_bound"}:
+        raise UserError(f"optimizer '{spec.name}': decay_bound has no effect without omega and horizon; give them, too")
+    if not {"omega", "horizon"} <= given:
+        raise UserError(f"optimizer '{spec.name}': omega and horizon belong together; give both, or weight_decay")
+    decay, _ = resolve_decay(
+        spec.name,
+        weight_decay=rest.get("weight_decay", 0.0),
+        wd_ts=None,
+        omega=settings["omega"],
+        horizon=settings["horizon"],
+    )
+    per_rate = decay / 10 / float(lr) if float(lr) > 0 else 0.0  # decay is omega / (horizon / 10)
+    bound = DECAY_BOUND if own["decay_bound"] is None else own["decay_bound"]
+    return {**rest, "weight_decay": min(per_rate, bound) if bound else per_rate}
+
+
+def optimizer_spec(name: str) -> OptimizerSpec:
+    """The registry's entry of the optimizer `name`.
+
+    Raises:
+        UserError: unknown; the message gives the nearest spelling and all names.
+    """
+    return registered().get(name)
+
+
+def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for `build_optimizer`, by name in `spec`'s order.
+
+    Args:
+        given: names (with hyphens or underscores) -> values or their text.
+    """
+    named = current_names({name.replace("-", "_"): value for name, value in given.items()})
+    require_known(spec.name, spec.settings, named)
+    known = ((name, setting) for name, setting in spec.settings.items() if name in named)
+    return {name: read_value(f"{spec.name}: {name}", setting, named[name]) for name, setting in known}
+
+
+def list_optimizers() -> list[str]:
+    """Names of all optimizers."""
+    return registered().names()
+
+
+def groups_of(spec: OptimizerSpec, model: nn.Module) -> list[dict[str, Any]]:
+    """The groups into which an optimizer splits a model's parameters; see `split_by_rate`."""
+    if spec.by_kind:
+        from danalab.optim.optimizers.matrix.base import model_groups
+
+        return split_by_rate(model_groups(model), model)
+    return split_by_rate(parameter_groups(model), model)
