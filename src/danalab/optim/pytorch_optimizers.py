@@ -49,7 +49,7 @@ def _with_kinds(
     """Groups with `use_muon`: given, or inferred where a group has only matrices, or none."""
     if groups and not isinstance(groups[0], dict):
         groups = [{"params": groups}]
-    found = []
+    completed = []
     for group in groups:
         if group.get("kind") in ("experts", "router"):
             # The library treats a stack as the matrix of a convolution, which would orthogonalise experts together; and
@@ -61,8 +61,8 @@ def _with_kinds(
             if len(are_matrices) > 1:
                 raise UserError(f"{name}: a group has matrices and vectors; give a model, or groups with use_muon")
             group = {**group, "use_muon": are_matrices == {True}}
-        found.append(group if group["use_muon"] else {"lr": adamw_lr, **group})
-    return found
+        completed.append(group if group["use_muon"] else {"lr": adamw_lr, **group})
+    return completed
 
 
 TRAINING_WEIGHTS = "training_weights"

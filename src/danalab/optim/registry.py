@@ -69,20 +69,20 @@ def _spec_of(row: Row) -> OptimizerSpec:
         return OptimizerSpec(**facts, build=partial(_build_of_library, row, settings), settings=settings)
     if module.startswith("rules."):
         module, name = "optimizers.elementwise", row.class_name
-    found = getattr(import_module(module if module.startswith("torch") else f"danalab.optim.{module}"), name)
-    settings = settings_of(found, texts, **row.defaults)
+    loaded = getattr(import_module(module if module.startswith("torch") else f"danalab.optim.{module}"), name)
+    settings = settings_of(loaded, texts, **row.defaults)
     if module.startswith("torch"):
-        return OptimizerSpec(**facts, build=partial(_build_of_torch, found, row), settings=settings)
+        return OptimizerSpec(**facts, build=partial(_build_of_torch, loaded, row), settings=settings)
     if row.inner:
         inner, own = optimizer_spec(row.inner), {key: value for key, value in settings.items() if key != "inner"}
         left_out = _DECAYS if row.decay == "none" else ()
         settings = {key: value for key, value in inner.settings.items() if key not in left_out} | own
-        build: Any = partial(_build_wrapped, found, inner, tuple(own))
+        build: Any = partial(_build_wrapped, loaded, inner, tuple(own))
         build.takes_dtensors = True
         if hasattr(inner.build, "split_group"):
             build.split_group = inner.build.split_group  # pyright: ignore
         return OptimizerSpec(**facts, build=build, settings=settings)
-    return OptimizerSpec(**facts, build=found, settings=settings)
+    return OptimizerSpec(**facts, build=loaded, settings=settings)
 
 
 _DECAYS = ("weight_decay", "aux_weight_decay", "cautious_decay", "scaled_decay")

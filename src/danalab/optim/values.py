@@ -53,14 +53,14 @@ def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **
     Raises:
         KeyError: a setting without a help text (a programmer's mistake).
     """
-    found = {}
+    settings = {}
     for name, parameter in inspect.signature(optimizer).parameters.items():
         if name not in ("params", "lr") and parameter.kind is not parameter.VAR_KEYWORD:
             default = defaults.get(name, parameter.default)
             if type(default) is int and "float" in str(parameter.annotation):
                 default = float(default)
-            found[name] = Setting(default, help_texts[name], _kind(parameter.annotation) if default is None else "")
-    return found
+            settings[name] = Setting(default, help_texts[name], _kind(parameter.annotation) if default is None else "")
+    return settings
 
 
 def _kind(annotation: Any) -> Any:
@@ -158,10 +158,10 @@ def _numbers(value: Any, setting: Setting) -> tuple[float | None, ...]:
     parts = [part for part in re.split(r"[,\s]+", value.strip("()[] ")) if part] if isinstance(value, str) else value
     own = setting.default
     may_be_none = own is not None and None in own
-    found = tuple(None if may_be_none and part in (None, "none") else float(part) for part in parts)
-    if own is not None and len(found) != len(own):
+    numbers = tuple(None if may_be_none and part in (None, "none") else float(part) for part in parts)
+    if own is not None and len(numbers) != len(own):
         raise ValueError
-    return found
+    return numbers
 
 
 _READERS = {"switch": _switch, "number": _number, "integer": _integer, "word": _word, "numbers": _numbers}

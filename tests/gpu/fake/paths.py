@@ -26,7 +26,7 @@ from danalab.models.decoder import materialise
 from danalab.models.moe import grouped
 from danalab.optim import DistributedMuonAdamW, build_optimizer, optimizer_spec
 from danalab.optim.step.backends import triton_step
-from danalab.optim.step.batch import Batch as ParameterBatch
+from danalab.optim.step.batch import TensorBatch as ParameterBatch
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train.checkpoint.saver import HostCopies
 from danalab.train.parallel.world import World

@@ -77,7 +77,7 @@ class TensorShard:
 
     def block(self, offsets: Sequence[int]) -> Tensor:
         """The values of the block at `offsets`."""
-        return next(values for found, values in self.blocks() if found == tuple(offsets))
+        return next(values for place, values in self.blocks() if place == tuple(offsets))
 
     def __create_chunk_list__(self) -> list[Any]:
         """What torch.distributed.checkpoint reads into this shard."""
@@ -136,9 +136,9 @@ def owners(costs: Sequence[float], ranks: int) -> list[int]:
     The largest load exceeds the mean by less than one item; equal costs are assigned in turn. Deterministic.
     """
     loads = [0.0] * ranks
-    found = [0] * len(costs)
+    chosen = [0] * len(costs)
     for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         rank = min(range(ranks), key=lambda r: (loads[r], r))
-        found[i] = rank
+        chosen[i] = rank
         loads[rank] += costs[i]
-    return found
+    return chosen

@@ -28,7 +28,7 @@ from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
 from danalab.optim.step.backends.choice import Backend, call_of, choose_backend, require_backend
 from danalab.optim.step.backends.low_memory import step_by_format
 from danalab.optim.step.backends.plan import StepPlan
-from danalab.optim.step.batch import Batch, gather
+from danalab.optim.step.batch import TensorBatch, gather
 from danalab.optim.step.state import (
     fill_state,
     is_dummy_step,
@@ -178,7 +178,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         if self._plan is not None and self._plan.repeat(self, skip):
             return
         self._plan = None
-        work: dict[tuple[Backend, str], tuple[Rule, list[Batch]]] = {}
+        work: dict[tuple[Backend, str], tuple[Rule, list[TensorBatch]]] = {}
         for batch in gather(self, self.param_groups, self.rule_of, skip):
             rule = self.rule_of(batch.group)
             backend = self.backend_of(rule, batch)
@@ -207,7 +207,7 @@ class RuleOptimizer(torch.optim.Optimizer):
                     "weight decay" if group["weight_decay"] else "the momentum's cooldown",
                 )
 
-    def backend_of(self, rule: Rule, batch: Batch) -> Backend:
+    def backend_of(self, rule: Rule, batch: TensorBatch) -> Backend:
         """The back end that updates a batch."""
         return choose_backend(rule, batch.group, batch.params[0].device.type)
 
@@ -349,22 +349,22 @@ class DecayingOptimizer(ElementwiseOptimizer):
 
     def _with_decay(self, settings: Mapping[str, Any], wd_ts: float | None) -> dict[str, Any]:
         """Settings with `weight_decay`, `wd_ts` and `decay_bound` for omega; `wd_ts` is that of one without horizon."""
-        found = dict(settings)
-        omega, horizon = found.pop("omega", None), found.pop("horizon", None)
+        resolved = dict(settings)
+        omega, horizon = resolved.pop("omega", None), resolved.pop("horizon", None)
         if omega is not None or horizon is not None:
-            own = found.get("wd_ts")
-            found["weight_decay"], found["wd_ts"] = resolve_decay(
+            own = resolved.get("wd_ts")
+            resolved["weight_decay"], resolved["wd_ts"] = resolve_decay(
                 self.name,
-                weight_decay=found.get("weight_decay", 0.0),
+                weight_decay=resolved.get("weight_decay", 0.0),
                 wd_ts=wd_ts if own is None and horizon is None else own,
                 omega=omega,
                 horizon=horizon,
             )
-            if found.get("decay_bound") is None:
-                found["decay_bound"] = self.decay_bound
-        if found.get("decay_bound") == 0:
-            found["decay_bound"] = None
-        return found
+            if resolved.get("decay_bound") is None:
+                resolved["decay_bound"] = self.decay_bound
+        if resolved.get("decay_bound") == 0:
+            resolved["decay_bound"] = None
+        return resolved
 
 
 class LogTimeOptimizer(DecayingOptimizer):
@@ -386,20 +386,5 @@ class LogTimeOptimizer(DecayingOptimizer):
         """(1 + t)^(1 - kappa), the largest of all coordinates."""
         return (1 + t) ** (1 - group["kappa"])
 
-    def collect_stats(self) -> dict[str, Any]:
-        """Means over all coordinates after the last step, as 0-dim tensors; see `optimizers.stats.collect`.
-
-        Costs a pass over the state: call it when you log, and on all ranks. No device is waited for.
-        """
-        return collect(self)
-
-    def update_rms(self) -> Any:
-        """Root mean square of the last step's direction (before the learning rate), over all coordinates.
-
-        A 0-dim tensor, computed from the state and the gradients: call it between `step()` and `zero_grad()`, on all
-        ranks.
-
-        Raises:
-            UserError: the gradients are gone.
-        """
-        return update_rms(self)
+    collect_stats = collect
+    update_rms = update_rms

@@ -34,8 +34,8 @@ def learning_rate_factors(model: nn.Module) -> dict[str, float]:
     A model declares them in a method `learning_rate_factors()`.
     """
     own: Any = getattr(unwrapped(model), "learning_rate_factors", None)
-    found = cast("dict[str, float]", own()) if callable(own) else {}
-    return {name: factor for name, factor in found.items() if factor != 1}
+    factors = cast("dict[str, float]", own()) if callable(own) else {}
+    return {name: factor for name, factor in factors.items() if factor != 1}
 
 
 def kind_by_name(name: str, ndim: int) -> str:
@@ -109,13 +109,13 @@ def split_by_rate(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[s
     factors = learning_rate_factors(model)
     if not factors:
         return groups
-    found = []
+    split = []
     for group in groups:
         parts: dict[float, list[Any]] = {}
         for name, parameter in group["params"]:
             parts.setdefault(factors.get(name, 1.0), []).append((name, parameter))
-        found += [{**group, "params": parts[factor], "lr_factor": factor} for factor in sorted(parts, reverse=True)]
-    return found
+        split += [{**group, "params": parts[factor], "lr_factor": factor} for factor in sorted(parts, reverse=True)]
+    return split
 
 
 def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
@@ -129,14 +129,14 @@ def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
         raise UserError(f"{owner}: a single tensor was given; it must be a list of parameters")
     entries = list(given)
     groups = entries if entries and isinstance(entries[0], Mapping) else [{"params": entries}]
-    found = []
+    named = []
     for group in groups:
         if not isinstance(group, Mapping) or "params" not in group:
             raise UserError(f"{owner}: a parameter group is a {type(group).__name__}; it must be a dict with 'params'")
         params = group["params"]
         pairs = [_pair(owner, entry) for entry in ([params] if isinstance(params, Tensor) else params)]
-        found.append({**group, "params": pairs})
-    return found
+        named.append({**group, "params": pairs})
+    return named
 
 
 def require_some(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:

@@ -17,6 +17,8 @@ def collect(
 ) -> dict[str, Tensor]:
     """Means over all coordinates of an optimizer of the Dana family, from the state that its last step left.
 
+    Costs a pass over the state: call it when you log, and on all ranks. No device is waited for.
+
     Args:
         across: sums totals over ranks that each have an optimizer of their own for some of the coordinates.
     Returns:
@@ -50,9 +52,9 @@ def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str,
     """
     m = local(state["exp_avg"])
     t = state["step"].to(m.device)
-    found = {"momentum_norm": m.square().sum(), "effective_time": t * m.numel()}
+    sums = {"momentum_norm": m.square().sum(), "effective_time": t * m.numel()}
     if "exp_avg_sq" not in state:
-        return found
+        return sums
     u = m.abs() / (local(state["exp_avg_sq"]).sqrt() + group["eps"])
     if "tau" in state:
         tau = local(state["tau"])
@@ -61,23 +63,29 @@ def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str,
         time = torch.clamp(tau * t, min=1.0)
         u = u * q.sqrt()
         damped = time ** (1 - group["kappa"]) * u / q
-        found["tau"], found["effective_time"] = tau.sum(), time.sum()
+        sums["tau"], sums["effective_time"] = tau.sum(), time.sum()
     elif "kappa_max" in group:
         floor = group["significance"] ** 2 * noise_floor(t, group["delta"])
         kappa = group["kappa_max"] - (group["kappa_max"] - group["kappa_min"]) * signal_share(u, floor)
-        found["kappa"] = kappa.sum()
+        sums["kappa"] = kappa.sum()
         damped = (1 + t) ** (1 - kappa) * u
     else:
         damped = (1 + t) ** (1 - group["kappa"]) * u
     if group.get("clipsnr") is not None:
-        found["clipped"] = (damped > group["clipsnr"]).sum()
+        sums["clipped"] = (damped > group["clipsnr"]).sum()
         damped = damped.clamp(max=group["clipsnr"])
-    found.update(snr=u.sum(), damped=damped.sum())
-    return found
+    sums.update(snr=u.sum(), damped=damped.sum())
+    return sums
 
 
 def update_rms(optimizer: Any) -> Tensor:
-    """Root mean square of the direction of the last step over all coordinates that have a gradient; 0-dim float32."""
+    """Root mean square of the last step's direction (before the learning rate) over all coordinates with a gradient.
+
+    0-dim float32, from the state and the gradients: call it between `step()` and `zero_grad()`, on all ranks.
+
+    Raises:
+        UserError: the gradients are gone.
+    """
     rule = optimizer.rule
 
     def sums(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Tensor] | None:
@@ -110,13 +118,13 @@ def _total(optimizer: Any, sums: Sums) -> dict[str, Tensor]:
     layouts: dict[Any, tuple[Any, dict[str, Tensor]]] = {}
     for group in optimizer.param_groups:
         for p in group["params"]:
-            found = sums(p, optimizer.state[p], group)
-            if found is None:
+            own = sums(p, optimizer.state[p], group)
+            if own is None:
                 continue
-            found["count"] = torch.tensor(float(local(p).numel()), dtype=torch.float64, device=p.device)
+            own["count"] = torch.tensor(float(local(p).numel()), dtype=torch.float64, device=p.device)
             mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", None)
             _, total = layouts.setdefault((mesh, placements), (p, {}))
-            for name, value in found.items():
+            for name, value in own.items():
                 total[name] = total[name] + value if name in total else value.double()
     totals: dict[str, Tensor] = {}
     for p, total in layouts.values():

@@ -10,7 +10,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.optimizers.checks import is_number
 from danalab.optim.step.state import is_dummy_step, local, moment_dtype
-from danalab.optim.step.state_dict import check_entry, check_groups, parameter_name
+from danalab.optim.step.state_dict import check_entry, check_groups, entries
 
 REPORTS = ("coefficients", "collect_stats", "update_rms", "train", "eval")
 """Methods that an inner optimizer may have, and that are passed on."""
@@ -153,14 +153,14 @@ class Wrapper(torch.optim.Optimizer):
         if len(held) != len(self._outer) or not all(p in self._outer for p in held):
             # Libraries that shard a model replace its parameters.
             self._outer = {p: self._outer.get(p) or self._fresh(p) for p in held}
-        found = [(group, p) for group in self.param_groups for p in group["params"] if p.grad is not None]
-        for _, p in found:
+        stepped = [(group, p) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        for _, p in stepped:
             state = self._outer[p]
             if not state[self.count]:  # weights may have been loaded or moved since construction
                 self._outer[p] = state = self._fresh(p)
                 local(state[self.moments[0]]).copy_(local(p))
-        self.before(found)
-        return found
+        self.before(stepped)
+        return stepped
 
     @torch.no_grad()
     def _end(self, stepped: Stepped) -> None:
@@ -190,10 +190,10 @@ class Wrapper(torch.optim.Optimizer):
             for key, p in zip(keys, parameters, strict=True)
             if p in joint
         }
-        found: dict[str, Any] = {**saved, "state": state}
+        joined: dict[str, Any] = {**saved, "state": state}
         for hook in self._optimizer_state_dict_post_hooks.values():
-            found = hook(self, found) or found
-        return found
+            joined = hook(self, joined) or joined
+        return joined
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore inner and outer state, the count of steps, and every hyper-parameter.
@@ -201,28 +201,24 @@ class Wrapper(torch.optim.Optimizer):
         Raises:
             UserError: saved without the wrapper, or from another model; nothing has changed then.
         """
-        groups = self.param_groups
-        check_groups(self.name, groups, state_dict)
-        saved_groups = state_dict["param_groups"]
-        keys = [key for group in saved_groups for key in group["params"]]
-        names = [parameter_name(group, i) for group in groups for i in range(len(group["params"]))]
-        parameters = [p for group in groups for p in group["params"]]
-        if any(not set(self.keys.values()) <= set(group) for group in saved_groups):
+        check_groups(self.name, self.param_groups, state_dict)
+        if any(not set(self.keys.values()) <= set(group) for group in state_dict["param_groups"]):
             raise UserError(
                 f"{self.name}: the state_dict was saved without {self.name}; load it into the inner optimizer (.inner)"
             )
         saved, own = state_dict["state"], (*self.moments, self.count)
-        for p, key, name in zip(parameters, keys, names, strict=True):
-            if saved.get(key):
-                entry = {k: v for k, v in saved[key].items() if k in own}
-                check_entry(self.name, name, p, entry, dict.fromkeys(self.moments, p) | {self.count: None})
+        held = list(entries(self.param_groups, state_dict))
+        for name, p, entry in held:
+            if entry:
+                form = dict.fromkeys(self.moments, p) | {self.count: None}
+                check_entry(self.name, name, p, {k: v for k, v in entry.items() if k in own}, form)
         rest = {key: {k: v for k, v in entry.items() if k not in own} for key, entry in saved.items()}
         self.inner.load_state_dict({**state_dict, "state": {key: entry for key, entry in rest.items() if entry}})
         self._has_state = True
-        for p, key in zip(parameters, keys, strict=True):
+        for _, p, entry in held:
             state = self._outer[p] = self._fresh(p)
-            for name in own if saved.get(key) else ():
-                local(state[name]).copy_(local(torch.as_tensor(saved[key][name])))
+            for name in own if entry else ():
+                local(state[name]).copy_(local(torch.as_tensor(entry[name])))
 
     def __getattr__(self, name: str) -> Any:
         if name in REPORTS:

@@ -19,11 +19,9 @@ def adamw_decaying_wd_update(
     lr: Scalar,
     gain1: Scalar,
     gain2: Scalar,
-    correction1: Scalar,
-    correction2: Scalar,
     decay_factor: Scalar = 1.0,
-    eps: Scalar = 1e-8,
     cautious: Scalar | None = None,
+    **terms: Scalar,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of Adam followed by independent weight decay.
 
@@ -35,12 +33,11 @@ def adamw_decaying_wd_update(
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain1 * (g - m)
     v = v + gain2 * (g * g - v)
-    step = adamw_direction(g, m, v, correction1=correction1, correction2=correction2, eps=eps)
-    return step_and_decay(p, step, lr, decay_factor, cautious), m, v
+    return step_and_decay(p, adamw_direction(g, m, v, **terms), lr, decay_factor, cautious), m, v
 
 
 def adamw_direction(
-    g: Tensor, m: Tensor, v: Tensor, *, correction1: Scalar, correction2: Scalar, eps: Scalar
+    g: Tensor, m: Tensor, v: Tensor, *, correction1: Scalar, correction2: Scalar, eps: Scalar = 1e-8
 ) -> Tensor:
     """The update of `adamw_decaying_wd_update` before the learning rate, from the new moments."""
     return (m / correction1) / (v.sqrt() / correction2**0.5 + eps)

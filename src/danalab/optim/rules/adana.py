@@ -22,14 +22,10 @@ def adana_update(
     *,
     lr: Scalar,
     gain: Scalar,
-    alpha: Scalar,
-    decay_factor: Scalar = 1.0,
-    eps: Scalar = 1e-8,
-    gamma3: Scalar = 1.0,
-    alpha_offset: Scalar = 1.0,
-    clipsnr: Scalar | None = None,
     gain2: Scalar | None = None,
+    decay_factor: Scalar = 1.0,
     cautious: Scalar | None = None,
+    **terms: Scalar,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of ADana (`clipsnr` None) or DanaMK4.
 
@@ -39,17 +35,16 @@ def adana_update(
     Args:
         p, g: parameter and gradient, any shape, any floating dtype.
         m, v: first and second moment, same shape, float32 or float64; arithmetic is done in their dtype.
-        clipsnr: bound of |alpha u|; None = no bound.
         gain, gain2: weights of the new gradient in m and in v; gain2 None: the same.
         cautious: 1: k acts only where the step moves p towards zero; see `step_and_decay`.
+        terms: those of `adana_direction`.
     Returns:
         The new (p, m, v); p in the dtype of the moments, to be rounded once by the caller.
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
     v = v + (gain if gain2 is None else gain2) * (g * g - v)
-    step = adana_direction(g, m, v, alpha=alpha, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, clipsnr=clipsnr)
-    return step_and_decay(p, step, lr, decay_factor, cautious), m, v
+    return step_and_decay(p, adana_direction(g, m, v, **terms), lr, decay_factor, cautious), m, v
 
 
 def adana_direction(
@@ -58,12 +53,12 @@ def adana_direction(
     v: Tensor,
     *,
     alpha: Scalar,
-    eps: Scalar,
-    gamma3: Scalar,
-    alpha_offset: Scalar,
-    clipsnr: Scalar | None,
+    eps: Scalar = 1e-8,
+    gamma3: Scalar = 1.0,
+    alpha_offset: Scalar = 1.0,
+    clipsnr: Scalar | None = None,
 ) -> Tensor:
-    """The bracket of `adana_update`, from the new moments."""
+    """The bracket of `adana_update`, from the new moments. `clipsnr` bounds |alpha u|."""
     r = v.sqrt() + eps
     if clipsnr is None:
         return (g + gamma3 * (alpha + alpha_offset) * m) / r

@@ -31,12 +31,9 @@ def ademamix_update(
     gain1: Scalar,
     gain2: Scalar,
     gain3: Scalar,
-    correction1: Scalar,
-    correction2: Scalar,
-    weight: Scalar,
     decay_factor: Scalar = 1.0,
-    eps: Scalar = 1e-8,
     cautious: Scalar | None = None,
+    **terms: Scalar,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One step of AdEMAMix; weight decay enters as a factor of the parameter.
 
@@ -57,7 +54,7 @@ def ademamix_update(
     m = m + gain1 * (g - m)
     slow = slow + gain3 * (g - slow)
     v = v + gain2 * (g * g - v)
-    step = ademamix_direction(g, m, v, slow, correction1=correction1, correction2=correction2, weight=weight, eps=eps)
+    step = ademamix_direction(g, m, v, slow, **terms)
     decayed = decay_factor * p if cautious is None else shrink(p, step, decay_factor)
     return decayed - lr * step, m, v, slow
 
@@ -71,7 +68,7 @@ def ademamix_direction(
     correction1: Scalar,
     correction2: Scalar,
     weight: Scalar,
-    eps: Scalar,
+    eps: Scalar = 1e-8,
 ) -> Tensor:
     """The update of `ademamix_update` before the learning rate, from the new averages."""
     return (m / correction1 + weight * slow) / (v.sqrt() / correction2**0.5 + eps)

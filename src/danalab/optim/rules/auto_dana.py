@@ -38,15 +38,9 @@ def auto_dana_update(
     *,
     lr: Scalar,
     gain: Scalar,
-    log2_time: Scalar,
-    span: Scalar,
-    alpha: Scalar,
-    floor: Scalar,
     decay_factor: Scalar = 1.0,
-    eps: Scalar = 1e-8,
-    gamma3: Scalar = 1.0,
-    alpha_offset: Scalar = 1.0,
     cautious: Scalar | None = None,
+    **terms: Scalar,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of AutoDana.
 
@@ -66,9 +60,7 @@ def auto_dana_update(
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
     v = v + gain * (g * g - v)
-    shared = {"log2_time": log2_time, "span": span, "alpha": alpha, "floor": floor}
-    step = auto_dana_direction(g, m, v, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, **shared)
-    return step_and_decay(p, step, lr, decay_factor, cautious), m, v
+    return step_and_decay(p, auto_dana_direction(g, m, v, **terms), lr, decay_factor, cautious), m, v
 
 
 def auto_dana_direction(
@@ -80,9 +72,9 @@ def auto_dana_direction(
     span: Scalar,
     alpha: Scalar,
     floor: Scalar,
-    eps: Scalar,
-    gamma3: Scalar,
-    alpha_offset: Scalar,
+    eps: Scalar = 1e-8,
+    gamma3: Scalar = 1.0,
+    alpha_offset: Scalar = 1.0,
 ) -> Tensor:
     """The bracket of `auto_dana_update`, from the new moments."""
     r = v.sqrt() + eps

@@ -24,16 +24,12 @@ def dana_star_update(
     *,
     lr: Scalar,
     gain: Scalar,
-    t: Scalar,
-    kappa: Scalar,
-    decay_factor: Scalar = 1.0,
-    eps: Scalar = 1e-8,
-    gamma3: Scalar = 1.0,
-    alpha_offset: Scalar = 1.0,
-    clipsnr: Scalar | None = None,
     gain2: Scalar | None = None,
     gain_tau: Scalar | None = None,
+    decay_factor: Scalar = 1.0,
+    eps: Scalar = 1e-8,
     cautious: Scalar | None = None,
+    **terms: Scalar,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One step of DanaStar (`clipsnr` None) or DanaStarMK4: every coordinate has its own effective time T.
 
@@ -52,10 +48,7 @@ def dana_star_update(
     v = v + (gain if gain2 is None else gain2) * (g * g - v)
     size = g.abs()
     tau = tau + (gain if gain_tau is None else gain_tau) * (size / (size + v.sqrt() + eps) - tau)
-    step = dana_star_direction(
-        g, m, v, tau, t=t, kappa=kappa, eps=eps, gamma3=gamma3, alpha_offset=alpha_offset, clipsnr=clipsnr
-    )
-    return step_and_decay(p, step, lr, decay_factor, cautious), m, v, tau
+    return step_and_decay(p, dana_star_direction(g, m, v, tau, eps=eps, **terms), lr, decay_factor, cautious), m, v, tau
 
 
 def dana_star_direction(
@@ -66,10 +59,10 @@ def dana_star_direction(
     *,
     t: Scalar,
     kappa: Scalar,
-    eps: Scalar,
-    gamma3: Scalar,
-    alpha_offset: Scalar,
-    clipsnr: Scalar | None,
+    eps: Scalar = 1e-8,
+    gamma3: Scalar = 1.0,
+    alpha_offset: Scalar = 1.0,
+    clipsnr: Scalar | None = None,
 ) -> Tensor:
     """The bracket of `dana_star_update`, from the new state."""
     r = v.sqrt() + eps

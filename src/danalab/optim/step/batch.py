@@ -21,7 +21,7 @@ from danalab.optim.step.state_formats import format_of
 
 
 @dataclass
-class Batch:
+class TensorBatch:
     """Local tensors of parameters with the same scalars; the lists are parallel."""
 
     group: Mapping[str, Any]
@@ -105,7 +105,7 @@ def gather(
     groups: Iterable[dict[str, Any]],
     rule_of: Callable[[Mapping[str, Any]], Rule],
     skip: Tensor | None,
-) -> list[Batch]:
+) -> list[TensorBatch]:
     """Advance the step counts of all parameters that have a gradient, and sort these parameters into batches.
 
     Raises:
@@ -113,7 +113,7 @@ def gather(
     """
     groups = list(groups)
     drop_replaced(optimizer.state, groups, type(optimizer).__name__)
-    found: list[tuple[dict[str, Any], int, Tensor, Tensor, dict[str, Any]]] = []
+    moving: list[tuple[dict[str, Any], int, Tensor, Tensor, dict[str, Any]]] = []
     start = 0
     for group in groups:
         if not group["peak_lr"] and not isinstance(group["lr"], Tensor) and group["lr"] > 0:
@@ -138,13 +138,13 @@ def gather(
                     f"{type(optimizer).__name__}: the gradient of {parameter_name(group, index)} has shape"
                     f" {tuple(g.shape)}; it must have the parameter's (call zero_grad() after changing p.data)"
                 )
-            found.append((group, start + index, p, g, state))
+            moving.append((group, start + index, p, g, state))
         start += len(group["params"])
-    advance([state["step"] for *_, state in found], skip)
+    advance([state["step"] for *_, state in moving], skip)
 
-    batches: dict[Any, Batch] = {}
+    batches: dict[Any, TensorBatch] = {}
     step_tensors: dict[Any, list[Tensor]] = {}
-    for group, index, p, g, state in found:
+    for group, index, p, g, state in moving:
         rule = rule_of(group)
         step = state["step"]
         t = None if group["capturable"] else int(step.item())
@@ -152,7 +152,7 @@ def gather(
         key = (id(group), t, p.dtype, p.device, state_dtype)
         batch = batches.get(key)
         if batch is None:
-            batch = batches[key] = Batch(group, t, skip, state_dtype=state_dtype)
+            batch = batches[key] = TensorBatch(group, t, skip, state_dtype=state_dtype)
         batch.params.append(local(p))
         batch.grads.append(g)
         if state_dtype == "float32":

@@ -78,6 +78,13 @@ def check_groups(
             )
 
 
+def entries(groups: Iterable[Mapping[str, Any]], saved: Any) -> Iterator[tuple[str, Tensor, Any]]:
+    """(name, parameter, its state in the state_dict or None) of all parameters."""
+    for group, saved_group in zip(groups, saved["param_groups"], strict=True):
+        for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
+            yield parameter_name(group, index), p, saved["state"].get(key)
+
+
 def check_entry(
     owner: str, name: str, p: Tensor, entry: Mapping[str, Any], form: Any, optional: Iterable[str] = ()
 ) -> None:
@@ -109,13 +116,6 @@ def check_entry(
             )
 
 
-class Shape:
-    """The outline of a tensor of which only the shape matters."""
-
-    def __init__(self, shape: tuple[int, ...]):
-        self.shape = shape
-
-
 def check_rule_state(
     optimizer: torch.optim.Optimizer, moments_of: Callable[[Mapping[str, Any]], tuple[str, ...]], saved: Any
 ) -> None:
@@ -129,15 +129,14 @@ def check_rule_state(
             raise UserError(
                 f"{owner}: the state_dict has state_dtype {other}, this optimizer {own}; build it with {other}"
             )
-        for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-            name = parameter_name(group, index)
-            if key not in saved["state"]:
+        for name, p, entry in entries([group], {**saved, "param_groups": [saved_group]}):
+            if entry is None:
                 raise UserError(
                     f"{owner}: the state_dict has no state for {name}; it was saved before that parameter existed"
                 )
             shapes = stored_shapes(moments_of(group), p, format_of(group, p))
-            form = {"step": Shape(()), **{key: Shape(shape) for key, shape in shapes.items()}}
-            check_entry(owner, name, p, saved["state"][key], form)
+            form = {"step": None, **{key: torch.empty(shape, device="meta") for key, shape in shapes.items()}}
+            check_entry(owner, name, p, entry, form)
 
 
 def split_like(groups: list[dict[str, Any]], saved: Any) -> Any:

@@ -81,20 +81,20 @@ def stored_tensors(moments: Sequence[str], p: Tensor, state_dtype: str) -> dict[
         # zeros_like, not zeros: a DTensor parameter has DTensor moments, and strides are kept.
         return torch.zeros_like(like, dtype=dtype, memory_format=torch.preserve_format)
 
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in moments:
         if state_dtype == "bf16+8":
-            found |= {f"{name}_high": zeros(p, torch.bfloat16), f"{name}_low": zeros(p, torch.uint8)}
+            tensors |= {f"{name}_high": zeros(p, torch.bfloat16), f"{name}_low": zeros(p, torch.uint8)}
         elif state_dtype == "8bit":
             blocks = -(-p.shape[-1] // BLOCK)
             codes = torch.int8 if name in _SIGNED else torch.uint8
             scales = zeros(p.detach()[..., :blocks], torch.float32)
-            found |= {f"{name}_codes": zeros(p, codes), f"{name}_scale": scales}
+            tensors |= {f"{name}_codes": zeros(p, codes), f"{name}_scale": scales}
         else:
-            found[name] = zeros(p, torch.float64 if p.dtype == torch.float64 else torch.float32)
+            tensors[name] = zeros(p, torch.float64 if p.dtype == torch.float64 else torch.float32)
     if has_rest(p, state_dtype):
-        found[REST] = zeros(p, torch.uint8)
-    return found
+        tensors[REST] = zeros(p, torch.uint8)
+    return tensors
 
 
 def stored_shapes(moments: Sequence[str], p: Tensor, state_dtype: str) -> dict[str, tuple[int, ...]]:
@@ -105,8 +105,8 @@ def stored_shapes(moments: Sequence[str], p: Tensor, state_dtype: str) -> dict[s
         endings = {"_high": shape, "_low": shape}
     elif state_dtype == "8bit":
         endings = {"_codes": shape, "_scale": (*shape[:-1], -(-shape[-1] // BLOCK))}
-    found = {name + ending: size for name in moments for ending, size in endings.items()}
-    return {**found, REST: shape} if has_rest(p, state_dtype) else found
+    shapes = {name + ending: size for name in moments for ending, size in endings.items()}
+    return {**shapes, REST: shape} if has_rest(p, state_dtype) else shapes
 
 
 def has_rest(p: Tensor, state_dtype: str) -> bool:

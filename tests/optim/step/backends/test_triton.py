@@ -16,7 +16,7 @@ from danalab.optim import ADana, DanaMK4, build_optimizer, optimizer_spec
 from danalab.optim.rules.adana import ADANA
 from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends import choice, triton_step
-from danalab.optim.step.batch import Batch
+from danalab.optim.step.batch import TensorBatch
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'danalab[triton]'")
 
@@ -54,7 +54,7 @@ def rule_and_group(name: str, **settings: Any) -> tuple[Rule, dict[str, Any]]:
     return optimizer.rule_of(group), group
 
 
-def make_batch(rule: Rule, group: dict[str, Any], t: Any, dtype: torch.dtype, seed: int = 0) -> Batch:
+def make_batch(rule: Rule, group: dict[str, Any], t: Any, dtype: torch.dtype, seed: int = 0) -> TensorBatch:
     draw = torch.Generator().manual_seed(seed)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     params = [torch.randn(shape, generator=draw).to(dtype) for shape in SHAPES]
@@ -64,10 +64,10 @@ def make_batch(rule: Rule, group: dict[str, Any], t: Any, dtype: torch.dtype, se
         for shape in SHAPES
         for rest in [rule.moments[1:]]
     ]
-    return Batch(group, t, None, params, grads, moments, list(range(len(SHAPES))))
+    return TensorBatch(group, t, None, params, grads, moments, list(range(len(SHAPES))))
 
 
-def exact(rule: Rule, batch: Batch, t: int, i: int) -> list[Tensor]:
+def exact(rule: Rule, batch: TensorBatch, t: int, i: int) -> list[Tensor]:
     """Parameter i of the batch after the reference in float64."""
     tensors = [x.double() for x in (batch.params[i], batch.grads[i], *batch.moments[i])]
     if batch.group["maximize"]:
@@ -75,7 +75,7 @@ def exact(rule: Rule, batch: Batch, t: int, i: int) -> list[Tensor]:
     return list(rule.update(*tensors, **rule.scalars(batch.group, t)))
 
 
-def assert_updates(rule: Rule, batch: Batch, counts: list[int]) -> None:
+def assert_updates(rule: Rule, batch: TensorBatch, counts: list[int]) -> None:
     want = [exact(rule, batch, t, i) for i, t in enumerate(counts)]
     triton_step.fused(rule, [batch])
     for i, (p, *moments) in enumerate(want):

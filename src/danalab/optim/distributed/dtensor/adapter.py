@@ -69,18 +69,18 @@ class DTensorAdapter(torch.optim.Optimizer):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "inner" not in self.__dict__:
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        found = getattr(self.inner, name)
+        attribute = getattr(self.inner, name)
         if name not in TOUCHING:
-            return found
+            return attribute
 
-        @wraps(found)
+        @wraps(attribute)
         def touching(*args: Any, **kwargs: Any) -> Any:
             self._follow_replaced()
             for i in range(len(self._places)):
                 if i not in self._stepped:
                     self._forget(i)  # state of a dummy step must not be used
             with torch.no_grad(), self._gathered():
-                return found(*args, **kwargs)
+                return attribute(*args, **kwargs)
 
         return touching
 
@@ -141,11 +141,11 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._places += places
         self._names += [name for group in groups for name, _ in group["params"]]
         each = iter(places)
-        found = []
+        placed = []
         for group in groups:
             proxies = [place.proxy for place in (next(each) for _ in group["params"])]
-            found.append({**group, "params": [q for q in proxies if q is not None]})
-        return found
+            placed.append({**group, "params": [q for q in proxies if q is not None]})
+        return placed
 
     def _follow_replaced(self) -> None:
         """Renew the proxies if a library has replaced the parameters by sharded ones, before any step with state."""
@@ -248,12 +248,12 @@ class DTensorAdapter(torch.optim.Optimizer):
 
         It is empty before the first step, and created at each access: change tensors in it, not the dict.
         """
-        found: dict[Tensor, Any] = defaultdict(dict)
+        states_of: dict[Tensor, Any] = defaultdict(dict)
         if self._awake:
             for place in self._places:
                 own = states.own_state(self.inner, place)
-                found[place.p] = own if isinstance(place, OwnedFull) else map_leaves(own, place.to_global)
-        return found
+                states_of[place.p] = own if isinstance(place, OwnedFull) else map_leaves(own, place.to_global)
+        return states_of
 
     @state.setter
     def state(self, _: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 
 def is_whole(p: Any) -> bool:
@@ -17,7 +15,7 @@ def is_whole(p: Any) -> bool:
     return all(placement.is_replicate() or mesh.size(d) == 1 for d, placement in enumerate(p.placements))
 
 
-def cut(whole: Tensor, mesh: DeviceMesh, placements: Sequence[Any]) -> Tensor:
+def cut(whole: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:
     """This rank's shard of a whole tensor under `placements`; a view, without communication.
 
     Mesh dimensions shard in order, but strided ones (FSDP2 over tensor parallelism) after those to their right, whose
@@ -42,8 +40,10 @@ def _is_strided(placement: Any) -> bool:
     return type(placement).__name__ == "_StridedShard"
 
 
-def spread_like(local: Tensor, p: Any) -> DTensor:
+def spread_like(local: Tensor, p: Any) -> Any:
     """A DTensor from this rank's shard, with the placements of `p`."""
+    from torch.distributed.tensor import DTensor  # not at the top: it takes long to import
+
     return DTensor.from_local(
         local, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=_dense(p.shape)
     )
@@ -56,16 +56,16 @@ def _dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides)) if len(shape) else ()
 
 
-def coordinate(mesh: DeviceMesh, place: int) -> tuple[int, ...]:
+def coordinate(mesh: Any, place: int) -> tuple[int, ...]:
     """Coordinates of a rank, from its index in the flattened mesh."""
-    found = []
+    coordinates = []
     for size in reversed(mesh.mesh.shape):
-        found.append(place % size)
+        coordinates.append(place % size)
         place //= size
-    return tuple(reversed(found))
+    return tuple(reversed(coordinates))
 
 
-def own_place(mesh: DeviceMesh) -> int:
+def own_place(mesh: Any) -> int:
     """This rank's index in the flattened mesh."""
     place = 0
     for d, size in enumerate(mesh.mesh.shape):
@@ -73,7 +73,7 @@ def own_place(mesh: DeviceMesh) -> int:
     return place
 
 
-def broadcast_(tensor: Tensor, mesh: DeviceMesh, owner: int) -> Tensor:
+def broadcast_(tensor: Tensor, mesh: Any, owner: int) -> Tensor:
     """Broadcast the owner's values to all ranks of a mesh, in place; `owner` is an index in the flattened mesh.
 
     Dimension by dimension, in the mesh's own process groups: first along the last dimension, among the ranks that share
@@ -88,7 +88,7 @@ def broadcast_(tensor: Tensor, mesh: DeviceMesh, owner: int) -> Tensor:
     return tensor
 
 
-def gather_objects(thing: Any, mesh: DeviceMesh) -> list[Any]:
+def gather_objects(thing: Any, mesh: Any) -> list[Any]:
     """The object of each rank of a mesh, in the order of the flattened mesh, on all ranks. Collective."""
     things = [thing]
     for d in reversed(range(mesh.ndim)):
@@ -113,7 +113,7 @@ class RowExchange:
         mesh: of one dimension.
     """
 
-    def __init__(self, shapes: Sequence[Sequence[int]], owners: Sequence[int], mesh: DeviceMesh):
+    def __init__(self, shapes: Sequence[Sequence[int]], owners: Sequence[int], mesh: Any):
         self._group, ranks, self._rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
         self._shapes = [tuple(shape) for shape in shapes]
         self._columns = [math.prod(shape[1:]) for shape in self._shapes]
@@ -135,11 +135,11 @@ class RowExchange:
         received = sent.new_empty(sum(self._in))
         dist.all_to_all_single(received, sent, self._in, self._out, group=self._group)
         pieces = iter(received.split([self._size(i, r) for r in self._ranks for i in self.mine]))
-        found: dict[int, list[Tensor]] = {i: [] for i in self.mine}
+        parts_of: dict[int, list[Tensor]] = {i: [] for i in self.mine}
         for _ in self._ranks:
             for i in self.mine:
-                found[i].append(next(pieces))
-        return {i: torch.cat(each).view(self._shapes[i]) for i, each in found.items()}
+                parts_of[i].append(next(pieces))
+        return {i: torch.cat(each).view(self._shapes[i]) for i, each in parts_of.items()}
 
     def from_owners(self, wholes: dict[int, Tensor], like: Tensor) -> list[Tensor]:
         """This rank's rows of all tensors, from the owners' whole tensors."""

@@ -14,6 +14,15 @@ from torch.nn import Parameter
 
 from danalab.optim.catalogue import Row
 from danalab.optim.distributed import require_supported
+from danalab.optim.distributed.dtensor.layout import (
+    RowExchange,
+    broadcast_,
+    cut,
+    is_whole,
+    own_place,
+    spread_like,
+    whole_of,
+)
 from danalab.optim.distributed.shards import owners
 from danalab.optim.step.state import local, local_gradient
 
@@ -39,8 +48,6 @@ class Plain:
         """A leaf of a state_dict as state of the proxy, copied."""
         if not isinstance(leaf, Tensor):
             return leaf
-        from danalab.optim.distributed.dtensor.layout import whole_of
-
         leaf = whole_of(leaf)
         return leaf.to(self.p.device if leaf.ndim else leaf.device, copy=True)
 
@@ -81,14 +88,10 @@ class LocalShard(Plain):
         return tuple(mesh.get_group(d) for d in sharded if mesh.size(d) > 1)
 
     def to_global(self, leaf: Any) -> Any:
-        from danalab.optim.distributed.dtensor.layout import spread_like
-
         same = isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape == self.shape
         return spread_like(leaf, self.p) if same else leaf
 
     def to_local(self, leaf: Any) -> Any:
-        from danalab.optim.distributed.dtensor.layout import cut, whole_of
-
         if not isinstance(leaf, Tensor):
             return leaf
         mesh, placements = self.p.device_mesh, self.p.placements
@@ -108,8 +111,6 @@ class OwnedFull(Plain):
     """The whole DTensor, on its owner; other ranks have no proxy. Between steps the proxy has no values."""
 
     def __init__(self, p: Any, owner: int):
-        from danalab.optim.distributed.dtensor.layout import own_place
-
         self.p, self.owner = p, owner
         self.mesh = p.device_mesh
         self.is_mine = own_place(self.mesh) == owner
@@ -118,8 +119,6 @@ class OwnedFull(Plain):
             self.proxy = Parameter(torch.empty(p.shape, dtype=p.dtype, device=p.device), p.requires_grad)
 
     def gather(self) -> None:
-        from danalab.optim.distributed.dtensor.layout import whole_of
-
         value = whole_of(self.p)
         g = self.p.grad
         if g is not None:
@@ -131,8 +130,6 @@ class OwnedFull(Plain):
             self.proxy.grad = g
 
     def scatter(self) -> None:
-        from danalab.optim.distributed.dtensor.layout import broadcast_, cut
-
         part = local(self.p.detach())
         if self.proxy is not None:
             value = self.proxy.data
@@ -157,8 +154,6 @@ class OwnedFull(Plain):
         """A DTensor from the owner's tensor and the other ranks' outline of it. Collective."""
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
-        from danalab.optim.distributed.dtensor.layout import broadcast_, cut, spread_like
-
         if not isinstance(leaf, (Tensor, Outline)):
             return leaf
         value = leaf.empty(self.p.device) if isinstance(leaf, Outline) else leaf.detach().contiguous()
@@ -173,8 +168,6 @@ class OwnedFull(Plain):
         return DTensor.from_local(part, self.mesh, spread, run_check=False, shape=value.shape, stride=value.stride())
 
     def to_local(self, leaf: Any) -> Any:
-        from danalab.optim.distributed.dtensor.layout import whole_of
-
         if not isinstance(leaf, Tensor):
             return leaf
         value = whole_of(leaf)
@@ -187,8 +180,6 @@ def gather_rows(places: Sequence[OwnedFull]) -> Any:
     Returns:
         The exchange, for `scatter_rows`.
     """
-    from danalab.optim.distributed.dtensor.layout import RowExchange
-
     exchange = RowExchange([place.p.shape for place in places], [place.owner for place in places], places[0].mesh)
     values = exchange.to_owners([local(place.p.detach()) for place in places])
     with_grads = places[0].p.grad is not None
@@ -216,24 +207,22 @@ def place_parameters(spec: Row, params: Sequence[Any]) -> list[Plain]:
     Raises:
         UserError: the optimizer is not exact on sharded parameters.
     """
-    found: list[Plain | None] = [None] * len(params)
+    places: list[Plain | None] = [None] * len(params)
     owned: dict[Any, list[int]] = {}
     for i, p in enumerate(params):
         if getattr(p, "device_mesh", None) is None:
-            found[i] = Plain(p) if p.numel() else Empty(p)
+            places[i] = Plain(p) if p.numel() else Empty(p)
             continue
-        from danalab.optim.distributed.dtensor.layout import is_whole
-
         require_supported(spec, "fsdp" if p.device_mesh.ndim == 1 else "fsdp+tp")
         if spec.elementwise or spec.sums_over_ranks or is_whole(p):
-            found[i] = LocalShard(p)
+            places[i] = LocalShard(p)
         else:
             owned.setdefault(p.device_mesh, []).append(i)
     for mesh, indices in owned.items():
         costs = [_cost(params[i].shape) for i in indices]
         for i, owner in zip(indices, owners(costs, mesh.size()), strict=True):
-            found[i] = OwnedFull(params[i], owner)
-    return [place for place in found if place is not None]
+            places[i] = OwnedFull(params[i], owner)
+    return [place for place in places if place is not None]
 
 
 def by_rows(places: Sequence[Plain]) -> tuple[list[list[OwnedFull]], list[Plain]]:

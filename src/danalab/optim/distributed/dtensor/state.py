@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danalab.optim.distributed.dtensor.layout import gather_objects
 from danalab.optim.distributed.dtensor.placement import OwnedFull, Plain, as_kept, as_tensors, map_leaves, outline_of
 from danalab.optim.optimizers.groups import called, hyper
 from danalab.optim.step.state_dict import IMPLEMENTATION, check_entry, check_groups, leaves
@@ -26,7 +27,7 @@ def own_state(inner: torch.optim.Optimizer, place: Plain) -> dict[str, Any]:
 
 def to_global(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int, Any]:
     """Index of a parameter -> its state, with DTensors where sharded. Collective where parameters are owned."""
-    found: dict[int, Any] = {}
+    states: dict[int, Any] = {}
     of_owned = _outlines(inner, places)
     for i, place in enumerate(places):
         state = as_tensors(own_state(inner, place))
@@ -34,8 +35,8 @@ def to_global(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int
             state = of_owned[i]
         state = map_leaves(state, place.to_global)
         if state:
-            found[i] = state
-    return found
+            states[i] = state
+    return states
 
 
 def saved_form(optimizer: Any) -> dict[str, Any]:
@@ -64,30 +65,28 @@ def make_contiguous(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> No
 def forms(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> list[Any]:
     """Outline of each parameter's state in a state_dict. Collective where parameters are owned."""
     of_owned = _outlines(inner, places)
-    found = []
+    outlines = []
     for i, place in enumerate(places):
         if isinstance(place, OwnedFull):
-            found.append(of_owned[i])
+            outlines.append(of_owned[i])
         else:
-            found.append(outline_of(map_leaves(as_tensors(own_state(inner, place)), place.to_global)))
-    return found
+            outlines.append(outline_of(map_leaves(as_tensors(own_state(inner, place)), place.to_global)))
+    return outlines
 
 
 def _outlines(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int, Any]:
     """Outlines of the states of owned parameters, from their owners. Collective."""
     meshes = {place.mesh: None for place in places if isinstance(place, OwnedFull)}
-    found: dict[int, Any] = {}
+    outlines: dict[int, Any] = {}
     for mesh in meshes:
-        from danalab.optim.distributed.dtensor.layout import gather_objects
-
         mine = {
             i: outline_of(as_tensors(own_state(inner, place)))
             for i, place in enumerate(places)
             if isinstance(place, OwnedFull) and place.mesh == mesh and place.is_mine
         }
         for part in gather_objects(mine, mesh):
-            found.update(part)
-    return found
+            outlines.update(part)
+    return outlines
 
 
 @torch.no_grad()

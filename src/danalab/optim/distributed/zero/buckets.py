@@ -247,12 +247,12 @@ class SharedGradients:
     def are_zero(self) -> bool:
         """Whether all gradients are zero, on all ranks. Collective."""
         self.finish()
-        found = torch.zeros((), device=self._params[0].device)
+        nonzero = torch.zeros((), device=self._params[0].device)
         for _, g in self.owned():
-            found += (g != 0).any()
+            nonzero += (g != 0).any()
         if self._ranks > 1:
-            dist.all_reduce(found, group=self._group)
-        return not bool(found)
+            dist.all_reduce(nonzero, group=self._group)
+        return not bool(nonzero)
 
 
 def _reduce_scatter() -> Any:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from danalab.errors import UserError, nearest
+from danalab.errors import UserError
 from danalab.optim.distributed import require_supported
 from danalab.optim.distributed.dtensor.adapter import DTensorAdapter, build_adapted, parameter_groups
 from danalab.optim.distributed.shards import SavedTensor
@@ -29,8 +29,8 @@ from danalab.optim.optimizers.groups import as_given, called, hyper, require_som
 from danalab.optim.optimizers.matrix.newton_schulz import flops, matrix_shape
 from danalab.optim.registry import groups_of, optimizer_spec
 from danalab.optim.step.state import has_zero_rate, set_dummy_step
-from danalab.optim.step.state_dict import check_entry, check_groups, check_rule_state, parameter_name
-from danalab.optim.values import OptimizerSpec
+from danalab.optim.step.state_dict import check_entry, check_groups, check_rule_state, entries
+from danalab.optim.values import OptimizerSpec, require_known
 
 
 class DistributedMuonAdamW(torch.optim.Optimizer):
@@ -301,11 +301,9 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     def _check_shapes(self, saved: dict[str, Any]) -> None:
         """Element-wise state has the shapes of the parameters; each rank's optimizer sees only its pieces of it."""
-        for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
-            for index, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-                entry = saved["state"].get(key, {})
-                form = {name: p if getattr(value, "shape", ()) else None for name, value in entry.items()}
-                check_entry("DistributedMuonAdamW", parameter_name(group, index), p, entry, form)
+        for name, p, entry in entries(self.param_groups, saved):
+            form = {key: p if getattr(value, "shape", ()) else None for key, value in (entry or {}).items()}
+            check_entry(OWNER, name, p, entry or {}, form)
 
     def _check_addresses(self) -> None:
         for p, address in zip(self._params, self._addresses, strict=True):
@@ -345,21 +343,16 @@ def check_settings(spec: OptimizerSpec, settings: Mapping[str, Any]) -> None:
     require_supported(spec, "zero")
     if settings.get("state_dtype") == "8bit":
         raise UserError(f"{OWNER}: state_dtype 8bit has scales for blocks of rows, which ZeRO's slices cut; use bf16+8")
-    for setting in settings:
-        if setting not in spec.settings:
-            hint = nearest(setting, spec.settings)
-            raise UserError(
-                f"optimizer '{spec.name}' has no setting '{setting}'{hint}; it has: {', '.join(spec.settings)}"
-            )
+    require_known(spec.name, spec.settings, settings)
 
 
 def own_pieces(buckets: Sequence[Bucket], params: Sequence[Tensor], rank: int) -> dict[Piece, Tensor]:
     """A rank's pieces, each a view of its parameter."""
-    found = {}
+    views = {}
     for piece in (piece for bucket in buckets for piece in bucket.pieces if piece.owner == rank):
         p = params[piece.parameter].detach()
-        found[piece] = p if piece.numel == p.numel() else p.view(-1)[piece.start : piece.stop]
-    return found
+        views[piece] = p if piece.numel == p.numel() else p.view(-1)[piece.start : piece.stop]
+    return views
 
 
 def optimizer_of(

@@ -48,12 +48,14 @@ class OwnedState:
         """As the optimizer's method, over all ranks. Collective."""
 
         def across(totals: dict[str, Tensor]) -> dict[str, Tensor]:
-            found: list[Any] = [{name: float(total) for name, total in totals.items()}]
+            per_rank: list[Any] = [{name: float(total) for name, total in totals.items()}]
             if self._ranks > 1:
-                found *= self._ranks
-                dist.all_gather_object(found, found[0], group=self._group)
-            names = dict.fromkeys(name for one in found for name in one)  # a rank without pieces has no totals
-            return {name: torch.tensor(sum(one.get(name, 0.0) for one in found), dtype=torch.float64) for name in names}
+                per_rank *= self._ranks
+                dist.all_gather_object(per_rank, per_rank[0], group=self._group)
+            names = dict.fromkeys(name for one in per_rank for name in one)  # a rank without pieces has no totals
+            return {
+                name: torch.tensor(sum(one.get(name, 0.0) for one in per_rank), dtype=torch.float64) for name in names
+            }
 
         return collect(self._inner, across)
 
@@ -66,9 +68,9 @@ class OwnedState:
                 for piece, (state, _) in own.items()
                 if piece.parameter == i and name in state
             }
-            found, _ = self._gather_whole(pieces)
-            if i in found:
-                yield p, found[i][name]
+            states, _ = self._gather_whole(pieces)
+            if i in states:
+                yield p, states[i][name]
 
     def state_dict(
         self, groups: Sequence[MutableMapping[str, Any]], optimizer_name: str, *, sharded: bool = False
@@ -158,10 +160,10 @@ class OwnedState:
         def fetch(value: Tensor | None, form: Outline, _: int) -> TensorShard:
             return TensorShard(form.shape, form.dtype, 0, value)
 
-        def put(into: dict[str, Any], key: str, found: TensorShard, piece: Piece) -> None:
-            if found.values is not None or key not in into:
+        def put(into: dict[str, Any], key: str, shard: TensorShard, piece: Piece) -> None:
+            if shard.values is not None or key not in into:
                 shape = tuple(self._params[piece.parameter].shape)
-                into[key] = TensorShard(shape, found.dtype, piece.start, found.values)
+                into[key] = TensorShard(shape, shard.dtype, piece.start, shard.values)
 
         return self._merge_shards(own, fetch, put)
 
@@ -185,7 +187,7 @@ class OwnedState:
         tensors = iter(
             [leaf.detach() for state, _ in own.values() for _, leaf in leaves(dict(state)) if _is_large(leaf)]
         )
-        found: dict[int, dict[str, Any]] = {}
+        merged: dict[int, dict[str, Any]] = {}
         waiting: set[int] = set()
         for owner, pieces in enumerate(self._all_gather(outline)):
             mine: Iterator[Tensor] | None = tensors if owner == self._rank else None
@@ -198,14 +200,14 @@ class OwnedState:
                         return leaf  # such as a step count: equal for all pieces of a parameter
                     return fetch(None if mine is None else next(mine), leaf, owner)
 
-                into = found.setdefault(piece.parameter, {})
+                into = merged.setdefault(piece.parameter, {})
                 is_cut = piece.numel != self._params[piece.parameter].numel()
                 for key, value in map_leaves(state, resolve).items():
                     if is_cut and getattr(value, "shape", None) == (piece.numel,):
                         put(into, key, value, piece)
                     else:
                         into[key] = value
-        return {i: state for i, state in sorted(found.items()) if state}, waiting
+        return {i: state for i, state in sorted(merged.items()) if state}, waiting
 
     # ---- from parameters to pieces ----
 
@@ -251,10 +253,10 @@ class OwnedState:
 
     def _all_gather(self, value: Any) -> list[Any]:
         """The value of each rank."""
-        found: list[Any] = [value] * self._ranks
+        values: list[Any] = [value] * self._ranks
         if self._ranks > 1:
-            dist.all_gather_object(found, value, group=self._group)
-        return found
+            dist.all_gather_object(values, value, group=self._group)
+        return values
 
     def _agree(self, check: Callable[[], Any]) -> None:
         """Run a check of each rank's own pieces; all ranks raise where one does."""
@@ -263,9 +265,9 @@ class OwnedState:
             check()
         except UserError as error:
             complaint = str(error)
-        found = [text for text in self._all_gather(complaint) if text is not None]
-        if found:
-            raise UserError(found[0])
+        complaints = [text for text in self._all_gather(complaint) if text is not None]
+        if complaints:
+            raise UserError(complaints[0])
 
 
 def _cut_state(state: Mapping[str, Any], piece: Piece, shape: torch.Size) -> dict[str, Any]:

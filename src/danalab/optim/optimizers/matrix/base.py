@@ -75,7 +75,7 @@ class TwoRules(torch.optim.Optimizer):
         """See the function."""
         return split_group(owner, group)
 
-    def groups_of(self, params: Any, _: Mapping[str, Any]) -> Any:
+    def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
         """A model as groups by the kinds of its parameters; others as they are."""
         return split_by_rate(model_groups(params), params) if isinstance(params, nn.Module) else params
 
@@ -184,13 +184,13 @@ def orthogonalised(x: Tensor, group: Mapping[str, Any]) -> Tensor:
 def model_groups(model: nn.Module) -> list[dict[str, Any]]:
     """A group for each kind, with named parameters, `kind` and `use_muon`; embeddings and vectors without decay."""
     kinds = parameter_kinds(model)
-    found: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in (*DECAYED, "embedding", "vector")}
+    of_kind: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in (*DECAYED, "embedding", "vector")}
     for name, parameter in unwrapped(model).named_parameters():
         if parameter.requires_grad:
             # Only tensors with rows and columns can be orthogonalised, whatever kind the model declares.
-            found["vector" if parameter.ndim < 2 else kinds[name]].append((name, parameter))
+            of_kind["vector" if parameter.ndim < 2 else kinds[name]].append((name, parameter))
     groups: list[dict[str, Any]] = []
-    for kind, named in found.items():
+    for kind, named in of_kind.items():
         if named:
             group: dict[str, Any] = {"params": named, "kind": kind, "use_muon": kind in ORTHOGONALISED}
             groups.append(group if kind in DECAYED else {**group, "weight_decay": 0.0})
@@ -223,8 +223,8 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
     parts: dict[bool, list[Any]] = {True: [], False: []}
     for entry in entries:
         parts[_looks_like_matrix(*_named(entry))].append(entry)
-    found = [{**group, "params": part, "use_muon": use_muon} for use_muon, part in parts.items() if part]
-    return [{**part, "was_split": True} for part in found or [{**group, "use_muon": False}]]
+    split = [{**group, "params": part, "use_muon": use_muon} for use_muon, part in parts.items() if part]
+    return [{**part, "was_split": True} for part in split or [{**group, "use_muon": False}]]
 
 
 def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any) -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any
         auxiliary: the settings `AUXILIARY`.
         lr: of groups that have none.
     """
-    found = []
+    completed = []
     for part in split_group(owner, group):
         was_split = part.pop("was_split", False)
         if "ns_dtype" in part:
@@ -244,8 +244,8 @@ def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any
             own = part.get("lr") if was_split else None
             rest = _auxiliary_settings(auxiliary, lr if own is None else own)
             part = {**part, **rest} if was_split else {**rest, **part}
-        found.append(part)
-    return found
+        completed.append(part)
+    return completed
 
 
 def _auxiliary_settings(auxiliary: Mapping[str, Any], lr: Any) -> dict[str, Any]:
@@ -253,8 +253,8 @@ def _auxiliary_settings(auxiliary: Mapping[str, Any], lr: Any) -> dict[str, Any]
     aux_lr, factor, weight_decay = (auxiliary[name] for name in AUXILIARY)
     if aux_lr is None and factor != 1:
         aux_lr = factor * float(lr)
-    found = {"lr": aux_lr, "weight_decay": weight_decay}
-    return {name: value for name, value in found.items() if value is not None}
+    own = {"lr": aux_lr, "weight_decay": weight_decay}
+    return {name: value for name, value in own.items() if value is not None}
 
 
 def dtype_name(owner: str, dtype: Any) -> str | None:
@@ -286,8 +286,8 @@ def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., 
             raise UserError(
                 f"weight decay takes {1 - factor:g} of a parameter in one step (lr {group['lr']:g}); lower it"
             )
-        found = {**scalars(group, t), "decay_factor": factor}
-        return found if found["cautious"] else {**found, "lr": group["lr"] / factor}
+        coupled_scalars = {**scalars(group, t), "decay_factor": factor}
+        return coupled_scalars if coupled_scalars["cautious"] else {**coupled_scalars, "lr": group["lr"] / factor}
 
     return rescaled
 

@@ -37,7 +37,7 @@ from danalab.optim.rules.scalars import (
 from danalab.optim.settings import DMuonSettings, ManauSettings, MuonSettings, takes
 from danalab.optim.step.backends.choice import Backend
 from danalab.optim.step.backends.plain import foreach
-from danalab.optim.step.batch import Batch
+from danalab.optim.step.batch import TensorBatch
 
 
 def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
@@ -190,10 +190,10 @@ class HybridOptimizer(TwoRules, RuleOptimizer):
         if not group["use_muon"]:  # the flags choose how the rest is computed
             super().check_backend(group)
 
-    def backend_of(self, rule: Rule, batch: Batch) -> Backend:
+    def backend_of(self, rule: Rule, batch: TensorBatch) -> Backend:
         return self._update_matrices if rule is self.matrix_rule else super().backend_of(rule, batch)
 
-    def _update_matrices(self, rule: Rule, batches: list[Batch]) -> None:
+    def _update_matrices(self, rule: Rule, batches: list[TensorBatch]) -> None:
         originals = [p for group in self.param_groups for p in group["params"]]
         for batch in batches:
             like = [originals[index] for index in batch.indices]

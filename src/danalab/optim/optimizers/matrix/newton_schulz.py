@@ -134,11 +134,11 @@ def _batches(shapes: Sequence[tuple[int, int]], device: str) -> list[list[int]]:
     for i, (rows, columns) in enumerate(shapes):
         alike.setdefault((min(rows, columns), max(rows, columns)), []).append(i)
     limit = _CHUNK["cpu" if device == "cpu" else "other"]
-    found = []
+    batches = []
     for (rows, columns), indices in alike.items():
         size = max(1, limit // max(1, rows * columns))
-        found += [indices[i : i + size] for i in range(0, len(indices), size)]
-    return found
+        batches += [indices[i : i + size] for i in range(0, len(indices), size)]
+    return batches
 
 
 def iterate(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:

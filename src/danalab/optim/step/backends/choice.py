@@ -18,11 +18,11 @@ from danalab.optim.step.backends import native, triton_step
 from danalab.optim.step.backends.kernel_library import library
 from danalab.optim.step.backends.plain import compiled, eager, foreach
 from danalab.optim.step.backends.plan import Call
-from danalab.optim.step.batch import Batch
+from danalab.optim.step.batch import TensorBatch
 
 log = logging.getLogger(__name__)
 
-Backend = Callable[[Rule, list[Batch]], None]
+Backend = Callable[[Rule, list[TensorBatch]], None]
 
 
 def choose_backend(rule: Rule, flags: Mapping[str, Any], device: str) -> Backend:

@@ -6,16 +6,18 @@ from dataclasses import replace
 from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends import native
 from danalab.optim.step.backends.rounding import element_noise, hash32, rounding_seed
-from danalab.optim.step.batch import Batch
+from danalab.optim.step.batch import TensorBatch
 from danalab.optim.step.state_formats import REST, decode, encode, join, split, stored_shapes
 
 PART = 1 << 24
 """Elements whose moments are float32 at the same time; a larger parameter is a part of its own."""
 
 
-def step_by_format(rule: Rule, batches: Sequence[Batch], backend: Callable[[Rule, list[Batch]], None]) -> None:
+def step_by_format(
+    rule: Rule, batches: Sequence[TensorBatch], backend: Callable[[Rule, list[TensorBatch]], None]
+) -> None:
     """The update of all batches by a back end: in parts where it does not read their format."""
-    whole, others = list[Batch](), list[Batch]()
+    whole, others = list[TensorBatch](), list[TensorBatch]()
     for batch in batches:
         as_stored = batch.state_dtype == "float32" or (backend is native.fused and native.reads_formats(batch))
         (whole if as_stored else others).append(batch)
@@ -30,7 +32,7 @@ def step_by_format(rule: Rule, batches: Sequence[Batch], backend: Callable[[Rule
         _step_decoded(rule, part, backend)
 
 
-def _step_decoded(rule: Rule, part: Batch, backend: Callable[[Rule, list[Batch]], None]) -> None:
+def _step_decoded(rule: Rule, part: TensorBatch, backend: Callable[[Rule, list[TensorBatch]], None]) -> None:
     params = part.params
     part.moments = [[decode(state, name) for name in rule.moments] for state in part.states]
     part.params = [join(p, state[REST]) if REST in state else p for p, state in zip(params, part.states, strict=True)]
@@ -46,7 +48,7 @@ def _step_decoded(rule: Rule, part: Batch, backend: Callable[[Rule, list[Batch]]
             state[REST].copy_(low)
 
 
-def _parts(batch: Batch) -> Iterator[Batch]:
+def _parts(batch: TensorBatch) -> Iterator[TensorBatch]:
     start, size = 0, 0
     for stop, p in enumerate(batch.params):
         if size and size + p.numel() > PART:
@@ -56,6 +58,6 @@ def _parts(batch: Batch) -> Iterator[Batch]:
     yield _cut(batch, start, len(batch.params))
 
 
-def _cut(batch: Batch, start: int, stop: int) -> Batch:
+def _cut(batch: TensorBatch, start: int, stop: int) -> TensorBatch:
     columns = {name: getattr(batch, name)[start:stop] for name in ("params", "grads", "states", "indices")}
     return replace(batch, **columns, moments=[], state_dtype="float32")  # as decoded

@@ -13,7 +13,7 @@ from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends.kernel_arguments import NAMES, kernel_scalars, same_order
 from danalab.optim.step.backends.kernel_library import library
 from danalab.optim.step.backends.rounding import store_rounded
-from danalab.optim.step.batch import Batch
+from danalab.optim.step.batch import TensorBatch
 from danalab.optim.step.state_formats import FORMATS
 
 # float16 is not among them: it is rare on CPUs, and takes float32 copies.
@@ -47,7 +47,9 @@ class KernelCall:
             `danalab.optim.step.state_formats` stores in place of them.
     """
 
-    def __init__(self, rule: Rule, batches: list[Batch], params: Sequence[Tensor], moments: Sequence[Sequence[Tensor]]):
+    def __init__(
+        self, rule: Rule, batches: list[TensorBatch], params: Sequence[Tensor], moments: Sequence[Sequence[Tensor]]
+    ):
         self.rule, self.batches = rule, batches
         self._kernel = getattr(library(), rule.name)
         formats = [FORMATS.index(batch.state_dtype) for batch in batches for _ in batch.params]
@@ -72,11 +74,11 @@ class KernelCall:
         self._kernel(ctypes.byref(tensors), len(grads), torch.get_num_threads())
 
 
-def fused(rule: Rule, batches: list[Batch]) -> None:
+def fused(rule: Rule, batches: list[TensorBatch]) -> None:
     """The update of all batches in one call."""
     params: list[Tensor] = []
     grads: list[Tensor] = []
-    copies: list[tuple[Tensor, Tensor, Batch, int]] = []  # parameter, its copy, batch and index in the batch
+    copies: list[tuple[Tensor, Tensor, TensorBatch, int]] = []  # parameter, its copy, batch and index in the batch
     for batch in batches:
         for i, (p, g, moments) in enumerate(zip(batch.params, batch.grads, batch.moments, strict=True)):
             m = moments[0]
@@ -93,7 +95,7 @@ def fused(rule: Rule, batches: list[Batch]) -> None:
         store_rounded(p, wide, batch, i)
 
 
-def reads_formats(batch: Batch) -> bool:
+def reads_formats(batch: TensorBatch) -> bool:
     """Whether the kernel takes all parameters of a batch with moments of fewer bytes as they are."""
     return all(
         p.dtype in (torch.float32, torch.bfloat16)
@@ -117,7 +119,7 @@ def _state(count: int, stored: Sequence[Tensor], number: int) -> dict[str, int]:
     return dict(zip(names, map(Tensor.data_ptr, stored), strict=False))
 
 
-def _scalars(rule: Rule, batch: Batch) -> _Scalars:
+def _scalars(rule: Rule, batch: TensorBatch) -> _Scalars:
     """The kernel's scalars, and the step count."""
     values = {**kernel_scalars(rule, batch.group, batch.scalars(rule)), "count": batch.t}
     return _Scalars(**{name: float(value) for name, value in values.items()})

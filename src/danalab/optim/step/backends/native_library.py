@@ -40,13 +40,13 @@ TARGETS = {
 
 def instruction_sets() -> list[str]:
     """Those of `TARGETS` that this CPU has, by Linux's /proc/cpuinfo; elsewhere none is known."""
-    cpuinfo, found = Path("/proc/cpuinfo"), []
+    cpuinfo, names = Path("/proc/cpuinfo"), []
     flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
     for name, needed in TARGETS.items():
         if not flags.issuperset(needed.split()):
             break
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def target() -> str:
@@ -135,19 +135,19 @@ class NativeLibrary:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
     def _build(self, path: Path) -> None:
-        found = compiler()
-        if found is None:
+        cxx = compiler()
+        if cxx is None:
             named = os.environ.get("CXX")
             looked = f"$CXX={named} is not there" if named else "no C++ compiler (c++, g++, clang++) is on PATH"
             raise UserError(
                 f"{self.setting} needs a C++ compiler, but {looked}; install one (apt install g++) or use "
                 f"{self.instead}"
             )
-        log.info("compiling %s with %s (once; kept in %s)", self.purpose, found, path.parent)
+        log.info("compiling %s with %s (once; kept in %s)", self.purpose, cxx, path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".so")
         os.close(handle)
         try:
-            command = [found, *FLAGS, _architecture(), f"-I{Path(__file__).parent}", *self.flags]
+            command = [cxx, *FLAGS, _architecture(), f"-I{Path(__file__).parent}", *self.flags]
             command += [str(self.sources[0]), "-o", temporary]
             for threads in (("-fopenmp", *_openmp()), OWN_THREADS):
                 result = subprocess.run([*command, *threads], capture_output=True, text=True, check=False)
@@ -156,7 +156,7 @@ class NativeLibrary:
             else:
                 lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
                 raise UserError(
-                    f"compiling {self.purpose} with {found} failed: {(lines or ['no message'])[0].strip()};"
+                    f"compiling {self.purpose} with {cxx} failed: {(lines or ['no message'])[0].strip()};"
                     f" set CXX to another compiler or use {self.instead}"
                 )
             os.replace(temporary, path)
@@ -170,10 +170,10 @@ def _require_own(path: Path, has_type: Callable[[int], bool]) -> None:
     Raises:
         PermissionError: somebody else owns it or may write it, or it is a link or of another type.
     """
-    found = path.lstat()
-    if found.st_uid != os.getuid() or not has_type(found.st_mode):
+    status = path.lstat()
+    if status.st_uid != os.getuid() or not has_type(status.st_mode):
         raise PermissionError(f"{path} is not yours")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(f"others can write to {path} (chmod go-w would change that)")
 
 

@@ -16,11 +16,11 @@ from danalab.errors import UserError
 from danalab.optim.rules.foreach import TensorList
 from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends.rounding import store_rounded
-from danalab.optim.step.batch import Batch
+from danalab.optim.step.batch import TensorBatch
 from danalab.optim.step.state import moment_dtype
 
 
-def eager(rule: Rule, batches: list[Batch]) -> None:
+def eager(rule: Rule, batches: list[TensorBatch]) -> None:
     """The pure update, one parameter at a time."""
     for batch in batches:
         each = zip(batch.params, batch.signed_grads(), batch.moments, batch.scalars_each(rule), strict=True)
@@ -31,7 +31,7 @@ def eager(rule: Rule, batches: list[Batch]) -> None:
             store_rounded(p, new_p, batch, i)
 
 
-def foreach(rule: Rule, batches: list[Batch]) -> None:
+def foreach(rule: Rule, batches: list[TensorBatch]) -> None:
     """The update of each batch in place."""
     assert rule.foreach is not None  # `choose_backend` sends no other rule here
     for batch in batches:
@@ -47,7 +47,7 @@ def foreach(rule: Rule, batches: list[Batch]) -> None:
 _graphs: dict[Any, Callable[..., None]] = {}
 
 
-def compiled(rule: Rule, batches: list[Batch]) -> None:
+def compiled(rule: Rule, batches: list[TensorBatch]) -> None:
     """The update of each batch in one compiled graph."""
     from torch._dynamo.exc import BackendCompilerFailed  # not at the top: importing dynamo takes seconds
 
@@ -72,7 +72,7 @@ def compiled(rule: Rule, batches: list[Batch]) -> None:
                 store_rounded(p, new_p, batch, i)
 
 
-def _pack(rule: Rule, batch: Batch) -> tuple[tuple[str, ...], Tensor, tuple[str, ...]]:
+def _pack(rule: Rule, batch: TensorBatch) -> tuple[tuple[str, ...], Tensor, tuple[str, ...]]:
     """Names of the scalars, their values [names, 1 or parameters] on the device, and the names of the None."""
     scalars = batch.scalars(rule)
     absent = tuple(name for name, value in scalars.items() if value is None)

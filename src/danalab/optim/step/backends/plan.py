@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends.kernel_library import library
 from danalab.optim.step.backends.native import addresses
-from danalab.optim.step.batch import Batch, advance, clock
+from danalab.optim.step.batch import TensorBatch, advance, clock
 
 FLAGS = ("fused", "foreach", "capturable", "stochastic_rounding", "cautious_decay", "state_dtype")
 """Settings that decide the kernel; not every optimizer has the last ones."""
@@ -29,7 +29,7 @@ class Call(Protocol):
     """A kernel call for all parameters of some batches, in order."""
 
     def __init__(
-        self, rule: Rule, batches: list[Batch], params: list[Tensor], moments: list[list[Tensor]], /
+        self, rule: Rule, batches: list[TensorBatch], params: list[Tensor], moments: list[list[Tensor]], /
     ) -> None: ...
 
     def run(self, grads: array[int], /) -> None:
@@ -44,7 +44,7 @@ class StepPlan:
         call: the kernel.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, rule: Rule, batches: list[Batch], call: type[Call]):
+    def __init__(self, optimizer: torch.optim.Optimizer, rule: Rule, batches: list[TensorBatch], call: type[Call]):
         groups = optimizer.param_groups
         self._groups = [(group, list(map(group.get, FLAGS)), list(group["params"])) for group in groups]
         self._entries = list(optimizer.state.values())
@@ -66,7 +66,7 @@ class StepPlan:
             batch.grads = []  # they are new in every step: don't keep their memory
 
     @staticmethod
-    def is_possible(optimizer: torch.optim.Optimizer, batches: Iterable[Batch]) -> bool:
+    def is_possible(optimizer: torch.optim.Optimizer, batches: Iterable[TensorBatch]) -> bool:
         """Whether all tensors of the batches can be handed to a kernel as they are."""
         batches = list(batches)
         if len({bool(batch.group["capturable"]) for batch in batches}) != 1:
@@ -83,7 +83,7 @@ class StepPlan:
     def repeat(self, optimizer: torch.optim.Optimizer, skip: Tensor | None = None) -> bool:
         """Make the step; False, with nothing done, where something has changed.
 
-        Args: skip: see `Batch`.
+        Args: skip: see `TensorBatch`.
         """
         if skip is not None and not self._on_device:
             return False

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.optim.step.batch import Batch
+from danalab.optim.step.batch import TensorBatch
 
 
-def store_rounded(p: Tensor, new_p: Tensor, batch: Batch, i: int) -> None:
+def store_rounded(p: Tensor, new_p: Tensor, batch: TensorBatch, i: int) -> None:
     """Write `new_p` (in the dtype of the moments) into `p`, parameter i of the batch, rounded once to its dtype."""
     if batch.group["stochastic_rounding"] and p.dtype in (torch.bfloat16, torch.float16):
         new_p = new_p.float()  # a 0-dim parameter is promoted to float64 by step counts on the device

@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends.kernel_arguments import kernel_scalars, same_order
 from danalab.optim.step.backends.rounding import store_rounded
-from danalab.optim.step.batch import Batch
+from danalab.optim.step.batch import TensorBatch
 from danalab.optim.step.state import moment_dtype
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,9 @@ class KernelLaunch:
         params, moments: of all batches, in order; laid out alike, moments in their dtype.
     """
 
-    def __init__(self, rule: Rule, batches: list[Batch], params: Sequence[Tensor], moments: Sequence[Sequence[Tensor]]):
+    def __init__(
+        self, rule: Rule, batches: list[TensorBatch], params: Sequence[Tensor], moments: Sequence[Sequence[Tensor]]
+    ):
         self._rule, self._batches, self._params = rule, batches, params
         first, self._parts = 0, list[tuple[int, int, list[int], list[int]]]()
         for batch in batches:
@@ -57,7 +59,7 @@ class KernelLaunch:
             _launch(self._rule, batch, self._params[first:end], [*own, *grads[first:end], *state])
 
 
-def fused(rule: Rule, batches: list[Batch]) -> None:
+def fused(rule: Rule, batches: list[TensorBatch]) -> None:
     """The update of each batch in one launch."""
     for batch in batches:
         params, grads = batch.params, batch.grads
@@ -75,7 +77,7 @@ def fused(rule: Rule, batches: list[Batch]) -> None:
             store_rounded(p, params[i], batch, i)
 
 
-def _launch(rule: Rule, batch: Batch, params: Sequence[Tensor], addresses: list[int]) -> None:
+def _launch(rule: Rule, batch: TensorBatch, params: Sequence[Tensor], addresses: list[int]) -> None:
     """One launch. Args: addresses: of parameters, gradients and moments, all of one kind after another."""
     kernel = _kernel()
     device, state = params[0].device, moment_dtype(params[0])
@@ -186,14 +188,14 @@ def agrees(rule: Rule, group: Mapping[str, Any], device: torch.device) -> bool:
     params, grads, *rest = ([torch.randn(n, generator=draw).to(device) for n in sizes] for _ in range(3))
     moments = [[m, *(torch.rand(len(m), generator=draw).to(device) for _ in rule.moments[1:])] for m in rest[0]]
     settings = {**group, "lr": 0.1, "peak_lr": 0.1, "capturable": False, "stochastic_rounding": False}
-    batch = Batch(settings, 7, None, params, grads, moments, [0, 1])
+    batch = TensorBatch(settings, 7, None, params, grads, moments, [0, 1])
     scalars = rule.scalars(settings, 7)
     signed = batch.signed_grads()
     want = [rule.update(p, g, *own, **scalars) for p, g, own in zip(params, signed, moments, strict=True)]
     try:
         fused(rule, [batch])
-        found = [tensor for p, own in zip(params, moments, strict=True) for tensor in (p, *own)]
-        errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, chain(*want), strict=True)]
+        got = [tensor for p, own in zip(params, moments, strict=True) for tensor in (p, *own)]
+        errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, chain(*want), strict=True)]
     except Exception as failure:  # Triton compiles and loads: what it raises is not documented
         reason = (str(failure).strip() or type(failure).__name__).splitlines()[0]
     else:
