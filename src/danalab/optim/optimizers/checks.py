@@ -12,7 +12,6 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.optimizers.groups import called
 from danalab.optim.settings import RANGES
-from danalab.optim.values import WANTED, Setting, kind_of
 
 log = logging.getLogger(__name__)
 
@@ -159,47 +158,6 @@ def in_one_line(owner: str, build: Callable[[], Any]) -> Any:
     except (ArithmeticError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(f"{owner}: {lines[0]}") from error
-
-
-def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
-    """Refuse settings that make no sense: of another type, not finite, or negative where the default is not.
-
-    Args:
-        known: settings of the optimizer; `lr` is always one.
-        given: settings by name; unknown ones are ignored.
-    """
-    for name, value in given.items():
-        if name == "lr":
-            _check_number(owner, name, value, 1e-3)
-        elif name in known and not (value is None and (known[name].default is None or name in MAY_BE_NONE)):
-            _check_value(owner, name, value, known[name])
-
-
-def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
-    kind = kind_of(setting)
-    if kind == "numbers":
-        own = setting.default if isinstance(setting.default, (tuple, list)) else None
-        if not isinstance(value, (tuple, list)) or (own is not None and len(value) != len(own)):
-            raise UserError(f"{owner}: {name} is {value!r}; it must be {len(own) if own else 'a tuple of'} numbers")
-        for number, of_default in zip(value, own or (None,) * len(value), strict=True):
-            if number is not None or of_default is not None:
-                _check_number(owner, name, number, of_default)
-        return
-    if kind in ("number", "integer"):
-        _check_number(owner, name, value, setting.default)
-    if not isinstance(value, _TYPES[kind]):
-        raise UserError(f"{owner}: {name} is {value!r}; it must be {WANTED[kind]}")
-
-
-_TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype)}
-
-
-def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
-    """`value` is a setting or a part of it, `usual` its default."""
-    number = number_of(owner, name, value)
-    may_be_negative = is_number(usual) and usual < 0
-    if number is not None and (not math.isfinite(number) or (number < 0 and not may_be_negative)):
-        raise UserError(f"{owner}: {name} is {number}; it must be finite and not negative")
 
 
 def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:

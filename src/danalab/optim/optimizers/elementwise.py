@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.optimizers.base import DecayingOptimizer, ElementwiseOptimizer, LogTimeOptimizer
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
 from danalab.optim.rules.adana import ADANA
@@ -277,6 +276,8 @@ class AdamWDecayingWD(DecayingOptimizer):
 
 
 def __getattr__(name: str) -> Any:
+    from danalab.optim.catalogue import OPTIMIZERS  # which an import of one class does not need
+
     rows = (row for row in map(OPTIMIZERS.get, OPTIMIZERS) if row.path.startswith("rules."))
     row = next((row for row in rows if row.class_name == name), None)
     if row is None:

@@ -167,7 +167,7 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
     if not config.optimizer_settings:
         return {}
     from danalab.optim import optimizer_spec
-    from danalab.optim.optimizers.checks import check_numbers_of
+    from danalab.optim.distributed.dtensor.adapter import check_numbers_of
     from danalab.optim.registry import read_settings
 
     spec = optimizer_spec(config.opt)

@@ -1,7 +1,8 @@
 """Adapts optimizers of libraries: DTensor parameters, checked input, complete state. `build_adapted` builds them."""
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
@@ -21,10 +22,17 @@ from danalab.optim.distributed.dtensor.placement import (
     place_parameters,
     scatter_rows,
 )
-from danalab.optim.optimizers.checks import check_gradients, check_numbers_of, check_parameters, in_one_line
+from danalab.optim.optimizers.checks import (
+    MAY_BE_NONE,
+    check_gradients,
+    check_parameters,
+    in_one_line,
+    is_number,
+    number_of,
+)
 from danalab.optim.optimizers.groups import as_given, hyper, named_groups
 from danalab.optim.step.state import is_dummy_step, replaced_too_late
-from danalab.optim.values import OptimizerSpec
+from danalab.optim.values import WANTED, OptimizerSpec, Setting, kind_of
 
 TOUCHING = ("train", "eval", "update_hessian")
 """Methods of inner optimizers that read or write parameters, gradients or state."""
@@ -369,3 +377,44 @@ def _build(
     if getattr(optimizer.inner, "takes_dtensors", False):  # a function that builds a class of ours
         return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
     return optimizer
+
+
+def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
+    """Refuse settings that make no sense: of another type, not finite, or negative where the default is not.
+
+    Args:
+        known: settings of the optimizer; `lr` is always one.
+        given: settings by name; unknown ones are ignored.
+    """
+    for name, value in given.items():
+        if name == "lr":
+            _check_number(owner, name, value, 1e-3)
+        elif name in known and not (value is None and (known[name].default is None or name in MAY_BE_NONE)):
+            _check_value(owner, name, value, known[name])
+
+
+def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
+    kind = kind_of(setting)
+    if kind == "numbers":
+        own = setting.default if isinstance(setting.default, (tuple, list)) else None
+        if not isinstance(value, (tuple, list)) or (own is not None and len(value) != len(own)):
+            raise UserError(f"{owner}: {name} is {value!r}; it must be {len(own) if own else 'a tuple of'} numbers")
+        for number, of_default in zip(value, own or (None,) * len(value), strict=True):
+            if number is not None or of_default is not None:
+                _check_number(owner, name, number, of_default)
+        return
+    if kind in ("number", "integer"):
+        _check_number(owner, name, value, setting.default)
+    if not isinstance(value, _TYPES[kind]):
+        raise UserError(f"{owner}: {name} is {value!r}; it must be {WANTED[kind]}")
+
+
+_TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype)}
+
+
+def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
+    """`value` is a setting or a part of it, `usual` its default."""
+    number = number_of(owner, name, value)
+    may_be_negative = is_number(usual) and usual < 0
+    if number is not None and (not math.isfinite(number) or (number < 0 and not may_be_negative)):
+        raise UserError(f"{owner}: {name} is {number}; it must be finite and not negative")
