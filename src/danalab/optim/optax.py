@@ -17,7 +17,8 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY
+from types import SimpleNamespace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from danalab.errors import MissingExtra, UserError
@@ -32,7 +33,7 @@ except ImportError as error:
 from danalab.optim.jax_rules import Moments, dana_step, zero_moments
 from danalab.optim.optimizers.checks import check_first_decay, omega_decay, resolve_decay
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
-from danalab.optim.settings import RANGES
+from danalab.optim.settings import RANGES, Averages, Decay, LogTime
 
 __all__ = ["DanaState", "adana", "dana_mk4", "dana_star", "dana_star_mk4"]
 
@@ -58,33 +59,16 @@ class DanaState(NamedTuple):
     """Activity estimate of the star members; None for the others."""
 
 
-@dataclass(frozen=True)
-class _Settings:
+class _Settings(Averages, Decay, LogTime):
     """Settings of all members; `adana` says what they are."""
 
     learning_rate: ScalarOrSchedule
     _: KW_ONLY
-    delta: float = 8.0
-    kappa: float = 0.85
-    eps: float = 1e-8
-    gamma3: float = 1.0
-    clipsnr: float | None = field(default=None, init=False)
-    alpha_offset: float = 1.0
-    beta2: float | None = None
-    weight_decay: float = 0.0
-    wd_ts: float | None = None
-    omega: float | None = None
-    horizon: float | None = None
-    decay_bound: float | None = None
-    momentum_cooldown: float = 0.0
     peak_lr: float | None = None
     decay_mask: Any = None
-    cautious_decay: bool = False
-    scaled_decay: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ClippedSettings(_Settings):
+class _ClippedSettings(_Settings, kw_only=True):
     """With `clipsnr`, the largest damped momentum; None: no clipping."""
 
     clipsnr: float | None = 2.0
@@ -93,14 +77,15 @@ class _ClippedSettings(_Settings):
 def _takes(
     settings: Callable[P, S],
 ) -> Callable[[Callable[[S], optax.GradientTransformation]], Callable[P, optax.GradientTransformation]]:
-    """A function of settings takes the arguments of their constructor, and has its signature."""
+    """A function of settings takes what their class declares, and has its signature."""
     signature = inspect.signature(settings).replace(return_annotation=optax.GradientTransformation)
 
     def decorate(build: Callable[[S], optax.GradientTransformation]) -> Callable[P, optax.GradientTransformation]:
         @functools.wraps(build)
         def member(*args: P.args, **kwargs: P.kwargs) -> optax.GradientTransformation:
-            signature.bind(*args, **kwargs)  # its TypeError names the argument, and no class of ours
-            return build(settings(*args, **kwargs))
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            return build(SimpleNamespace(**{"clipsnr": None, **given.arguments}))  # pyright: ignore[reportArgumentType]
 
         member.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         return member
@@ -201,7 +186,7 @@ def _transformation(s: _Settings, *, with_tau: bool) -> optax.GradientTransforma
         what = "weight decay" if decays else "momentum_cooldown"
         raise UserError(f"a learning-rate schedule with {what} needs peak_lr: both follow lr / peak_lr")
     of_rule = {name: getattr(s, name) for name in _OF_THE_RULE}
-    of_rule["clipsnr"] = jnp.inf if s.clipsnr is None else s.clipsnr
+    of_rule["clipsnr"] = jnp.inf if of_rule["clipsnr"] is None else of_rule["clipsnr"]
 
     def init(params: optax.Params) -> DanaState:
         for path, p in jax.tree_util.tree_leaves_with_path(params):

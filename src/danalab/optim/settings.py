@@ -54,7 +54,7 @@ class Settings:
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
         cls._own, kind = {}, inspect.Parameter.KEYWORD_ONLY if kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
         for name, annotation in inspect.get_annotations(cls).items():
-            if annotation == "KW_ONLY":
+            if annotation is KW_ONLY or annotation == "KW_ONLY":
                 kind = inspect.Parameter.KEYWORD_ONLY
             else:
                 default = vars(cls).get(name, inspect.Parameter.empty)

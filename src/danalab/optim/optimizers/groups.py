@@ -119,12 +119,7 @@ def split_by_rate(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[s
 
 
 def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
-    """Groups whose "params" are (name, parameter) pairs; the name is "" where none was given.
-
-    Args:
-        owner: the optimizer, for messages.
-        given: parameters, named parameters or groups of them.
-    """
+    """Parameters, named ones or groups as groups whose "params" are (name, parameter) pairs; the name may be ""."""
     if isinstance(given, Tensor):
         raise UserError(f"{owner}: a single tensor was given; it must be a list of parameters")
     entries = list(given)

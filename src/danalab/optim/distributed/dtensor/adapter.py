@@ -353,11 +353,7 @@ def build_adapted(
 
 
 def parameter_groups(spec: OptimizerSpec, owner: str, params: Iterable[Any]) -> list[dict[str, Any]]:
-    """Groups whose "params" are (name, parameter), split as the optimizer's class splits them.
-
-    Args:
-        owner: the optimizer, for messages.
-    """
+    """Groups whose "params" are (name, parameter), split as the optimizer's class splits them."""
     groups = named_groups(owner, params)
     split = getattr(spec.build, "split_group", None)
     return groups if split is None else [part for group in groups for part in split(owner, group)]

@@ -156,10 +156,7 @@ class SharedGradients:
     def __init__(
         self, traffic: Sequence[BucketTraffic], params: Sequence[Tensor], group: Any, ranks: int, overlap: bool
     ):
-        """Args:
-        params: all parameters, which pieces refer to by index.
-        overlap: send gradients during the backward pass.
-        """
+        """With `overlap`, gradients are sent during the backward pass."""
         self._traffic, self._params, self._group, self._ranks = traffic, params, group, ranks
         self._holding = False
         self._next: int | None = None

@@ -363,12 +363,7 @@ def optimizer_of(
     lr: float,
     settings: dict[str, Any],
 ) -> Any:
-    """The optimizer of a rank's pieces.
-
-    Args:
-        params: all parameters, which pieces refer to by index.
-        groups: of (name, parameter) pairs; a group without owned pieces stays, empty.
-    """
+    """The optimizer of a rank's pieces; a group without owned pieces stays, empty."""
     place = {id(p): i for i, p in enumerate(params)}
     pieces: dict[int, list[Tensor]] = {}
     for piece, tensor in sorted(owned.items(), key=lambda item: (item[0].parameter, item[0].start)):

@@ -22,17 +22,11 @@ PieceStates = Mapping[Piece, tuple[Mapping[str, Any], bool]]
 
 
 class OwnedState:
-    """State of the optimizer of this rank's pieces. All methods but `empty_shard` are collective."""
+    """State of the optimizer `inner` of this rank's pieces, `owned`. All methods but `empty_shard` are collective."""
 
     def __init__(
         self, inner: Any, owned: Mapping[Piece, Tensor], params: Sequence[Tensor], group: Any, rank: int, ranks: int
     ):
-        """Args:
-        inner: the optimizer of the pieces.
-        owned: this rank's pieces.
-        params: all parameters, in the order of the groups.
-        group, rank, ranks: the process group, this rank and the number of ranks.
-        """
         self._inner, self._owned, self._params = inner, owned, params
         self._group, self._rank, self._ranks = group, rank, ranks
 

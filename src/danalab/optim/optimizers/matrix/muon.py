@@ -100,12 +100,7 @@ def scale(shape: Any, matched_rms: float | None) -> float:
 def update_all(
     ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *, like: Sequence[Tensor] | None = None, **s: Any
 ) -> None:
-    """`update` on lists, in place; matrices of equal shape in one batch.
-
-    Args:
-        ps, gs, buffers: local tensors in the dtype of the buffers.
-        like: the parameters whose local shards are `ps`; None: `ps` themselves.
-    """
+    """`update` on lists, in place; matrices of equal shape in one batch. `like`: the parameters, if `ps` are shards."""
     like = ps if like is None else like
     torch._foreach_mul_(buffers, s["decay"])
     torch._foreach_add_(buffers, gs, alpha=s["gain"])
@@ -142,11 +137,9 @@ def update_all(
 def update_stacks(
     ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *, like: Sequence[Tensor] | None = None, **s: Any
 ) -> None:
-    """`update_all` for stacks [matrices, rows, columns]; each matrix is updated separately.
+    """`update_all` for stacks [matrices, rows, columns], each matrix separately.
 
-    Args:
-        like: the parameters whose local shards are `ps`. A stack sharded along its first dimension needs no
-            communication.
+    A stack that is sharded along its first dimension needs no communication.
     """
     of_each = None if like is None else [matrix for stack in like for matrix in _matrices_of(stack)]
     each = [[matrix for stack in stacks for matrix in stack.unbind(0)] for stacks in (ps, gs, buffers)]
