@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from danalab.errors import UserError
 from danalab.optim.optimizers.checks import (
     check_coupled_decay,
-    check_first_decay,
     check_group_keys,
     check_numbers,
+    check_settings,
     resolve_decay,
     warn_of_large_decay,
 )
@@ -312,9 +312,7 @@ class DecayingOptimizer(ElementwiseOptimizer):
             )
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        check_numbers(self.name, group, self.rates)
-        if group.get("decay_bound") is None:
-            check_first_decay(self.name, group["weight_decay"], group["wd_ts"])
+        check_settings(self.name, group, self.rates)
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(group, dict):

@@ -24,6 +24,13 @@ TORCH_KEYS = ("lr", "eps", "params", "param_names", "initial_lr", "max_lr", "min
 MAY_BE_NONE = ("wd_ts", "decay_bound", "alpha_warmup", "beta3_warmup", "clipsnr")
 
 
+def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
+    """Refuse hyper-parameters that make no sense, with an independent weight decay among them."""
+    check_numbers(owner, group, rates)
+    if group.get("decay_bound") is None:
+        check_first_decay(owner, group["weight_decay"], group["wd_ts"])
+
+
 def check_group_keys(owner: str, group: Mapping[str, Any], known: Iterable[str]) -> None:
     """Refuse keys that look like misspelt settings; any other key may be a caller's own."""
     known = [name for name in known if name not in ("lr", "eps")]  # too short: much is near them
