@@ -40,11 +40,12 @@ def measure(
     for size in sizes:
         with tempfile.TemporaryDirectory(dir=folder, prefix="danalab-bench-") as place:
             rows.append(_measure_one(size, rounds, Path(place), device))
-        say(_line(rows[-1]))
+        say(line(rows[-1]))
     return {"benchmark": "checkpoint", "machine": machine(device), "rounds": rounds, "sizes": rows}
 
 
-def _line(row: dict[str, Any]) -> str:
+def line(row: dict[str, Any]) -> str:
+    """A size as text."""
     seconds, against = row["seconds"], row["ratios"]
     return (
         f"{row['parameters_millions']:g}M, {row['gib']:.2f} GiB: training blocked {seconds['held up']['median']:.3f} s"

@@ -136,13 +136,9 @@ def is_matrix_contender(entry: Contender) -> bool:
 
 def _groups(name: str, params: list[Tensor]) -> Any:
     """All parameters in one group, or two for optimizers that treat matrices separately."""
-    if "use_muon" not in _group_keys(name):
+    if "ns_steps" not in optimizer_spec(name).settings:
         return params
     return [{"params": part, "use_muon": flag} for flag, part in _split(params).items() if part]
-
-
-def _group_keys(name: str) -> set[str]:
-    return {"use_muon"} if "ns_steps" in optimizer_spec(name).settings else set()
 
 
 def _split(params: Sequence[Tensor]) -> dict[bool, list[Tensor]]:

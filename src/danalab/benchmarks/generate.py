@@ -131,7 +131,7 @@ def _batch(
             continue
         # Without reuse, for the rounds repeat their prompts.
         engine = Engine(model, max_batch_size=size, prefix_reuse=False, **settings)
-        work[name] = _decoding(engine, prompts, tokens)
+        work[name] = partial(engine.generate, [_request(prompt, tokens) for prompt in prompts])
         if "weight_dtype" not in settings and [each.tokens for each in work[name]()] != want:
             raise UserError(f"{name} and transformers decode different tokens")
     for name, peer in peers.items():
@@ -155,10 +155,6 @@ def _batch(
     contenders = ", ".join(f"{name} {value:.2f} x" for name, value in ratio.items())
     say(f"batch {size:2}: {contenders} transformers ({speed:.0f} tokens/s)")
     return row
-
-
-def _decoding(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) -> Work:
-    return lambda: engine.generate([_request(prompt, tokens) for prompt in prompts])
 
 
 def _memory(bytes_of_weights: int, row: dict[str, Any] | None) -> dict[str, Any]:

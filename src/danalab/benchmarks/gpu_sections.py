@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from danalab.benchmarks import checkpoint, optim, resonance
+from danalab.benchmarks import checkpoint, optim, resonance, train
 from danalab.benchmarks.timing import interleaved, machine, waiting_clock
 from danalab.benchmarks.train import BLOCK, TrainingCase, random_tokens, trainer_alone
 from danalab.errors import UserError
@@ -144,29 +144,10 @@ SECTIONS: dict[str, Callable[[str, bool], Iterator[Task]]] = {
 """Name -> (device, quick) -> its tasks."""
 
 
-def line(section: str, row: Mapping[str, Any]) -> str:
+def line(section: str, row: dict[str, Any]) -> str:
     """A row for people."""
     words = f"failed: {row['error']}" if "error" in row else WORDS[section](row)
     return f"  {row['task']:<32} {words}"
-
-
-def _optim_words(row: Mapping[str, Any]) -> str:
-    words = [f"{row['ms']['median']:.3f} ms", f"{row['ratio']['median']:.2f} x torch's fused AdamW"]
-    if row.get("target"):
-        words.append(f"aim {row['target']:.2f}")
-    if "gb_per_s" in row:
-        words.append(f"{row['gb_per_s']:,.0f} GB/s, {row['share_of_copy']:.0%} of a copy")
-    if "peer" in row:
-        words.append(f"{row['ratio_to_peer']['median']:.2f} x {row['peer']}")
-    return ", ".join(words)
-
-
-def _train_words(row: Mapping[str, Any]) -> str:
-    mfu = "no MFU: the peak is not known" if row["mfu"] is None else f"MFU {row['mfu']:.1%}"
-    return (
-        f"{row['tokens_per_second']:,.0f} tokens/s, {mfu}, {row['memory_gib']:.1f} GiB, {row['params'] / 1e6:.0f}M"
-        " parameters"
-    )
 
 
 def _resonance_words(row: Mapping[str, Any]) -> str:
@@ -181,21 +162,12 @@ def _decode_words(row: Mapping[str, Any]) -> str:
     )
 
 
-def _checkpoint_words(row: Mapping[str, Any]) -> str:
-    seconds, against = row["seconds"], row["ratios"]
-    return (
-        f"{row['gib']:.2f} GiB: training blocked {seconds['held up']['median']:.3f} s,"
-        f" {against['held up / torch.save']['median']:.2f} of torch.save; committed after"
-        f" {seconds['committed']['median']:.2f} s"
-    )
-
-
-WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "optim": _optim_words,
-    "train": _train_words,
+WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "optim": lambda row: optim.line(row["optimizer"], row),
+    "train": train.line,
     "resonance": _resonance_words,
     "decode": _decode_words,
-    "checkpoint": _checkpoint_words,
+    "checkpoint": checkpoint.line,
 }
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from danalab.benchmarks.peers import PlainLoop, PlainModel
-from danalab.benchmarks.timing import WARM_UP, machine, synchronize
+from danalab.benchmarks.timing import WARM_UP, Work, machine, synchronize
 from danalab.data import open_dataset
 from danalab.scaling import dimensions
 from danalab.scaling.hardware import peak_flops
@@ -78,7 +78,7 @@ def measure(cases: Sequence[TrainingCase], rounds: int, say: Callable[[str], Non
             data = random_tokens(Path(scratch) / "data", case.vocab_size, case.seq_len)
             row = {**asdict(case), **_alone(case, data, Path(scratch), rounds)}
         result["cases"].append(row)
-        say(_line(row))
+        say(line(row))
     return result
 
 
@@ -134,35 +134,27 @@ def make_plain(case: TrainingCase, data: Path, device: str, dtype: torch.dtype) 
     )
 
 
-def steps_of(rounds: int, block: int) -> int:
-    """Steps of a run of `rounds` blocks, plus one to observe the end of the last block."""
-    return (rounds + WARM_UP) * block + 1
-
-
-class _Measured(Exception):
+class Measured(Exception):
     """All blocks are timed: a checkpoint and an evaluation would only take time."""
 
 
-class _WaitedBlocks(BatchSource):
-    """A batch source that times blocks of steps, with the wait for the device at their end, and ends the run."""
+class TimedBlocks(BatchSource):
+    """A batch source that calls `begin` before and `end` after each block of steps, and ends the run by `Measured`."""
 
-    def __init__(self, source: BatchSource, rounds: int, block: int, device: str):
-        self._source, self._rounds, self._block, self._device = source, rounds + WARM_UP, block, device
-        self.seconds: list[float] = []
+    def __init__(self, source: BatchSource, rounds: int, block: int, begin: Work, end: Work):
+        self._source, self._rounds, self._block, self._begin, self._end = source, rounds, block, begin, end
 
     def iterate(self, start_step: int = 0) -> Iterator[TrainingBatch]:
         """See `BatchSource.iterate`. A block has ended when the batch after it is asked for."""
         source = self._source.iterate(start_step)
-        for number in range(self._rounds):
-            start = time.perf_counter()
+        for _ in range(self._rounds):
+            self._begin()
             for _ in range(self._block):
                 yield next(source)
-            synchronize(self._device)
-            if number >= WARM_UP:
-                self.seconds.append(time.perf_counter() - start)
+            self._end()
         if isinstance(source, Generator):
             source.close()  # ends a thread that reads ahead
-        raise _Measured
+        raise Measured
 
 
 def _alone(case: TrainingCase, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
@@ -184,13 +176,18 @@ def trainer_alone(
     on_gpu = device == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    trainer = make_trainer(case, data, scratch, steps_of(rounds, block), device)
-    blocks = _WaitedBlocks(trainer.batches, rounds, block, device)
-    trainer.batches = blocks
-    with contextlib.suppress(_Measured):
+    trainer = make_trainer(case, data, scratch, (rounds + WARM_UP) * block + 1, device)
+    times: list[float] = []  # before and after each block, the wait for the device included
+
+    def note() -> None:
+        synchronize(device)
+        times.append(time.perf_counter())
+
+    trainer.batches = TimedBlocks(trainer.batches, rounds + WARM_UP, block, note, note)
+    with contextlib.suppress(Measured):
         trainer.fit()
-    seconds = median(blocks.seconds)
-    rate = block * case.batch_size * case.seq_len / seconds
+    seconds = [end - begin for begin, end in zip(times[::2], times[1::2], strict=True)]
+    rate = block * case.batch_size * case.seq_len / median(seconds[WARM_UP:])
     peak = peak_flops(torch.cuda.get_device_name()) if on_gpu else None
     total = trainer.stage.consumption
     return {
@@ -203,22 +200,22 @@ def trainer_alone(
 
 
 def _plain_alone(case: TrainingCase, data: Path, rounds: int) -> dict[str, Any]:
-    block = BLOCK
     torch.cuda.reset_peak_memory_stats()
     plain = make_plain(case, data, "cuda", torch.bfloat16)
     times = []
     for number in range(rounds + WARM_UP):
         start = time.perf_counter()
-        plain.run(block)  # reads the last loss, which waits for the device
+        plain.run(BLOCK)  # reads the last loss, which waits for the device
         if number >= WARM_UP:
             times.append(time.perf_counter() - start)
     return {
-        "plain_tokens_per_second": block * case.batch_size * case.seq_len / median(times),
+        "plain_tokens_per_second": BLOCK * case.batch_size * case.seq_len / median(times),
         "plain_memory_gib": torch.cuda.max_memory_allocated() / 2**30,
     }
 
 
-def _line(row: dict[str, Any]) -> str:
+def line(row: dict[str, Any]) -> str:
+    """A case as text."""
     words = [f"{row['arch']} heads {row['heads']}, batch {row['batch_size']} x {row['seq_len']}, {row['loss']} loss"]
     if row["activation_checkpointing"] != "none":
         words.append(f"checkpointing {row['activation_checkpointing']}")

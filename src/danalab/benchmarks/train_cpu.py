@@ -23,17 +23,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from danalab.benchmarks.timing import WARM_UP, machine, multiplies_bfloat16, ratios, spread
-from danalab.benchmarks.train import TrainingCase, make_plain, make_trainer, random_tokens
+from danalab.benchmarks.train import Measured, TimedBlocks, TrainingCase, make_plain, make_trainer, random_tokens
 from danalab.errors import UserError
 from danalab.models.layers.precision import onednn_products
 from danalab.scaling import dimensions, flops_per_token
-from danalab.train.stage import BatchSource
-from danalab.train.step.loss import TrainingBatch
 from danalab.train.system.device import tune_malloc
 from danalab.train.trainer import Trainer
 
@@ -184,23 +183,31 @@ def main() -> None:
     task = json.loads(sys.argv[1])
     torch.set_num_threads(task["threads"])
     case, data = TrainingCase(**task["case"]), Path(task["data"])
-    rounds, block = task["rounds"], task["block"]
+    rounds, block, dtype = task["rounds"], task["block"], getattr(torch, task["dtype"])
     if task["kind"] == "loop":
-        plain = make_plain(case, data, "cpu", getattr(torch, task["dtype"]))
+        plain = make_plain(case, data, "cpu", dtype)
         for _ in range(rounds):
             wait()
             start = time.perf_counter()
             plain.run(block)
             seconds = time.perf_counter() - start
             with onednn_products():
-                tell(seconds=seconds, matrix_rate=matrix_rate(getattr(torch, task["dtype"])))
+                tell(seconds=seconds, matrix_rate=matrix_rate(dtype))
     else:
         tune_malloc()
         trainer = make_trainer(case, data, Path(task["scratch"]), rounds * block + 1, "cpu", task["dtype"])
-        work = _Stopwatch()
-        dtype = getattr(torch, task["dtype"])
-        trainer.batches = TurnTaking(trainer.batches, rounds, block, lambda: work.seconds, dtype)
-        with work.around(trainer), onednn_products():
+        with _stopwatch(trainer) as worked, onednn_products(), contextlib.suppress(Measured):
+            began = []
+
+            def begin() -> None:
+                wait()
+                began[:] = time.perf_counter(), worked()
+
+            def end() -> None:
+                seconds, working = time.perf_counter() - began[0], worked() - began[1]
+                tell(seconds=seconds, working=working, matrix_rate=matrix_rate(dtype))
+
+            trainer.batches = TimedBlocks(trainer.batches, rounds, block, begin, end)
             trainer.fit()
 
 
@@ -227,63 +234,25 @@ def matrix_rate(dtype: torch.dtype, repeats: int = 3) -> float:
     return best
 
 
-class TurnTaking(BatchSource):
-    """A batch source that waits for its turn before each block of steps, and tells its times.
+@contextlib.contextmanager
+def _stopwatch(trainer: Trainer) -> Iterator[Callable[[], float]]:
+    """Within the context, the seconds so far in forward, backward and optimizer of a trainer on a CPU."""
+    seconds: list[float] = []
 
-    `at_work()` is the time that the trainer has spent in forward, backward and optimizer so far [s].
-    """
+    def timed(work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                seconds.append(time.perf_counter() - start)
 
-    def __init__(self, source: BatchSource, rounds: int, block: int, at_work: Callable[[], float], dtype: torch.dtype):
-        self._source, self._rounds, self._block = source, rounds, block
-        self._at_work, self._dtype = at_work, dtype
+        return call
 
-    def iterate(self, start_step: int = 0) -> Iterator[TrainingBatch]:
-        """See `BatchSource.iterate`. A block of steps has ended when the batch after it is asked for."""
-        source = self._source.iterate(start_step)
-        for _ in range(self._rounds):
-            wait()
-            start, worked = time.perf_counter(), self._at_work()
-            for _ in range(self._block):
-                yield next(source)
-            seconds, working = time.perf_counter() - start, self._at_work() - worked
-            tell(seconds=seconds, working=working, matrix_rate=matrix_rate(self._dtype))
-        yield from source
-
-
-class _Stopwatch:
-    """Seconds in forward, backward and the optimizer of a trainer on a CPU."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    @contextlib.contextmanager
-    def around(self, trainer: Trainer) -> Iterator[None]:
-        """Time the trainer's calls of its model and optimizer within the context."""
-        model: Any = trainer.model
-        watched = [(model, "forward"), (trainer.driver, "step")]
-        originals = [getattr(owner, name) for owner, name in watched]
-        backward = Tensor.backward
-        stopwatch = self
-
-        def timed(work: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                start = time.perf_counter()
-                try:
-                    return work(*args, **kwargs)
-                finally:
-                    stopwatch.seconds += time.perf_counter() - start
-
-            return call
-
-        for (owner, name), original in zip(watched, originals, strict=True):
-            setattr(owner, name, timed(original))
-        Tensor.backward = timed(backward)  # pyright: ignore[reportAttributeAccessIssue]
-        try:
-            yield
-        finally:
-            Tensor.backward = backward
-            for owner, name in watched:
-                delattr(owner, name)
+    with contextlib.ExitStack() as patches:
+        for owner, name in ((trainer.model, "forward"), (trainer.driver, "step"), (Tensor, "backward")):
+            patches.enter_context(patch.object(owner, name, timed(getattr(owner, name))))
+        yield lambda: sum(seconds)
 
 
 if __name__ == "__main__":
