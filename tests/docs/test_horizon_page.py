@@ -14,7 +14,7 @@ from danalab.report.figures.drawing import save_figure
 from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
 from danalab.report.formats import as_markdown
 from danalab.report.headline import budget_sentence, entropy_sentence, epochs_sentence
-from danalab.report.tables import horizon_tables, tuned_table
+from danalab.report.tables import analysis_tables, tuned_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "horizon.md"
@@ -32,7 +32,11 @@ def written(data: ReportData) -> str:
     found = data.analysis
     assert found.horizon is not None
     said = [budget_sentence(found.horizon), entropy_sentence(found), epochs_sentence(found), *found.horizon.notes]
-    parts = {name: as_markdown(table) for name, table in horizon_tables(found).items() if table[1]}
+    parts = {
+        name: as_markdown(table)
+        for name, (_, table) in analysis_tables(found).items()
+        if "horizon" in name and table[1]
+    }
     parts |= {"horizon-sentences": "\n".join(filter(None, said)) + "\n", "tuned": as_markdown(tuned_table(found))}
     return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], PAGE.read_text(encoding="utf-8"))
 

@@ -10,7 +10,7 @@ from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
 from danalab.report.figures.loss_laws import law_figure
 from danalab.report.headline import verdict
-from danalab.report.tables import horizon_tables, times
+from danalab.report.tables import analysis_tables, times
 from ladder.horizon.planted_horizons import SIZES, E, plant_horizons
 
 
@@ -34,7 +34,7 @@ def test_each_size_has_a_panel_with_points_and_the_law(data):
 
 
 def test_tables_and_sentences_answer_the_questions(data):
-    tables = horizon_tables(data.analysis)
+    tables = {name: table for name, (_, table) in analysis_tables(data.analysis).items()}
     ((opt, p, _, *inside),) = tables["horizon-exponents"][1]
     assert (opt, inside[:2]) == ("adana", ["no", "yes"]), "1 is excluded, 1.15 is not"
     assert abs(float(p) - 1.15) < 0.1
@@ -61,4 +61,5 @@ def test_one_horizon_has_neither():
     data = ReportData(analyse(rows, n_bootstrap=0), rows)
     assert isinstance(multiplier_figure(data), MissingFigure)
     assert isinstance(horizon_loss_figure(data), MissingFigure)
-    assert not any(lines for _, lines in horizon_tables(data.analysis).values())
+    tables = analysis_tables(data.analysis)
+    assert not any(lines for name, (_, (_, lines)) in tables.items() if name.startswith("horizon"))

@@ -104,37 +104,10 @@ def _print_tables(analysis: "Analysis", flags: Flags) -> None:
     from danalab.ladder.preregistration import outcomes, read_predictions
     from danalab.report.formats import print_table
     from danalab.report.headline import budget_sentence, entropy_sentence, epochs_sentence
-    from danalab.report.tables import (
-        HORIZON_TITLES,
-        REGISTERED_TITLE,
-        horizon_tables,
-        law_table,
-        lr_law_table,
-        predicted_table,
-        registered_table,
-        saved_table,
-        shared_curvature_table,
-        tolerance_table,
-        tuned_table,
-    )
+    from danalab.report.tables import analysis_tables
 
     predictions = read_predictions(flags.ladder if flags.ladder.is_dir() else flags.ladder.parent)
-    kinds = {law.kind for law in analysis.loss_laws.values()} or {"saturated"}
-    law = {
-        "saturated": "E + A C^-alpha", "broken": "E + A C^-alpha + B C^-beta",
-        "chinchilla": "E + A N^-alpha + B D^-beta",
-    }[kinds.pop()]  # fmt: skip
-    for title, (headings, lines) in (
-        ("Tuned runs", tuned_table(analysis)),
-        ("Compute saved against " + analysis.baseline, saved_table(analysis)),
-        *((HORIZON_TITLES[name], table) for name, table in horizon_tables(analysis).items()),
-        (f"Laws of the final loss, {law}" + ", one E for all" * flags.joint, law_table(analysis)),
-        (REGISTERED_TITLE, registered_table(outcomes(predictions, analysis.tuned))),
-        ("Laws of the best learning rate, a (b + P)^d", lr_law_table(analysis)),
-        ("Learning rates by these laws", predicted_table(analysis)),
-        ("Learning rates that lose little", tolerance_table(analysis)),
-        ("Cost of a wrong learning rate [nats/token], one curvature for all sizes", shared_curvature_table(analysis)),
-    ):
+    for title, (headings, lines) in analysis_tables(analysis, outcomes(predictions, analysis.tuned)).values():
         if lines:
             print(f"\n{title}")
             print_table(headings, lines, 1)

@@ -27,24 +27,7 @@ from danalab.report.figures.tuning import curvature_figure, gamma3_figure, kappa
 from danalab.report.formats import Table, as_csv, as_latex, as_markdown, short
 from danalab.report.headline import caveat, headlines, method, verdict
 from danalab.report.page import Page
-from danalab.report.tables import (
-    HORIZON_TITLES,
-    REGISTERED_TITLE,
-    Address,
-    cost_table,
-    failed_table,
-    headline_table,
-    horizon_tables,
-    law_table,
-    lr_law_table,
-    predicted_table,
-    registered_table,
-    runs_table,
-    saved_table,
-    shared_curvature_table,
-    tolerance_table,
-    tuned_table,
-)
+from danalab.report.tables import Address, analysis_tables, cost_table, failed_table, headline_table, runs_table
 
 PAGE = "report.html"
 MANY = 40
@@ -85,20 +68,20 @@ def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
         if sentence is not None:
             page.paragraph(sentence)
     address = _address(out, packed)
-    tables = _tables(data, address)
+    tables = analysis_tables(data.analysis, data.registered, address) | {"cost": ("Costs", cost_table(data))}
     absent = []
     for anchor, heading, stems, names in SECTIONS:
         drawn = [(stem, FIGURES[stem][0](data)) for stem in stems]
         shown = [(stem, figure) for stem, figure in drawn if isinstance(figure, Figure)]
         absent += [(stem, figure.how) for stem, figure in drawn if isinstance(figure, MissingFigure)]
-        if not shown and not any(tables[name][1] for name in names):
+        if not shown and not any(tables[name][1][1] for name in names):
             continue
         page.heading(heading, anchor)
         for stem, figure in shown:
             svg = svg_text(figure)
             page.figure(figure, FIGURES[stem][1], _files(figure, svg, out / stem, packed), svg)
         for name in names:
-            _table(page, out, name, tables[name], method(data.analysis) if name == "saved" else "")
+            _table(page, out, name, *tables[name], method(data.analysis) if name == "saved" else "")
     _not_known(page, out, data, absent, address)
     _runs(page, data, address)
     save_figure(headline_figure(data), out / "headline")
@@ -132,22 +115,6 @@ def _address(out: Path, packed: bool) -> Address:
     return lambda row: os.path.relpath(row["run"], out)
 
 
-def _tables(data: ReportData, address: Address) -> dict[str, Table]:
-    analysis = data.analysis
-    return {
-        "saved": saved_table(analysis, address),
-        "tuned": tuned_table(analysis, address),
-        "laws": law_table(analysis),
-        "lr-laws": lr_law_table(analysis),
-        "shared-curvature": shared_curvature_table(analysis),
-        "tolerance": tolerance_table(analysis),
-        "predicted": predicted_table(analysis),
-        "cost": cost_table(data),
-        **horizon_tables(analysis),
-        "registered": registered_table(data.registered),
-    }
-
-
 def _files(figure: Figure, svg: str, stem: Path, packed: bool) -> list[tuple[str, str]]:
     """Write the figure's files; returns links to them."""
     files = [] if packed else save_figure(figure, stem, svg)
@@ -155,11 +122,10 @@ def _files(figure: Figure, svg: str, stem: Path, packed: bool) -> list[tuple[str
     return [(file.suffix[1:].upper(), file.name) for file in (*files, stem.with_suffix(".csv"))]
 
 
-def _table(page: Page, out: Path, name: str, table: Table, caption: str = "") -> None:
+def _table(page: Page, out: Path, name: str, title: str, table: Table, caption: str) -> None:
     if not table[1]:
         return
-    if TITLES[name]:
-        page.subheading(TITLES[name])
+    page.subheading(title)
     with page.fold(f"{len(table[1])} lines") if name in FOLDED else nullcontext():
         page.table(*table, mark=optimizer_color)
     if caption:
@@ -287,7 +253,12 @@ FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] =
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("saved", "Compute saved", ("compute-saved", "compute-saved-laws"), ("saved",)),
-    ("horizon", "The horizon", ("horizon-gain", "horizon-loss"), tuple(HORIZON_TITLES)),
+    (
+        "horizon",
+        "The horizon",
+        ("horizon-gain", "horizon-loss"),
+        ("horizon-exponents", "horizon-multipliers", "horizon-pairs", "horizon-budgets"),
+    ),
     ("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws", "registered")),
     ("curves", "Loss curves", ("loss-curves",), ()),
     (
@@ -300,16 +271,3 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("cost", "Cost", ("cost",), ("cost",)),
 )
 """Anchor, heading, figures, tables."""
-
-TITLES = {
-    "saved": "",
-    "tuned": "Tuned runs",
-    "laws": "Laws of the final loss, E + A C^-alpha (+ B C^-beta), with 95% intervals",
-    "lr-laws": "Laws of the best learning rate, a (b + P)^d",
-    "shared-curvature": "One curvature for all sizes",
-    "tolerance": "Learning rates close to the best loss",
-    "predicted": "Learning rates by these laws",
-    "cost": "Costs",
-    "registered": REGISTERED_TITLE,
-    **HORIZON_TITLES,
-}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from danalab.ladder.analysis import Analysis, PredictedRate
+from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.horizon.analysis import POWER, REFERENCES, HorizonAnalysis, PairedTest
 from danalab.ladder.horizon.budget import Budget
@@ -14,6 +14,45 @@ from danalab.report.headline import NOT_KNOWN, headlines, interval_words, saved_
 
 Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""
+
+
+_LAWS = {
+    "saturated": "E + A C^-alpha",
+    "broken": "E + A C^-alpha + B C^-beta",
+    "chinchilla": "E + A N^-alpha + B D^-beta",
+}
+
+
+def analysis_tables(
+    analysis: Analysis, outcomes: Sequence[PredictionOutcome] = (), address: Address | None = None
+) -> dict[str, tuple[str, Table]]:
+    """Name -> (title, table) of everything that was fitted; a result that is missing has no lines."""
+    laws, horizon = list(analysis.loss_laws.values()), analysis.horizon
+    formula = _LAWS[laws[0].kind] if laws else ""
+    shared = ", one E for all" if len(laws) > 1 and len({law.E for law in laws}) == 1 else ""
+    tables: dict[str, tuple[str, Table]] = {
+        "tuned": ("Tuned runs", tuned_table(analysis, address)),
+        "saved": (f"Compute saved against {analysis.baseline}", saved_table(analysis, address)),
+    }
+    for name, title, table in (
+        ("exponents", "Equivalent overtraining: the loss at horizon f is the baseline's at C f^p", exponent_table),
+        ("multipliers", "Token multiplier: the baseline's tokens at equal loss over the optimizer's", multiplier_table),
+        ("pairs", "Pairs of optimizers at their longest horizon of each size, paired by seed", pair_table),
+        ("budgets", "Budgets: settings tried by each optimizer on each rung", budget_table),
+    ):
+        tables[f"horizon-{name}"] = (title, ([], []) if horizon is None else table(horizon))
+    return tables | {
+        "laws": (f"Laws of the final loss, {formula}{shared}", law_table(analysis)),
+        "registered": (
+            "Preregistered: predicted from the other rungs before the largest one ran", registered_table(outcomes)
+        ),
+        "lr-laws": ("Laws of the best learning rate, a (b + P)^d", lr_law_table(analysis)),
+        "predicted": ("Learning rates by these laws", predicted_table(analysis)),
+        "tolerance": ("Learning rates that lose little", tolerance_table(analysis)),
+        "shared-curvature": (
+            "Cost of a wrong learning rate [nats/token], one curvature for all sizes", shared_curvature_table(analysis)
+        ),
+    }  # fmt: skip
 
 
 def headline_table(data: ReportData) -> Table:
@@ -189,26 +228,26 @@ WIDEST = 1000
 def predicted_table(analysis: Analysis) -> Table:
     """A line for each optimizer and size: the law's learning rate, its interval, and the cost of its farther end."""
     lines = [
-        [opt, f"{each.non_emb_params:,.0f}", f"{each.lr:.3g}", _interval(each), _words(each), _cost(each)]
+        [
+            opt,
+            f"{each.non_emb_params:,.0f}",
+            f"{each.lr:.3g}",
+            _rate_interval(each.interval),
+            "extrapolated" if each.extrapolated else "within the sizes measured",
+            "-" if each.loss_increase is None else f"{each.loss_increase:+.4f}",
+        ]
         for opt, rates in analysis.predicted_rates.items()
         for each in rates
     ]
     return ["optimizer", "parameters (not emb.)", "peak lr", "95% interval", "", "loss at its end"], lines
 
 
-def _interval(rate: PredictedRate) -> str:
-    if rate.interval is None:
+def _rate_interval(interval: Interval | None) -> str:
+    if interval is None:
         return "not known"
-    low, high = rate.interval.low, rate.interval.high
-    return f"{low:.3g} to {high:.3g}" if high <= WIDEST * low else f"over {WIDEST}-fold"
-
-
-def _words(rate: PredictedRate) -> str:
-    return "extrapolated" if rate.extrapolated else "within the sizes measured"
-
-
-def _cost(rate: PredictedRate) -> str:
-    return "-" if rate.loss_increase is None else f"{rate.loss_increase:+.4f}"
+    if interval.high > WIDEST * interval.low:
+        return f"over {WIDEST}-fold"
+    return f"{interval.low:.3g} to {interval.high:.3g}"
 
 
 def tolerance_table(analysis: Analysis) -> Table:
@@ -245,9 +284,6 @@ def shared_curvature_table(analysis: Analysis) -> Table:
     return ["optimizer", "curvature", "95% interval", "lr 1.2x off", "1.5x", "2x", "sizes", "rates"], lines
 
 
-REGISTERED_TITLE = "Preregistered: predicted from the other rungs before the largest one ran"
-
-
 def registered_table(outcomes: Sequence[PredictionOutcome]) -> Table:
     """A line for each optimizer."""
     lines = []
@@ -265,20 +301,6 @@ def registered_table(outcomes: Sequence[PredictionOutcome]) -> Table:
 
 _BOUND = 1000
 """Multipliers beyond it are given as bounds: near the loss that the baseline never reaches they mean nothing."""
-HORIZON_TITLES = {
-    "horizon-exponents": "Equivalent overtraining: the loss at horizon f is the baseline's at C f^p",
-    "horizon-multipliers": "Token multiplier: the baseline's tokens at equal loss over the optimizer's",
-    "horizon-pairs": "Pairs of optimizers at their longest horizon of each size, paired by seed",
-    "horizon-budgets": "Budgets: settings tried by each optimizer on each rung",
-}
-
-
-def horizon_tables(analysis: Analysis) -> dict[str, Table]:
-    """Name -> table; without lines where there is one horizon."""
-    if analysis.horizon is None:
-        return {name: ([], []) for name in HORIZON_TITLES}
-    makers = (exponent_table, multiplier_table, pair_table, budget_table)
-    return {name: make(analysis.horizon) for name, make in zip(HORIZON_TITLES, makers, strict=True)}
 
 
 def exponent_table(horizon: HorizonAnalysis) -> Table:
