@@ -1,12 +1,11 @@
 """The tables of a ladder, as headings and lines of text: for the terminal, Markdown, LaTeX and CSV alike."""
 
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import fmean, median
 
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.horizon.analysis import POWER, REFERENCES, HorizonAnalysis, PairedTest
-from danalab.ladder.horizon.budget import Budget
 from danalab.ladder.preregistration import PredictionOutcome
 from danalab.report.data import ReportData, Row, hours_of, is_finished, relative_time, spent
 from danalab.report.formats import Linked, Table
@@ -14,6 +13,10 @@ from danalab.report.headline import NOT_KNOWN, headlines, interval_words, saved_
 
 Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""
+WIDEST = 1000
+"""Intervals of learning rates wider than this factor are shown without numbers."""
+_BOUND = 1000
+"""Token multipliers beyond it are given as bounds."""
 
 
 _LAWS = {
@@ -57,17 +60,10 @@ def analysis_tables(
 
 def headline_table(data: ReportData) -> Table:
     """A line for each contender at the largest size that the baseline ran too."""
-    lines = [
-        [
-            each.opt,
-            each.answer,
-            each.known.replace("95% interval ", "").partition(";")[0],
-            f"{each.params:,}",
-            each.seeds,
-            each.trials,
-        ]
-        for each in headlines(data)
-    ]
+    lines = []
+    for each in headlines(data):
+        interval = each.known.replace("95% interval ", "").partition(";")[0]
+        lines.append([each.opt, each.answer, interval, f"{each.params:,}", each.seeds, each.trials])
     against = f"compute saved against {data.analysis.baseline}"
     return ["optimizer", against, "95% interval", "parameters", "seeds", "learning rates"], lines
 
@@ -75,65 +71,44 @@ def headline_table(data: ReportData) -> Table:
 def tuned_table(analysis: Analysis, address: Address | None = None) -> Table:
     """A line for each optimizer and size: its best learning rate (marked where it is the outermost one tried),
     how many settings were tried, its loss over seeds."""
-    lines = []
-    for opt in analysis.opts:
-        for each in analysis.at(opt):
-            edge = " (edge)" if each.at_edge else ""
-            lines.append([
-                opt,
-                f"{each.params:,}",
-                f"{each.flops:.3g}",
-                f"{each.lr:.3g}{edge}",
-                str(each.trials),
-                _linked(f"{each.loss:.4f}", each.runs[:1], address),
-                "-" if each.spread is None else f"{each.spread:.4f}",
-                _seeds(each.runs, address),
-            ])  # fmt: skip
+    lines = [
+        [
+            opt, f"{each.params:,}", f"{each.flops:.3g}", f"{each.lr:.3g}{' (edge)' if each.at_edge else ''}",
+            str(each.trials), _linked(f"{each.loss:.4f}", each.runs, address), _or_dash(each.spread, ".4f"),
+            _seeds(each.runs, address),
+        ]
+        for opt in analysis.opts for each in analysis.at(opt)
+    ]  # fmt: skip
     return ["optimizer", "parameters", "FLOPs", "peak lr", "trials", "val loss", "sd over seeds", "seeds"], lines
 
 
 def saved_table(analysis: Analysis, address: Address | None = None) -> Table:
     """A line for each contender and size, and one for each contender over all sizes by the laws."""
+    base = analysis.baseline
     lines: list[list[str]] = []
     at = {(each.opt, each.params): each for each in analysis.tuned}
     for opt in analysis.opts[1:]:
         for params, saved in sorted(analysis.saved.get(opt, {}).items()):
-            behind = "" if saved.behind is None else f"{saved.behind:.0%}"
+            mine, theirs = at[opt, params], at[base, params]
             lines.append([
-                opt,
-                f"{params:,}",
-                _linked(saved_words(saved), at[opt, params].runs[:1], address),
-                interval_words(saved.interval),
-                behind,
-                _seeds(at[opt, params].runs, address),
-                _seeds(at[analysis.baseline, params].runs, address),
-                tuning_words(at[opt, params], at[analysis.baseline, params]),
+                opt, f"{params:,}", _linked(saved_words(saved), mine.runs, address), interval_words(saved.interval),
+                "" if saved.behind is None else f"{saved.behind:.0%}", _seeds(mine.runs, address),
+                _seeds(theirs.runs, address), tuning_words(mine, theirs),
             ])  # fmt: skip
-        if opt in analysis.gains:
-            gain = analysis.gains[opt]
+        if (gain := analysis.gains.get(opt)) is not None:
             words = "no loss in common" if gain.mean is None else share(gain.mean, 0 if gain.interval is None else 1)
             lines.append([opt, "all, by the laws", words, interval_words(gain.interval), "", "", "", ""])
-    base = analysis.baseline
-    return [
-        "optimizer",
-        "parameters",
-        "compute saved",
-        "95% interval",
-        f"where {base} was there",
-        "seeds",
-        f"{base}'s seeds",
-        "trials",
-    ], lines
+    headings = ["optimizer", "parameters", "compute saved", "95% interval", f"where {base} was there", "seeds",
+                f"{base}'s seeds", "trials"]  # fmt: skip
+    return headings, lines
 
 
 def law_table(analysis: Analysis) -> Table:
     """A line for each optimizer's loss law."""
     lines = []
     for opt, law in analysis.loss_laws.items():
-        cells = []
-        for name, value in law.coefficients.items():
-            interval = law.intervals.get(name)
-            cells.append(f"{value:.4g}" + (f" ({interval.low:.4g} to {interval.high:.4g})" if interval else ""))
+        bounds = {name: f" ({_span(interval, '.4g')})" for name, interval in law.intervals.items()}
+        cells = [f"{value:.4g}{bounds.get(name, '')}" for name, value in law.coefficients.items()]
         lines.append([opt, *cells, f"{law.r2:.5f}", Linked(str(len(law.residuals)), f"#runs-{opt}")])
     names = list(next(iter(analysis.loss_laws.values())).coefficients) if analysis.loss_laws else []
     return ["optimizer", *names, "R2 of log loss", "runs"], lines
@@ -142,30 +117,24 @@ def law_table(analysis: Analysis) -> Table:
 def lr_law_table(analysis: Analysis) -> Table:
     """A line for each optimizer's learning-rate law, lr = a (b + P)^d."""
     lines = [
-        [
-            opt,
-            f"{law.a:.4g}",
-            f"{law.b:.4g}",
-            f"{law.d:.4g}",
-            str(law.n_sizes),
-            Linked(str(law.n_trials), f"#runs-{opt}"),
-        ]
+        [opt, *(f"{value:.4g}" for value in (law.a, law.b, law.d)), str(law.n_sizes),
+         Linked(str(law.n_trials), f"#runs-{opt}")]
         for opt, law in analysis.lr_laws.items()
-    ]
+    ]  # fmt: skip
     return ["optimizer", "a", "b", "d", "sizes", "trials"], lines
 
 
 def cost_table(data: ReportData) -> Table:
     """Device-hours of each optimizer's runs, as logged, evaluation apart; with a price, the cost."""
     price, ratios = data.dollars_per_hour, relative_time(data)
-    lines = []
-    for opt, mine in spent(data).items():
-        ratio = f"{ratios[opt]:.2f}" if opt in ratios else "-"
-        lines.append([
+    lines = [
+        [
             opt, ", ".join(sorted(mine.devices)), Linked(str(mine.runs), f"#runs-{opt}"),
-            *(f"{mine.hours[part]:.3g}" for part in mine.hours), f"{mine.total:.3g}", ratio,
+            *(f"{hours:.3g}" for hours in mine.hours.values()), f"{mine.total:.3g}", _or_dash(ratios.get(opt), ".2f"),
             *([] if price is None else [f"{mine.total * price:.2f}"]),
-        ])  # fmt: skip
+        ]
+        for opt, mine in spent(data).items()
+    ]  # fmt: skip
     priced = [] if price is None else [f"cost at {price:g} $/h"]
     hours = ["hours of trials", "of the chosen rate", "of failed runs", "device-hours"]
     return ["optimizer", "device", "runs", *hours, f"time a token / {data.analysis.baseline}'s", *priced], lines
@@ -175,94 +144,53 @@ def runs_table(rows: Sequence[Row], address: Address) -> Table:
     """A line for each run, finished or not."""
     lines = [
         [
-            row["opt"],
-            Linked(row["name"], address(row)),
-            f"{row['params']:,}",
-            rate_words(row),
-            str(row["seed"]),
-            f"{row['final_loss']:.4f}" if is_finished(row) else status_words(row),
+            row["opt"], Linked(row["name"], address(row)), f"{row['params']:,}", _or_dash(row.get("lr"), ".3g"),
+            str(row["seed"]), f"{row['final_loss']:.4f}" if is_finished(row) else status_words(row),
             f"{hours_of(row):.3g}",
         ]
         for row in rows
-    ]
+    ]  # fmt: skip
     return ["optimizer", "run", "parameters", "peak lr", "seed", "val loss", "device-hours"], lines
 
 
 def failed_table(rows: Sequence[Row], address: Address) -> Table:
-    """A line for each run that did not end with a finite loss."""
+    """A line for each of these runs, which did not end with a finite loss."""
     lines = [
-        [row["opt"], Linked(row["name"], address(row)), rate_words(row), status_words(row)]
+        [row["opt"], Linked(row["name"], address(row)), _or_dash(row.get("lr"), ".3g"), status_words(row)]
         for row in rows
-        if not is_finished(row)
-    ]  # fmt: skip
+    ]
     return ["optimizer", "run", "peak lr", "what happened"], lines
-
-
-def rate_words(row: Row) -> str:
-    """The run's peak learning rate."""
-    return "-" if row.get("lr") is None else f"{row['lr']:.3g}"
-
-
-def status_words(row: Row) -> str:
-    """The end of a run without a final loss."""
-    if row["status"] == "finished":
-        return "loss not finite"
-    return "loss not finite, stopped" if row["status"] == "nonfinite" else str(row["status"])
-
-
-def _linked(text: str, runs: Sequence[Row], address: Address | None) -> str:
-    return text if address is None or not runs else Linked(text, address(runs[0]))
-
-
-def _seeds(runs: Sequence[Row], address: Address | None) -> str:
-    """The seeds, each a link to its run."""
-    if address is None:
-        return str(len(runs))
-    return Linked.several([(str(row["seed"]), address(row)) for row in sorted(runs, key=lambda row: row["seed"])])
-
-
-WIDEST = 1000
-"""Intervals of learning rates wider than this factor are shown without numbers."""
 
 
 def predicted_table(analysis: Analysis) -> Table:
     """A line for each optimizer and size: the law's learning rate, its interval, and the cost of its farther end."""
-    lines = [
-        [
-            opt,
-            f"{each.non_emb_params:,.0f}",
-            f"{each.lr:.3g}",
-            _rate_interval(each.interval),
-            "extrapolated" if each.extrapolated else "within the sizes measured",
-            "-" if each.loss_increase is None else f"{each.loss_increase:+.4f}",
-        ]
-        for opt, rates in analysis.predicted_rates.items()
-        for each in rates
-    ]
+    lines = []
+    for opt, rates in analysis.predicted_rates.items():
+        for each in rates:
+            is_wide = each.interval is not None and each.interval.high > WIDEST * each.interval.low
+            lines.append([
+                opt, f"{each.non_emb_params:,.0f}", f"{each.lr:.3g}",
+                f"over {WIDEST}-fold" if is_wide else _span(each.interval, ".3g", "not known"),
+                "extrapolated" if each.extrapolated else "within the sizes measured",
+                _or_dash(each.loss_increase, "+.4f"),
+            ])  # fmt: skip
     return ["optimizer", "parameters (not emb.)", "peak lr", "95% interval", "", "loss at its end"], lines
-
-
-def _rate_interval(interval: Interval | None) -> str:
-    if interval is None:
-        return "not known"
-    if interval.high > WIDEST * interval.low:
-        return f"over {WIDEST}-fold"
-    return f"{interval.low:.3g} to {interval.high:.3g}"
 
 
 def tolerance_table(analysis: Analysis) -> Table:
     """A line for each optimizer and size: the learning rates within a share of the best loss. A bound with <= or >=
     is the outermost rate tried: the interval may extend beyond it."""
-    lines, share = [], 0.0
+    lines, within = [], 0.0
     for opt, sizes in analysis.tolerances.items():
         for params, each in sorted(sizes.items()):
-            share = 100 * each.within
-            low = ("<= " if each.low_is_open else "") + f"{each.low:.3g}"
-            high = (">= " if each.high_is_open else "") + f"{each.high:.3g}"
+            within = 100 * each.within
             own = analysis.curvatures.get(opt, {}).get(params)
-            lines.append([opt, f"{params:,}", str(each.n_rates), f"{each.best_lr:.3g}", low, high,
-                          "-" if own is None else f"{own.curvature:.4f}"])  # fmt: skip
-    return ["optimizer", "parameters", "rates", "best", f"lowest within {share:.3g}%", "highest", "curvature"], lines
+            lines.append([
+                opt, f"{params:,}", str(each.n_rates), f"{each.best_lr:.3g}",
+                f"{'<= ' if each.low_is_open else ''}{each.low:.3g}",
+                f"{'>= ' if each.high_is_open else ''}{each.high:.3g}", _or_dash(own and own.curvature, ".4f"),
+            ])  # fmt: skip
+    return ["optimizer", "parameters", "rates", "best", f"lowest within {within:.3g}%", "highest", "curvature"], lines
 
 
 def shared_curvature_table(analysis: Analysis) -> Table:
@@ -272,46 +200,34 @@ def shared_curvature_table(analysis: Analysis) -> Table:
     """
     lines = [
         [
-            opt,
-            f"{each.curvature:.4f}",
-            f"{each.interval.low:.4f} to {each.interval.high:.4f}",
+            opt, f"{each.curvature:.4f}", _span(each.interval, ".4f"),
             *(f"{each.loss_increase(factor):+.4f}" if each.is_known else "not known" for factor in (1.2, 1.5, 2.0)),
-            str(each.n_sizes),
-            str(each.n_rates),
+            str(each.n_sizes), str(each.n_rates),
         ]
         for opt, each in analysis.shared_curvatures.items()
-    ]
+    ]  # fmt: skip
     return ["optimizer", "curvature", "95% interval", "lr 1.2x off", "1.5x", "2x", "sizes", "rates"], lines
 
 
 def registered_table(outcomes: Sequence[PredictionOutcome]) -> Table:
     """A line for each optimizer."""
-    lines = []
-    for each in outcomes:
-        made = each.prediction
-        lines.append([
-            made.opt, f"{made.params:,}", f"{made.tokens:,}", f"{made.loss:.4f}",
-            f"{made.interval.low:.4f} to {made.interval.high:.4f}",
-            "not yet" if each.loss is None else f"{each.loss:.4f}",
-            "-" if each.is_inside is None else "yes" if each.is_inside else "no",
-        ])  # fmt: skip
-    headings = ["optimizer", "parameters", "tokens", "predicted loss", "95% interval", "measured", "inside"]
-    return headings, lines
-
-
-_BOUND = 1000
-"""Multipliers beyond it are given as bounds: near the loss that the baseline never reaches they mean nothing."""
+    lines = [
+        [
+            made.opt, f"{made.params:,}", f"{made.tokens:,}", f"{made.loss:.4f}", _span(made.interval, ".4f"),
+            "not yet" if each.loss is None else f"{each.loss:.4f}", _yes_or_no(each.is_inside),
+        ]
+        for each in outcomes for made in [each.prediction]
+    ]  # fmt: skip
+    return ["optimizer", "parameters", "tokens", "predicted loss", "95% interval", "measured", "inside"], lines
 
 
 def exponent_table(horizon: HorizonAnalysis) -> Table:
     """A line for each contender: its exponent, and which references the interval contains."""
     lines = []
     for opt, each in horizon.exponents.items():
-        known = each.interval
-        inside = ["-" if known is None else "yes" if value in known else "no" for value in REFERENCES]
-        lines.append([opt, f"{each.value:.3f}", number_interval(known, 3), *inside])
-    asked = [f"{value:g} inside" for value in REFERENCES]
-    return ["optimizer", "p", "95% interval", *asked], lines
+        inside = [_yes_or_no(None if each.interval is None else value in each.interval) for value in REFERENCES]
+        lines.append([opt, f"{each.value:.3f}", _span(each.interval, ".3f"), *inside])
+    return ["optimizer", "p", "95% interval", *(f"{value:g} inside" for value in REFERENCES)], lines
 
 
 def multiplier_table(horizon: HorizonAnalysis) -> Table:
@@ -319,12 +235,12 @@ def multiplier_table(horizon: HorizonAnalysis) -> Table:
     losses = {(each.opt, each.params, each.horizon): each.losses for each in horizon.points}
     lines = []
     for each in sorted(horizon.multipliers, key=lambda each: (each.params, each.horizon, each.opt)):
-        mine = losses[each.opt, each.params, each.horizon]
-        base = losses[horizon.baseline, each.params, each.horizon]
-        beyond = " (extrapolated)" if each.extrapolated else ""
+        mine, theirs = (losses[opt, each.params, each.horizon] for opt in (each.opt, horizon.baseline))
+        interval = each.interval
         lines.append([
-            each.opt, f"{each.params:,}", f"{each.horizon:.3g}", f"{_mean(mine):.4f}", f"{_mean(base):.4f}",
-            f"{times(each.value)}{beyond}", _times_interval(each.interval), str(len(mine)),
+            each.opt, f"{each.params:,}", f"{each.horizon:.3g}", f"{fmean(mine):.4f}", f"{fmean(theirs):.4f}",
+            times(each.value) + (" (extrapolated)" if each.extrapolated else ""),
+            NOT_KNOWN if interval is None else f"{times(interval.low)} to {times(interval.high)}", str(len(mine)),
         ])  # fmt: skip
     base = horizon.baseline
     return ["optimizer", "parameters", "f", "loss", f"{base}'s loss", "multiplier", "95% interval", "seeds"], lines
@@ -333,10 +249,16 @@ def multiplier_table(horizon: HorizonAnalysis) -> Table:
 def pair_table(horizon: HorizonAnalysis) -> Table:
     """A line for each pair and size, at the longest horizon that both have."""
     longest: dict[tuple[str, str, int], PairedTest] = {}
-    for each in sorted(horizon.tests, key=lambda each: each.horizon):
-        longest[each.first, each.second, each.params] = each
-    chosen = longest.values()
-    lines = [_pair(each) for each in sorted(chosen, key=lambda each: each.params)]
+    for test in sorted(horizon.tests, key=lambda test: test.horizon):
+        longest[test.first, test.second, test.params] = test
+    lines = [
+        [
+            f"{test.first} - {test.second}", f"{test.params:,}", f"{test.horizon:.3g}", f"{test.difference:+.4f}",
+            _span(test.interval, "+.4f"), _or_dash(test.p_value, ".2g"), str(test.n_seeds),
+            _or_dash(test.seeds_needed, "d"),
+        ]
+        for test in sorted(longest.values(), key=lambda test: test.params)
+    ]  # fmt: skip
     needed = f"seeds for {POWER:.0%} power"
     return ["pair", "parameters", "f", "difference [nats]", "95% interval", "p value", "seeds", needed], lines
 
@@ -347,49 +269,51 @@ def budget_table(horizon: HorizonAnalysis) -> Table:
     for opt in dict.fromkeys(each.opt for each in horizon.budgets):
         mine = [each for each in horizon.budgets if each.opt == opt]
         edges = [f"f={each.horizon:.3g} {each.params:,}: {', '.join(each.edges)}" for each in mine if each.edges]
+        gains: dict[str, list[float]] = {}
+        for dial in (dial for each in mine for dial in each.dials):
+            gains.setdefault(dial.name, []).append(dial.gain)
         lines.append([
             opt, _range([each.trials for each in mine]), _range([each.seeds for each in mine]), str(len(mine)),
-            ", ".join(_gains(mine)), "; ".join(edges) or "none",
+            ", ".join(f"{name} {median(values):.4f}" for name, values in gains.items()), "; ".join(edges) or "none",
         ])  # fmt: skip
     return ["optimizer", "settings tried", "seeds", "rungs", "dials (gain, nats)", "best at an edge"], lines
 
 
 def times(value: float) -> str:
-    """A token multiplier with three digits, or a bound."""
+    """A token multiplier with three digits, or a bound: near the loss that the baseline never reaches it means
+    nothing."""
     if value > _BOUND or value < 1 / _BOUND:
         return f"> {_BOUND:,}" if value > 1 else f"< 1/{_BOUND:,}"
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
-def _times_interval(interval: Interval | None) -> str:
-    return NOT_KNOWN if interval is None else f"{times(interval.low)} to {times(interval.high)}"
+def status_words(row: Row) -> str:
+    """The end of a run without a final loss."""
+    return {"finished": "loss not finite", "nonfinite": "loss not finite, stopped"}.get(row["status"], row["status"])
 
 
-def number_interval(interval: Interval | None, digits: int) -> str:
-    """An interval of plain numbers."""
-    return NOT_KNOWN if interval is None else f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"
+def _linked(text: str, runs: Sequence[Row], address: Address | None) -> str:
+    return text if address is None else Linked(text, address(runs[0]))
 
 
-def _pair(test: PairedTest) -> list[str]:
-    known = NOT_KNOWN
-    if test.interval is not None:
-        known = f"{test.interval.low:+.4f} to {test.interval.high:+.4f}"
-    return [
-        f"{test.first} - {test.second}", f"{test.params:,}", f"{test.horizon:.3g}", f"{test.difference:+.4f}", known,
-        "-" if test.p_value is None else f"{test.p_value:.2g}", str(test.n_seeds),
-        "-" if test.seeds_needed is None else str(test.seeds_needed),
-    ]  # fmt: skip
+def _seeds(runs: Sequence[Row], address: Address | None) -> str:
+    """The seeds, each a link to its run."""
+    if address is None:
+        return str(len(runs))
+    return Linked.several([(str(row["seed"]), address(row)) for row in sorted(runs, key=lambda row: row["seed"])])
 
 
-def _gains(budgets: Sequence[Budget]) -> list[str]:
-    names = dict.fromkeys(dial.name for each in budgets for dial in each.dials)
-    gains = {name: [dial.gain for each in budgets for dial in each.dials if dial.name == name] for name in names}
-    return [f"{name} {median(values):.4f}" for name, values in gains.items()]
+def _span(interval: Interval | None, form: str, unknown: str = NOT_KNOWN) -> str:
+    return unknown if interval is None else f"{interval.low:{form}} to {interval.high:{form}}"
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _yes_or_no(value: bool | None) -> str:
+    return "-" if value is None else "yes" if value else "no"
 
 
 def _range(values: Sequence[int]) -> str:
     return str(values[0]) if min(values) == max(values) else f"{min(values)} to {max(values)}"
-
-
-def _mean(losses: Sequence[float]) -> float:
-    return sum(losses) / len(losses)
