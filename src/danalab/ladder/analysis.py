@@ -18,8 +18,8 @@ from danalab.ladder.fit.curvature import (
     fit_shared_curvature,
     fit_tolerance,
 )
-from danalab.ladder.fit.loss_fit import check_points, fit_joint_laws
-from danalab.ladder.fit.loss_law import LossLaw
+from danalab.ladder.fit.loss_fit import fit_joint_laws
+from danalab.ladder.fit.loss_law import LossLaw, LossPoints
 from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import (
@@ -292,7 +292,7 @@ def _loss_laws(
     fitted = {}
     for opt, (x, loss) in curves.items():
         with analysis.noting(f"loss law of {opt}"):
-            check_points(x, loss, law)
+            LossPoints.of("", law, x, loss)  # refuses too few
             fitted[opt] = x, loss
     if not fitted:
         return {}

@@ -72,7 +72,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "total_params": plan["total_params"],
         "tokens": summary.get("tokens"),
         "flops": summary.get("flops"),
-        "final_loss": _finite(summary.get("val/loss")) if summary.get("status") == "finished" else None,
+        "final_loss": finite(summary.get("val/loss")) if summary.get("status") == "finished" else None,
         "val_share": summary.get("val/share", 1.0),
         "best_loss": min(losses, default=None),
         "evaluations": len(losses),
@@ -93,11 +93,6 @@ def _entropy(data: Path) -> float | None:
     except UserError as error:  # the data were damaged after the run, whose losses remain
         log.warning("%s", error)
         return None
-
-
-def _finite(loss: float | None) -> float | None:
-    """A loss, or None where it is not finite, which JSON cannot express."""
-    return loss if loss is not None and math.isfinite(loss) else None
 
 
 def device_hours(seconds: float | None, world_size: int) -> float | None:

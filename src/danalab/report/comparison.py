@@ -9,7 +9,7 @@ evaluation is below already, the crossing is not seen: then both are bounds.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,45 +105,35 @@ def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[Run
 
 
 COLUMNS = {
-    "run": "run",
-    "optimizer": "opt",
-    "parameters": "params",
-    "peak lr": "lr",
-    "val loss": "val_loss",
-    "bits/byte": "val_bpb",
-    "tokens": "tokens",
-    "tokens to baseline's loss": "tokens_to_baseline",
-    "compute saved": "compute_saved",
-    "seconds": "seconds",
-    "tokens/s": "tokens_per_second",
+    "run": ("run", "{}"),
+    "optimizer": ("opt", "{}"),
+    "parameters": ("params", "{:,.0f}"),
+    "peak lr": ("lr", "{:.3g}"),
+    "val loss": ("val_loss", "{:.4f}"),
+    "bits/byte": ("val_bpb", "{:.4f}"),
+    "tokens": ("tokens", "{:,.0f}"),
+    "tokens to baseline's loss": ("tokens_to_baseline", "{:,.0f}"),
+    "compute saved": ("compute_saved", "{:+.1%}"),
+    "seconds": ("seconds", "{:.1f}"),
+    "tokens/s": ("tokens_per_second", "{:,.0f}"),
 }
-"""Headings of the table -> fields of a row."""
+"""Headings of the table -> field of a row, and its form."""
+_BOUNDS = {"tokens_to_baseline": "<= ", "compute_saved": ">= "}
+"""Fields that compare with the baseline -> sign of a bound."""
 
 
 def table_cells(row: ComparedRun) -> list[str]:
     """One line of the table as text, in the order of `COLUMNS`."""
-    return [_cell(field, row) for field in COLUMNS.values()]
+    return [_cell(field, form, row) for field, form in COLUMNS.values()]
 
 
-def _cell(field: str, row: ComparedRun) -> str:
-    value: Any = asdict(row)[field]
-    if field in ("tokens_to_baseline", "compute_saved") and row.is_baseline:
+def _cell(field: str, form: str, row: ComparedRun) -> str:
+    value: Any = getattr(row, field)
+    if field in _BOUNDS and row.is_baseline:
         return "(baseline)"
     if value is None:
-        return "not reached" if field in ("tokens_to_baseline", "compute_saved") else "-"
-    formats = {
-        "lr": "{:.3g}",
-        "params": "{:,.0f}",
-        "val_loss": "{:.4f}",
-        "val_bpb": "{:.4f}",
-        "tokens": "{:,.0f}",
-        "tokens_to_baseline": "{:,.0f}",
-        "compute_saved": "{:+.1%}",
-        "seconds": "{:.1f}",
-        "tokens_per_second": "{:,.0f}",
-    }
-    bound = {"tokens_to_baseline": "<= ", "compute_saved": ">= "}.get(field, "") if row.is_bound else ""
-    return bound + formats.get(field, "{}").format(value)
+        return "not reached" if field in _BOUNDS else "-"
+    return (_BOUNDS.get(field, "") if row.is_bound else "") + form.format(value)
 
 
 def noise_note(rows: Sequence[ComparedRun]) -> str | None:

@@ -94,10 +94,8 @@ class Spent:
 
 
 def hours_of(row: Row) -> float:
-    """Device-hours of a run by its logged time; 0 without one."""
-    if row.get("device_hours") is not None:
-        return row["device_hours"]
-    return (row.get("seconds") or 0.0) * row.get("world_size", 1) / 3600
+    """Device-hours of a run; 0 where its time was not logged."""
+    return row.get("device_hours") or 0.0
 
 
 def spent(data: ReportData) -> dict[str, Spent]:

@@ -37,11 +37,6 @@ _NOTHING = 1e-4
 Laws = list[LossLaw]
 
 
-def check_points(x: ArrayLike | Sequence[ArrayLike], loss: ArrayLike, kind: str) -> None:
-    """Check that `fit_loss_law` takes these points."""
-    LossPoints.of("", kind, x, loss)
-
-
 def fit_loss_law(
     x: ArrayLike | Sequence[ArrayLike],
     loss: ArrayLike,

@@ -120,11 +120,12 @@ def estimate(
         config = cell.config(folder / "runs" / cell.name)
         planned = plan_of(config)
         hours = None if rate is None else planned.flops / rate(planned) / 3600
+        data_tokens = getattr(_vocabulary(config.data, config.tokenizer), "n_tokens", None)
         estimates.append(
             Estimate(
                 name=cell.name, opt=planned.opt, params=planned.exact_params, steps=planned.steps, lr=planned.lr,
-                tokens=planned.tokens, epochs=_epochs(config, planned.tokens), flops=planned.flops, device_hours=hours,
-                cost=None if hours is None or price is None else hours * price,
+                tokens=planned.tokens, epochs=data_tokens and planned.tokens / data_tokens, flops=planned.flops,
+                device_hours=hours, cost=None if hours is None or price is None else hours * price,
             )
         )  # fmt: skip
     return estimates
@@ -161,11 +162,6 @@ def _resolved(config: "TrainConfig") -> Any:
     from danalab.train.config.resolve import resolve
 
     return resolve(config, _vocabulary(config.data, config.tokenizer))
-
-
-def _epochs(config: "TrainConfig", tokens: int) -> float | None:
-    size = getattr(_vocabulary(config.data, config.tokenizer), "n_tokens", None)
-    return None if size is None else tokens / size
 
 
 @cache

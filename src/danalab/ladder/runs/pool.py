@@ -217,7 +217,7 @@ class Progress:
             console=self._console,
             disable=not self._console.file.isatty(),  # notebooks force colours, but cannot move a cursor
         )
-        self._open = dict.fromkeys(waiting, 0.0)
+        self._open = {i: self._share(i) for i in waiting}
         """Index of a run that has not ended -> share of it that was done when the pool started."""
         self._count = len(self._open)
         self._first: tuple[float, float] | None = None
@@ -225,8 +225,6 @@ class Progress:
         self._estimated = False
         self._done = 0.0
         """Work that has ended since the start, in units of `_work`."""
-        for i in self._open:
-            self._open[i] = self._share(i)
         self._tasks = {
             i: self._bars.add_task(
                 jobs[i].folder.name, total=total, start=False, loss="", of=f"/{total}" if total else ""
@@ -255,14 +253,14 @@ class Progress:
             self._console.print(self.line(running), soft_wrap=True)
 
     def _estimate(self, running: Iterable[int]) -> None:
+        """Say how long all runs will take, by their speed after the first steps: before, processes started."""
         if self._estimated:
             return
-        new = {i: self._jobs[i].progress()[0] - self._open[i] * (self._jobs[i].steps() or 0) for i in running}
-        work = sum(self._work(i) * max(self._share(i) - self._open[i], 0.0) for i in new) + self._done
+        work, left = self._amounts(running)
+        steps = [self._jobs[i].progress()[0] - self._open[i] * (self._jobs[i].steps() or 0) for i in running]
         if self._first is None and work > 0:
-            self._first = (self._clock(), work)  # until here it was mostly the start of processes
-        elif self._first is not None and work > self._first[1] and max(new.values(), default=0) >= FIRST_STEPS:
-            left = sum(self._work(i) * (1 - self._open[i]) for i in self._open) + self._done - work
+            self._first = (self._clock(), work)
+        elif self._first is not None and work > self._first[1] and max(steps, default=0) >= FIRST_STEPS:
             seconds = left * (self._clock() - self._first[0]) / (work - self._first[1])
             self._estimated = True
             self.say(f"about {_duration(seconds)} for {'this run' if self._count == 1 else 'all runs'} on this machine")
@@ -274,16 +272,15 @@ class Progress:
             step, loss = self._jobs[index].progress()
             words = f"step {step}" + ("" if loss is None else f", val loss {loss:.4f}")
             shown.append(f"{self._jobs[index].folder.name} ({words})")
-        left = self.seconds_left(running)
-        eta = "remaining time not known yet" if left is None else f"about {_duration(left)} left"
+        done, left = self._amounts(running)
+        seconds = (self._clock() - self._began) * left / done if done > 0 else None
+        eta = "remaining time not known yet" if seconds is None else f"about {_duration(seconds)} left"
         return f"{self._count - len(self._open)} of {self._count} runs done; {'; '.join(shown)}; {eta}"
 
-    def seconds_left(self, running: Iterable[int]) -> float | None:
-        """Remaining time by the speed since the start; None where nothing is done yet."""
+    def _amounts(self, running: Iterable[int]) -> tuple[float, float]:
+        """(work done since the start, work left), in units of `_work`."""
         part = sum(self._work(i) * max(self._share(i) - self._open[i], 0.0) for i in running)
-        done, elapsed = self._done + part, self._clock() - self._began
-        left = sum(self._work(i) * (1 - self._open[i]) for i in self._open) - part
-        return elapsed * left / done if done > 0 else None
+        return self._done + part, sum(self._work(i) * (1 - self._open[i]) for i in self._open) - part
 
     def say(self, words: str) -> None:
         if words not in self._said:
