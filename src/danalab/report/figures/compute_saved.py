@@ -18,11 +18,10 @@ from danalab.report.figures.drawing import (
     aside,
     canvas,
     counts,
-    hollow,
+    estimates,
     hollow_handle,
     law_handles,
     legend,
-    look,
     panels,
     percent,
     powers,
@@ -103,16 +102,12 @@ def draw_saved(axes: "Axes", analysis: Analysis, named: str | None = None) -> No
     values = [0.0]
     axes.axhline(0, color=optimizer_color(analysis.baseline), linewidth=1.4, label=named)
     for position, opt in enumerate(contenders):
-        factor, kind = aside(position, len(contenders)), look(opt)
+        factor = aside(position, len(contenders))
         sizes = sorted(analysis.saved[opt].items())
-        x, y = [params * factor for params, _ in sizes], [each.saved for _, each in sizes]
-        axes.plot(x, y, label=opt, linewidth=1.2, **kind)
-        unknown = [i for i, (_, each) in enumerate(sizes) if each.interval is None]
-        hollow(axes, [x[i] for i in unknown], [y[i] for i in unknown], kind["color"], kind["marker"])
-        known = [(params * factor, each.interval) for params, each in sizes if each.interval is not None]
-        lows, highs = [each.low for _, each in known], [each.high for _, each in known]
-        axes.vlines([at for at, _ in known], lows, highs, color=kind["color"], linewidth=1.2, alpha=0.8)
-        values += [*y, *highs, *lows]
+        results = [(each.saved, each.interval) for _, each in sizes]
+        estimates(axes, [params * factor for params, _ in sizes], results, opt, linewidth=1.2)
+        values += [value for value, _ in results]
+        values += [bound for _, interval in results if interval for bound in (interval.low, interval.high)]
     _limit(axes, values)
     axes.set(xscale="log", xlabel=SIZE, ylabel=f"compute saved against {analysis.baseline}")
     every = [params for sizes in analysis.saved.values() for params in sizes]

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
+    from danalab.ladder.fit.statistics import Interval
+
 LOSS = "validation loss [nats/token]"
 _COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
 _DECIMALS = re.compile(r"(\.\d\d)\d+")
@@ -97,6 +99,28 @@ def group(axes: Axes, opt: str, groups: Iterable[tuple[float, Sequence[float]]],
         axes.vlines(at, low, high, color=kind["color"], linewidth=1.2)
 
 
+def band(axes: Axes, x: Sequence[float] | np.ndarray, runs: np.ndarray, color: str, **line: Any) -> None:
+    """The mean of runs [runs, points] as a line, and a band from lowest to highest where there are several."""
+    axes.plot(x, runs.mean(axis=0), color=color, **line)
+    if len(runs) > 1:
+        axes.fill_between(x, runs.min(axis=0), runs.max(axis=0), color=color, alpha=0.2, linewidth=0)
+
+
+def estimates(
+    axes: Axes, x: Sequence[float], values: Sequence[tuple[float, Interval | None]], opt: str, **line: Any
+) -> None:
+    """An optimizer's values with bars for their intervals; hollow without one."""
+    kind = look(opt)
+    axes.plot(x, [value for value, _ in values], label=opt, **kind, **line)
+    unknown = [(at, value) for at, (value, interval) in zip(x, values, strict=True) if interval is None]
+    hollow(axes, [at for at, _ in unknown], [value for _, value in unknown], kind["color"], kind["marker"])
+    bars = [(at, i.low, min(i.high, _OPEN)) for at, (_, i) in zip(x, values, strict=True) if i is not None]
+    if bars:
+        axes.vlines(*zip(*bars, strict=True), color=kind["color"], linewidth=1.2, alpha=0.8)
+
+
+_OPEN = 1e6
+"""Where a bar without an upper end ends: beyond the axis."""
 _OVER = "_hollow"
 """Label of marks over points that another line has."""
 

@@ -12,12 +12,11 @@ from danalab.report.figures.drawing import (
     LOSS,
     aside,
     counts,
+    estimates,
     group,
-    hollow,
     hollow_handle,
     is_leftmost,
     legend,
-    look,
     panels,
     plain,
     styled,
@@ -28,8 +27,6 @@ from danalab.report.formats import fraction, short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_OPEN = 1e6
-"""Where a bar without an upper end ends: beyond the axis."""
 HORIZON = "horizon f = tokens / (20 parameters)"
 _MISSING = MissingFigure("several horizons of two optimizers at one size: danalab ladder with horizons")
 
@@ -98,20 +95,13 @@ def _multipliers(axes: "Axes", horizon: HorizonAnalysis, params: int) -> None:
         )
         if not mine:
             continue
-        factor, kind = aside(position, len(opts)), look(opt)
+        factor = aside(position, len(opts))
         x = [each.horizon * factor for each in mine]
-        axes.plot(x, [each.value for each in mine], label=opt, linestyle="", **kind)
-        lone = [i for i, each in enumerate(mine) if each.interval is None]
-        hollow(axes, [x[i] for i in lone], [mine[i].value for i in lone], kind["color"], kind["marker"])
-        for at, each in zip(x, mine, strict=True):
-            if each.interval is not None:
-                axes.vlines(
-                    at, each.interval.low, min(each.interval.high, _OPEN), color=kind["color"], linewidth=1.2, alpha=0.8
-                )
+        estimates(axes, x, [(each.value, each.interval) for each in mine], opt, linestyle="")
         if horizon.law is not None:
             f = np.geomspace(mine[0].horizon, mine[-1].horizon, 40)
             line = np.exp([horizon.law.log_multiplier(opt, each) for each in f])
-            axes.plot(f * factor, line, color=kind["color"], linewidth=1.0, alpha=0.7)
+            axes.plot(f * factor, line, color=optimizer_color(opt), linewidth=1.0, alpha=0.7)
 
 
 def _shown(interval: object, value: float) -> list[float]:

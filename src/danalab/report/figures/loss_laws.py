@@ -18,6 +18,7 @@ from danalab.report.figures.drawing import (
     LOSS,
     SOFT,
     aside,
+    band,
     canvas,
     counts,
     group,
@@ -191,10 +192,7 @@ def _curve(axes: "Axes", tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
     length = min(map(len, runs))
     x = np.array([tokens for tokens, _ in runs[0][:length]], float)
     y = np.array([[loss for _, loss in run[:length]] for run in runs])
-    color = optimizer_color(tuned.opt)
-    axes.plot(x, y.mean(axis=0), color=color, label=tuned.opt, linewidth=1.3)
-    if len(runs) > 1:
-        axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=color, alpha=0.2, linewidth=0)
+    band(axes, x, y, optimizer_color(tuned.opt), label=tuned.opt, linewidth=1.3)
     return x, y.mean(axis=0)
 
 

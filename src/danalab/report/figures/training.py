@@ -9,7 +9,7 @@ import numpy as np
 
 from danalab.colors import optimizer_color
 from danalab.report.data import CurvePoint, RunCurve
-from danalab.report.figures.drawing import LOSS, canvas, counts, legend, look, powers, save_figure, styled, widen
+from danalab.report.figures.drawing import LOSS, band, canvas, counts, legend, look, powers, save_figure, styled, widen
 from danalab.report.formats import short
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
@@ -125,14 +125,11 @@ def _peculiar(settings: dict[str, Any], relatives: Sequence[dict[str, Any]]) -> 
 def _draw_group(
     axes: "Axes", name: str, runs: list[RunCurve], position: Callable[[CurvePoint], float], style: Any
 ) -> None:
-    color = optimizer_color(runs[0].opt)
     shared = set.intersection(*({point.step for point in run.points} for run in runs))
     picked = [[point for point in run.points if point.step in shared and point.tokens > 0] for run in runs]
     x = [position(point) for point in picked[0]]
     losses = np.array([[point.val_loss for point in points] for points in picked])
-    axes.plot(x, losses.mean(axis=0), color=color, label=name, linestyle=style, linewidth=1.6)
-    if len(runs) > 1:
-        axes.fill_between(x, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.2, linewidth=0)
+    band(axes, x, losses, optimizer_color(runs[0].opt), label=name, linestyle=style, linewidth=1.6)
 
 
 def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[CurvePoint], float]) -> None:
