@@ -45,13 +45,11 @@ _LARGEST_ERROR = {"float32": 1e-5, "bfloat16": 2e-2}
 
 def measure(cases: Sequence[ExpertCase], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure each case on the CPU; see `danalab bench moe`."""
-    tuned = tune_malloc()
-    result: dict[str, Any] = {"benchmark": "moe", "machine": machine("cpu"), "rounds": rounds, "keeps_memory": tuned}
-    result["cases"] = []
+    tuned, rows = tune_malloc(), []
     for case in cases:
-        result["cases"].append(_measure(case, rounds))
-        say(_line(result["cases"][-1]))
-    return result
+        rows.append(_measure(case, rounds))
+        say(_line(rows[-1]))
+    return {"benchmark": "moe", "machine": machine("cpu"), "rounds": rounds, "keeps_memory": tuned, "cases": rows}
 
 
 def _line(row: dict[str, Any]) -> str:

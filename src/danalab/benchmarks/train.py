@@ -66,20 +66,13 @@ def measure(cases: Sequence[TrainingCase], rounds: int, say: Callable[[str], Non
         rounds: turns of each side that count.
         say: called with each line of text.
     """
-    result: dict[str, Any] = {
-        "benchmark": "train",
-        "machine": machine("cuda"),
-        "rounds": rounds,
-        "block": BLOCK,
-        "cases": [],
-    }
+    rows = []
     for case in cases:
         with tempfile.TemporaryDirectory() as scratch:
             data = random_tokens(Path(scratch) / "data", case.vocab_size, case.seq_len)
-            row = {**asdict(case), **_alone(case, data, Path(scratch), rounds)}
-        result["cases"].append(row)
-        say(line(row))
-    return result
+            rows.append({**asdict(case), **_alone(case, data, Path(scratch), rounds)})
+        say(line(rows[-1]))
+    return {"benchmark": "train", "machine": machine("cuda"), "rounds": rounds, "block": BLOCK, "cases": rows}
 
 
 def random_tokens(folder: Path, vocab_size: int, seq_len: int) -> Path:

@@ -77,19 +77,12 @@ def measure(
         sides = SIDES if multiplies_bfloat16() else SIDES[:2]
         if sides != SIDES:
             say("bfloat16 is left out: this CPU does not multiply it")
-    result: dict[str, Any] = {
-        "benchmark": "train",
-        "machine": machine("cpu"),
-        "rounds": rounds,
-        "block": BLOCK,
-        "cells": [],
-    }
+    rows = []
     for cell in chosen:
-        row = _measure_cell(cell, rounds, sides)
-        result["cells"].append(row)
-        for line in lines(row):
+        rows.append(_measure_cell(cell, rounds, sides))
+        for line in lines(rows[-1]):
             say(line)
-    return result
+    return {"benchmark": "train", "machine": machine("cpu"), "rounds": rounds, "block": BLOCK, "cells": rows}
 
 
 def _measure_cell(cell: ThreadedCase, rounds: int, sides: Sequence[str]) -> dict[str, Any]:

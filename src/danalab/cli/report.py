@@ -62,9 +62,8 @@ class Flags(JsonFlags):
 def run(flags: Flags) -> None:
     """Fit the laws of a ladder, compute the compute saved, and write a page with every figure and table."""
 
-    from danalab.ladder.analysis import analyse
+    from danalab.ladder.analysis import analyse, fitted_rules
     from danalab.ladder.rows import read_ladder
-    from danalab.ladder.rules import fitted_rules
 
     if flags.tables_only:
         analysis, page = analyse(read_ladder(flags.ladder), **flags.analysis()), None

@@ -1,4 +1,8 @@
-"""The ladder: many runs, the laws through them, and the compute that an optimizer saves."""
+"""The ladder: many runs, the laws through them, and the compute that an optimizer saves.
+
+ladder.yaml -> plan (`LadderPlan`, its cells by runs.grid) -> run (trials, dials, seeds) -> runs.sweep -> runs.pool
+  -> run folders -> rows (ladder.jsonl) -> analysis -> fit.tuning, fit, saving, horizon -> danalab.report.tables
+"""
 
 import lazy_loader
 

@@ -100,7 +100,7 @@ class LadderPlan:
                     f"fixed has {flag(key)}, which the ladder sets; leave it out ({SET_BY_THE_LADDER[key]})"
                 )
         for name in ("multipliers", "horizons"):
-            if any(not 0 < float(m) < math.inf for m in getattr(self, name)):
+            if not all(map(_is_positive, getattr(self, name))):
                 raise UserError(f"{name} {getattr(self, name)}: must be finite and positive")
         if self.extensions < 0:
             raise UserError(f"extensions {self.extensions}: must be 0 or more")
@@ -193,7 +193,7 @@ class LadderPlan:
             if names[i] in names[:i]:
                 raise UserError(f"the ladder has one of its opts twice: {opt} is {names[i]}")
         for opt, factor in self.start.items():
-            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
+            if not _is_positive(factor):
                 raise UserError(f"start: {opt} is {factor!r}; a positive factor on the law's rate is expected")
 
     def _check_horizons(self) -> None:
@@ -201,7 +201,7 @@ class LadderPlan:
         with_horizons = [f is not None for horizons in each for f in horizons]
         for size in self.sizes:
             own = size.get("horizons", ())
-            if any(isinstance(f, bool) or not isinstance(f, (int, float)) or not 0 < f < math.inf for f in own):
+            if not all(map(_is_positive, own)):
                 raise UserError(f"horizons {own} of a size: must be finite and positive numbers")
         if any(with_horizons) and not all(with_horizons):
             raise UserError("some sizes have horizons and some have none; give `horizons` for all")
@@ -227,6 +227,11 @@ class LadderPlan:
                     f"dials: {opt} has {count} values on its dials, {first} {counts[first]}; budgets are equal: give "
                     "every optimizer as many dials with as many values"
                 )
+
+
+def _is_positive(value: Any) -> bool:
+    """Whether a value of a file is a finite and positive number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 _FORMS = {

@@ -4,9 +4,8 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.ladder.analysis import analyse
+from danalab.ladder.analysis import analyse, fitted_rules
 from danalab.ladder.rows import read_ladder
-from danalab.ladder.rules import fitted_rules
 from danalab.train.config.rules import read_rules
 from ladder.planted import plant
 
