@@ -17,7 +17,7 @@ from danalab.scaling import learning_rate
 from danalab.showcase import CompareConfig, compare
 from danalab.showcase.compare import compare_optimizers, curves_figure, orthogonalisation_figure
 from danalab.showcase.problems import PROBLEMS, Objective, SmallProblem, get_problem
-from danalab.showcase.trials import SPACING, Result, Trial, next_exponent, search, settings_for, train, usual_lr
+from danalab.showcase.trials import SPACING, ProblemRun, Result, next_exponent, search, settings_for, train, usual_lr
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -149,7 +149,7 @@ def test_an_optimizer_has_its_colour_and_its_learning_rate_in_the_legend(compare
 
 def test_no_final_loss_is_outside_of_the_panel():
     runs = {
-        opt: Trial(opt, 1e-3, 0, losses[-1], tuple(range(len(losses))), losses, 1.0)
+        opt: ProblemRun(opt, 1e-3, 0, losses[-1], tuple(range(len(losses))), losses, 1.0)
         for opt, losses in (("adamw", (6.0, 2.0, 1.0)), ("sgd", (6.0, 5.8, 5.5)))
     }
     results = [Result("language", opt, (run,), (run,)) for opt, run in runs.items()]

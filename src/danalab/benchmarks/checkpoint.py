@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
-from danalab.benchmarks.timing import interleaved, machine, ratios, spread, waiting_clock
+from danalab.benchmarks.timing import Say, interleaved, machine, ratios, spread, waiting_clock
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.saver import Saver
@@ -25,17 +25,8 @@ from danalab.train.checkpoint.store import CheckpointStore, verify
 PEERS = ("torch.save", "torch.distributed.checkpoint")
 
 
-def measure(
-    sizes: Sequence[float], rounds: int, folder: Path | None, say: Callable[[str], None], device: str = "cpu"
-) -> dict[str, Any]:
-    """Measure each size.
-
-    Args:
-        sizes: parameters [millions]; with ADana's two moments three times as many numbers are saved.
-        folder: on the disk to measure; default the system's temporary folder.
-        say: called with each line of text.
-        device: of model and optimizer.
-    """
+def measure(sizes: Sequence[float], rounds: int, folder: Path | None, say: Say, device: str = "cpu") -> dict[str, Any]:
+    """Measure each size [million parameters] on the disk of `folder`; see `danalab bench checkpoint`."""
     rows = []
     for size in sizes:
         with tempfile.TemporaryDirectory(dir=folder, prefix="danalab-bench-") as place:

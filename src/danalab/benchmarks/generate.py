@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from danalab.benchmarks.peers import LlamaCpp
-from danalab.benchmarks.timing import Work, interleaved, machine, ratios, spread, wall_clock
+from danalab.benchmarks.timing import Say, Work, interleaved, machine, ratios, spread, wall_clock
 from danalab.errors import MissingExtra, UserError
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import Decoder, ModelConfig, build_model
@@ -43,9 +43,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 """Contenders -> settings of `Engine`. The native back end is batch invariant with or without the setting."""
 
 
-def measure(
-    batches: Sequence[int], tokens: int, requests: int, rounds: int, say: Callable[[str], None]
-) -> dict[str, Any]:
+def measure(batches: Sequence[int], tokens: int, requests: int, rounds: int, say: Say) -> dict[str, Any]:
     """Measure batches and the trace; returns values for JSON.
 
     Args:
@@ -83,7 +81,7 @@ def _transformers(model: Decoder) -> Any:
     return theirs
 
 
-def _llama_cpp(theirs: Any, sequences: int, positions: int, say: Callable[[str], None]) -> dict[str, LlamaCpp]:
+def _llama_cpp(theirs: Any, sequences: int, positions: int, say: Say) -> dict[str, LlamaCpp]:
     """llama.cpp in float32, and with its flash attention; neither where it is not installed."""
     size = {"sequences": sequences, "positions": positions}
     try:
@@ -120,7 +118,7 @@ def _batch(
     size: int,
     tokens: int,
     rounds: int,
-    say: Callable[[str], None],
+    say: Say,
 ) -> dict[str, Any]:
     draw = random.Random(size)
     prompts = [[draw.randrange(CONFIG.vocab_size) for _ in range(PROMPT)]] * size
@@ -208,9 +206,7 @@ def _trace(requests: int) -> list[Arrival]:
     return arrivals
 
 
-def _measure_trace(
-    model: Decoder, theirs: Any, requests: int, rounds: int, say: Callable[[str], None]
-) -> dict[str, Any]:
+def _measure_trace(model: Decoder, theirs: Any, requests: int, rounds: int, say: Say) -> dict[str, Any]:
     trace = _trace(requests)
     total = sum(each.tokens for each in trace)
     work: dict[str, Callable[[], Served]] = {

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from danalab.benchmarks.timing import Say
 from danalab.files import read_json
 
 PROCESS = ("-m", "danalab.benchmarks.gpu_sections")
@@ -25,16 +26,10 @@ def measure(
     sections: Sequence[tuple[str, float]],
     device: str,
     quick: bool,
-    say: Callable[[str], None],
+    say: Say,
     keep: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Measure sections; returns values for JSON.
-
-    Args:
-        sections: names, and the time limit of each [s].
-        say: called with each line of text.
-        keep: called with the values so far after each section.
-    """
+    """Measure sections, each with its time limit [s]; `keep` takes the values so far after each section."""
     result: dict[str, Any] = {"benchmark": "gpu", "device": device, "quick": quick, "machine": None, "sections": {}}
     for name, seconds in sections:
         say(f"{name} (at most {seconds:.0f} s)")
@@ -62,7 +57,7 @@ def failures(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _run(arguments: list[str], seconds: float, say: Callable[[str], None]) -> str:
+def _run(arguments: list[str], seconds: float, say: Say) -> str:
     """Run a section's process; returns how it ended."""
     command = [sys.executable, *PROCESS, *arguments]
     with tempfile.TemporaryFile("w+") as output:

@@ -82,11 +82,11 @@ def _resonance(device: str, quick: bool) -> Iterator[Task]:
         sizes: dict[str, Any] = (
             {"d_model": 32, "n_layers": 1, "rounds": 1} if quick else {"d_model": 1024, "n_layers": 4, "rounds": 3}
         )
-        settings = resonance.Settings(lengths=(length,), longest_attention=length, device=device, **sizes)
+        settings = resonance.MixerComparison(lengths=(length,), longest_attention=length, device=device, **sizes)
         yield f"{length} tokens", partial(_resonance_at, settings)
 
 
-def _resonance_at(settings: resonance.Settings) -> dict[str, Any]:
+def _resonance_at(settings: resonance.MixerComparison) -> dict[str, Any]:
     measured = resonance.speed(settings, lambda line: None)
     return {
         name: {"params": measured[name]["params"], **measured[name]["rows"][0]} for name in ("resonance", "attention")

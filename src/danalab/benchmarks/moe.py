@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.benchmarks.timing import interleaved, machine, ratios, spread, wall_clock
+from danalab.benchmarks.timing import Say, interleaved, machine, ratios, spread, wall_clock
 from danalab.models import ModelConfig
 from danalab.models.moe import MixtureOfExperts
 from danalab.train.system.device import tune_malloc
@@ -43,7 +43,7 @@ _LARGEST_ERROR = {"float32": 1e-5, "bfloat16": 2e-2}
 """Largest relative norm of the difference between two contenders."""
 
 
-def measure(cases: Sequence[ExpertCase], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(cases: Sequence[ExpertCase], rounds: int, say: Say) -> dict[str, Any]:
     """Measure each case on the CPU; see `danalab bench moe`."""
     tuned, rows = tune_malloc(), []
     for case in cases:

@@ -12,7 +12,7 @@ reference is also compared with itself: the deviation of that ratio from 1 is th
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -28,7 +28,7 @@ from danalab.benchmarks.contenders import (
     contender,
     is_matrix_contender,
 )
-from danalab.benchmarks.timing import clock_of, interleaved, machine, memory_bytes, ratios, spread
+from danalab.benchmarks.timing import Say, clock_of, interleaved, machine, memory_bytes, ratios, spread
 from danalab.errors import UserError
 
 SIZES: dict[str, tuple[int, int, int]] = {
@@ -78,7 +78,7 @@ def measure(
     sizes: Sequence[Any],
     rounds: int,
     names: Sequence[str] = (),
-    report: Callable[[str], None] = lambda line: None,
+    report: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Times of all contenders at all sizes.
 
@@ -87,7 +87,6 @@ def measure(
         sizes: million parameters, keys of `SIZES`, or `MANY`.
         rounds: interleaved rounds that count, at least 1; 15 or more for a result.
         names: contenders; none: `default_contenders`.
-        report: called with a line of text for each result.
     Returns:
         Values for JSON: question, machine, and for each size the copy's bandwidth and one row per contender.
     """
@@ -133,9 +132,7 @@ def parameters(shapes: Sequence[tuple[int, ...]], device: str = "cpu") -> list[T
     return params
 
 
-def _measure_size(
-    device: str, size: str, rounds: int, contenders: Sequence[Contender], report: Callable[[str], None]
-) -> dict[str, Any]:
+def _measure_size(device: str, size: str, rounds: int, contenders: Sequence[Contender], report: Say) -> dict[str, Any]:
     vocab, width, layers = SIZES.get(size, (0, 0, 0))
     numel = vocab * width + width + layers * (12 * width * width + 2 * width + 128) if size != MANY else 500 * 2000
     needed = 4 * numel * 14  # parameters, gradients, two for the copy, and the states of the three that exist at once

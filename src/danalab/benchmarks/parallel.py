@@ -11,12 +11,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from danalab.benchmarks.timing import machine, ratios, spread
+from danalab.benchmarks.timing import Say, machine, ratios, spread
 from danalab.benchmarks.train import random_tokens
 from danalab.errors import UserError
 
@@ -47,14 +47,13 @@ def measure(
     steps: int,
     rounds: int,
     device: str,
-    say: Callable[[str], None],
+    say: Say,
 ) -> dict[str, Any]:
     """Measure each mode; see `danalab bench parallel`.
 
     Args:
         modes: keys of `MODES`.
         steps: per job, of which the first `LOGGED` are not counted.
-        say: called with each line of text.
     Raises:
         UserError: a job failed, with its message.
     """

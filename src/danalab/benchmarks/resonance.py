@@ -22,7 +22,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from danalab.benchmarks.timing import clock_of, machine
+from danalab.benchmarks.timing import Say, clock_of, machine
 from danalab.colors import MIXER_COLORS
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.cache import Cache
@@ -42,8 +42,8 @@ LARGEST_HEAD = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Settings of the measurement."""
+class MixerComparison:
+    """MixerComparison of the measurement."""
 
     d_model: int
     n_layers: int
@@ -66,10 +66,10 @@ class Settings:
 
 QUICK = {"d_model": 32, "n_layers": 1, "lengths": (256, 512, 1024), "longest_attention": 1024, "rounds": 1,
          "seq_len": 64, "steps": 20}  # fmt: skip
-"""Settings of `--quick`, a smoke test in seconds; its numbers mean nothing."""
+"""MixerComparison of `--quick`, a smoke test in seconds; its numbers mean nothing."""
 
 
-def measure(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(settings: MixerComparison, say: Say) -> dict[str, Any]:
     """Measure everything; see `danalab bench resonance`."""
     shown = {**vars(settings), "lengths": list(settings.lengths), "seeds": list(settings.seeds)}
     result: dict[str, Any] = {
@@ -103,7 +103,7 @@ def shapes(d_model: int, n_layers: int, vocab_size: int, seq_len: int) -> dict[s
 # ---- speed ----
 
 
-def speed(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def speed(settings: MixerComparison, say: Say) -> dict[str, Any]:
     """Steps and decoding of both models at each length."""
     device, lengths = settings.device, sorted(settings.lengths)
     configs = shapes(settings.d_model, settings.n_layers, VOCAB, lengths[-1] + DECODED)
@@ -227,7 +227,7 @@ def speed_lines(name: str, result: Mapping[str, Any]) -> list[str]:
 # ---- learning ----
 
 
-def learning(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def learning(settings: MixerComparison, say: Say) -> dict[str, Any]:
     """Both models trained in the same way on `settings.data`."""
     runs: dict[str, list[dict[str, Any]]] = {"resonance": [], "attention": []}
     with tempfile.TemporaryDirectory() as scratch:
@@ -252,7 +252,7 @@ def learning(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     return result
 
 
-def _trained(name: str, seed: int, settings: Settings, scratch: Path) -> dict[str, Any]:
+def _trained(name: str, seed: int, settings: MixerComparison, scratch: Path) -> dict[str, Any]:
     # The vocabulary of the data changes neither the shape of a block nor which model is larger.
     shape = shapes(settings.d_model, settings.n_layers, VOCAB, settings.seq_len)[name]
     every = max(1, settings.steps // 10)

@@ -19,6 +19,8 @@ WARM_UP = 3
 """Rounds that are not counted, for caches, allocators, compilers and threads."""
 
 Work = Callable[[], Any]
+Say = Callable[[str], None]
+"""Takes each line of progress."""
 Time = TypeVar("Time")
 
 

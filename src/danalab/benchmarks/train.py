@@ -7,7 +7,7 @@ import contextlib
 import gc
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from danalab.benchmarks.peers import PlainLoop, PlainModel
-from danalab.benchmarks.timing import WARM_UP, Work, machine, synchronize
+from danalab.benchmarks.timing import WARM_UP, Say, Work, machine, synchronize
 from danalab.data import open_dataset
 from danalab.scaling import dimensions
 from danalab.scaling.hardware import peak_flops
@@ -59,13 +59,8 @@ BLOCK = 10
 """Steps of a turn."""
 
 
-def measure(cases: Sequence[TrainingCase], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure each case on a GPU; see `danalab bench train --device cuda`.
-
-    Args:
-        rounds: turns of each side that count.
-        say: called with each line of text.
-    """
+def measure(cases: Sequence[TrainingCase], rounds: int, say: Say) -> dict[str, Any]:
+    """Measure each case on a GPU; see `danalab bench train --device cuda`."""
     rows = []
     for case in cases:
         with tempfile.TemporaryDirectory() as scratch:
@@ -127,12 +122,12 @@ def make_plain(case: TrainingCase, data: Path, device: str, dtype: torch.dtype) 
     )
 
 
-class Measured(Exception):
+class BlocksTimed(Exception):
     """All blocks are timed: a checkpoint and an evaluation would only take time."""
 
 
 class TimedBlocks(BatchSource):
-    """A batch source that calls `begin` before and `end` after each block of steps, and ends the run by `Measured`."""
+    """A batch source that calls `begin` before and `end` after each block of steps, and ends the run by `BlocksTimed`."""
 
     def __init__(self, source: BatchSource, rounds: int, block: int, begin: Work, end: Work):
         self._source, self._rounds, self._block, self._begin, self._end = source, rounds, block, begin, end
@@ -147,7 +142,7 @@ class TimedBlocks(BatchSource):
             self._end()
         if isinstance(source, Generator):
             source.close()  # ends a thread that reads ahead
-        raise Measured
+        raise BlocksTimed
 
 
 def _alone(case: TrainingCase, data: Path, scratch: Path, rounds: int) -> dict[str, Any]:
@@ -177,7 +172,7 @@ def trainer_alone(
         times.append(time.perf_counter())
 
     trainer.batches = TimedBlocks(trainer.batches, rounds + WARM_UP, block, note, note)
-    with contextlib.suppress(Measured):
+    with contextlib.suppress(BlocksTimed):
         trainer.fit()
     seconds = [end - begin for begin, end in zip(times[::2], times[1::2], strict=True)]
     rate = block * case.batch_size * case.seq_len / median(seconds[WARM_UP:])

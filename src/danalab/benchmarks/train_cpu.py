@@ -28,8 +28,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from danalab.benchmarks.timing import WARM_UP, machine, multiplies_bfloat16, ratios, spread
-from danalab.benchmarks.train import Measured, TimedBlocks, TrainingCase, make_plain, make_trainer, random_tokens
+from danalab.benchmarks.timing import WARM_UP, Say, machine, multiplies_bfloat16, ratios, spread
+from danalab.benchmarks.train import BlocksTimed, TimedBlocks, TrainingCase, make_plain, make_trainer, random_tokens
 from danalab.errors import UserError
 from danalab.models.layers.precision import onednn_products
 from danalab.scaling import dimensions, flops_per_token
@@ -63,16 +63,8 @@ def cells(heads: Sequence[int], threads: Sequence[int]) -> list[ThreadedCase]:
     ]
 
 
-def measure(
-    chosen: Sequence[ThreadedCase], rounds: int, say: Callable[[str], None], sides: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Measure each cell; see `danalab bench train`.
-
-    Args:
-        rounds: turns of each side that count.
-        say: called with each line of text.
-        sides: of `SIDES`; none: all that the CPU has instructions for.
-    """
+def measure(chosen: Sequence[ThreadedCase], rounds: int, say: Say, sides: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure each cell on these `SIDES`, by default all that the CPU has instructions for; see `danalab bench train`."""
     if not sides:
         sides = SIDES if multiplies_bfloat16() else SIDES[:2]
         if sides != SIDES:
@@ -189,7 +181,7 @@ def main() -> None:
     else:
         tune_malloc()
         trainer = make_trainer(case, data, Path(task["scratch"]), rounds * block + 1, "cpu", task["dtype"])
-        with _stopwatch(trainer) as worked, onednn_products(), contextlib.suppress(Measured):
+        with _stopwatch(trainer) as worked, onednn_products(), contextlib.suppress(BlocksTimed):
             began = []
 
             def begin() -> None:

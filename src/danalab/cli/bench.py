@@ -179,7 +179,7 @@ def resonance(flags: ResonanceFlags) -> None:
     chosen |= {name: value for name in names if (value := getattr(flags, name))}
     chosen.setdefault("longest_attention", max(chosen["lengths"]))
     given = {name: getattr(flags, name) for name in ("device", "data", "batch_size", "lr", "seeds")}
-    found = bench.measure(bench.Settings(**given, **chosen), flags.say)
+    found = bench.measure(bench.MixerComparison(**given, **chosen), flags.say)
     if flags.output is not None:
         file = flags.file(found)
         file.parent.mkdir(parents=True, exist_ok=True)

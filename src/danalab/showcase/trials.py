@@ -33,7 +33,7 @@ CLIP = 1.0
 
 
 @dataclass(frozen=True)
-class Trial:
+class ProblemRun:
     """One run from start to end."""
 
     opt: str
@@ -55,9 +55,9 @@ class Result:
 
     problem: str
     opt: str
-    trials: tuple[Trial, ...]
+    trials: tuple[ProblemRun, ...]
     """The search, in the order of the learning rates."""
-    best: tuple[Trial, ...]
+    best: tuple[ProblemRun, ...]
     """The best trial, and its repetitions with other seeds."""
 
     @property
@@ -86,7 +86,7 @@ def search(
     if spec.closure or spec.hessian:
         raise UserError(f"--opts {spec.name}: its step needs more than gradients; compare runs of `danalab train`")
     start = usual_lr(spec, problem)
-    tried: dict[float, Trial] = {}
+    tried: dict[float, ProblemRun] = {}
     for _ in range(trials):
         exponent = next_exponent({key: run.loss for key, run in tried.items()})
         tried[exponent] = train(problem, spec, start * SPACING**exponent, 0, settings or {})
@@ -149,7 +149,7 @@ def next_exponent(tried: Mapping[float, float]) -> float:
     return (left + best) / 2 if to_left else (best + right) / 2
 
 
-def train(problem: SmallProblem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> Trial:
+def train(problem: SmallProblem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> ProblemRun:
     """One run; ends early, with an infinite loss, where a number is not finite."""
     task = problem.make(seed)
     optimizer = build_optimizer(
@@ -161,7 +161,9 @@ def train(problem: SmallProblem, spec: OptimizerSpec, lr: float, seed: int, sett
     else:
         schedule = get_schedule("cos_inf", problem.steps, warmup)
     clip = None if problem.log else CLIP
-    return Trial(spec.name, lr, seed, *descend(task, optimizer, schedule, problem.steps, clip, _marks(problem.steps)))
+    return ProblemRun(
+        spec.name, lr, seed, *descend(task, optimizer, schedule, problem.steps, clip, _marks(problem.steps))
+    )
 
 
 def descend(
