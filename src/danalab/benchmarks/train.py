@@ -127,7 +127,7 @@ class BlocksTimed(Exception):
 
 
 class TimedBlocks(BatchSource):
-    """A batch source that calls `begin` before and `end` after each block of steps, and ends the run by `BlocksTimed`."""
+    """Batches with `begin` called before and `end` after each block of steps; ends the run by `BlocksTimed`."""
 
     def __init__(self, source: BatchSource, rounds: int, block: int, begin: Work, end: Work):
         self._source, self._rounds, self._block, self._begin, self._end = source, rounds, block, begin, end

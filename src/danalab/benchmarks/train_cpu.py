@@ -64,7 +64,7 @@ def cells(heads: Sequence[int], threads: Sequence[int]) -> list[ThreadedCase]:
 
 
 def measure(chosen: Sequence[ThreadedCase], rounds: int, say: Say, sides: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure each cell on these `SIDES`, by default all that the CPU has instructions for; see `danalab bench train`."""
+    """Measure each cell; `sides`: of `SIDES`, by default all that the CPU has instructions for."""
     if not sides:
         sides = SIDES if multiplies_bfloat16() else SIDES[:2]
         if sides != SIDES:
