@@ -147,6 +147,5 @@ def _predict(analysis: Analysis, opt: str, planned: Any, n_seeds: int) -> Predic
     spread = [np.log([row["final_loss"] for row in each.runs]) for each in analysis.at(opt) if len(each.runs) > 1]
     noise = float(np.mean([np.var(each, ddof=1) for each in spread])) if spread else 0.0
     error = math.sqrt(float(np.var(drawn, ddof=1)) + noise / n_seeds)
-    around = student_interval(math.log(loss), error, law.freedom)
-    interval = Interval(math.exp(around.low), math.exp(around.high), around.level)
+    interval = student_interval(math.log(loss), error, law.freedom).exp()
     return Prediction(opt, params, planned.tokens, flops, loss, interval)

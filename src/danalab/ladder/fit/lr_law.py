@@ -45,8 +45,7 @@ class LRLaw:
         """
         logs = [math.log(a) + d * math.log(b + params) for a, b, d in self.samples]
         error = float(np.std(logs)) * math.sqrt(self.n_sizes / (self.n_sizes - 1)) if logs else math.nan
-        around = student_interval(math.log(float(self(params))), error, max(self.n_sizes - LEAST_SIZES, 1), level)
-        return Interval(math.exp(around.low), math.exp(around.high), level)
+        return student_interval(math.log(float(self(params))), error, max(self.n_sizes - LEAST_SIZES, 1), level).exp()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ class Interval:
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
 
+    def exp(self) -> "Interval":
+        """The interval of a value whose logarithm this one is of."""
+        return Interval(math.exp(self.low), math.exp(self.high), self.level)
+
 
 def percentile_interval(samples: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:
     """The middle `level` of bootstrap samples; those that are not finite are left out."""

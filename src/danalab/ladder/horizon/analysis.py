@@ -8,7 +8,7 @@ law again.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -193,9 +193,7 @@ def _with_law(
                 value * each.horizon > longest[each.params],
             )
         )  # fmt: skip
-    return HorizonAnalysis(
-        baseline, analysis.points, analysis.budgets, law, exponents, multipliers, analysis.tests, analysis.notes
-    )  # fmt: skip
+    return replace(analysis, law=law, exponents=exponents, multipliers=multipliers)
 
 
 def _interval(value: float, drawn: Sequence[float], draws: _Draws, *opts: str) -> Interval | None:
@@ -210,8 +208,7 @@ def _interval(value: float, drawn: Sequence[float], draws: _Draws, *opts: str) -
     if len(finite) <= 0.9 * len(logs) or not math.isfinite(value):
         return Interval(math.exp(float(np.quantile(logs, 0.025, method="lower"))), math.inf, 0.95)
     freedom = resampled_freedom(sum(draws.freedom[opt] for opt in opts), len(finite))
-    around = student_interval(math.log(value), float(np.std(finite, ddof=1)), freedom)
-    return Interval(math.exp(around.low), math.exp(around.high), around.level)
+    return student_interval(math.log(value), float(np.std(finite, ddof=1)), freedom).exp()
 
 
 def _resampled(
