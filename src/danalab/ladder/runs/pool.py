@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from danalab.errors import UserError
@@ -70,7 +70,7 @@ def run_jobs(
     with (
         Progress(title, jobs, waiting) as progress,
         _sigterm_raises(),
-        _Machine(jobs, parallel, len(waiting)) as machine,
+        closing(_Machine(jobs, parallel, len(waiting))) as machine,
     ):
         try:
             while waiting or machine.running:
@@ -114,10 +114,8 @@ class _Machine:
         self.running: dict[int, list[str]] = {}
         """Index of a run -> its GPUs."""
 
-    def __enter__(self) -> "_Machine":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Stop the runs."""
         self._worker.close()
 
     @property
