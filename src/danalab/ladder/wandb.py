@@ -7,6 +7,7 @@ The format follows from the content. Parts of one run in several files are merge
 and of the trainers that ADana was published with; `--map OURS=THEIRS` names another, `--fixed OURS=VALUE` sets a value.
 """
 
+import contextlib
 import csv
 import itertools
 import json
@@ -75,13 +76,6 @@ class Export:
     where: str = ""
     """File, for messages."""
 
-    def add(self, other: "Export") -> None:
-        """Merge another file's values of the same run."""
-        self.config |= other.config
-        self.summary |= other.summary
-        self.history += other.history
-        self.where = self.where or other.where
-
 
 @dataclass(frozen=True)
 class Keys:
@@ -117,6 +111,10 @@ class Keys:
         except (TypeError, ValueError):
             key = next(key for key in self.names(name) if row.get(key) is not None)
             raise UserError(f"{row[PLACE]}, column '{key}': {value!r} is not a number") from None
+
+    def series(self, name: str, export: "Export") -> list[float]:
+        """A metric of all steps that have it."""
+        return [value for row in export.history if (value := self.number(name, row)) is not None]
 
 
 def import_runs(exports: Sequence[Export], folder: Path, keys: Keys | None = None) -> list[dict[str, Any]]:
@@ -155,17 +153,23 @@ def _row(export: Export, keys: Keys) -> tuple[dict[str, Any], list[dict[str, Any
     shape = _shape(settings)
     params, per_token = _size(export, settings, shape)
     points = _points(export, keys, settings, per_token)
-    final = keys.find("final_loss", export.summary)
-    if final is None:
-        final = next((row[key] for row in export.history[::-1] for key in keys.names("final_loss") if key in row), None)
-    own_final = final is not None
-    losses = [point["val/loss"] for point in points if math.isfinite(point["val/loss"])]
-    if not own_final and points:
-        final = points[-1]["val/loss"]
+    last = points[-1] if points else {"step": 0, "tokens": 0, "val/loss": None}
+    own = [
+        loss for values in (*export.history, export.summary) if (loss := keys.find("final_loss", values)) is not None
+    ]
+    final = own[-1] if own else last["val/loss"]
     status = _status(export, settings, points, final)
-    last = max((point for point in points), key=lambda point: point["step"], default=None)
-    tokens = _last_tokens(export, keys, settings, last)
-    seconds = _seconds(export, keys, settings, last)
+    steps, logged = settings.get("iterations"), keys.series("tokens", export)
+    pace = last["tokens"] / last["step"] if last["step"] > 0 and last["tokens"] > 0 else _tokens_per_step(settings)
+    if pace and steps:
+        tokens = round(pace * steps)
+    else:
+        tokens = round(max(logged)) if logged else last["tokens"] if points else None
+    paces = keys.series("seconds_per_step", export)
+    if paces and (steps or last["step"]):
+        seconds = sum(paces) / len(paces) * (steps or last["step"])
+    else:
+        seconds = max(keys.series("time", export), default=None)
     ended = float(final) if status == "finished" and final is not None and math.isfinite(final) and tokens else None
     return {
         "status": status,
@@ -181,8 +185,8 @@ def _row(export: Export, keys: Keys) -> tuple[dict[str, Any], list[dict[str, Any
         "tokens": tokens,
         "flops": None if tokens is None else per_token * tokens,
         "final_loss": ended,
-        "final_loss_of": "whole validation split" if own_final else "last point of the curve",
-        "best_loss": min(losses, default=None),
+        "final_loss_of": "whole validation split" if own else "last point of the curve",
+        "best_loss": min((point["val/loss"] for point in points if math.isfinite(point["val/loss"])), default=None),
         "evaluations": len(points),
         "seconds": seconds,
         "device_hours": device_hours(seconds, settings.get("world_size", 1)),
@@ -197,10 +201,9 @@ def _row(export: Export, keys: Keys) -> tuple[dict[str, Any], list[dict[str, Any
 
 
 def _canonical(opt: str) -> str:
-    try:
+    with contextlib.suppress(UserError):
         return OPTIMIZERS.canonical(opt)
-    except UserError:
-        return opt  # not an optimizer of danalab: the name is kept
+    return opt  # not an optimizer of danalab: the name is kept
 
 
 _SHAPE = ("arch", "d_model", "n_layers", "n_heads", "vocab_size", "seq_len")
@@ -272,27 +275,6 @@ def _tokens_per_step(settings: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _last_tokens(export: Export, keys: Keys, settings: Mapping[str, Any], last: Mapping[str, Any] | None) -> int | None:
-    """Tokens of the whole run: its steps times the tokens per step, logged or by the batch."""
-    pace = _tokens_per_step(settings)
-    logged = [tokens for row in export.history if (tokens := keys.number("tokens", row)) is not None]
-    if last is not None and last["step"] > 0 and last["tokens"] > 0:
-        pace = last["tokens"] / last["step"]
-    if pace and settings.get("iterations"):
-        return round(pace * settings["iterations"])
-    return round(max(logged)) if logged else last["tokens"] if last else None
-
-
-def _seconds(export: Export, keys: Keys, settings: Mapping[str, Any], last: Mapping[str, Any] | None) -> float | None:
-    """Training time: mean time of a step times steps, else the last logged time."""
-    paces = [pace for row in export.history if (pace := keys.number("seconds_per_step", row)) is not None]
-    steps = settings.get("iterations") or (last["step"] if last else None)
-    if paces and steps:
-        return sum(paces) / len(paces) * steps
-    times = [time for row in export.history if (time := keys.number("time", row)) is not None]
-    return max(times, default=None)
-
-
 def _status(export: Export, settings: Mapping[str, Any], points: Sequence[Mapping[str, Any]], final: Any) -> str:
     """finished, unfinished or nonfinite: by the state that W&B gives, else by the last step."""
     if isinstance(final, float) and not math.isfinite(final):
@@ -343,7 +325,11 @@ def read_exports(paths: Sequence[Path]) -> list[Export]:
             raise UserError(f"{path}: no .csv or .json file in the folder")
         for file in inside if path.is_dir() else [path]:
             for export in _read(file):
-                runs.setdefault(export.name, Export(export.name)).add(export)
+                run = runs.setdefault(export.name, export)
+                if run is not export:
+                    run.config |= export.config
+                    run.summary |= export.summary
+                    run.history += export.history
     return list(runs.values())
 
 
