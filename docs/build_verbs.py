@@ -23,7 +23,7 @@ def verbs() -> str:
         for group, verbs in GROUPS.items()
         for number, (verb, what) in enumerate(verbs.items())
     ]
-    return _marked(["|  | verb | does |", "| --- | --- | --- |", *rows])
+    return _marked(["| to | verb | does |", "| --- | --- | --- |", *rows])
 
 
 def _marked(lines: list[str]) -> str:

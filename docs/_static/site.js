@@ -11,3 +11,11 @@ function openTarget() {
 }
 addEventListener("hashchange", openTarget);
 openTarget();
+
+// For keyboards and screen readers: what scrolls can be focused, headings have a level, regions have names.
+document.querySelectorAll(".highlight pre, div.math").forEach((block) => {
+  if (block.scrollWidth > block.clientWidth) block.tabIndex = 0;
+});
+document.querySelectorAll(".caption[role=heading]").forEach((caption) => caption.setAttribute("aria-level", "2"));
+document.querySelector("aside.sidebar-drawer")?.setAttribute("aria-label", "Pages");
+document.querySelector("aside.toc-drawer")?.setAttribute("aria-label", "On this page");

@@ -170,6 +170,29 @@ def test_in_a_browser_a_page_fits_a_phone_and_the_search_needs_no_server(site):
         tab.get_by_role("link", name="Matrices: Muon").first.wait_for()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_five_pages_are_accessible_and_their_moving_figures_follow_the_keyboard(site, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = chromium.new_context(color_scheme=scheme, offline=True).new_page()
+        for name in ("index", "commands", "optimizers", "guide/summary", "guide/claims"):
+            tab.goto(f"file://{site}/{name}.html")
+            assert [each["id"] for each in axe.run(tab).response["violations"]] == [], name
+        figure = tab.locator("figure[data-figure=power]")
+        before = figure.locator("p").inner_text()
+        figure.locator("input").first.focus()
+        tab.keyboard.press("ArrowLeft")
+        assert figure.locator("p").inner_text() != before
+        tab.goto(f"file://{site}/lab-notebook.html#waiting-threads")
+        assert tab.evaluate("document.querySelector('#waiting-threads details').open")
+
+
 @pytest.mark.parametrize("page", sorted(page.name for page in DOCS.glob("*.md")))
 def test_a_page_says_first_who_it_is_for(page):
     text = re.sub(r"<!-- .*? -->\n+", "", (DOCS / page).read_text(), flags=re.DOTALL)
