@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.showcase import CompareConfig
-from danalab.train.config.sections.optimizer import ScheduleSettings
+from danalab.train.config.experiment import ScheduleSettings
 
 if TYPE_CHECKING:
     from danalab.optim.values import OptimizerSpec

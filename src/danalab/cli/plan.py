@@ -9,9 +9,8 @@ from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
 from danalab.scaling.plan import Plan
 from danalab.scaling.shape import GPT2_VOCAB
+from danalab.train.config.experiment import BatchSettings, ModelSettings, OptimizerSettings, SequenceSettings
 from danalab.train.config.fields import Count, Positive
-from danalab.train.config.sections.model import ModelSettings, SequenceSettings
-from danalab.train.config.sections.optimizer import BatchSettings, OptimizerSettings
 
 if TYPE_CHECKING:
     from danalab.train.step.memory import MemoryFit
@@ -71,7 +70,7 @@ def run(flags: Flags) -> None:
     wall = {name: value / flags.nproc for name, value in hours.items()}
     told = {**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours, "wall_hours": wall, "dollars": costs}
     if fit is not None:
-        size, steps = fit.division(spec.global_batch // flags.nproc)
+        size, steps = fit.division(spec.plan.global_batch // flags.nproc)
         told["fit"] = {**asdict(fit), "batch_size": size, "acc_steps": steps}
     if flags.print_json(told):
         return
@@ -80,7 +79,7 @@ def run(flags: Flags) -> None:
         *(("", note) for note in spec.notes),
         ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} a token)"),
         ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, no checkpointing (estimate)"),
-        *_fit(fit, spec.global_batch // flags.nproc),
+        *_fit(fit, spec.plan.global_batch // flags.nproc),
         *_time(hours, costs, price, flags),
     ]
     for name, value in rows:

@@ -80,7 +80,9 @@ def _stage(
     autocast: Callable[[], Any],
 ) -> Stage:
     assert isinstance(dataset, TaskDataset)
-    settings, policy = spec.section(RolloutFlags), spec.section(PolicyFlags)
+    settings = spec.config
+    assert isinstance(settings, RolloutFlags)
+    assert isinstance(settings, PolicyFlags)
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
     scorer = Scorer(
@@ -94,20 +96,20 @@ def _stage(
         chat,
         scorer,
         settings,
-        policy,
+        settings,
         seed=spec.config.data_seed,
         seq_len=spec.model.seq_len,
         world=world,
         autocast=autocast,
-        reference=_reference(spec, folder, chat, device) if policy.kl else None,
+        reference=_reference(spec, folder, chat, device) if settings.kl else None,
     )
-    objective = OBJECTIVES.get(policy.policy_loss)
-    bounds = {"low": policy.clip_low, "high": policy.clip_high}
+    objective = OBJECTIVES.get(settings.policy_loss)
+    bounds = {"low": settings.clip_low, "high": settings.clip_high}
     clip = replace(objective.clip, **{name: value for name, value in bounds.items() if value is not None})
     loss = PolicyLoss(
         objective,
         clip=clip,
-        kl=policy.kl,
+        kl=settings.kl,
         n_ids=chat.n_ids,
         max_tokens=settings.max_answer,
         temperature=settings.temperature,

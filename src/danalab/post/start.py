@@ -18,7 +18,7 @@ from danalab.models.config import ModelConfig
 from danalab.optim import optimizer_spec
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint.store import MANIFEST
-from danalab.train.config.sections.optimizer import OptimizerSettings
+from danalab.train.config.experiment import OptimizerSettings
 from danalab.train.run.exchange import MODEL_FLAGS, write_weights
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run

@@ -76,7 +76,7 @@ def build_trainer(
         model,
         driver.parameters,
         micro_batch=spec.micro_batch,
-        seq_len=spec.seq_len,
+        seq_len=spec.plan.seq_len,
         grad_clip=config.grad_clip,
         loss=stage.loss,
         autocast=autocast,

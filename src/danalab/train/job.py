@@ -158,7 +158,7 @@ def _run(
         folder.nonfinite_file.unlink(missing_ok=True)
         _announce(spec, dataset, trainer)
         if world.is_console_rank:
-            sample = None if dataset.sequence_length is None else spec.seq_len
+            sample = None if dataset.sequence_length is None else spec.plan.seq_len
             trainer.callbacks.append(ConsoleProgress(spec.iterations, trainer.step, sample_tokens=sample))
     try:
         with onednn_products(enabled=spec.config.onednn and trainer.device.type == "cpu"):
@@ -186,8 +186,8 @@ def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
     )  # fmt: skip
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
-        spec.global_batch, spec.micro_batch, world.dp_size, "s" * (world.dp_size > 1),
-        spec.global_batch // (spec.micro_batch * world.dp_size), f"{spec.tokens_per_step:,}",
+        spec.plan.global_batch, spec.micro_batch, world.dp_size, "s" * (world.dp_size > 1),
+        spec.plan.global_batch // (spec.micro_batch * world.dp_size), f"{spec.plan.tokens_per_step:,}",
     )  # fmt: skip
     if world.size > 1:
         shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())

@@ -28,9 +28,9 @@ from danalab.train import preflight as first_steps
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint.tensors import read_named
 from danalab.train.checkpoint.weights import read_metadata
+from danalab.train.config.execution import ParallelSettings
 from danalab.train.config.resolve import resolve
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.config.sections.execution import ParallelSettings
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
 from danalab.train.parallel.layout import data_parallel_ranks, find_place
@@ -151,12 +151,12 @@ def check_overfit(spec: RunSpec, config: TrainConfig, dataset: Dataset, folder: 
     alone = {field.name: field.default for field in dataclasses.fields(ParallelSettings)}
     small = replace(
         config, **alone, run_dir=folder, name=None, lr=spec.plan.lr, iterations=steps, epochs=None, warmup_steps=None,
-        batch_size=1, acc_steps=1, global_batch=1, batch_ramp=None, seq_len=spec.seq_len, seq_len_ramp=None,
+        batch_size=1, acc_steps=1, global_batch=1, batch_ramp=None, seq_len=spec.plan.seq_len, seq_len_ramp=None,
         extend_to=None, resume_from=None, iterations_to_run=None, log_interval=1, eval_interval=0, ckpt_interval=0,
         keep_steps=(), wandb=False, tensorboard=False, sample_prompts=(), log_dynamics=False,
         collect_tau_stats=False, profile=False, on_nonfinite="stop",
     )  # fmt: skip
-    length = min(TOKENS, spec.seq_len)
+    length = min(TOKENS, spec.plan.seq_len)
     text = f"one sequence of {length} tokens, {steps} steps at the peak learning rate {spec.plan.lr:.3g}"
     run = RunFolder(folder)
     folder.mkdir(parents=True)

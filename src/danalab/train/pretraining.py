@@ -62,7 +62,7 @@ def pretraining(
     batches = dataset.batches(
         seed=spec.config.data_seed,
         global_batch=spec.batches.batch,
-        seq_len=spec.seq_len,
+        seq_len=spec.plan.seq_len,
         length=spec.batches.length,
         packing=spec.config.packing,
         rank=world.dp_rank,
@@ -73,7 +73,7 @@ def pretraining(
     val = dataset.open_split("val")
     val.check_vocab(spec.model.vocab_size)
     validation = ValidationLoss(
-        val.sequential(spec.seq_len),
+        val.sequential(spec.plan.seq_len),
         keep_tokenizer(val, folder, world, starts_from(spec)),
         batch_size=spec.micro_batch,
         n_fixed=(spec.config.eval_batches or 0) * FIXED_BATCH,
@@ -84,7 +84,9 @@ def pretraining(
     )
     balance = None if spec.model.sparsity is None else RouterBalance(spec.model, device)
     return Stage(
-        TokenBatches(batches, pin_memory=device.type == "cuda", data_seed=spec.config.data_seed, seq_len=spec.seq_len),
+        TokenBatches(
+            batches, pin_memory=device.type == "cuda", data_seed=spec.config.data_seed, seq_len=spec.plan.seq_len
+        ),
         CrossEntropy(spec.config.z_loss, spec.config.hoyer_loss, balance),
         Consumption(spec.batches.tokens, spec.batches.sequences, spec.flops),
         [validation],

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from danalab.errors import UserError
+from danalab.train.config.execution import ParallelSettings
 from danalab.train.config.fields import field_types, names_of
 from danalab.train.config.resolve import resolve
-from danalab.train.config.sections.execution import ParallelSettings
 from danalab.train.config.train_config import TrainConfig
 from train.config.test_config import Words
 

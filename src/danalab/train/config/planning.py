@@ -12,10 +12,10 @@ from danalab.scaling.plan import OMEGA
 from danalab.scaling.resonance import if_resonance
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
 from danalab.scaling.small_runs import PeakRate
+from danalab.train.config.execution import EvaluationSettings
+from danalab.train.config.experiment import ModelSettings
 from danalab.train.config.fields import flag
 from danalab.train.config.rules import Rules, SizeRule, read_rules
-from danalab.train.config.sections.job import EvaluationSettings
-from danalab.train.config.sections.model import ModelSettings
 from danalab.train.config.train_config import TrainConfig
 
 DEFAULT_BATCH = 32

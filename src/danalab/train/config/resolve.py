@@ -17,7 +17,6 @@ from danalab.scaling import flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.plan import OMEGA
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
-from danalab.train.config.batch_schedule import BatchSchedule
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.planning import (
     DEFAULT_SEQ_LEN,
@@ -27,7 +26,7 @@ from danalab.train.config.planning import (
     plan_run,
     steps_of_epochs,
 )
-from danalab.train.config.run_spec import RunSpec, checked_settings
+from danalab.train.config.run_spec import BatchSchedule, RunSpec, checked_settings
 from danalab.train.config.train_config import TrainConfig
 
 _DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}

@@ -3,22 +3,20 @@
 flags -> TrainConfig -> resolve -> RunSpec -> model, optimizer, batches, checkpoints
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from danalab.data.order.ramps import Ramp
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Plan, flops_per_token
 from danalab.scaling.small_runs import slow_momentum
-from danalab.train.config.batch_schedule import BatchSchedule
 from danalab.train.config.fields import flag
 from danalab.train.config.train_config import TrainConfig
-
-S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,37 +41,17 @@ class RunSpec:
     notes: tuple[str, ...] = ()
     """Messages about automatic choices, for the log."""
 
-    def section(self, kind: type[S]) -> S:
-        """A section that only the configuration of one stage has."""
-        assert isinstance(self.config, kind)
-        return self.config
-
     @property
     def micro_batch(self) -> int:
         """Sequences of a micro-batch on one rank."""
         assert self.config.batch_size is not None
         return self.config.batch_size
 
-    @property
-    def global_batch(self) -> int:
-        """Sequences per step."""
-        return self.plan.global_batch
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Global batch x sequence length."""
-        return self.plan.tokens_per_step
-
-    @property
-    def seq_len(self) -> int:
-        """Context length [tokens]."""
-        return self.plan.seq_len
-
     @cached_property
-    def batches(self) -> BatchSchedule:
+    def batches(self) -> "BatchSchedule":
         """Global batch and sequence length of each step."""
         config = self.config
-        return BatchSchedule.of(self.global_batch, self.seq_len, config.batch_ramp, config.seq_len_ramp)
+        return BatchSchedule.of(self.plan.global_batch, self.plan.seq_len, config.batch_ramp, config.seq_len_ramp)
 
     @cached_property
     def optimizer_settings(self) -> dict[str, Any]:
@@ -148,7 +126,7 @@ class RunSpec:
             "execution": {"device_type": self.device_type, "compile": self.compile, "backend": self.backend},
             "steps": self.iterations,
             "params": self.plan.exact_params,
-            "tokens_per_step": self.tokens_per_step,
+            "tokens_per_step": self.plan.tokens_per_step,
             "lr_source": self.plan.lr_source,
         }
 
@@ -222,3 +200,49 @@ def _betas(config: TrainConfig, ruled: Any, known: Mapping[str, Any], further: M
     if missing:
         raise UserError(f"{flags}: {config.opt} has no constant betas; leave them out")
     return given
+
+
+@dataclass(frozen=True)
+class BatchSchedule:
+    """Sequences of each step, and the lengths that they are cut into.
+
+    sequences(k) = sum of the first k global batches, tokens(k) = sequences(k) x seq_len. A ramp of lengths cuts
+    sequences into pieces (`data.order.batches`), so it changes neither; it makes attention cheaper, which FLOPs show.
+    """
+
+    batch: Ramp
+    length: Ramp
+
+    @classmethod
+    def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> "BatchSchedule":
+        """From the flags."""
+        schedule = cls(
+            Ramp.parse(batch_ramp, global_batch, "--batch-ramp"), Ramp.parse(seq_len_ramp, seq_len, "--seq-len-ramp")
+        )
+        for length in schedule.length.values:
+            if seq_len % length:
+                raise UserError(f"--seq-len-ramp {seq_len_ramp}: {length} does not divide --seq-len {seq_len}")
+        return schedule
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all steps have the same batch and length."""
+        return not (self.batch.stages or self.length.stages)
+
+    def sequences(self, steps: int) -> int:
+        """Sequences of full length that the first `steps` steps consume."""
+        return self.batch.total(steps)
+
+    def tokens(self, steps: int) -> int:
+        """Tokens that the first `steps` steps consume."""
+        return self.sequences(steps) * self.length.final
+
+    def flops(self, steps: int, per_token: Callable[[int], int]) -> int:
+        """Training FLOPs of the first `steps` steps; `per_token(length)` is the cost of a token."""
+        total = begin = 0
+        for end in [*(until for _, until in self.length.stages), steps]:
+            end = min(end, steps)
+            if end > begin:
+                total += (self.tokens(end) - self.tokens(begin)) * per_token(self.length.at(begin))
+                begin = end
+        return total

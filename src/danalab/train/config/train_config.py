@@ -9,10 +9,24 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from danalab.errors import UserError
-from danalab.train.config.sections.execution import ExecutionSettings, ParallelSettings
-from danalab.train.config.sections.job import CheckpointSettings, EvaluationSettings, JobSettings, TrackingSettings
-from danalab.train.config.sections.model import DataSettings, ModelSettings, StartSettings
-from danalab.train.config.sections.optimizer import BatchSettings, LossSettings, OptimizerSettings, ScheduleSettings
+from danalab.train.config.execution import (
+    CheckpointSettings,
+    EvaluationSettings,
+    ExecutionSettings,
+    JobSettings,
+    ParallelSettings,
+    TrackingSettings,
+)
+from danalab.train.config.experiment import (
+    BatchSettings,
+    DataSettings,
+    LossSettings,
+    ModelSettings,
+    OptimizerSettings,
+    ScheduleSettings,
+    SeedSettings,
+    StartSettings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +41,7 @@ class RunSettings(
     ScheduleSettings,
     OptimizerSettings,
     BatchSettings,
+    SeedSettings,
 ):
     """Settings of every stage of training, whatever its model and data."""
 

@@ -142,7 +142,7 @@ def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
 
     found = largest(fits, max(1, _by_estimate(partial(memory_gib, spec.plan, state_dtype=spec.state_dtype), limit)))
     if found == 0:
-        raise UserError(f"not even a micro-batch of 1 x {spec.seq_len} tokens fits on the {name}")
+        raise UserError(f"not even a micro-batch of 1 x {spec.plan.seq_len} tokens fits on the {name}")
     return MemoryFit(found, peaks[found], limit, name, tried=True)
 
 
@@ -171,7 +171,7 @@ def _estimated(spec: RunSpec, limit_gib: float, device: str, activation_bytes: i
     found = _by_estimate(needed, limit_gib)
     if found == 0:
         raise UserError(
-            f"not even a micro-batch of 1 x {spec.seq_len} tokens fits in the {limit_gib:.0f} GiB of {device} "
+            f"not even a micro-batch of 1 x {spec.plan.seq_len} tokens fits in the {limit_gib:.0f} GiB of {device} "
             f"(estimate: {needed(1):.1f} GiB)"
         )
     return MemoryFit(found, needed(found), limit_gib, device, tried=False)
@@ -198,14 +198,14 @@ def _trial(spec: RunSpec, micro_batch: int, device: "torch.device") -> float:
     from danalab.train.system.device import autocast_context, autocast_dtype, explain_errors
 
     torch.cuda.reset_peak_memory_stats(device)
-    with explain_errors(micro_batch, spec.seq_len):
+    with explain_errors(micro_batch, spec.plan.seq_len):
         model = build_model(spec.model, seed=0, device=device)
         driver = OptimizerDriver.build(spec, model)
         gradients = GradientStep(
             model,
             driver.parameters,
             micro_batch=micro_batch,
-            seq_len=spec.seq_len,
+            seq_len=spec.plan.seq_len,
             grad_clip=spec.config.grad_clip,
             loss=CrossEntropy(),
             autocast=autocast_context(autocast_dtype(None, device), device),

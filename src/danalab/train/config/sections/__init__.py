@@ -1,1 +1,0 @@
-"""Sections of a configuration, each with its flags, help and ranges."""
