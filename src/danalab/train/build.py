@@ -95,11 +95,8 @@ def build_trainer(
         dict(zip(names, driver.parameters, strict=True)),
         world,
     )
-    callbacks = make_callbacks(CallbackContext(spec, folder.path, model, driver.optimizer, strategy))
-    logbook = Logbook(
-        folder, stage.consumption, callbacks, device, world,
-        iterations=spec.iterations, params=spec.plan.exact_params, peak_tflops=config.peak_tflops,
-    )  # fmt: skip
+    callbacks = make_callbacks(CallbackContext(spec, folder.path, model, driver.optimizer, strategy, stage.consumption))
+    logbook = Logbook(spec, folder, stage.consumption, callbacks, device, world)
     saver = Saver(
         folder.store,
         retention=Retention(config.keep_last, config.keep_every, config.kept_steps()),
@@ -129,13 +126,11 @@ CALLBACKS: list[tuple[str | None, str]] = [
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
-    found: list[Callback] = []
-    for setting, path in CALLBACKS:
-        if setting is None or getattr(context.spec.config, setting):
-            module, _, name = path.partition(":")
-            callback = getattr(import_module(module), name).build(context)
-            found += [] if callback is None else [callback]
-    return found
+    wanted = [
+        path.split(":") for setting, path in CALLBACKS if setting is None or getattr(context.spec.config, setting)
+    ]
+    callbacks = [getattr(import_module(module), name).build(context) for module, name in wanted]
+    return [callback for callback in callbacks if callback is not None]
 
 
 STRATEGIES = {"single": ParallelStrategy, "ddp": DDPStrategy, "zero": ZeROStrategy, "fsdp": FSDPStrategy}

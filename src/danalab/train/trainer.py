@@ -151,27 +151,24 @@ class Trainer:
             lr = self.driver.set_lr(self.schedule(self.step))
             if on_gpu or known[-1][1]:
                 for callback in self.callbacks:
-                    callback.before_update(number, logged)
+                    callback.before_update(number)
             if logged:
                 self._update_norm.before()
             self.driver.step(result.finite)
             if on_gpu:
                 known = self.guard.check(number, result, wait=logged)
-            self._report_updates(known, logged_step=number if logged else None)
+            self._report_updates(known)
         self.driver.zero_grad()
         self._last = result
         self.step += 1
         self.time.interval.steps += 1
         return result, lr
 
-    def _report_updates(self, known: Sequence[tuple[int, bool]], logged_step: int | None = None) -> None:
+    def _report_updates(self, known: Sequence[tuple[int, bool]]) -> None:
         """Tell the callbacks of the updates that were made or skipped."""
         for step, made in known:
             for callback in self.callbacks:
-                if made:
-                    callback.after_update(step, step == logged_step)
-                else:
-                    callback.on_skip(step)
+                (callback.after_update if made else callback.on_skip)(step)
 
     def _start_callbacks(self) -> None:
         """Rank 0 first: where it cannot reach a mirror of its metrics, all ranks end."""

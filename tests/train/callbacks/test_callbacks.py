@@ -20,16 +20,17 @@ class Recorder(Callback):
     name = "recorder"
     calls: ClassVar[list] = []
 
-    def before_update(self, step, logged):
+    def before_update(self, step):
         self.calls.append(("before", step))
 
-    def after_update(self, step, logged):
+    def after_update(self, step):
         self.calls.append(("after", step))
 
     def on_skip(self, step):
         self.calls.append(("skip", step))
 
     def metrics(self, step):
+        assert self.context.consumption.tokens(step) == step * self.context.spec.plan.tokens_per_step
         return {"own/twice": 2.0 * step}
 
 

@@ -6,8 +6,6 @@ import torch
 from torch import nn
 
 from danalab.train.callbacks.statistics import Dynamics, angles, histogram, update_statistics
-from danalab.train.parallel import World
-from danalab.train.parallel.strategy import ParallelStrategy
 
 
 def test_the_angle_of_a_known_rotation_is_found_even_when_it_is_tiny():
@@ -35,11 +33,9 @@ def test_a_matrix_is_measured_by_its_norm_and_a_vector_by_its_rms():
     }
 
 
-def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path):
+def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path, watching):
     model = nn.Linear(3, 2)
-    strategy = ParallelStrategy(World.single())
-    strategy.attach(list(model.parameters()))
-    watch = Dynamics(tmp_path / "dynamics.jsonl", model.named_parameters(), strategy)
+    watch = Dynamics(watching(model, log_interval=2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     watch.on_start(0)
     for step in (1, 2):
@@ -47,9 +43,9 @@ def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path):
         alignment = float(
             torch.nn.functional.cosine_similarity(model.weight.detach().flatten(), model.weight.grad.flatten(), 0)
         )
-        watch.before_update(step, logged=step == 2)
+        watch.before_update(step)
         optimizer.step()
-        watch.after_update(step, logged=step == 2)
+        watch.after_update(step)
         optimizer.zero_grad()
     watch.close()
     (row,) = [json.loads(line) for line in (tmp_path / "dynamics.jsonl").read_text().splitlines()]
@@ -61,10 +57,10 @@ def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path):
     assert row["bias/update_rms"] == pytest.approx(0.5, rel=1e-5)
 
 
-def test_resuming_removes_the_rows_past_the_resumed_step(tmp_path):
+def test_resuming_removes_the_rows_past_the_resumed_step(tmp_path, watching):
     file = tmp_path / "dynamics.jsonl"
     file.write_text('{"step": 5}\n{"step": 10}\n')
-    watch = Dynamics(file, nn.Linear(1, 1).named_parameters(), ParallelStrategy(World.single()))
+    watch = Dynamics(watching(nn.Linear(1, 1)))
     watch.on_start(5)
     watch.close()
     assert file.read_text() == '{"step": 5}\n'

@@ -14,21 +14,21 @@ def feed(monitor: SpikeMonitor, *losses: float) -> int:
 CALM = [3.0 + 0.02 * (i % 5) for i in range(30)]
 
 
-def test_a_calm_run_has_no_spikes():
-    assert feed(SpikeMonitor(), *CALM) == 0
+def test_a_calm_run_has_no_spikes(watching):
+    assert feed(SpikeMonitor(watching()), *CALM) == 0
 
 
-def test_a_spike_is_told_of(caplog):
-    assert feed(SpikeMonitor(), *CALM, 5.0, *CALM) == 1
+def test_a_spike_is_told_of(caplog, watching):
+    assert feed(SpikeMonitor(watching()), *CALM, 5.0, *CALM) == 1
     assert "train/loss spikes to 5" in caplog.text
 
 
-def test_what_is_not_finite_stays_out_of_the_window():
-    assert feed(SpikeMonitor(), *CALM, float("nan"), 5.0) == 1
+def test_what_is_not_finite_stays_out_of_the_window(watching):
+    assert feed(SpikeMonitor(watching()), *CALM, float("nan"), 5.0) == 1
 
 
-def test_the_window_survives_a_restart():
-    first, second = SpikeMonitor(), SpikeMonitor()
+def test_the_window_survives_a_restart(watching):
+    first, second = SpikeMonitor(watching()), SpikeMonitor(watching())
     feed(first, *CALM)
     second.load_state_dict(first.state_dict())
     assert feed(second, 5.0) == 1

@@ -6,31 +6,30 @@ from torch import nn
 from danalab.errors import UserError
 from danalab.optim import ADana, DanaStar
 from danalab.train.callbacks.statistics import QUANTILES, TauStatistics, order_statistics, read_tau_statistics
-from danalab.train.parallel import World
-from danalab.train.parallel.strategy import ParallelStrategy
-
-ALONE = ParallelStrategy(World.single())
 
 
-def watching(tmp_path, **settings):
-    model = nn.Linear(5, 3)
-    optimizer = DanaStar(model.parameters())
-    settings = {"eval_interval": 2, "last_step": 1000, **settings}
-    return model, optimizer, TauStatistics(tmp_path / "tau", model.named_parameters(), optimizer, ALONE, **settings)
+@pytest.fixture
+def tau_of(watching):
+    def make(**settings):
+        model = nn.Linear(5, 3)
+        optimizer = DanaStar(model.parameters())
+        return model, optimizer, TauStatistics(watching(model, optimizer, **{"eval_interval": 2, **settings}))
+
+    return make
 
 
-def test_the_evaluations_number_10_20_40_and_the_last_are_due_whatever_came_before(tmp_path):
-    _, _, watch = watching(tmp_path)
+def test_the_evaluations_number_10_20_40_and_the_last_are_due_whatever_came_before(tau_of):
+    _, _, watch = tau_of()
     assert [step for step in range(1, 1001) if watch.is_due(step)] == [20, 40, 80, 160, 320, 640, 1000]
 
 
-def test_without_evaluations_in_between_only_the_last_step_is_due(tmp_path):
-    _, _, watch = watching(tmp_path, eval_interval=0)
+def test_without_evaluations_in_between_only_the_last_step_is_due(tau_of):
+    _, _, watch = tau_of(eval_interval=0)
     assert [step for step in range(1, 1001) if watch.is_due(step)] == [1000]
 
 
-def test_a_file_has_the_order_statistics_of_every_parameter(tmp_path):
-    model, optimizer, watch = watching(tmp_path)
+def test_a_file_has_the_order_statistics_of_every_parameter(tmp_path, tau_of):
+    model, optimizer, watch = tau_of()
     model(torch.randn(4, 5)).square().sum().backward()
     optimizer.step()
     watch.on_evaluated(19)
@@ -54,11 +53,11 @@ def test_ranks_reach_from_the_first_to_the_last_value_without_repeating(n):
     assert len(set(ranks.tolist())) == len(ranks)
 
 
-def test_an_optimizer_without_tau_is_refused_by_name(tmp_path):
+def test_an_optimizer_without_tau_is_refused_by_name(watching):
     model = nn.Linear(5, 3)
     adana = ADana(model.parameters())
     with pytest.raises(UserError, match="ADana keeps no tau"):
-        TauStatistics(tmp_path, model.named_parameters(), adana, ALONE, eval_interval=1, last_step=1)
+        TauStatistics(watching(model, adana))
 
 
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path):

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from danalab.train.config.run_spec import RunSpec
     from danalab.train.parallel.strategy import ParallelStrategy
+    from danalab.train.stage import Consumption
 
 
 @dataclass(frozen=True)
 class CallbackContext:
-    """What a callback is built from."""
+    """The run that a callback watches."""
 
     spec: RunSpec
     folder: Path
@@ -31,6 +32,8 @@ class CallbackContext:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     strategy: ParallelStrategy
+    consumption: Consumption
+    """Tokens, sequences and FLOPs after a number of steps."""
 
     @property
     def writes(self) -> bool:
@@ -53,25 +56,25 @@ class Callback:
     name = "callback"
     """Key of its state in checkpoints."""
 
+    def __init__(self, context: CallbackContext):
+        """Raises UserError where an extra is missing, or the run lacks what the callback needs."""
+        self.context = context
+
     @classmethod
     def build(cls, context: CallbackContext) -> Callback | None:
-        """The callback of a run on this rank; None where it has nothing to do.
-
-        Raises:
-            UserError: an extra is missing, or the run lacks what the callback needs.
-        """
-        return cls()
+        """The callback of a run on this rank; None where it has nothing to do."""
+        return cls(context)
 
     def on_start(self, step: int) -> None:
         """Training starts or resumes from the state after `step` steps."""
 
-    def before_update(self, step: int, logged: bool) -> None:
+    def before_update(self, step: int) -> None:
         """Step `step` has its gradients (clipped); the weights are still the old ones.
 
-        On a GPU the update may still be skipped. `logged`: the step gets a row.
+        On a GPU the update may still be skipped. `self.context.spec.is_logged(step)`: the step gets a row.
         """
 
-    def after_update(self, step: int, logged: bool) -> None:
+    def after_update(self, step: int) -> None:
         """The update of step `step` was made. On a GPU the call for a step that is not logged comes one step late."""
 
     def on_skip(self, step: int) -> None:
@@ -109,17 +112,15 @@ class Callback:
 
 
 class RowsCallback(Callback):
-    """Writes rows to a file of its own, on ranks that write; a resumed run goes on in the same file."""
+    """Writes rows to a file in the run folder, on rank 0; a resumed run goes on in the same file."""
 
-    def __init__(self, file: Path, *, writes: bool = True):
-        """`writes`: whether this rank writes; the others take part in collectives."""
-        self._path, self._writes = file, writes
-        self._file: MetricsFile | None = None
+    file_name = ""
+    _file: MetricsFile | None = None
 
     def on_start(self, step: int) -> None:
         """Open the file without the rows past the resumed step."""
-        if self._writes:
-            self._file = MetricsFile(self._path, step)
+        if self.context.writes:
+            self._file = MetricsFile(self.context.folder / self.file_name, step)
 
     def write(self, row: dict[str, Any]) -> None:
         """Add a row."""

@@ -6,8 +6,6 @@ import math
 import statistics
 import sys
 from collections import deque
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from danalab.data.tokenizers import Tokenizer, load_tokenizer
+from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.inference import SamplingParameters, TextGenerator
 from danalab.models.decoder import Decoder
@@ -114,7 +112,7 @@ log = logging.getLogger(__name__)
 
 
 class SpikeMonitor(Callback):
-    """Warns when a logged loss or update norm exceeds the recent median by `threshold` robust deviations.
+    """Warns when a logged loss or update norm exceeds the recent median by `THRESHOLD` robust deviations.
 
     Update norms spike before losses do. The deviation is the median absolute deviation, which a spike in the window
     does not widen; values that are not finite are ignored.
@@ -123,22 +121,24 @@ class SpikeMonitor(Callback):
     name = "spikes"
     KEYS = ("train/loss", "update_norm")
 
-    def __init__(self, window: int = 50, threshold: float = 8.0, least: int = 20):
-        """Args: window: rows kept; least: rows before the first warning."""
+    WINDOW, LEAST, THRESHOLD = 50, 20, 8.0
+    """Rows that are kept; rows before the first warning; deviations from the median."""
+
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
         self.spikes = 0
-        self._threshold, self._least = threshold, least
-        self._history: dict[str, deque[float]] = {key: deque(maxlen=window) for key in self.KEYS}
+        self._history: dict[str, deque[float]] = {key: deque(maxlen=self.WINDOW) for key in self.KEYS}
 
     def on_row(self, row: dict[str, Any]) -> None:
         for key, history in self._history.items():
             value = row.get(key)
             if value is None or not math.isfinite(value):
                 continue
-            if len(history) >= self._least:
+            if len(history) >= self.LEAST:
                 middle = statistics.median(history)
                 spread = 1.4826 * statistics.median(abs(x - middle) for x in history)
                 # The floor avoids false alarms in a window of nearly equal values.
-                if value > middle + self._threshold * max(spread, 0.01 * abs(middle)):
+                if value > middle + self.THRESHOLD * max(spread, 0.01 * abs(middle)):
                     self.spikes += 1
                     log.warning("step %d: %s spikes to %.4g (recent median %.4g)", row["step"], key, value, middle)
             history.append(value)
@@ -163,40 +163,32 @@ MAX_TOKENS, TEMPERATURE, SEED, MAX_BATCH = 64, 0.8, 0, 8
 class TextSamples(RowsCallback):
     """Continues the same prompts at each evaluation; writes `samples.jsonl` and the log.
 
-    Args:
-        file: gets rows {"step": ..., "prompt": ..., "text": ...}.
-        compiled: whether the model's blocks are compiled; samples are computed eagerly.
-    Raises:
-        UserError: a prompt fills the context.
+    A row is {"step": ..., "prompt": ..., "text": ...}. Blocks that are compiled are sampled eagerly.
     """
 
-    name = "samples"
+    name, file_name = "samples", "samples.jsonl"
 
-    def __init__(self, file: Path, model: Decoder, tokenizer: Tokenizer, prompts: Sequence[str], *, compiled: bool):
-        super().__init__(file)
-        self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
-        self._compiled = compiled
-        for prompt in prompts:
-            if len(tokenizer.encode(prompt)) >= model.config.seq_len:
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
+        assert isinstance(context.model, Decoder)
+        try:
+            self._tokenizer = load_tokenizer(context.folder / "tokenizer")
+        except UserError as error:
+            raise UserError(f"--sample-prompts: the run has no tokenizer: {error}") from error
+        self._model, self._prompts = context.model, context.spec.config.sample_prompts
+        for prompt in self._prompts:
+            if self._room(prompt) < 1:
                 raise UserError(
-                    f"--sample-prompts: '{prompt[:40]}...' fills the context of {model.config.seq_len} tokens"
+                    f"--sample-prompts: '{prompt[:40]}...' fills the context of {self._model.config.seq_len} tokens"
                 )
 
     @classmethod
     def build(cls, context: CallbackContext) -> "TextSamples | None":
         """On the first rank, which must hold the whole model."""
-        spec, world = context.spec, context.strategy.world
+        world = context.strategy.world
         if world.layout.backend == "fsdp" or world.layout.expert_parallel:
             raise UserError("--sample-prompts: no rank has the whole model; sample the checkpoints by danalab generate")
-        if not world.is_console_rank:
-            return None
-        assert isinstance(context.model, Decoder)
-        try:
-            tokenizer = load_tokenizer(context.folder / "tokenizer")
-        except UserError as error:
-            raise UserError(f"--sample-prompts: the run has no tokenizer: {error}") from error
-        file, prompts = context.folder / "samples.jsonl", spec.config.sample_prompts
-        return cls(file, context.model, tokenizer, prompts, compiled=spec.compile)
+        return cls(context) if world.is_console_rank else None
 
     def on_evaluated(self, step: int) -> None:
         """Sample. The random generators of training are not used."""
@@ -204,7 +196,7 @@ class TextSamples(RowsCallback):
         model.eval()
         model.document_token = None  # a cache holds one document
         try:
-            with torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext():
+            with torch.compiler.set_stance("force_eager") if self.context.spec.compile else contextlib.nullcontext():
                 # An engine of its own: it may copy the weights, which change, and its memory is free in between.
                 generator = TextGenerator(model, self._tokenizer, max_batch_size=min(MAX_BATCH, len(self._prompts)))
                 texts = generator.complete_all(self._prompts, list(map(self._parameters, self._prompts)))
@@ -215,7 +207,9 @@ class TextSamples(RowsCallback):
             model.train(training)
             model.document_token = document_token
 
+    def _room(self, prompt: str) -> int:
+        return self._model.config.seq_len - len(self._tokenizer.encode(prompt))
+
     def _parameters(self, prompt: str) -> SamplingParameters:
-        room = self._model.config.seq_len - len(self._tokenizer.encode(prompt))
-        max_tokens = max(1, min(MAX_TOKENS, room - 1))
+        max_tokens = max(1, min(MAX_TOKENS, self._room(prompt) - 1))
         return SamplingParameters(max_tokens=max_tokens, temperature=TEMPERATURE, seed=SEED)

@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-from pathlib import Path
 from typing import Any
 
 from danalab.errors import MissingExtra, UserError
@@ -17,53 +16,38 @@ log = logging.getLogger(__name__)
 class WandbMirror(Callback):
     """Logs every row at its own step, so that rows repeated after a restart replace the old ones.
 
-    Args:
-        folder: the run folder; `wandb.json` in it keeps the run's id.
-        config: shown with the run.
-        project, entity, group, mode: None: wandb's own variables ($WANDB_PROJECT, ...).
-    Raises:
-        MissingExtra: wandb is not installed.
+    `wandb.json` in the run folder keeps the run's id. Settings that are not given are wandb's own variables
+    ($WANDB_PROJECT, ...).
     """
 
     name = "wandb"
 
-    def __init__(
-        self,
-        folder: Path,
-        config: dict[str, Any],
-        *,
-        project: str | None = None,
-        entity: str | None = None,
-        group: str | None = None,
-        mode: str | None = None,
-    ):
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
         try:
             import wandb
         except ImportError as error:
             raise MissingExtra("wandb", "track", "--wandb") from error
         self._wandb: Any = wandb
-        self._folder, self._config = folder, config
-        self._where = {"project": project, "entity": entity, "group": group, "mode": mode}
         self._run: Any = None
 
     @classmethod
     def build(cls, context: CallbackContext) -> "WandbMirror | None":
-        """On rank 0."""
-        where = {key: getattr(context.spec.config, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
-        return cls(context.folder, context.spec.config.as_dict(), **where) if context.writes else None
+        return cls(context) if context.writes else None
 
     def on_start(self, step: int) -> None:
         """Connect, or open the offline folder."""
-        where = {key: value for key, value in self._where.items() if value is not None}
+        folder, config = self.context.folder, self.context.spec.config
+        given = {key: getattr(config, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
         try:
             self._run = self._wandb.init(
                 id=self._id(),
-                name=self._folder.name,
-                dir=str(self._folder),
-                config=self._config,
+                name=folder.name,
+                dir=str(folder),
+                config=config.as_dict(),
                 resume="allow",
                 settings=self._wandb.Settings(silent=True, console="off", init_timeout=60),
-                **where,
+                **{key: value for key, value in given.items() if value is not None},
             )
         except (self._wandb.Error, OSError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -71,7 +55,7 @@ class WandbMirror(Callback):
         self._run.define_metric("*", step_metric="step")
 
     def _id(self) -> str:
-        file = self._folder / "wandb.json"
+        file = self.context.folder / "wandb.json"
         if not file.is_file():
             write_json(file, {"id": secrets.token_hex(6)})
         return read_state(WandbId, file)["id"]
@@ -94,27 +78,22 @@ class TensorBoardMirror(Callback):
 
     name = "tensorboard"
 
-    def __init__(self, folder: Path):
-        """Args: folder: destination of the event files.
-        Raises:
-            MissingExtra: tensorboard is not installed.
-        """
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
         try:
             from torch.utils.tensorboard import SummaryWriter  # noqa: F401 - fails early, before anything is trained
         except ImportError as error:
             raise MissingExtra("tensorboard", "track", "--tensorboard") from error
-        self._folder = folder
         self._writer: Any = None
 
     @classmethod
     def build(cls, context: CallbackContext) -> "TensorBoardMirror | None":
-        """On rank 0, in the run folder's `tensorboard/`."""
-        return cls(context.folder / "tensorboard") if context.writes else None
+        return cls(context) if context.writes else None
 
     def on_start(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
+        self._writer = SummaryWriter(str(self.context.folder / "tensorboard"), purge_step=step + 1)
 
     def on_row(self, row: dict[str, Any]) -> None:
         for key, value in scalars(row).items():

@@ -23,15 +23,11 @@ class ProfilerTrace(Callback):
 
     name = "profiler"
 
-    def __init__(self, folder: Path, rank: int = 0):
-        """Args: folder: destination of the traces."""
-        self._folder, self._rank = folder, rank
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
+        self._folder, self._rank = context.folder / "profile", context.strategy.world.rank
         self._profiler: Any = None
         self._step = 0
-
-    @classmethod
-    def build(cls, context: CallbackContext) -> "ProfilerTrace":
-        return cls(context.folder / "profile", context.strategy.world.rank)
 
     def on_start(self, step: int) -> None:
         """Start the profiler's own schedule."""
@@ -62,15 +58,13 @@ class ProfilerTrace(Callback):
             for name, milliseconds, share in top_operators(profiler, device):
                 log.info("  %5.1f%%  %8.2f ms  %s", 100 * share, milliseconds, name)
 
-    def after_update(self, step: int, logged: bool) -> None:
-        """Tell the profiler that a step ended."""
-        self.on_skip(step)
-
-    def on_skip(self, step: int) -> None:
+    def after_update(self, step: int) -> None:
         """Tell the profiler that a step ended."""
         if self._profiler is not None:
             self._step = step
             self._profiler.step()
+
+    on_skip = after_update
 
     def close(self) -> None:
         """Stop; warns where the job was too short for a trace."""

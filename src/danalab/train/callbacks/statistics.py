@@ -11,7 +11,6 @@ magnitude, so its order statistics are taken at geometrically spaced ranks from 
 
 import io
 import math
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from danalab.optim import optimizer_spec
 from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.optim.optimizers.stats import signal_sums
 from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
-from danalab.train.parallel.strategy import ParallelStrategy
 
 EPS = 1e-12
 
@@ -38,39 +36,23 @@ class Dynamics(RowsCallback):
     neuron_angular_update (mean over rows), grad_alignment = cos(gradient, W) (not with zero, whose gradients are in
     parts), histogram (of |W| / rms). Fewer: rms, grad_rms, update_rms.
     Costs a copy of the weights during the logged steps.
-
-    Args:
-        strategy: knows the gradients of the parameters, which are attached to it before the first step.
     """
 
-    name = "dynamics"
+    name, file_name = "dynamics", "dynamics.jsonl"
 
-    def __init__(
-        self,
-        file: Path,
-        named_parameters: Iterable[tuple[str, Tensor]],
-        strategy: ParallelStrategy,
-        *,
-        writes: bool = True,
-    ):
-        super().__init__(file, writes=writes)
-        self._parameters = [(name, p) for name, p in named_parameters if p.requires_grad]
-        self._strategy = strategy
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
+        self._parameters = [(name, p) for name, p in context.model.named_parameters() if p.requires_grad]
         self._before: list[Tensor] = []
         self._row: dict[str, Any] = {}
 
-    @classmethod
-    def build(cls, context: CallbackContext) -> "Dynamics":
-        file, named = context.folder / "dynamics.jsonl", context.model.named_parameters()
-        return cls(file, named, context.strategy, writes=context.writes)
-
-    def before_update(self, step: int, logged: bool) -> None:
+    def before_update(self, step: int) -> None:
         """Copy the weights and measure the gradients."""
-        if not logged:
+        if not self.context.spec.is_logged(step):
             return
         self._row = {}
         self._before = [p.detach().clone() for _, p in self._parameters]
-        norms = {id(p): norm for p, norm in self._strategy.norm_of_each_gradient()}
+        norms = {id(p): norm for p, norm in self.context.strategy.norm_of_each_gradient()}
         for name, p in self._parameters:
             if p.ndim >= 2:
                 self._row[f"{name}/grad_norm"] = norms[id(p)]
@@ -79,9 +61,9 @@ class Dynamics(RowsCallback):
             else:
                 self._row[f"{name}/grad_rms"] = norms[id(p)] / math.sqrt(p.numel())
 
-    def after_update(self, step: int, logged: bool) -> None:
+    def after_update(self, step: int) -> None:
         """Measure the update and write the row."""
-        if not logged:
+        if not self.context.spec.is_logged(step):
             return
         for (name, p), before in zip(self._parameters, self._before, strict=True):
             old, new = whole_of(before).double(), whole_of(p).double()
@@ -138,7 +120,6 @@ def _rms(x: Tensor) -> float:
     return float(x.square().mean().sqrt())
 
 
-FILE = "signal.jsonl"
 STATES = ("exp_avg", "exp_avg_sq", "tau")
 MEANS = ("snr", "damped", "clipped", "tau", "kappa", "effective_time")
 
@@ -148,26 +129,16 @@ class SignalToNoise(RowsCallback):
 
     Means over a parameter's coordinates, of the state after the step: those of `optim.optimizers.stats` that the
     optimizer has. Takes a pass over the state in logged steps.
-
-    Args:
-        optimizer: of the Dana family.
-        strategy: gathers the optimizer's state.
     """
 
-    name = "signal"
+    name, file_name = "signal", "signal.jsonl"
 
-    def __init__(
-        self,
-        file: Path,
-        named_parameters: Iterable[tuple[str, Tensor]],
-        optimizer: Any,
-        strategy: ParallelStrategy,
-        *,
-        writes: bool = True,
-    ):
-        super().__init__(file, writes=writes)
-        self._names = {id(p): name for name, p in named_parameters}
-        self._optimizer, self._whole_states = optimizer, partial(strategy.whole_states, optimizer)
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
+        context.require_float32_moments("--log-dynamics")
+        self._names = {id(p): name for name, p in context.model.named_parameters()}
+        self._optimizer: Any = context.optimizer
+        self._whole_states = partial(context.strategy.whole_states, context.optimizer)
         self._states = [name for name in STATES if next(self._whole_states(name), None) is not None]
 
     @classmethod
@@ -175,21 +146,19 @@ class SignalToNoise(RowsCallback):
         """For log-time optimizers that keep the second moment, without which there is no such ratio."""
         if not optimizer_spec(context.spec.plan.opt).log_time:
             return None
-        context.require_float32_moments("--log-dynamics")
-        named, writes = context.model.named_parameters(), context.writes
-        made = cls(context.folder / FILE, named, context.optimizer, context.strategy, writes=writes)
-        return made if "exp_avg_sq" in made._states else None
+        callback = cls(context)
+        return callback if "exp_avg_sq" in callback._states else None
 
     @torch.no_grad()
-    def after_update(self, step: int, logged: bool) -> None:
-        if not logged:
+    def after_update(self, step: int) -> None:
+        if not self.context.spec.is_logged(step):
             return
         groups = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
         t = torch.as_tensor(float(self._optimizer.coefficients()["t"]))
         row: dict[str, float] = {}
-        for found in zip(*map(self._whole_states, self._states), strict=True):
-            p = found[0][0]
-            state = dict(zip(self._states, (value for _, value in found), strict=True))
+        for states in zip(*map(self._whole_states, self._states), strict=True):
+            p = states[0][0]
+            state = dict(zip(self._states, (value for _, value in states), strict=True))
             sums = signal_sums({"step": t, **state}, groups[id(p)])
             row |= {f"{self._names[id(p)]}/{key}": float(sums[key]) / p.numel() for key in MEANS if key in sums}
         self.write({"step": step, **dict(sorted(row.items()))})
@@ -205,72 +174,41 @@ class TauStatistics(Callback):
     The number of an evaluation is step / eval_interval, so a resumed run writes the same files. Arrays in a file, for
     each parameter NAME with tau: `NAME:shape`, `NAME:ranks`, `NAME:smallest`, `NAME:largest`
     (order statistics at those ranks from either end), `NAME:quantiles` (at `QUANTILES`, in the file as `quantiles`).
-
-    Args:
-        folder: destination of the files.
-        strategy: gathers the optimizer's state.
-        eval_interval: steps between evaluations; 0: only at the last step.
-        writes: whether this rank writes; the others take part in gathering.
-    Raises:
-        UserError: the optimizer has no tau.
     """
 
     name = "tau"
 
-    def __init__(
-        self,
-        folder: Path,
-        named_parameters: Iterable[tuple[str, Tensor]],
-        optimizer: torch.optim.Optimizer,
-        strategy: ParallelStrategy,
-        *,
-        eval_interval: int,
-        last_step: int,
-        writes: bool = True,
-    ):
-        self._names = {id(p): name for name, p in named_parameters}
-        self._all_tau = partial(strategy.whole_states, optimizer, "tau")
-        if next(self._all_tau(), None) is None:
-            raise UserError(
-                f"--collect-tau-stats: {type(optimizer).__name__} keeps no tau; dana-star and dana-star-mk4 do"
-            )
-        self._folder, self._writes = folder, writes
-        self._interval, self._last = eval_interval, last_step
-
-    @classmethod
-    def build(cls, context: CallbackContext) -> "TauStatistics":
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
         context.require_float32_moments("--collect-tau-stats")
-        return cls(
-            context.folder / "tau",
-            context.model.named_parameters(),
-            context.optimizer,
-            context.strategy,
-            eval_interval=context.spec.config.eval_interval or 0,
-            last_step=context.spec.iterations,
-            writes=context.writes,
-        )
+        self._all_tau = partial(context.strategy.whole_states, context.optimizer, "tau")
+        if next(self._all_tau(), None) is None:
+            optimizer = type(context.optimizer).__name__
+            raise UserError(f"--collect-tau-stats: {optimizer} keeps no tau; dana-star and dana-star-mk4 do")
 
     def is_due(self, step: int) -> bool:
         """Whether the evaluation after `step` steps writes a file."""
-        if step == self._last:
+        interval = self.context.spec.config.eval_interval
+        if step == self.context.spec.iterations:
             return True
-        if not self._interval or step % self._interval:
+        if not interval or step % interval:
             return False
-        times, rest = divmod(step // self._interval, FIRST_EVALUATION)
+        times, rest = divmod(step // interval, FIRST_EVALUATION)
         return rest == 0 and times > 0 and times & (times - 1) == 0
 
     def on_evaluated(self, step: int) -> None:
         if not self.is_due(step):
             return
         arrays: dict[str, np.ndarray] = {"step": np.asarray(step), "quantiles": np.asarray(QUANTILES)}
-        found = {id(p): order_statistics(tau) for p, tau in self._all_tau() if self._writes}
-        if self._writes:
-            for p, name in self._names.items():
-                arrays |= {f"{name}:{key}": value for key, value in found.get(p, {}).items()}
-            self._folder.mkdir(parents=True, exist_ok=True)
+        by_parameter = {id(p): order_statistics(tau) for p, tau in self._all_tau() if self.context.writes}
+        if self.context.writes:
+            for name, p in self.context.model.named_parameters():
+                arrays |= {f"{name}:{key}": value for key, value in by_parameter.get(id(p), {}).items()}
+            folder = self.context.folder / "tau"
+            folder.mkdir(parents=True, exist_ok=True)
             content = io.BytesIO()
             np.savez_compressed(content, **arrays)  # pyright: ignore[reportArgumentType]
-            write_atomically(self._folder / f"tau-step-{step:08d}.npz", content.getvalue())
+            write_atomically(folder / f"tau-step-{step:08d}.npz", content.getvalue())
 
 
 def order_statistics(tau: Tensor) -> dict[str, np.ndarray]:
@@ -290,13 +228,13 @@ def order_statistics(tau: Tensor) -> dict[str, np.ndarray]:
 
 def read_tau_statistics(file: Path) -> tuple[int, dict[str, dict[str, np.ndarray]]]:
     """(step, {parameter: {shape, ranks, smallest, largest, quantiles}}) of a file."""
-    found: dict[str, dict[str, np.ndarray]] = {}
+    tau: dict[str, dict[str, np.ndarray]] = {}
     try:
         with np.load(file, allow_pickle=False) as arrays:
             for key in arrays.files:
                 name, colon, what = key.rpartition(":")
                 if colon:
-                    found.setdefault(name, {})[what] = arrays[key]
-            return int(arrays["step"]), found
+                    tau.setdefault(name, {})[what] = arrays[key]
+            return int(arrays["step"]), tau
     except Exception as error:  # a damaged file may raise almost anything
         raise UserError(f"{file}: not a file of tau statistics: {error}") from error

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from danalab.scaling.hardware import peak_flops
 from danalab.train.callbacks.base import Callback
+from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import MetricsFile, is_json_finite, read_sound_rows
@@ -25,32 +26,21 @@ log = logging.getLogger(__name__)
 
 
 class Logbook:
-    """Writes the rows and the summary of one run.
-
-    Args:
-        callbacks: get the rows and the summary.
-        iterations: of the whole run.
-        params: of the model.
-        peak_tflops: of one device, for the MFU; default by the GPU's name.
-    """
+    """Writes the rows and the summary of one run; the callbacks get both."""
 
     def __init__(
         self,
+        spec: RunSpec,
         folder: RunFolder,
         consumption: Consumption,
         callbacks: Sequence[Callback],
         device: torch.device,
         world: World,
-        *,
-        iterations: int,
-        params: int,
-        peak_tflops: float | None = None,
     ):
         self.time, self.metrics_file = Stopwatch(), folder.metrics_file
-        self._folder, self._consumption, self._callbacks = folder, consumption, callbacks
+        self._spec, self._folder, self._consumption, self._callbacks = spec, folder, consumption, callbacks
         self._device, self._world = device, world
-        self._iterations, self._params = iterations, params
-        self._peak_flops = _peak_flops(peak_tflops, device)
+        self._peak_flops = _peak_flops(spec.config.peak_tflops, device)
         self._metrics: MetricsFile | None = None
         self._rows: int | None = None
         self._gaps: list[dict[str, int]] = []
@@ -148,10 +138,10 @@ class Logbook:
             "status": status,
             "run": str(self._folder.path),
             "step": step,
-            "iterations": self._iterations,
+            "iterations": self._spec.iterations,
             **self.latest,
             "tokens": tokens,
-            "params": self._params,
+            "params": self._spec.plan.exact_params,
             "flops": float(self._consumption.flops(step)),
             "time": seconds,
             "tokens_per_second": tokens / seconds if seconds else None,
@@ -232,5 +222,5 @@ class Stopwatch:
     def take_interval(self) -> LogInterval:
         """The interval since the last call; starts a new one."""
         self.tick()
-        found, self.interval = self.interval, LogInterval()
-        return found
+        interval, self.interval = self.interval, LogInterval()
+        return interval
