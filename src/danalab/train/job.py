@@ -110,8 +110,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     end = launch(config, config.nproc, device_type(config.device), stop)
     status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
     # A stop before the first step leaves no summary.
-    found = folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.iterations}
-    summary = {"status": status, **found}
+    summary = {"status": status, **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.iterations})}
     return TrainingOutcome(folder.path, summary["status"], end, summary)
 
 

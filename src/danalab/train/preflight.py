@@ -118,10 +118,10 @@ def check_data(spec: RunSpec, dataset: Dataset) -> Verdict:
     folders = [resolve_dataset(name, spec.config.tokenizer) for name in names]
     dataset.open_split("val").check_vocab(spec.model.vocab_size)
     for folder in folders:
-        found = validate(folder, allow_duplicates=True)
-        if not found.valid:
-            more = f"; {len(found.errors) - 1} more" if len(found.errors) > 1 else ""
-            text = f"{found.errors[0]}{more}; danalab data validate {folder} lists all"
+        report = validate(folder, allow_duplicates=True)
+        if not report.valid:
+            more = f"; {len(report.errors) - 1} more" if len(report.errors) > 1 else ""
+            text = f"{report.errors[0]}{more}; danalab data validate {folder} lists all"
             return Verdict("data", "failed", text)
     epochs = spec.batches.tokens(spec.iterations) / dataset.n_tokens
     text = f"{spec.config.data}: {dataset.size}, all read; the run sees them {epochs:.2g} times"
@@ -239,26 +239,26 @@ def _train(config: TrainConfig) -> None:
 
 def check_first_loss(spec: RunSpec, trial: Trial) -> Verdict:
     """A model that knows nothing has the loss ln V."""
-    found, expected = trial.rows[0]["train/loss"], math.log(spec.model.vocab_size)
-    text = f"{found:.3f} nats at step 0, ln V = {expected:.3f} for V = {spec.model.vocab_size:,}"
+    loss, expected = trial.rows[0]["train/loss"], math.log(spec.model.vocab_size)
+    text = f"{loss:.3f} nats at step 0, ln V = {expected:.3f} for V = {spec.model.vocab_size:,}"
     if spec.config.resume_from is not None:
-        return Verdict("loss", "ok", f"{found:.3f} nats at the first step, from {spec.config.resume_from}")
-    if found > expected + ABOVE:
+        return Verdict("loss", "ok", f"{loss:.3f} nats at the first step, from {spec.config.resume_from}")
+    if loss > expected + ABOVE:
         return Verdict("loss", "failed", f"{text}: the initial logits are too large (--init)")
-    if found < expected - BELOW:
+    if loss < expected - BELOW:
         return Verdict("loss", "failed", f"{text}: lower than possible without knowledge; do targets reach the inputs?")
     return Verdict("loss", "ok", text)
 
 
 def check_memory(spec: RunSpec, trial: Trial) -> Verdict:
     """Peak memory of rank 0 against that of its device; on CPUs all ranks share the machine's."""
-    found = max(row["memory_gib"] for row in trial.rows)
+    peak = max(row["memory_gib"] for row in trial.rows)
     if spec.device_type == "cuda":
         limit, owner = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30, "the GPU"
     else:
-        found, limit, owner = found * (spec.config.nproc or 1), host_memory() / 2**30, "this machine"
-    text = f"{found:.1f} of {limit:.0f} GiB of {owner} at micro-batch {spec.micro_batch}"
-    if found > FULLEST * limit:
+        peak, limit, owner = peak * (spec.config.nproc or 1), host_memory() / 2**30, "this machine"
+    text = f"{peak:.1f} of {limit:.0f} GiB of {owner} at micro-batch {spec.micro_batch}"
+    if peak > FULLEST * limit:
         return Verdict("memory", "warning", f"{text}: little is left; take a smaller --batch-size")
     return Verdict("memory", "ok", text)
 

@@ -93,12 +93,12 @@ class Trainer:
                     batch = next(batches)
                     self.time.interval.data_wait += time.perf_counter() - start
                     logged = self.spec.is_logged(self.step + 1)
-                    result, lr = self._make_step(batch, logged)
+                    result = self._make_step(batch, logged)
                     if self.step == self._first_step + 1:
                         self.world.set_collective_timeout(self.spec.config.collective_timeout)
                     next_step = self.strategy.after_step(self.step, result.loss)
                     if logged:
-                        self._record(result, lr)
+                        self._record(result)
                     if next_step != self.step:
                         batches = self._jump(batches, next_step)
                     if self.spec.is_saved(self.step):
@@ -139,8 +139,8 @@ class Trainer:
             has = torch.cuda.get_device_properties(self.device).total_memory / 2**30
             log.info("memory: a step needs up to %.1f of %.1f GiB", peak, has)
 
-    def _make_step(self, batch: TrainingBatch, logged: bool) -> tuple[StepResult, float]:
-        """One update; returns its measurements and its learning rate."""
+    def _make_step(self, batch: TrainingBatch, logged: bool) -> StepResult:
+        """One update."""
         number = self.step + 1
         with explain_errors(min(self.gradients.micro_batch, len(batch)), batch.inputs.shape[1]):
             if self.curvature is not None:
@@ -148,7 +148,7 @@ class Trainer:
             result = self.gradients(batch)
             on_gpu = result.finite.is_cuda
             known = [] if on_gpu else self.guard.check(number, result)
-            lr = self.driver.set_lr(self.schedule(self.step))
+            self.driver.set_rate(self.schedule(self.step))
             if on_gpu or known[-1][1]:
                 for callback in self.callbacks:
                     callback.before_update(number)
@@ -162,7 +162,7 @@ class Trainer:
         self._last = result
         self.step += 1
         self.time.interval.steps += 1
-        return result, lr
+        return result
 
     def _report_updates(self, known: Sequence[tuple[int, bool]]) -> None:
         """Tell the callbacks of the updates that were made or skipped."""
@@ -202,10 +202,10 @@ class Trainer:
 
     # ---- rows ----
 
-    def _record(self, result: StepResult, lr: float) -> None:
+    def _record(self, result: StepResult) -> None:
         """Write the row of the step that was just made, with an evaluation where one is due."""
         update_norm = self._update_norm.after()
-        row = self.logbook.row(self.step, result, lr, update_norm, self.guard.skipped)
+        row = self.logbook.row(self.step, result, update_norm, self.guard.skipped)
         row |= self.stage.loss.scalars() | self.driver.scalars() | self.strategy.scalars()
         for callback in self.callbacks:
             row |= callback.metrics(self.step)
@@ -224,10 +224,10 @@ class Trainer:
         """Evaluate, for the row that waits or for the summary; False where a stop came first."""
         with self.time.leaving_out(), self.driver.evaluating(), self.strategy.evaluating():
             for evaluator in self.stage.evaluators:
-                found = evaluator.evaluate(self.model, self.step, self._is_stopped, final=final)
-                if found is None:
+                metrics = evaluator.evaluate(self.model, self.step, self._is_stopped, final=final)
+                if metrics is None:
                     return False
-                self.logbook.add_evaluation(found)
+                self.logbook.add_evaluation(metrics)
             if not final:
                 for callback in self.callbacks:
                     callback.on_evaluated(self.step)

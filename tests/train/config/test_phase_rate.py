@@ -26,7 +26,7 @@ def moved(make, factor, steps=1):
     for step in range(steps):
         for p in model.parameters():
             p.grad = torch.randn(p.shape, generator=draw)
-        driver.set_lr(0.5**step)
+        driver.set_rate(0.5**step)
         optimizer.step()
     return {name: p.detach() - before[name] for name, p in model.named_parameters()}
 

@@ -246,17 +246,17 @@ class HostCopies:
     @property
     def tensors(self) -> dict[str, SavedTensor]:
         """The copies, sharded as the originals are."""
-        found: dict[str, SavedTensor] = {
+        copies: dict[str, SavedTensor] = {
             name: self._shards[name].with_values(copy) if name in self._shards else copy
             for name, copy in self._copies.items()
         }
         if not self._specs:
-            return found
+            return copies
         from torch.distributed.tensor import DTensor
 
         # Not DTensor.from_local, which would move the copy to the device of the mesh.
         sharded = {name: DTensor(self._copies[name], spec, requires_grad=False) for name, spec in self._specs.items()}
-        return found | sharded
+        return copies | sharded
 
 
 def share_of(tensors: Mapping[str, SavedTensor], world: World) -> dict[str, SavedTensor]:

@@ -113,7 +113,7 @@ class CheckpointStore:
         def finish() -> None:
             if world.is_main:
                 write_json(target / META, meta)
-                commit(target, {name: entry for found in entries for name, entry in found.items()})
+                commit(target, {name: entry for own in entries for name, entry in own.items()})
                 fsync_path(self.folder)
 
         try:
@@ -177,12 +177,12 @@ class CheckpointStore:
 
     def names(self) -> dict[str, int]:
         """Names of checkpoints -> their steps."""
-        found = {}
+        steps = {}
         for link in self.folder.iterdir() if self.folder.is_dir() else ():
             match = _STEP.fullmatch(Path(os.readlink(link)).name) if link.is_symlink() else None
             if match:
-                found[link.name] = int(match[1])
-        return found
+                steps[link.name] = int(match[1])
+        return steps
 
     def clean(self) -> None:
         """Delete what killed processes left: folders without COMMIT, temporary files. Only while the run is locked."""
@@ -321,11 +321,11 @@ def run_on_all_ranks(world: World, work: Callable[[], T]) -> list[T]:
         result = (work(), None)
     except Exception as error:
         result = (None, _portable(error, world.rank))
-    found = world.gather(result)
-    for _, error in found:
+    results = world.gather(result)
+    for _, error in results:
         if error is not None:
             raise error
-    return [value for value, _ in found]
+    return [value for value, _ in results]
 
 
 def _portable(error: Exception, rank: int) -> Exception:

@@ -142,9 +142,10 @@ def _read_optimizer(
         if flat in target:  # memory for each of many references
             raise DamagedCheckpointError(f"{folder}: its optimizer state refers to {flat} twice")
         shape, dtype = stored[flat].size, stored[flat].properties.dtype
-        found = torch.zeros(shape, dtype=dtype) if name is None else empty_shard(optimizer, indices[name], shape, dtype)
-        target[flat] = found
-        return found
+        target[flat] = (
+            torch.zeros(shape, dtype=dtype) if name is None else empty_shard(optimizer, indices[name], shape, dtype)
+        )
+        return target[flat]
 
     state = unflatten(meta, list(stored), optimizer.param_groups, place)
     spec = getattr(optimizer, "spec", None)
@@ -203,8 +204,8 @@ class SavePlanner(DefaultSavePlanner):
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """The values to write for an index of the checkpoint."""
-        found = self.state_dict[index.fqn]
-        return found.block(index.offset) if hasattr(found, "block") else super().lookup_object(index)
+        value = self.state_dict[index.fqn]
+        return value.block(index.offset) if hasattr(value, "block") else super().lookup_object(index)
 
 
 class LoadPlanner(DefaultLoadPlanner):
@@ -220,8 +221,8 @@ class LoadPlanner(DefaultLoadPlanner):
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         """The tensor to read into for an index of the checkpoint."""
-        found = self.state_dict[index.fqn]
-        return found.block(index.offset) if hasattr(found, "block") else super().lookup_tensor(index)
+        value = self.state_dict[index.fqn]
+        return value.block(index.offset) if hasattr(value, "block") else super().lookup_tensor(index)
 
 
 class CheckpointReader(FileSystemReader):

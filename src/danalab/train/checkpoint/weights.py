@@ -32,11 +32,11 @@ def require_size_of(folder: Path, config: ModelConfig) -> None:
     Raises:
         DamagedCheckpointError: it does not, or cannot be read.
     """
-    found = {n: each for n, each in read_metadata(folder).state_dict_metadata.items() if n.startswith(MODEL)}
-    values = sum(math.prod(entry.size) for entry in found.values())
-    if config.n_layers > len(found) or parameter_count(config) > values:
+    stored = {n: each for n, each in read_metadata(folder).state_dict_metadata.items() if n.startswith(MODEL)}
+    values = sum(math.prod(entry.size) for entry in stored.values())
+    if config.n_layers > len(stored) or parameter_count(config) > values:
         raise DamagedCheckpointError(
-            f"{folder}: has {len(found):,} tensors of {values:,} values, too few for the model of config.json "
+            f"{folder}: has {len(stored):,} tensors of {values:,} values, too few for the model of config.json "
             f"({config.n_layers:,} layers, {parameter_count(config):,} parameters)"
         )
 

@@ -152,16 +152,16 @@ class CheckpointSettings(Section):
 
     def kept_steps(self) -> dict[int, str | None]:
         """`keep_steps` as step -> name."""
-        found: dict[int, str | None] = {}
+        names: dict[int, str | None] = {}
         for word in ",".join(self.keep_steps).split(","):
             match = _KEPT_STEP.fullmatch(word)
             if word and match is None:
                 raise UserError(f"--keep-steps {word}: STEP or STEP=NAME is expected, as in 5000 or 5000=before-decay")
             if match:
-                if match[2] and match[2] in found.values():
+                if match[2] and match[2] in names.values():
                     raise UserError(f"--keep-steps {word}: another step has the name '{match[2]}' already")
-                found[int(match[1])] = match[2]
-        return found
+                names[int(match[1])] = match[2]
+        return names
 
 
 @dataclass(frozen=True, kw_only=True)

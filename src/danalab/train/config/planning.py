@@ -110,8 +110,8 @@ def plan_run(
     if config.lr is not None:
         return planned
     peak = planned.peak
-    if (found := rules.law(planned.arch, planned.opt, global_batch)) is not None:
-        law, source = found
+    if (fitted := rules.law(planned.arch, planned.opt, global_batch)) is not None:
+        law, source = fitted
         peak = PeakRate(law(planned.non_emb_params), source, law.batch)
     if config.lr_multiplier != 1:
         source = f"{peak.source}, times {config.lr_multiplier:g}"

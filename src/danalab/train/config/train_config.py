@@ -83,7 +83,7 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
     Args:
         environment: takes the folders that the original has flags for.
     """
-    found: list[str] = []
+    translated: list[str] = []
     named: dict[str, str] = {}
     pending = list(reversed(words))
     while pending:
@@ -98,22 +98,22 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
         if name in _ONLY and value.lower() not in _ONLY[name][0]:
             raise UserError(f"{flag} {value}: {_ONLY[name][1]}; leave it out")
         if name in _OPTIMIZER:
-            found.append(f"--{_OPTIMIZER[name]}={value}")
+            translated.append(f"--{_OPTIMIZER[name]}={value}")
         elif name in _ENVIRONMENT:
             environment[_ENVIRONMENT[name]] = value
         elif name in ("model", "arch"):
             parts = ["--arch=moe", "--expert-parallel"] if value == "moe_expert_parallel" else [f"--arch={value}"]
-            found += parts
+            translated += parts
         elif not known and name != "activation-checkpointing":
-            found.append(word)
+            translated.append(word)
     if "scaling-rule" in named and not {"model", "arch"} & named.keys():
-        found.append(f"--arch={named['scaling-rule']}")
+        translated.append(f"--arch={named['scaling-rule']}")
     every = named.get("checkpoint-every-n")
     if "activation-checkpointing" in named:  # a switch there
-        found.append(f"--activation-checkpointing={named['activation-checkpointing'] or f'every-n:{every or 1}'}")
+        translated.append(f"--activation-checkpointing={named['activation-checkpointing'] or f'every-n:{every or 1}'}")
     elif every not in (None, "1"):
         raise UserError(f"--checkpoint_every_n {every}: needs --activation_checkpointing")
-    given = {word.partition("=")[0].replace("_", "-") for word in found}
+    given = {word.partition("=")[0].replace("_", "-") for word in translated}
     if "moe" in named and not {"--moe-num-experts", "--n-experts"} & given:
-        found.append("--n-experts=8")
-    return found
+        translated.append("--n-experts=8")
+    return translated

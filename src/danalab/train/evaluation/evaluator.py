@@ -108,14 +108,14 @@ class ValidationLoss:
         """
         count = self.n_final if final else self.n_fixed
         if self._last is not None and self._last[:2] == (step, count):
-            found: ValidationResult | None = self._last[2]
+            result: ValidationResult | None = self._last[2]
         else:
-            found = self.spread(model, count, should_stop)
-        if found is None:
+            result = self.spread(model, count, should_stop)
+        if result is None:
             return None
-        self._last = step, count, found
-        more = {"val/tokens": found.tokens, "val/share": self.share} if final else {}
-        return {"val/loss": found.loss, "val/bpb": found.bpb, "val/accuracy": found.accuracy, **more}
+        self._last = step, count, result
+        more = {"val/tokens": result.tokens, "val/share": self.share} if final else {}
+        return {"val/loss": result.loss, "val/bpb": result.bpb, "val/accuracy": result.accuracy, **more}
 
     def fixed(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> ValidationResult | None:
         """Evaluate on the fixed set; None where `should_stop` became true."""

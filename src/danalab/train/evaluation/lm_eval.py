@@ -84,7 +84,7 @@ def evaluate_tasks(
     )
     try:
         evaluate: Any = lm_eval.simple_evaluate  # its decorator hides its arguments from type checkers
-        found = evaluate(
+        output = evaluate(
             model=model,
             tasks=names,
             task_manager=manager,
@@ -99,9 +99,9 @@ def evaluate_tasks(
     except (OSError, ValueError, ImportError) as error:  # mostly data that can be neither read nor downloaded
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"--lm-eval {','.join(tasks)}: the harness says: {first}") from error
-    results = {task: _plain(values) for task, values in found["results"].items()}
-    samples = {task: int(counts["effective"]) for task, counts in found.get("n-samples", {}).items()}
-    shots = {task: int(count) for task, count in found.get("n-shot", {}).items()}
+    results = {task: _plain(values) for task, values in output["results"].items()}
+    samples = {task: int(counts["effective"]) for task, counts in output.get("n-samples", {}).items()}
+    shots = {task: int(count) for task, count in output.get("n-shot", {}).items()}
     return HarnessResult(loaded.step, results, samples, shots, lm_eval.__version__)
 
 

@@ -110,13 +110,13 @@ class HarnessModel(TemplateLM):
 
     def _loglikelihood_tokens(self, requests: Any, **unused: Any) -> list[tuple[float, bool]]:
         """(log-probability of the continuation [nats], whether greedy decoding gives it) of each request."""
-        found: dict[int, tuple[float, bool]] = {}
+        scores: dict[int, tuple[float, bool]] = {}
         # Long ones first: a lack of memory shows at once.
         order = sorted(range(len(requests)), key=lambda at: -len(requests[at][1]) - len(requests[at][2]))
         for start in range(0, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]
-            found.update(zip(batch, self._score([requests[at] for at in batch]), strict=True))
-        return [found[at] for at in range(len(requests))]
+            scores.update(zip(batch, self._score([requests[at] for at in batch]), strict=True))
+        return [scores[at] for at in range(len(requests))]
 
     @torch.no_grad()
     def _score(self, batch: Sequence[Scored]) -> Iterator[tuple[float, bool]]:

@@ -126,11 +126,11 @@ class ZeROStrategy(ParallelStrategy):
         self.loss_factor = float(world.dp_size)  # the optimizer averages gradients
         self.state_share = 1 / world.dp_size
 
-    def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
+    def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
         assert self.world.mesh is not None
         group = self.world.mesh.get_group("replicate")
         # Gradients are sent and freed during the backward pass.
-        self._optimizer = DistributedMuonAdamW(model, lr, optimizer=name, process_group=group, overlap=True, **settings)
+        self._optimizer = DistributedMuonAdamW(model, optimizer=name, process_group=group, overlap=True, **settings)
         return self._optimizer
 
     @contextlib.contextmanager

@@ -78,7 +78,7 @@ class DiLoCoWorker(ParallelStrategy):
         """Whether the model's weights differ from theta."""
         self._pending = False
         self._losses, self._steps = 0.0, 0
-        self._found: dict[str, float] = {}
+        self._scalars: dict[str, float] = {}
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         self._named = dict(model.named_parameters())
@@ -132,7 +132,7 @@ class DiLoCoWorker(ParallelStrategy):
         waited = time.monotonic() - started
         losses = self._make_outer_step(end, present)
         step = self._catch_up(end)
-        self._found |= {
+        self._scalars |= {
             "diloco/round_seconds": time.monotonic() - started,
             "diloco/wait": waited,
             "diloco/workers": float(len(present)),
@@ -140,7 +140,7 @@ class DiLoCoWorker(ParallelStrategy):
             "diloco/bytes_total": float(self._exchange.bytes_moved),
         }
         if losses:
-            self._found["diloco/train_loss"] = sum(losses) / len(losses)
+            self._scalars["diloco/train_loss"] = sum(losses) / len(losses)
         self._losses, self._steps = 0.0, 0
         if step < self._iterations:
             self._exchange.announce(self._end_of(step))
@@ -149,14 +149,14 @@ class DiLoCoWorker(ParallelStrategy):
     def _make_outer_step(self, end: int, present: list[int]) -> list[float]:
         """Compute theta at the end of a round; returns the mean losses of the workers that count, if known."""
         try:
-            found = [self._exchange.weights_of(end, worker) for worker in present]
+            deposits = [self._exchange.weights_of(end, worker) for worker in present]
         except FileNotFoundError:  # an old round that is repeated: only its outcome is left
             self._take_outcome(end)
             return []
-        outcome = self._outer(self._theta, self._momentum, [weights for weights, _ in found])
+        outcome = self._outer(self._theta, self._momentum, [weights for weights, _ in deposits])
         self._base = end
         self._to_theta()
-        self._found = {"diloco/outer_grad_norm": outcome.gradient_norm, "diloco/divergence": outcome.divergence}
+        self._scalars = {"diloco/outer_grad_norm": outcome.gradient_norm, "diloco/divergence": outcome.divergence}
         own = self._exchange.worker
         if own not in present:
             log.warning("worker %d was too late for the round that ended at step %d; its work is left out", own, end)
@@ -165,7 +165,7 @@ class DiLoCoWorker(ParallelStrategy):
             if absent:
                 log.warning("step %d: without %s, which did not report", end, ", ".join(f"worker {k}" for k in absent))
             self._exchange.publish(end, self._stored_outer(), self._needed_from())
-        return [facts["loss"] for _, facts in found]
+        return [facts["loss"] for _, facts in deposits]
 
     def _needed_from(self) -> int:
         """The oldest step from which a worker may resume: that of the second newest checkpoint."""
@@ -233,8 +233,8 @@ class DiLoCoWorker(ParallelStrategy):
             self._moved = True
 
     def scalars(self) -> dict[str, float]:
-        found, self._found = self._found, {}
-        return found
+        values, self._scalars = self._scalars, {}
+        return values
 
     def _stored_outer(self) -> dict[str, Tensor]:
         return {tensors.MODEL + name: value for name, value in self._theta.items()} | {
@@ -253,7 +253,7 @@ class DiLoCoWorker(ParallelStrategy):
             "losses": float(self._losses),
             "steps": self._steps,
             "bytes": self._exchange.bytes_moved,
-            "found": self._found,
+            "found": self._scalars,
         }
 
     def restore(self, path: Path, state: Mapping[str, Any] | None, step: int, *, own: bool) -> int:
@@ -270,7 +270,7 @@ class DiLoCoWorker(ParallelStrategy):
         tensors.read_named(path, inner)
         self._moved, self._pending = state["moved"], state["pending"]
         self._losses, self._steps = state["losses"], state["steps"]
-        self._exchange.bytes_moved, self._found = state["bytes"], state["found"]
+        self._exchange.bytes_moved, self._scalars = state["bytes"], state["found"]
         return step
 
 

@@ -194,8 +194,8 @@ def _how(code: int | None) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"failed (code {code})"
 
 
-def _verdict(found: list[int | None], received: list[int], folder: Path) -> int:
-    codes = {rank: code for rank, code in enumerate(found) if code is not None}
+def _verdict(exit_codes: list[int | None], received: list[int], folder: Path) -> int:
+    codes = {rank: code for rank, code in enumerate(exit_codes) if code is not None}
     stops = [-number for number in received]
     if received and all(code in (*ORDERLY, *stops) for code in codes.values()):
         # Ranks that had ended their run died of the signal.

@@ -10,7 +10,7 @@ The trainer uses the same interface for all: gradients of a global batch, their 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,6 @@ from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.parallel.world import World
-
-MakeOptimizer = Callable[..., torch.optim.Optimizer]
-"""`build_optimizer` or a replacement: (name, model, lr=, **settings) -> optimizer."""
 
 
 class ParallelStrategy:
@@ -54,9 +51,9 @@ class ParallelStrategy:
         Args: compute_dtype: of matrix products; None: the parameters' dtype.
         """
 
-    def make_optimizer(self, name: str, model: nn.Module, *, lr: float, **settings: Any) -> torch.optim.Optimizer:
+    def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
         """The optimizer `name` for this rank's parameters."""
-        return build_optimizer(name, model, lr=lr, **settings)
+        return build_optimizer(name, model, **settings)
 
     def attach(self, parameters: list[Tensor]) -> None:
         """Set the parameters whose gradients are meant: the optimizer's, in its order."""

@@ -107,9 +107,9 @@ class World:
             return [obj]
         import torch.distributed as dist
 
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, obj, group=self.control)
-        return found
+        objects: list[Any] = [None] * self.size
+        dist.all_gather_object(objects, obj, group=self.control)
+        return objects
 
     def broadcast(self, obj: Any) -> Any:
         """Rank 0's `obj` (picklable, small), on every rank; other ranks' is ignored. Collective."""
@@ -117,9 +117,9 @@ class World:
             return obj
         import torch.distributed as dist
 
-        found = [obj if self.is_main else None]
-        dist.broadcast_object_list(found, src=0, group=self.control)
-        return found[0]
+        objects = [obj if self.is_main else None]
+        dist.broadcast_object_list(objects, src=0, group=self.control)
+        return objects[0]
 
     def compute_on_rank0(self, compute: Callable[[], T]) -> T:
         """The result of `compute` on rank 0 (picklable), on every rank. Collective.

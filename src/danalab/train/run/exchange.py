@@ -205,13 +205,13 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder}: no .safetensors file; save the model with save_pretrained")
-    found: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
     for file in files:
         try:
-            found.update(load_file(file))
+            weights.update(load_file(file))
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
-    return found
+    return weights
 
 
 def model_card(run: Run, step: int, class_name: str) -> str:

@@ -61,15 +61,15 @@ class RunFolder:
         """The content of config.json."""
         if not self.config_file.is_file():
             raise UserError(f"{self.path}: not a run folder (no config.json)")
-        found = read_json(self.config_file)
-        if isinstance(found, dict) and "model_type" in found and "config" not in found:
+        content = read_json(self.config_file)
+        if isinstance(content, dict) and "model_type" in content and "config" not in content:
             raise UserError(
                 f"{self.path}: not a run folder but a model in Hugging Face format; danalab generate --from reads it, "
                 "and danalab import makes a run of it"
             )
         from danalab.train.run.schemas import check_record
 
-        return check_record(found, str(self.config_file))
+        return check_record(content, str(self.config_file))
 
     def read_summary(self, *, tolerant: bool = False) -> dict[str, Any] | None:
         """The content of summary.json, or None while there is none.

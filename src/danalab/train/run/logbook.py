@@ -80,7 +80,7 @@ class Logbook:
         if self._metrics is not None:
             self._metrics.close()
 
-    def row(self, step: int, result: StepResult, lr: float, update_norm: Tensor | None, skipped: int) -> dict[str, Any]:
+    def row(self, step: int, result: StepResult, update_norm: Tensor | None, skipped: int) -> dict[str, Any]:
         """The row of the step that was just made; waits for the device."""
         total = self._consumption
         tokens, flops = total.tokens(step), total.flops(step)
@@ -96,7 +96,6 @@ class Logbook:
             "time": self.time.seconds,
             "train/loss": loss,
             **{f"train/{name}": float(value) for name, value in result.metrics.items()},
-            "lr": lr,
             "grad_norm": grad_norm,
             "update_norm": None if update_norm is None else float(update_norm),
             "tokens_per_second": (tokens - total.tokens(before)) / seconds,

@@ -93,11 +93,11 @@ class ResumePoint:
                     _restore(trainer, meta, path, world)
             except UserError as error:
                 reason = str(error)
-            found = [text for text in world.gather(reason) if text is not None]
-            if found:
+            failures = [text for text in world.gather(reason) if text is not None]
+            if failures:
                 if world.is_main:
-                    log.warning("passed over %s", found[0])
-                reasons.append(found[0])
+                    log.warning("passed over %s", failures[0])
+                reasons.append(failures[0])
                 if self.own and meta.get("step") is not None:
                     trainer.saver.store.damaged.add(meta["step"])
                 continue

@@ -65,10 +65,10 @@ class FiniteGuard:
             return [*self.settle(), (step, False)]
         if not result.finite.is_cuda:
             return [(step, self._act(_Seen(step, result, result.finite)))]
-        found = self.settle()
+        checks = self.settle()
         self._pending = _Seen(step, result, result.finite.to("cpu", non_blocking=True), torch.cuda.Event())
         self._pending.ready.record()
-        return found + (self.settle() if wait else [])
+        return checks + (self.settle() if wait else [])
 
     def settle(self) -> list[tuple[int, bool]]:
         """Read a check that is still outstanding; see `check`."""
@@ -109,15 +109,15 @@ class FiniteGuard:
                 log.info("%s: beyond float16 at loss scale %g; step not made, scale halved", what, float(result.scale))
             return False
         bad = [name for name, ok in zip(self.parameters, torch.isfinite(result.norms).tolist(), strict=True) if not ok]
-        found = {"step": seen.step, "loss": str(loss), "grad_norm": str(norm), "parameters": bad}
+        report = {"step": seen.step, "loss": str(loss), "grad_norm": str(norm), "parameters": bad}
         if self.mode == "stop":
-            self._write({**found, **self.describe(seen.step)})
+            self._write({**report, **self.describe(seen.step)})
             raise NonFiniteError(f"{what}: not finite; the update was not made. Report: {self.report}")
         self.check_weights(seen.step)  # skipping would not help
         self.skipped += 1
         self.in_a_row += 1
         if self.in_a_row >= MAX_SKIPS_IN_A_ROW:
-            self._write({**found, **self.describe(seen.step)})
+            self._write({**report, **self.describe(seen.step)})
             raise NonFiniteError(
                 f"{what}: not finite for the {self.in_a_row}th step in a row; giving up. Report: {self.report}"
             )
@@ -125,6 +125,6 @@ class FiniteGuard:
             log.warning("%s: not finite; step skipped (%d in all, %d in a row)", what, self.skipped, self.in_a_row)
         return False
 
-    def _write(self, found: dict[str, Any]) -> None:
+    def _write(self, report: dict[str, Any]) -> None:
         if self.world.is_main:
-            write_json(self.report, found)
+            write_json(self.report, report)

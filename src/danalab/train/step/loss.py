@@ -94,8 +94,8 @@ class RouterBalance:
             return {}
         losses = router_losses(self._seen)
         load = Usage.of(self._seen).load * self._shape[1]
-        found = {**losses, "max_load": load.max(), "min_load": load.min()}
-        return {f"moe/{name}": float(value) for name, value in found.items()}
+        values = {**losses, "max_load": load.max(), "min_load": load.min()}
+        return {f"moe/{name}": float(value) for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {name: part.tolist() for name, part in self._usage._asdict().items()}

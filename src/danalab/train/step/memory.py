@@ -140,10 +140,12 @@ def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
             torch.cuda.empty_cache()
         return True
 
-    found = largest(fits, max(1, _by_estimate(partial(memory_gib, spec.plan, state_dtype=spec.state_dtype), limit)))
-    if found == 0:
+    micro_batch = largest(
+        fits, max(1, _by_estimate(partial(memory_gib, spec.plan, state_dtype=spec.state_dtype), limit))
+    )
+    if micro_batch == 0:
         raise UserError(f"not even a micro-batch of 1 x {spec.plan.seq_len} tokens fits on the {name}")
-    return MemoryFit(found, peaks[found], limit, name, tried=True)
+    return MemoryFit(micro_batch, peaks[micro_batch], limit, name, tried=True)
 
 
 def largest(fits: Callable[[int], bool], guess: int, resolution: int = 16) -> int:
@@ -168,13 +170,13 @@ def _estimated(spec: RunSpec, limit_gib: float, device: str, activation_bytes: i
     def needed(micro_batch: int) -> float:
         return memory_gib(spec.plan, micro_batch, activation_bytes, state_dtype=spec.state_dtype)
 
-    found = _by_estimate(needed, limit_gib)
-    if found == 0:
+    micro_batch = _by_estimate(needed, limit_gib)
+    if micro_batch == 0:
         raise UserError(
             f"not even a micro-batch of 1 x {spec.plan.seq_len} tokens fits in the {limit_gib:.0f} GiB of {device} "
             f"(estimate: {needed(1):.1f} GiB)"
         )
-    return MemoryFit(found, needed(found), limit_gib, device, tried=False)
+    return MemoryFit(micro_batch, needed(micro_batch), limit_gib, device, tried=False)
 
 
 def _by_estimate(needed: Callable[[int], float], limit_gib: float) -> int:

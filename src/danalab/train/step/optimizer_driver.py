@@ -8,6 +8,7 @@ the model (Gauss-Newton-Bartlett):
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +37,7 @@ class OptimizerDriver:
         for group in optimizer.param_groups:
             # In the group, so that checkpoints have it; the schedule multiplies it.
             group.setdefault("initial_lr", float(group["lr"]))
+        self._rate = math.nan
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
 
     @classmethod
@@ -51,22 +53,22 @@ class OptimizerDriver:
         spec = optimizer_spec(resolved.plan.opt)
         if spec.closure:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
-        settings = dict(resolved.optimizer_settings)
+        settings = {"lr": resolved.plan.lr, **resolved.optimizer_settings}
         on_gpu = next(model.parameters()).is_cuda
         wide = settings.get("state_dtype", "float32") == "float32"  # other moments are decoded by the host's step count
         if on_gpu and wide and spec.decay == "independent" and "capturable" in spec.settings:
             settings["capturable"] = True  # the device decides whether a step is skipped, without a wait
-        return cls(make(spec.name, model, lr=resolved.plan.lr, **settings), spec)
+        return cls(make(spec.name, model, **settings), spec)
 
-    def set_lr(self, factor: float) -> float:
-        """Set the learning rate of the next step to `factor` x peak; returns that of the first group."""
+    def set_rate(self, factor: float) -> None:
+        """Set the learning rate of the next step to `factor` x peak."""
         for group in self.optimizer.param_groups:
             lr = group["initial_lr"] * factor
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
-        return self.optimizer.param_groups[0]["initial_lr"] * factor
+        self._rate = self.optimizer.param_groups[0]["initial_lr"] * factor
 
     def step(self, finite: Tensor) -> None:
         """Apply the gradients, unless `finite` (0-dim bool, on the parameters' device) is False.
@@ -119,15 +121,15 @@ class OptimizerDriver:
         self.zero_grad()
 
     def scalars(self) -> dict[str, float]:
-        """`optim/*`: coefficients of the last step and means over the state, which takes a pass over it."""
-        found: dict[str, Any] = {}
+        """`lr` of the first group; `optim/*`: coefficients of the last step, means over the state (a pass over it)."""
+        values: dict[str, Any] = {}
         for name in ("coefficients", "collect_stats"):
             ask = getattr(self.optimizer, name, None)
             if callable(ask):
                 answer: Any = ask()
-                found.update(answer)
-        found.pop("lr", None)
-        return {f"optim/{name}": float(value) for name, value in found.items()}
+                values.update(answer)
+        values.pop("lr", None)
+        return {"lr": self._rate, **{f"optim/{name}": float(value) for name, value in values.items()}}
 
 
 LOGITS_AT_ONCE = 2**28

@@ -173,17 +173,17 @@ def read_runs(file: Path) -> list[list[str]]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--runs {file}: {getattr(error, 'strerror', None) or error}") from error
-    found = []
+    runs = []
     for number, line in enumerate(lines, start=1):
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
             raise UserError(f"--runs {file}:{number}: {error}") from error
         if words:
-            found.append(words)
-    if not found:
+            runs.append(words)
+    if not runs:
         raise UserError(f"--runs {file}: no line with flags")
-    return found
+    return runs
 
 
 def _quoted(*values: object) -> str:
