@@ -25,8 +25,8 @@ from danalab.chat.conversations import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, 
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import read_json
+from danalab.train.run.folder import tokenizer_folder_of
 from danalab.train.run.open import open_run
-from danalab.train.run.tokenizer import tokenizer_folder_of
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer

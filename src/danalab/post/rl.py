@@ -32,9 +32,8 @@ from danalab.post.start import COPY, continued, extend_tokenizer, prepare_start,
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
-from danalab.train.run.folder import RunFolder
+from danalab.train.run.folder import RunFolder, keep_tokenizer
 from danalab.train.run.resume import read_meta
-from danalab.train.run.tokenizer import keep_tokenizer
 from danalab.train.stage import Consumption, Stage, StageKind
 from danalab.train.step.loss import IGNORED, Loss, LossTerms, RouterBalance, TrainingBatch
 

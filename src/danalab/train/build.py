@@ -11,10 +11,8 @@ from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Retention, Saver, local_folder
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.parallel.ddp import DDPStrategy, ZeROStrategy
 from danalab.train.parallel.diloco import worker_of
-from danalab.train.parallel.fsdp import FSDPStrategy
-from danalab.train.parallel.strategy import ParallelStrategy
+from danalab.train.parallel.strategies import STRATEGIES
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
 from danalab.train.run.folder import RunFolder
@@ -51,7 +49,8 @@ def build_trainer(
     """
     config = spec.config
     stop = StopRequest() if stop is None else stop
-    strategy = worker_of(spec, folder, world, stop) if world.layout.backend == "diloco" else make_strategy(world)
+    backend = world.layout.backend
+    strategy = worker_of(spec, folder, world, stop) if backend == "diloco" else STRATEGIES[backend](world)
     device = choose_device(config.device)
     check_training_memory(spec, world, device)
     set_numerics(config.deterministic)
@@ -131,11 +130,3 @@ def make_callbacks(context: CallbackContext) -> list[Callback]:
     ]
     callbacks = [getattr(import_module(module), name).build(context) for module, name in wanted]
     return [callback for callback in callbacks if callback is not None]
-
-
-STRATEGIES = {"single": ParallelStrategy, "ddp": DDPStrategy, "zero": ZeROStrategy, "fsdp": FSDPStrategy}
-
-
-def make_strategy(world: World) -> ParallelStrategy:
-    """The strategy of the world's layout; `danalab.train.parallel.diloco` makes that of a DiLoCo worker."""
-    return STRATEGIES[world.layout.backend](world)

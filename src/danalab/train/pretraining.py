@@ -17,8 +17,7 @@ from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import ValidationLoss
 from danalab.train.parallel.world import World
-from danalab.train.run.folder import RunFolder
-from danalab.train.run.tokenizer import keep_tokenizer, starts_from
+from danalab.train.run.folder import RunFolder, keep_tokenizer, starts_from
 from danalab.train.stage import BatchSource, Consumption, Stage, StageKind
 from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
 
