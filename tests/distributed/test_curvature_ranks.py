@@ -35,13 +35,7 @@ def setup(world: World) -> tuple[Any, CurvatureEstimator, OptimizerDriver, Gradi
     settings = {"autocast": contextlib.nullcontext, "strategy": strategy}
     loss = CrossEntropy(1e-4)
     gradients = GradientStep(model, driver.parameters, micro_batch=ROWS // 4, grad_clip=0.5, loss=loss, **settings)
-    device = torch.device("cpu")
-    return (
-        model,
-        CurvatureEstimator(model, gradients, driver, seed=3, vocab_size=VOCAB + 1, device=device, **settings),
-        driver,
-        gradients,
-    )
+    return model, CurvatureEstimator(gradients, driver, seed=3, vocab_size=VOCAB + 1), driver, gradients
 
 
 def whole(p: torch.Tensor) -> torch.Tensor:

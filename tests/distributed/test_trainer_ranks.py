@@ -191,14 +191,14 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(words, tmp_path, monkey
 @pytest.mark.parametrize(("mode", "outcome"), [("skip", ("finished", 0)), ("stop", ("nonfinite", 3))])
 def test_a_loss_that_is_not_finite_on_one_rank_is_everyones(words, tmp_path, monkeypatch, backend, mode, outcome):
     def spoil(trainer):
-        original = trainer.gradients._model.forward
+        original = trainer.gradients.model.forward
 
         def forward(*args, **kwargs):
             ce, lse2 = original(*args, **kwargs)
             spoilt = trainer.world.rank == 1 and trainer.step == 6 and torch.is_grad_enabled()
             return (ce * float("nan") if spoilt else ce), lse2
 
-        trainer.gradients._model.forward = forward
+        trainer.gradients.model.forward = forward
 
     hooked(monkeypatch, spoil)
     config = settings(words, tmp_path / "run", distributed_backend=backend, on_nonfinite=mode)

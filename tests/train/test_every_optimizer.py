@@ -9,6 +9,7 @@ import torch
 
 from danalab.data import open_dataset
 from danalab.errors import UserError
+from danalab.files import write_json
 from danalab.optim import list_optimizers
 from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
@@ -150,7 +151,7 @@ def test_a_schedule_free_run_is_sampled_and_evaluated_at_its_averages(tiny):
     trained = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
     with trainer.driver.evaluating():
         averaged = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-    folder.write_config(run_record(resolved, dataset, trainer.device))
+    write_json(folder.config_file, run_record(resolved, dataset, trainer.device))
     saved = torch.cat([p.detach().flatten() for p in open_run(folder.path).load_model().model.parameters()])
     assert torch.equal(saved, averaged)
     assert not torch.equal(saved, trained)

@@ -11,7 +11,7 @@ from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Retention, Saver, local_folder
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.parallel.diloco import worker_of
+from danalab.train.parallel.diloco import DiLoCoWorker
 from danalab.train.parallel.strategies import STRATEGIES
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
@@ -50,7 +50,7 @@ def build_trainer(
     config = spec.config
     stop = StopRequest() if stop is None else stop
     backend = world.layout.backend
-    strategy = worker_of(spec, folder, world, stop) if backend == "diloco" else STRATEGIES[backend](world)
+    strategy = DiLoCoWorker(spec, folder, world, stop) if backend == "diloco" else STRATEGIES[backend](world)
     device = choose_device(config.device)
     check_training_memory(spec, world, device)
     set_numerics(config.deterministic)
@@ -82,10 +82,7 @@ def build_trainer(
         strategy=strategy,
         loss_scale=loss_scale,
     )
-    curvature = CurvatureEstimator(
-        model, gradients, driver, seed=config.seed, vocab_size=spec.model.vocab_size, autocast=autocast,
-        strategy=strategy, device=device,
-    )  # fmt: skip
+    curvature = CurvatureEstimator(gradients, driver, seed=config.seed, vocab_size=spec.model.vocab_size)
     names = tensors.parameter_names(model, driver.optimizer)
     guard = FiniteGuard(
         config.on_nonfinite,

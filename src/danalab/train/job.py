@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.data import Dataset
+from danalab.files import write_json
 from danalab.models.layers.precision import onednn_products
 from danalab.train.build import build_trainer
 from danalab.train.callbacks.console import ConsoleProgress
@@ -152,7 +153,7 @@ def _run(
     if source is not None:
         source.load(trainer, world)
     if world.is_main:
-        folder.write_config(run_record(spec, dataset, trainer.device, world))
+        write_json(folder.config_file, run_record(spec, dataset, trainer.device, world))
         folder.summary_file.unlink(missing_ok=True)
         folder.nonfinite_file.unlink(missing_ok=True)
         _announce(spec, dataset, trainer)

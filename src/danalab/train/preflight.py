@@ -24,7 +24,6 @@ from danalab.data.mixture import parse_mixture
 from danalab.data.open import resolve_dataset
 from danalab.errors import LostRankError, UserError, first_line
 from danalab.scaling.hardware import host_memory
-from danalab.train import preflight as first_steps
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint.tensors import read_named
 from danalab.train.checkpoint.weights import read_metadata
@@ -64,14 +63,8 @@ def check_run(config: TrainConfig, *, steps: int, overfit_steps: int) -> Iterato
         folder = Path(name)
 
         def try_first_steps() -> list[Verdict]:
-            trial = first_steps.make_trial(spec, config, folder, steps)
-            checks = (
-                first_steps.check_first_loss,
-                first_steps.check_memory,
-                first_steps.check_resume,
-                first_steps.check_time,
-            )
-            return [check(spec, trial) for check in checks]
+            trial = make_trial(spec, config, folder, steps)
+            return [check(spec, trial) for check in (check_first_loss, check_memory, check_resume, check_time)]
 
         yield from _attempt("training", try_first_steps)
         yield from _attempt(
@@ -100,7 +93,7 @@ class Verdict:
     name: str
     status: Literal["ok", "warning", "failed"]
     text: str
-    """What was found and, where it is not ok, what to do."""
+    """The observation and, where it is not ok, what to do."""
 
 
 MOST_EPOCHS = 4

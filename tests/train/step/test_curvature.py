@@ -43,10 +43,7 @@ def parts(
         model, driver.parameters, micro_batch=micro_batch, grad_clip=grad_clip, loss=CrossEntropy(z_loss=1.0),
         autocast=contextlib.nullcontext, strategy=strategy,
     )  # fmt: skip
-    curvature = CurvatureEstimator(
-        model, gradients, driver, seed=seed, vocab_size=12, autocast=contextlib.nullcontext,
-        strategy=strategy, device=torch.device("cpu"),
-    )  # fmt: skip
+    curvature = CurvatureEstimator(gradients, driver, seed=seed, vocab_size=12)
     return Parts(model=model, curvature=curvature, driver=driver, gradients=gradients)
 
 

@@ -29,7 +29,7 @@ NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
-_SPELLINGS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+SPELLINGS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Other spellings of the choices of a setting."""
 LARGEST_INTEGER = 2**64 - 1
 
@@ -172,8 +172,8 @@ def _prepared(value: Any, hint: Any) -> Any:
         return str(value)
     if not isinstance(value, str):
         return value
-    if _SPELLINGS.get(value.lower(), value) in str(hint):
-        value = _SPELLINGS.get(value.lower(), value)
+    if SPELLINGS.get(value.lower(), value) in str(hint):
+        value = SPELLINGS.get(value.lower(), value)
     if "\0" in value:
         raise ValueError("must not contain a null character")
     if value.lower() == "none" and type(None) in types and (str not in types or value == "None"):

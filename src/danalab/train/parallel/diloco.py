@@ -31,7 +31,6 @@ from danalab.errors import UserError
 from danalab.models.decoder import Decoder
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint import tensors
-from danalab.train.checkpoint.store import CheckpointStore
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.diloco_exchange import Exchange
 from danalab.train.parallel.strategy import ParallelStrategy
@@ -46,30 +45,19 @@ INNER, MOMENTUM = "inner.", "momentum."
 
 
 class DiLoCoWorker(ParallelStrategy):
-    """A DiLoCo worker. Outer weights and momentum are kept in host memory.
+    """The DiLoCo worker of this process. Outer weights and momentum are kept in host memory."""
 
-    Args:
-        period: H, steps from one outer step to the next.
-        iterations: of the whole run; the last round ends there.
-        store: this worker's checkpoints, from which it may have to repeat past rounds.
-        should_stop: ends waiting for others.
-    """
-
-    def __init__(
-        self,
-        world: World,
-        exchange: Exchange,
-        outer: OuterStep,
-        *,
-        period: int,
-        iterations: int,
-        store: CheckpointStore,
-        should_stop: Callable[[], bool] = bool,
-    ):
+    def __init__(self, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest):
         super().__init__(world)
-        self._exchange, self._outer = exchange, outer
-        self._period, self._iterations = period, iterations
-        self._store, self._should_stop = store, should_stop
+        config = spec.config
+        assert config.diloco_steps is not None
+        assert config.diloco_lr is not None
+        assert config.diloco_momentum is not None
+        assert config.diloco_patience is not None
+        self._exchange = Exchange(spec.run_dir / "diloco", world.worker, world.dp_size, config.diloco_patience)
+        self._outer = OuterStep(config.diloco_lr, config.diloco_momentum)
+        self._period, self._iterations = config.diloco_steps, spec.iterations
+        self._store, self._stop = folder.store, stop
         self._theta: dict[str, Tensor] = {}
         self._momentum: dict[str, Tensor] = {}
         self._base = 0
@@ -125,7 +113,7 @@ class DiLoCoWorker(ParallelStrategy):
             if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
                 raise NonFiniteError(f"worker {self._exchange.worker}: its weights are not finite after step {end}")
             self._exchange.deposit(end, weights, {"loss": float(self._losses) / max(self._steps, 1)})
-        present = self._exchange.wait_for_others(end, self._should_stop)
+        present = self._exchange.wait_for_others(end, lambda: bool(self._stop))
         self._pending = present is None
         if present is None:
             return end
@@ -347,21 +335,3 @@ def as_worker(resolved: RunSpec, world: World) -> RunSpec:
     if named is None and RunFolder(resolved.run_dir).store.steps():
         config = replace(config, resume_from=resolved.run_dir)
     return replace(resolved, config=config)
-
-
-def worker_of(resolved: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> DiLoCoWorker:
-    """The worker of this process."""
-    settings = resolved.config
-    assert settings.diloco_steps is not None
-    assert settings.diloco_lr is not None
-    assert settings.diloco_momentum is not None
-    assert settings.diloco_patience is not None
-    return DiLoCoWorker(
-        world,
-        Exchange(resolved.run_dir / "diloco", world.worker, world.dp_size, settings.diloco_patience),
-        OuterStep(settings.diloco_lr, settings.diloco_momentum),
-        period=settings.diloco_steps,
-        iterations=resolved.iterations,
-        store=folder.store,
-        should_stop=lambda: bool(stop),
-    )

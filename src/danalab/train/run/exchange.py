@@ -4,6 +4,7 @@ danalab export RUN --out FOLDER       config, generation_config, weights, tokeni
 danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 0, the tokenizer and its chat template
 """
 
+import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,22 +22,21 @@ from danalab.models.huggingface import from_huggingface, require_class, to_huggi
 from danalab.models.huggingface.convert import module_file
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
 from danalab.train.checkpoint import tensors
+from danalab.train.config.fields import SPELLINGS
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
-from danalab.train.system.device import versions
+from danalab.train.system.device import choose_device, versions
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
     from danalab.models.decoder import Decoder
-import json
 
 log = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def export_run(
     """
     from safetensors.torch import save
 
-    dtype = _SHORT.get(dtype, dtype)
+    dtype = SPELLINGS.get(dtype, dtype)
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: known are {', '.join(DTYPES)}")
     run, folder = open_run(source), _new_folder(out)
@@ -138,7 +138,7 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
         if template is not None:
             template.save(target.tokenizer_folder)
         write_weights(model, target.path)
-        target.write_config(record)
+        write_json(target.config_file, record)
     return ExchangeResult(
         target.path, config.arch, model.num_parameters(), 0, None if tokenizer is None else tokenizer.name
     )
@@ -304,7 +304,6 @@ def open_generator(
         UserError: no run there, no such checkpoint, no tokenizer, or no such device.
     """
     from danalab.data.tokenizers import load_tokenizer
-    from danalab.train.system.device import choose_device
 
     run = open_run(folder)
     chosen = run.tokenizer if tokenizer is None else load_tokenizer(tokenizer)
@@ -317,8 +316,6 @@ def open_huggingface_generator(
 ) -> TextGenerator:
     """The model of a folder in Hugging Face format: an export of ours, or another that `danalab import` accepts."""
     from danalab.data.tokenizers import load_tokenizer
-    from danalab.train.run.exchange import read_model
-    from danalab.train.system.device import choose_device
 
     model = read_model(folder)
     try:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
-from danalab.files import read_json, validated, write_json
+from danalab.files import read_json, validated
 from danalab.train.checkpoint.store import CheckpointStore
-from danalab.train.run.schemas import Summary
+from danalab.train.run.schemas import Summary, check_record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,8 +78,6 @@ class RunFolder:
                 f"{self.path}: not a run folder but a model in Hugging Face format; danalab generate --from reads it, "
                 "and danalab import makes a run of it"
             )
-        from danalab.train.run.schemas import check_record
-
         return check_record(content, str(self.config_file))
 
     def read_summary(self, *, tolerant: bool = False) -> dict[str, Any] | None:
@@ -98,12 +96,6 @@ class RunFolder:
                 raise
             log.warning("%s; the run continues without it", error)
             return None
-
-    def write_config(self, config: dict[str, Any]) -> None:
-        write_json(self.config_file, config)
-
-    def write_summary(self, summary: dict[str, Any]) -> None:
-        write_json(self.summary_file, summary)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danalab.files import write_json
 from danalab.scaling.hardware import peak_flops
 from danalab.train.callbacks.base import Callback
 from danalab.train.config.run_spec import RunSpec
@@ -151,7 +152,8 @@ class Logbook:
         for callback in self._callbacks:
             callback.on_end(summary)
         # Values that are not finite are left out, as in the rows: JSON cannot express them.
-        self._folder.write_summary({key: it for key, it in summary.items() if it is None or is_json_finite(it)})
+        finite = {key: value for key, value in summary.items() if value is None or is_json_finite(value)}
+        write_json(self._folder.summary_file, finite)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values to be checkpointed."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 from danalab.models.config import ModelConfig
@@ -25,25 +27,17 @@ from danalab.train.checkpoint.store import (
     read_meta,
     verify,
 )
-from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.fields import flag, names_of
+from danalab.train.config.run_spec import RunSpec, recorded_dtype
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_sound_rows
-from danalab.train.system.device import random_state
+from danalab.train.stage import stage_kind
+from danalab.train.system.device import random_state, versions
 
 if TYPE_CHECKING:
     from danalab.data import Dataset
     from danalab.train.trainer import Trainer
-import torch
-
-from danalab.train.config.fields import flag, names_of
-from danalab.train.config.run_spec import recorded_dtype
-from danalab.train.stage import stage_kind
-from danalab.train.system.device import versions
-
-if TYPE_CHECKING:
-    from danalab.data import Dataset
-
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,11 @@
 """Schemas of the files that programs write in a run folder: a misfit is an error of one line, unknown keys stay."""
 
 from dataclasses import fields
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, with_config
-from typing_extensions import NotRequired, Required, TypedDict
+from typing_extensions import Required, TypedDict
 
 from danalab.files import validated as validated_content
 from danalab.train.config.fields import plain, validated
@@ -22,9 +23,12 @@ _METRICS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _schema(name: str, **fields: Any) -> Any:
+def _lax_schema(name: str, *, strict: bool = False, **fields: Any) -> Any:
     make: Any = TypedDict
-    return with_config(ConfigDict(strict=True, extra="allow"))(make(name, fields, total=False))
+    return with_config(ConfigDict(strict=strict, extra="allow"))(make(name, fields, total=False))
+
+
+_schema = partial(_lax_schema, strict=True)
 
 
 Row = _schema("Row", step=Required[_Count], **_METRICS)
@@ -60,45 +64,29 @@ WandbId = _schema("WandbId", id=Required[Annotated[str, Field(pattern=r"^[\w-]+$
 """wandb.json."""
 
 
-_OPEN = ConfigDict(extra="allow")
-
-
-class DatasetRecord(TypedDict):
-    """The data that a run was trained on."""
-
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    path: str
-    fingerprint: str
-    tokens: NotRequired[NonNegativeInt]
-    tokenizer: NotRequired[str | None]
-
-
-class PlanRecord(TypedDict):
-    """The part of a plan that is read again."""
-
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    non_emb_params: NonNegativeInt
-    total_params: NotRequired[NonNegativeInt]
-    steps: NotRequired[PositiveInt]
-
-
-class RunRecord(TypedDict):
-    """config.json. A model that was imported has no plan and no dataset."""
-
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    stage: NotRequired[str]
-    config: dict[str, Any]
-    model: NotRequired[dict[str, Any]]
-    params: NotRequired[NonNegativeInt]
-    plan: NotRequired[PlanRecord]
-    dataset: NotRequired[DatasetRecord]
-    steps: NotRequired[PositiveInt]
-    tokens_per_step: NotRequired[PositiveInt]
-    lr_source: NotRequired[str]
-    device: NotRequired[str]
-    world_size: NotRequired[PositiveInt]
-    versions: NotRequired[dict[str, str | None]]
-    imported_from: NotRequired[dict[str, str]]
+DatasetRecord = _lax_schema(
+    "DatasetRecord", path=Required[str], fingerprint=Required[str], tokens=NonNegativeInt, tokenizer=str | None
+)
+PlanRecord = _lax_schema(
+    "PlanRecord", non_emb_params=Required[NonNegativeInt], total_params=NonNegativeInt, steps=PositiveInt
+)
+RunRecord = _lax_schema(
+    "RunRecord",
+    stage=str,
+    config=Required[dict[str, Any]],
+    model=dict[str, Any],
+    params=NonNegativeInt,
+    plan=PlanRecord,
+    dataset=DatasetRecord,
+    steps=PositiveInt,
+    tokens_per_step=PositiveInt,
+    lr_source=str,
+    device=str,
+    world_size=PositiveInt,
+    versions=dict[str, str | None],
+    imported_from=dict[str, str],
+)
+"""config.json; values are converted. A model that was imported has no plan and no dataset."""
 
 
 def check_record(content: Any, where: str) -> dict[str, Any]:

@@ -66,15 +66,15 @@ class GradientStep:
         strategy: ParallelStrategy | None = None,
         loss_scale: LossScale | None = None,
     ):
-        self._model: Any = model
+        self.model: Any = model
         self.micro_batch, self.seq_len = micro_batch, seq_len
         self._grad_clip = grad_clip
         self._loss = loss
-        self._autocast = autocast
-        self._device = parameters[0].device
+        self.autocast = autocast
+        self.device = parameters[0].device
         self._scale = loss_scale
-        self._strategy = strategy or ParallelStrategy(World.single())
-        self._strategy.attach(parameters)
+        self.strategy = strategy or ParallelStrategy(World.single())
+        self.strategy.attach(parameters)
 
     def __call__(self, batch: TrainingBatch) -> StepResult:
         """Gradients of the loss of this rank's batch; earlier gradients must be gone. Collective."""
@@ -91,22 +91,22 @@ class GradientStep:
         """
         _, _, totals = self._accumulate(batch, CrossEntropy())
         if self._scale is not None:
-            self._strategy.scale_gradients(1 / self._scale.value)
+            self.strategy.scale_gradients(1 / self._scale.value)
         return totals[0]
 
     def _accumulate(self, batch: TrainingBatch, loss: Loss) -> tuple[Tensor, dict[str, Tensor], list[float]]:
         """(loss, metrics, totals) of the global batch; gradients are left in the parameters."""
-        strategy = self._strategy
+        strategy = self.strategy
         totals = strategy.world.sums(loss.denominators(batch))
-        total = torch.zeros((), device=self._device)
+        total = torch.zeros((), device=self.device)
         metrics = {name: torch.zeros_like(total) for name in loss.metrics}
         longer = 1 if self.seq_len is None else max(1, self.seq_len // batch.inputs.shape[1])
         starts = range(0, len(batch), self.micro_batch * longer)
         for start in starts:
-            part = batch.rows(slice(start, start + starts.step)).to(self._device)
+            part = batch.rows(slice(start, start + starts.step)).to(self.device)
             with strategy.micro_batch(start == starts[-1]):
-                with self._autocast():
-                    terms = loss(self._model, part, totals)
+                with self.autocast():
+                    terms = loss(self.model, part, totals)
                 objective = terms.objective
                 if strategy.loss_factor != 1:
                     objective = objective * strategy.loss_factor
@@ -123,7 +123,7 @@ class GradientStep:
     def _look(self, loss: Tensor, metrics: dict[str, Tensor]) -> StepResult:
         """Measure the gradients, then clip them."""
         scale = None if self._scale is None else self._scale.value
-        norms = self._strategy.gradient_norms()
+        norms = self.strategy.gradient_norms()
         if scale is not None:
             norms = norms / scale
         norm = torch.linalg.vector_norm(norms)
@@ -132,7 +132,7 @@ class GradientStep:
         if scale is not None:
             factor = (1.0 if factor is None else factor) / scale
         if factor is not None:
-            self._strategy.scale_gradients(factor)
+            self.strategy.scale_gradients(factor)
         if self._scale is not None:
             self._scale.update(finite)
         return StepResult(loss, norm, finite, norms, metrics, scale)

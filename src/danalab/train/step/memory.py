@@ -10,24 +10,26 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from danalab.errors import UserError
+from danalab.models import build_model
 from danalab.models.decoder import require_memory
 from danalab.scaling.hardware import host_memory, memory_gib, named, state_bytes
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import TrainingBatch
+from danalab.train.step.loss import CrossEntropy, TrainingBatch
 from danalab.train.step.optimizer_driver import OptimizerDriver
-from danalab.train.system.device import explain_errors, random_state, restore_random_state
-
-if TYPE_CHECKING:
-    import torch
-
+from danalab.train.system.device import (
+    autocast_context,
+    autocast_dtype,
+    explain_errors,
+    random_state,
+    restore_random_state,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +51,7 @@ def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> 
 
 
 def check_memory(
-    gradients: GradientStep,
-    driver: OptimizerDriver,
-    *,
-    device: torch.device,
-    state_share: float = 1.0,
+    gradients: GradientStep, driver: OptimizerDriver, *, device: torch.device, state_share: float = 1.0
 ) -> float:
     """Compute the gradients of a full micro-batch and drop them. Collective.
 
@@ -122,8 +120,6 @@ def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
     if gpu is not None:
         device = named(gpu)
         return _estimated(spec, device.memory_gib, device.name, 2)
-    import torch
-
     if not torch.cuda.is_available():
         return _estimated(spec, host_memory() / 2**30, "this machine", 4 if spec.dtype == "float32" else 2)
     device = torch.device("cuda", torch.cuda.current_device())
@@ -185,20 +181,12 @@ def _by_estimate(needed: Callable[[int], float], limit_gib: float) -> int:
     return max(0, min(int((USED * limit_gib - states) / (needed(1) - states)), LARGEST))
 
 
-def _trial(spec: RunSpec, micro_batch: int, device: "torch.device") -> float:
+def _trial(spec: RunSpec, micro_batch: int, device: torch.device) -> float:
     """Peak memory of a step [GiB].
 
     Raises:
         UserError: out of memory.
     """
-    import torch
-
-    from danalab.models import build_model
-    from danalab.train.step.gradients import GradientStep
-    from danalab.train.step.loss import CrossEntropy
-    from danalab.train.step.optimizer_driver import OptimizerDriver
-    from danalab.train.system.device import autocast_context, autocast_dtype, explain_errors
-
     torch.cuda.reset_peak_memory_stats(device)
     with explain_errors(micro_batch, spec.plan.seq_len):
         model = build_model(spec.model, seed=0, device=device)

@@ -20,7 +20,6 @@ from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
 from danalab.optim.distributed.zero import DistributedMuonAdamW
 from danalab.optim.optimizers.base import DecayingOptimizer
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import IGNORED, TrainingBatch
 
@@ -137,29 +136,11 @@ LOGITS_AT_ONCE = 2**28
 
 
 class CurvatureEstimator:
-    """Gives the optimizer an estimate before the steps that need one.
+    """Gives the optimizer an estimate before the steps that need one; seed, step and rank decide the labels."""
 
-    Args:
-        seed: with the step and the rank, seeds the labels.
-        vocab_size: width of the logits.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        gradients: GradientStep,
-        driver: OptimizerDriver,
-        *,
-        seed: int,
-        vocab_size: int,
-        autocast: Callable[[], Any],
-        strategy: ParallelStrategy,
-        device: torch.device,
-    ):
-        self._model, self._gradients, self._driver = model, gradients, driver
-        self._seed = seed
+    def __init__(self, gradients: GradientStep, driver: OptimizerDriver, *, seed: int, vocab_size: int):
+        self._gradients, self._driver, self._seed = gradients, driver, seed
         self._rows = LOGITS_AT_ONCE // vocab_size
-        self._autocast, self._strategy, self._device = autocast, strategy, device
 
     def before_step(self, step: int, batch: TrainingBatch) -> None:
         """Estimate, where one is due, at the current weights; the gradients are empty before and after. Collective.
@@ -177,17 +158,19 @@ class CurvatureEstimator:
     @torch.no_grad()
     def _draw(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
         """Labels [sequences, length] from the model's own distribution; -1 where there is no target."""
-        generator = torch.Generator(self._device)
+        generator = torch.Generator(self._gradients.device)
         # Ranks of one tensor-parallel group have the same data and must draw the same labels.
-        generator.manual_seed(((self._seed * 1_000_003 + step) * 65_537 + self._strategy.world.dp_rank) % 2**64)
+        generator.manual_seed(
+            ((self._seed * 1_000_003 + step) * 65_537 + self._gradients.strategy.world.dp_rank) % 2**64
+        )
         sequences = max(1, self._rows // inputs.shape[1])
         labels = []
-        with self._strategy.evaluating():
+        with self._gradients.strategy.evaluating():
             for start in range(0, inputs.shape[0], sequences):
-                with self._autocast():
-                    logits = self._model(inputs[start : start + sequences].to(self._device))
+                with self._gradients.autocast():
+                    logits = self._gradients.model(inputs[start : start + sequences].to(self._gradients.device))
                 odds = torch.softmax(logits.float(), dim=-1).flatten(0, 1)
                 # A diverged model has no distribution; its step is skipped, so any label will do.
                 odds = torch.nan_to_num(odds, nan=1.0)
                 labels.append(torch.multinomial(odds, 1, generator=generator).view(logits.shape[:-1]))
-        return torch.where(targets.to(self._device) == IGNORED, IGNORED, torch.cat(labels))
+        return torch.where(targets.to(self._gradients.device) == IGNORED, IGNORED, torch.cat(labels))
