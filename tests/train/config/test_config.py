@@ -172,9 +172,9 @@ def test_configuration_needs_no_torch():
 
 
 def test_the_length_is_that_of_arrays_where_the_data_are_sequences():
-    assert resolve(TrainConfig(heads=4, iterations=9), Words(sequence_length=33)).seq_len == 32
+    assert resolve(TrainConfig(heads=4, iterations=9), Words(sequence_length=33)).plan.seq_len == 32
     assert resolve(TrainConfig(heads=4, iterations=9), Words()).seq_len == 2048
-    assert resolve(TrainConfig(heads=4, iterations=9, seq_len=16), Words(sequence_length=33)).seq_len == 16
+    assert resolve(TrainConfig(heads=4, iterations=9, seq_len=16), Words(sequence_length=33)).plan.seq_len == 16
 
 
 def test_a_ramp_of_batches_takes_more_steps_for_as_many_tokens():
