@@ -173,7 +173,7 @@ def test_configuration_needs_no_torch():
 
 def test_the_length_is_that_of_arrays_where_the_data_are_sequences():
     assert resolve(TrainConfig(heads=4, iterations=9), Words(sequence_length=33)).plan.seq_len == 32
-    assert resolve(TrainConfig(heads=4, iterations=9), Words()).seq_len == 2048
+    assert resolve(TrainConfig(heads=4, iterations=9), Words()).plan.seq_len == 2048
     assert resolve(TrainConfig(heads=4, iterations=9, seq_len=16), Words(sequence_length=33)).plan.seq_len == 16
 
 

@@ -1,7 +1,6 @@
 """The plan of a run by the scaling rules: dimensions, batch, length, learning rate, weight decay, evaluations."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
@@ -78,9 +77,7 @@ def steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int)
     return steps
 
 
-def plan_run(
-    config: TrainConfig, vocab_size: int, batch_size: int, acc_steps: int, global_batch: int, world_size: int
-) -> Plan:
+def plan_run(config: TrainConfig, vocab_size: int, global_batch: int) -> Plan:
     """Size, length, learning rate and weight decay: explicit ones, else those of the rules, else of the fitted laws."""
     rules = Rules() if config.rules is None else read_rules(config.rules)
     dims = model_dimensions(config, vocab_size, rules.size(config.arch))
@@ -95,9 +92,6 @@ def plan_run(
             config.heads if dims is None else None,
             dims=dims,
             seq_len=config.seq_len or DEFAULT_SEQ_LEN,
-            batch_size=batch_size,
-            acc_steps=acc_steps,
-            world_size=world_size,
             global_batch=global_batch,
             vocab_size=vocab_size,
             omega=OMEGA if omega is None else omega,
@@ -195,19 +189,8 @@ FIXED_BATCH = 32
 """Sequences in one of `--eval-batches`; a constant, so that the fixed set does not depend on the batch."""
 
 
-class EvaluationSets(NamedTuple):
-    """Automatic values filled in."""
-
-    interval: int
-    """Steps between evaluations; 0: only the last."""
-    fixed: int
-    """Batches of `FIXED_BATCH` windows in each evaluation during the run; 0: the whole split."""
-    final: int
-    """Those of the last evaluation."""
-
-
-def evaluation_sets(settings: EvaluationSettings, sequences: int, steps: int) -> EvaluationSets:
-    """The evaluations of a run.
+def evaluation_settings(settings: EvaluationSettings, sequences: int, steps: int) -> dict[str, int]:
+    """Interval and sizes of the evaluations of a run, automatic values filled in.
 
     Args: sequences: of the whole run; the forward pass of one takes a third of the time of training on it.
     """
@@ -220,4 +203,4 @@ def evaluation_sets(settings: EvaluationSettings, sequences: int, steps: int) ->
         fixed = max(LEAST_BATCHES, min(DEFAULT_BATCHES, int(share / FIXED_BATCH)))
     if final is None:
         final = max(fixed, -(-sequences // FIXED_BATCH)) if fixed else 0
-    return EvaluationSets(interval, fixed, final)
+    return {"eval_interval": interval, "eval_batches": fixed, "final_eval_batches": final}

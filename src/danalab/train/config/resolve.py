@@ -22,7 +22,7 @@ from danalab.train.config.planning import (
     DEFAULT_SEQ_LEN,
     batch_sizes,
     checked_decay,
-    evaluation_sets,
+    evaluation_settings,
     plan_run,
     steps_of_epochs,
 )
@@ -77,12 +77,11 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     vocab_size = _vocab_size(config, dataset)
     if config.epochs is not None:
         config = replace(config, iterations=steps_of_epochs(config, dataset, global_batch))
-    sizes = vocab_size, batch_size, acc_steps, global_batch, world_size
-    planned = plan_run(config, *sizes)
+    planned = plan_run(config, vocab_size, global_batch)
     batches = BatchSchedule.of(global_batch, planned.seq_len, config.batch_ramp, config.seq_len_ramp)
     if batches.batch.stages and config.iterations is None:  # more steps, for as many tokens
         steps = max(1, batches.batch.steps_within(planned.steps * global_batch))
-        planned = plan_run(replace(config, iterations=steps), *sizes)
+        planned = plan_run(replace(config, iterations=steps), vocab_size, global_batch)
     if planned.lr_is_extrapolated:
         notes.append(
             f"the learning-rate law was fitted at another batch than {global_batch} sequences ({planned.lr_source}): "
@@ -118,7 +117,6 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     if not batches.is_constant:
         flops = batches.flops(planned.steps, lambda length: flops_per_token(model, length))
         planned = replace(planned, tokens=batches.tokens(planned.steps), flops=flops)
-    evaluation = evaluation_sets(config, batches.sequences(planned.steps), planned.steps)
     filled = replace(
         config,
         batch_size=batch_size,
@@ -127,10 +125,8 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         vocab_size=vocab_size,
         init=config.init or model.architecture.init,
         iterations=planned.steps,
-        eval_interval=evaluation.interval,
-        eval_batches=evaluation.fixed,
-        final_eval_batches=evaluation.final,
         warmup_steps=planned.warmup,
+        **evaluation_settings(config, batches.sequences(planned.steps), planned.steps),
         **{name: getattr(planned, name) for name in PLANNED_SETTINGS},
     )
     run_dir = config.run_dir or _default_folder() / (config.name or default_name(filled, config, dataset.name))

@@ -201,22 +201,13 @@ def position_ranges(length: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-@dataclass(frozen=True)
-class RunEvaluation:
-    """The result."""
+@dataclass(frozen=True, kw_only=True)
+class RunEvaluation(ValidationResult):
+    """The result of a checkpoint on a whole split."""
 
     step: int
     split: str
-    loss: float
-    """Cross-entropy [nats/token]."""
     perplexity: float
-    bpb: float | None
-    """Bits per byte."""
-    accuracy: float
-    """Share of the targets that are the most likely token."""
-    tokens: int
-    by_position: tuple[PositionLoss, ...]
-    """The loss by position in the window."""
 
 
 def evaluate_run(
@@ -266,9 +257,7 @@ def evaluate_run(
         result = evaluator.full(loaded.model)
     assert result is not None
     perplexity = math.exp(min(result.loss, 700.0))
-    return RunEvaluation(
-        loaded.step, split, result.loss, perplexity, result.bpb, result.accuracy, result.tokens, result.by_position
-    )
+    return RunEvaluation(**vars(result), step=loaded.step, split=split, perplexity=perplexity)
 
 
 def _data_of(record: dict[str, Any], folder: str | Path) -> str:
