@@ -261,7 +261,10 @@ def check_resume(spec: RunSpec, trial: Trial) -> Verdict:
     half = trial.steps // 2
     text = f"{trial.steps} steps in one job and {half} + {trial.steps - half} in two"
     differing = differing_tensors(*(_tensors(folder, trial.steps) for folder in (trial.whole, trial.resumed)))
-    ours, theirs = ([_untimed(row) for row in read_rows(each.metrics_file)] for each in (trial.whole, trial.resumed))
+    ours, theirs = (
+        [{key: value for key, value in row.items() if key not in TIMED} for row in read_rows(each.metrics_file)]
+        for each in (trial.whole, trial.resumed)
+    )
     if not differing and ours == theirs:
         return Verdict("resume", "ok", f"{text}: the same to the last bit (weights, optimizer, rows)")
     where = f"{len(differing)} tensors differ, first {differing[0]}" if differing else "rows differ"
@@ -285,10 +288,6 @@ def _tensors(folder: RunFolder, step: int) -> dict[str, Tensor]:
     target = {name: torch.zeros(entry.size, dtype=entry.properties.dtype) for name, entry in stored.items()}
     read_named(path, target)
     return target
-
-
-def _untimed(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in TIMED}
 
 
 def check_time(spec: RunSpec, trial: Trial) -> Verdict:

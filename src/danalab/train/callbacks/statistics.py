@@ -52,7 +52,8 @@ class Dynamics(RowsCallback):
             return
         self._row = {}
         self._before = [p.detach().clone() for _, p in self._parameters]
-        norms = {id(p): norm for p, norm in self.context.strategy.norm_of_each_gradient()}
+        strategy = self.context.strategy
+        norms = dict(zip(map(id, strategy.parameters), strategy.gradient_norms().tolist(), strict=True))
         for name, p in self._parameters:
             if p.ndim >= 2:
                 self._row[f"{name}/grad_norm"] = norms[id(p)]

@@ -134,7 +134,7 @@ class Saver:
 
     def poll(self) -> None:
         """Report a failed background save. Call once per step; costs nothing."""
-        if not self._is_running():
+        if self._thread is None or not self._thread.is_alive():
             self._finish_thread()
             self._report()
 
@@ -162,7 +162,9 @@ class Saver:
         try:
             if job.gpu is not None:  # a new thread has GPU 0, where torch's writer would start a context for every rank
                 torch.cuda.set_device(job.gpu)
-            meta = self._meta_of_all(job.meta)
+            meta = job.meta
+            if self._world.size > 1:
+                meta = {**meta, "random_by_rank": self._world.gather(meta.get("random"))}
             try:
                 self._commit(job, meta)
             except OSError as error:
@@ -180,11 +182,6 @@ class Saver:
         run_on_all_ranks(self._world, job.before)
         self.store.write(job.step, meta, lambda folder: self._write(self._copies.tensors, folder), self._world)
 
-    def _meta_of_all(self, meta: dict[str, Any]) -> dict[str, Any]:
-        if self._world.size == 1:
-            return meta
-        return {**meta, "random_by_rank": self._world.gather(meta.get("random"))}
-
     def _keep_and_prune(self, step: int) -> None:
         keep = self._retention.keep_steps
         name = keep.get(step)
@@ -194,9 +191,6 @@ class Saver:
             except OSError as error:
                 log.warning("checkpoint of step %d stays, but could not be named %s: %s", step, name, error)
         self.store.prune(step, self._retention.keep_last, self._retention.keep_every, keep)
-
-    def _is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
 
     def _finish_thread(self) -> None:
         if self._thread is not None:

@@ -263,7 +263,9 @@ def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[s
                 plain.setdefault(name, {})[what] = _encode(value, f"{OPTIM}{name}.{what}", tensors)
     groups = [
         {
-            key: value.item() if isinstance(value, Tensor) else _encode_setting(value, key)
+            key: value.item()
+            if isinstance(value, Tensor)
+            else _encode(list(value) if isinstance(value, tuple) else value, key, None)
             for key, value in group.items()
             if key not in ("params", "param_names")
         }
@@ -319,10 +321,6 @@ def unflatten(
     return {"state": dict(sorted(state.items())), "param_groups": restored, **extra}
 
 
-def _encode_setting(value: Any, name: str) -> Any:
-    return list(value) if isinstance(value, tuple) else _encode(value, name, None)
-
-
 def _encode(value: Any, flat: str, tensors: dict[str, SavedTensor] | None) -> Any:
     """`value` for JSON; tensors in it go to `tensors`."""
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -334,7 +332,12 @@ def _encode(value: Any, flat: str, tensors: dict[str, SavedTensor] | None) -> An
         encoded = [_encode(item, f"{flat}.{n}", tensors) for n, item in enumerate(value)]
         return {_TUPLE: encoded} if isinstance(value, tuple) else encoded
     if isinstance(value, Mapping):
-        return {_PAIRS: [[key, _encode(item, f"{flat}.{key}", tensors)] for key, item in _plain_keys(value, flat)]}
+        for key in value:
+            if not isinstance(key, (str, int)):
+                raise UserError(
+                    f"optimizer state {flat} has a {type(key).__name__} as key, which a checkpoint cannot hold"
+                )
+        return {_PAIRS: [[key, _encode(item, f"{flat}.{key}", tensors)] for key, item in value.items()]}
     raise UserError(f"optimizer state {flat} is a {type(value).__name__}, which a checkpoint cannot hold")
 
 
@@ -345,13 +348,6 @@ def _is_tensor(value: Any) -> bool:
 
 def _detached(value: SavedTensor) -> SavedTensor:
     return value.detach() if isinstance(value, Tensor) else value
-
-
-def _plain_keys(value: Mapping[Any, Any], flat: str) -> Iterator[tuple[Any, Any]]:
-    for key, item in value.items():
-        if not isinstance(key, (str, int)):
-            raise UserError(f"optimizer state {flat} has a {type(key).__name__} as key, which a checkpoint cannot hold")
-        yield key, item
 
 
 def _decode(value: Any, tensor: Callable[[str], SavedTensor]) -> Any:

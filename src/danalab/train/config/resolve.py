@@ -65,7 +65,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     if config.distributed_backend == "diloco":
         given = {name: getattr(config, name) for name in _DILOCO}
         config = replace(config, **{name: _DILOCO[name] if it is None else it for name, it in given.items()})
-    config = replace(config, seq_len=config.seq_len or _seq_len(dataset))
+    config = replace(config, seq_len=config.seq_len or ((dataset.sequence_length or DEFAULT_SEQ_LEN + 1) - 1))
     if config.document_mask and dataset.eos_id is None:
         raise UserError(f"--document-mask: the id that ends a document of {dataset.name} is unknown; leave it out")
     if config.document_mask and config.compile and ARCHITECTURES.get(config.arch).oscillators:
@@ -129,7 +129,10 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         **evaluation_settings(config, batches.sequences(planned.steps), planned.steps),
         **{name: getattr(planned, name) for name in PLANNED_SETTINGS},
     )
-    run_dir = config.run_dir or _default_folder() / (config.name or default_name(filled, config, dataset.name))
+    run_dir = config.run_dir
+    if run_dir is None:
+        name = config.name or default_name(filled, config, dataset.name)
+        run_dir = Path(os.environ.get("RESULTS_BASE_FOLDER") or "runs") / name
     filled = replace(filled, run_dir=run_dir, name=config.name or run_dir.name)
     device_type = device_type or (config.device or "cpu").partition(":")[0]
     on_gpu = device_type == "cuda"
@@ -160,11 +163,6 @@ def _check_phases(config: TrainConfig) -> None:
         raise UserError(f"--phase-lr-factor {factor}: {what} has no phases; leave it out")
 
 
-def _seq_len(dataset: Vocabulary) -> int:
-    whole = dataset.sequence_length
-    return DEFAULT_SEQ_LEN if whole is None else whole - 1
-
-
 def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
     if config.vocab_size is None:
         return dataset.vocab_size
@@ -174,10 +172,6 @@ def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
             "leave it out"
         )
     return config.vocab_size
-
-
-def _default_folder() -> Path:
-    return Path(os.environ.get("RESULTS_BASE_FOLDER") or "runs")
 
 
 _SHOWN = frozenset(

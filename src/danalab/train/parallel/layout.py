@@ -164,7 +164,8 @@ def find_place(environment: Mapping[str, str]) -> Place | None:
         size = _number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         if size == 1:
             return None
-        job = _number(environment, "SLURM_JOB_ID", "SLURM_JOBID") if _has_job(environment) else 0
+        has_job = "SLURM_JOB_ID" in environment or "SLURM_JOBID" in environment
+        job = _number(environment, "SLURM_JOB_ID", "SLURM_JOBID") if has_job else 0
         step = int(environment.get("SLURM_STEP_ID", "0")) if environment.get("SLURM_STEP_ID", "0").isdigit() else 0
         return Place(
             rank=_number(environment, "SLURM_PROCID"),
@@ -186,10 +187,6 @@ def first_host(nodes: str) -> str:
         raise UserError(f"SLURM_STEP_NODELIST={nodes!r}: not a list of hosts; set MASTER_ADDR to the first host's name")
     head, number, tail = match.groups()
     return head + (number or "") + (tail or "")
-
-
-def _has_job(environment: Mapping[str, str]) -> bool:
-    return "SLURM_JOB_ID" in environment or "SLURM_JOBID" in environment
 
 
 def _number(environment: Mapping[str, str], *names: str) -> int:

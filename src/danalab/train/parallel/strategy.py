@@ -39,7 +39,7 @@ class ParallelStrategy:
 
     def __init__(self, world: World):
         self.world = world
-        self._parameters: list[Tensor] = []
+        self.parameters: list[Tensor] = []
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         """The model on this rank; its initial weights do not depend on the number of ranks."""
@@ -57,7 +57,7 @@ class ParallelStrategy:
 
     def attach(self, parameters: list[Tensor]) -> None:
         """Set the parameters whose gradients are meant: the optimizer's, in its order."""
-        self._parameters = parameters
+        self.parameters = parameters
 
     # ---- a step ----
 
@@ -71,18 +71,14 @@ class ParallelStrategy:
 
     def gradient_norms(self) -> Tensor:
         """Norm of each parameter's whole gradient, [parameters], on all ranks."""
-        return whole_norms([_gradient(p) for p in self._parameters])
+        return whole_norms([_gradient(p) for p in self.parameters])
 
     def scale_gradients(self, factor: Tensor) -> None:
         """Multiply all gradients by a 0-dim tensor, in place."""
-        grads = [g.to_local() if isinstance(g, DTensor) else g for p in self._parameters if (g := p.grad) is not None]
+        grads = [g.to_local() if isinstance(g, DTensor) else g for p in self.parameters if (g := p.grad) is not None]
         torch._foreach_mul_(grads, factor)
 
     # ---- metrics ----
-
-    def norm_of_each_gradient(self) -> Iterator[tuple[Tensor, float]]:
-        """(parameter, norm of its whole gradient) of the attached parameters. Waits for the device. Collective."""
-        return zip(self._parameters, self.gradient_norms().tolist(), strict=True)
 
     def whole_states(self, optimizer: torch.optim.Optimizer, name: str) -> Iterator[tuple[Tensor, Tensor]]:
         """(parameter, its whole state tensor `name`) on all ranks, for parameters that have one. Collective.
