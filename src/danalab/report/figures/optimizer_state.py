@@ -12,8 +12,7 @@ from matplotlib.lines import Line2D
 
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, shades, styled
-from danalab.train.callbacks.statistics import FILE as SIGNAL_FILE
-from danalab.train.callbacks.statistics import read_tau_statistics
+from danalab.train.callbacks.statistics import SignalToNoise, read_tau_statistics
 from danalab.train.run.metrics import read_rows
 
 KINDS = {
@@ -114,13 +113,13 @@ def clipping_figure(data: ReportData) -> Figure | MissingFigure:
     """Share of coordinates whose damped momentum is clipped to clipsnr: a panel per kind, a line per layer."""
     folders = {
         opt: folder
-        for opt, folder in data.runs_with(SIGNAL_FILE).items()
-        if any(key.endswith("/clipped") for key in next(iter(read_rows(folder / SIGNAL_FILE)), {}))
+        for opt, folder in data.runs_with(SignalToNoise.file_name).items()
+        if any(key.endswith("/clipped") for key in next(iter(read_rows(folder / SignalToNoise.file_name)), {}))
     }
     if not folders:
         return MissingFigure("signal-to-noise ratios by layer: train dana-mk4 or dana-star-mk4 with --log-dynamics")
     opt, folder = next(iter(folders.items()))
-    rows = read_rows(folder / SIGNAL_FILE)
+    rows = read_rows(folder / SignalToNoise.file_name)
     lines = _by_layer(rows)
     kinds = [kind for kind in KINDS if kind in lines]
     depth = max(layer for layers in lines.values() for layer in layers) + 1
