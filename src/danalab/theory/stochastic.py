@@ -255,7 +255,7 @@ def _race(
         new = {}
         for name, rule in rules:
 
-            def one(theta: Any, inner: Any, chosen: Any, apply: Any = RULES[rule].step) -> Any:
+            def one(theta: Any, inner: Any, chosen: Any, *, apply: Any = RULES[rule].step) -> Any:
                 move, inner = apply(gradients(theta, X, y, owner), inner, t + 1.0, **chosen)
                 return theta - move, inner
 

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -107,7 +106,7 @@ def encode_in_order(
 def _threads(tokenizer: Tokenizer, workers: int) -> Iterator[Callable[[Chunk], Future[Result]]]:
     pool = ThreadPoolExecutor(workers)
     try:
-        yield partial(pool.submit, encode_chunk, tokenizer)
+        yield lambda chunk: pool.submit(encode_chunk, tokenizer, chunk)
     finally:
         pool.shutdown(cancel_futures=True)
 

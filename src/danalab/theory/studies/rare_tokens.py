@@ -193,7 +193,7 @@ def geometric_frequencies(rarest: float, tokens: int) -> np.ndarray:
     if tokens < 2 or not 0 < rarest < 1 / tokens:
         raise UserError(f"rarest = {rarest:g} of {tokens} tokens: must be above 0 and below 1 / tokens")
     powers = np.arange(tokens)[::-1]
-    factor = brentq(lambda x: rarest * (x**powers).sum() - 1, 1.0, 1 / rarest, xtol=1e-15, rtol=1e-15)
+    factor = brentq(lambda x: rarest * (x**powers).sum() - 1, 1.0, 1 / rarest, xtol=1e-15)
     f = rarest * float(factor) ** powers  # pyright: ignore[reportArgumentType]
     return f / f.sum()
 

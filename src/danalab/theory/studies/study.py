@@ -58,7 +58,7 @@ def canvas(rows: int, columns: int, width: float = 5.2, height: float = 4.0) -> 
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def label(axes: Axes, title: str, x: str, y: str, legend: str = "", log: str = "xy", **limits: Any) -> None:
+def label(axes: Axes, title: str, x: str, y: str, legend: Any = "", log: str = "xy", **limits: Any) -> None:
     """Title, axis labels, logarithmic axes, limits (`xlim`, `ylim`), and the legend's place where there is one."""
     axes.set(title=title, xlabel=x, ylabel=y, **{f"{axis}scale": "log" for axis in log}, **limits)
     if legend:
