@@ -13,8 +13,8 @@ addEventListener("hashchange", openTarget);
 openTarget();
 
 // For keyboards and screen readers: what scrolls can be focused, headings have a level, regions have names.
-document.querySelectorAll(".highlight pre, div.math").forEach((block) => {
-  if (block.scrollWidth > block.clientWidth) block.tabIndex = 0;
+document.querySelectorAll(".highlight pre, div.math, .table-wrapper").forEach((block) => {
+  if (block.scrollWidth > block.clientWidth || block.scrollHeight > block.clientHeight) block.tabIndex = 0;
 });
 document.querySelectorAll(".caption[role=heading]").forEach((caption) => caption.setAttribute("aria-level", "2"));
 document.querySelector("aside.sidebar-drawer")?.setAttribute("aria-label", "Pages");
