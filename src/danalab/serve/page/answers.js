@@ -91,9 +91,10 @@ async function stream(conversation, path, message, settings, key, control) {
 }
 
 // Times in seconds. The rate counts from the first token on, and only where that was long enough to be measured.
-function statistics(usage, now, started, first, { temperature, seed }) {
+function statistics(usage, now, started, first, { temperature, seed, max_tokens: limit }) {
   const tokens = usage.completion_tokens;
   const writing = (now - first) / 1000;
   const rate = tokens > 8 && writing > 0.2 ? (tokens - 1) / writing : null;
-  return { prompt: usage.prompt_tokens, tokens, first: (first - started) / 1000, seconds: (now - started) / 1000, rate, temperature, seed };
+  const times = { first: (first - started) / 1000, seconds: (now - started) / 1000, rate };
+  return { prompt: usage.prompt_tokens, tokens, limit, ...times, temperature, seed };
 }

@@ -60,7 +60,8 @@ export function messageView(message, actions, tag = "li") {
     heading.textContent = message.model || "The model";
     heading.classList.toggle("unseen", !showsModel);
     chances.hidden = !message.tokens?.length;
-    carryOn.hidden = !isLast || isElsewhere || !message.content || !["stopped", "cut", "writing"].includes(message.state);
+    const canGoOn = ["stopped", "cut", "writing"].includes(message.state) && !fillsContext(message);
+    carryOn.hidden = !isLast || isElsewhere || !message.content || !canGoOn;
     facts.update(message);
     note.textContent = noteOf(message, isWriting, isElsewhere);
     if (message.error) failure.append(message.error, " ", textButton("Try again", () => (message.content ? actions.carryOn : actions.again)(message)));
@@ -69,12 +70,17 @@ export function messageView(message, actions, tag = "li") {
   return { node, update };
 }
 
+// Whether an answer was cut off by the model's context, and not by the setting.
+function fillsContext({ state, stats }) {
+  return state === "cut" && Boolean(stats) && (!stats.limit || stats.tokens < stats.limit);
+}
+
 function noteOf(message, isWriting, isElsewhere) {
   if (isWriting) return "";
   if (isElsewhere) return "Being written in another tab.";
   if (message.state === "writing") return "Interrupted.";
   if (message.state === "stopped") return "Stopped.";
-  if (message.state === "cut") return "Cut off at the limit.";
+  if (message.state === "cut") return fillsContext(message) ? "The model's context is full." : "Cut off at the limit.";
   return message.state === "done" && !message.content ? "An empty answer." : "";
 }
 
