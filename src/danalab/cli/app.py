@@ -43,6 +43,7 @@ GROUPS = {
         "sweep": "many runs from a grid over flags; resumable",
         "ladder": "optimizers at several sizes, tuned alike, several seeds; resumable",
         "report": "laws of a ladder and the compute that its optimizers save: tables, figures, one page",
+        "judge": "is one optimizer better than another: paired seeds, an answer as soon as it is known",
         "optim": "the optimizers with their hyper-parameters",
     },
     "data": {
@@ -77,7 +78,7 @@ RENAMED = {
 LONGEST_LINE = 1500
 """Characters of an error message that are printed."""
 
-_TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", "ladder", "optim")
+_TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", "ladder", "judge", "optim")
 
 SPINS = 1_000
 """Turns of the loop in which a CPU thread waits before it sleeps. With GNU OpenMP's own 300,000, waiting threads keep

@@ -96,7 +96,24 @@ class Row:
         return self.name.title().replace("-", "")
 
 
-OPTIMIZERS: Registry[Row] = Registry("optimizer")
+def is_address(name: str) -> bool:
+    """Whether an optimizer is named by where it is, FILE.py:NAME or module:NAME, and not by a row of the catalogue."""
+    return ":" in name
+
+
+class _Catalogue(Registry[Row]):
+    """The rows; an address is its own name and has a row of defaults."""
+
+    def canonical(self, name: str) -> str:
+        return name if is_address(name) else super().canonical(name)
+
+    def get(self, name: str) -> Row:
+        if is_address(name):
+            return Row(name, "an optimizer of your own", name, elementwise=False)
+        return super().get(name)
+
+
+OPTIMIZERS: Registry[Row] = _Catalogue("optimizer")
 
 
 def _add(name: str, path: str, summary: str, reference: str = "arXiv 2602.05298", **facts: Any) -> None:

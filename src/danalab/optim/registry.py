@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from danalab.errors import MissingExtra, UserError
-from danalab.optim.catalogue import OPTIMIZERS, Row
+from danalab.optim.catalogue import OPTIMIZERS, Row, is_address
 from danalab.optim.optimizers.checks import resolve_decay
 from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
 from danalab.optim.run_length import DECAY_BOUND
@@ -44,6 +44,10 @@ class _Specs(Registry[OptimizerSpec]):
         self._items, self._aliases = OPTIMIZERS._items, OPTIMIZERS._aliases  # pyright: ignore
 
     def get(self, name: str) -> OptimizerSpec:
+        if is_address(name):
+            from danalab.optim.plugin import plugin_spec
+
+            return plugin_spec(OPTIMIZERS.get(name))
         name = self.canonical(name)
         if not isinstance(self._items[name], OptimizerSpec):
             self._items[name] = _spec_of(self._items[name])
@@ -190,7 +194,7 @@ def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> d
 
 
 def optimizer_spec(name: str) -> OptimizerSpec:
-    """The registry's entry of the optimizer `name`.
+    """The spec of the optimizer `name`, or of one outside the package: `FILE.py:NAME` or `module:NAME`.
 
     Raises:
         UserError: unknown; the message gives the nearest spelling and all names.

@@ -12,11 +12,15 @@ Every run makes its problem from its seed, so that model, data and data order ar
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from danalab.models import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,24 @@ def matrix(seed: int, size: int = 96, batch: int = 64) -> Objective:
 
 def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batch: int = 8) -> Objective:
     """A small Enoki on bytes; measured on text from other files than it was trained on."""
-    from danalab.models import ModelConfig, build_model
+    from danalab.models import ModelConfig
 
     config = ModelConfig("enoki", width, layers, width // 32, 32, 4 * width, vocab_size=256, seq_len=length)
+    return next_token(config, *library_bytes(), batch, seed)
+
+
+def next_token(config: "ModelConfig", training: Tensor, held_out: Tensor, batch: int, seed: int) -> Task:
+    """A language model on windows of `training`, int64 [tokens]; measured on 128 fixed windows of `held_out`.
+
+    Args:
+        batch: windows of a step.
+        seed: of the initial weights and of the order of the data.
+    """
+    from danalab.models import build_model
+
     model = build_model(config, seed=seed)
-    training, held_out = _text()
     draw = torch.Generator().manual_seed(seed)
+    length = config.seq_len
     offsets = torch.arange(length + 1)
     fixed = held_out[torch.linspace(0, len(held_out) - length - 1, 128).long()[:, None] + offsets]
 
@@ -123,7 +139,7 @@ def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batc
 
 
 @cache
-def _text() -> tuple[Tensor, Tensor]:
+def library_bytes() -> tuple[Tensor, Tensor]:
     """Some 2 MB of the standard library as bytes for training, and 200 kB of other files to measure on; int64."""
     from danalab.data.sources.text import StdlibSource
 

@@ -1,0 +1,309 @@
+"""Is B better than A? The same trials of learning rates for both, paired seeds, and an end as soon as it is known.
+
+    rates       `trials` runs of each side with seed 0, by the search of `optim compare`; its best rate is kept
+    pairs       seed by seed, both sides from the same weights and data; d = loss(B) - loss(A)
+    stop        when the confidence sequence of the mean of d excludes 0 or lies within +- difference,
+                or when the budget is spent (`danalab.judge.sequential`)
+
+Seed 0 chooses rates and judges nothing. Every run is in the ledger, so a judgement that was killed goes on, and sides
+that were judged before are not run again. A question with a verdict is answered from the ledger; `again` asks it with
+fresh seeds, and the k-th answer to one question has error alpha 6 / (pi k)^2, so that all of them together have alpha.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from danalab import __version__
+from danalab.errors import UserError
+from danalab.judge import JudgeConfig
+from danalab.judge.contestants import Contestant, read_contestant
+from danalab.judge.ledger import Ledger
+from danalab.judge.sequential import bounds, decide, spent
+from danalab.judge.tracks import get_track
+from danalab.judge.workers import Result, Trial, Workers
+from danalab.showcase.problems import Problem
+from danalab.showcase.trials import SPACING, next_exponent, usual_lr
+
+LEAST_PAIRS = 3
+MOST_PAIRS = 200
+SEEDS_OF_A_LOOK = 10_000
+"""Seeds of the k-th look begin at this many times k - 1."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to one question."""
+
+    contender: str
+    baseline: str
+    track: str
+    decision: str
+    """better, worse, no difference or undecided."""
+    effect: float
+    """Mean of loss(contender) - loss(baseline) over paired seeds; negative is better."""
+    low: float
+    high: float
+    """Confidence sequence of the effect at the last look."""
+    alpha: float
+    """Its error."""
+    difference: float
+    """Losses that differ by less count as equal."""
+    noise: float
+    """Standard deviation of the baseline's loss over seeds: the noise floor."""
+    pairs: int
+    saved: tuple[float, float, float] | None
+    """Share of the baseline's compute that the contender needs less for its final loss: the mean over pairs and its 95%
+    interval; None where a pair lets it not be told."""
+    rates: tuple[float, float]
+    """Peak learning rates of contender and baseline."""
+    runs: int
+    """Runs that were made for it, not read from the ledger."""
+    seconds: float
+    look: int
+    unit: str
+    failures: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        change = f"{abs(self.effect):.4f} {self.unit} {'lower' if self.effect < 0 else 'higher'}"
+        interval = f"{self.low:+.4f} to {self.high:+.4f}"
+        words = {
+            "better": f"{self.contender} is better than {self.baseline} on {self.track}: its loss is {change}",
+            "worse": f"{self.contender} is worse than {self.baseline} on {self.track}: its loss is {change}",
+            "no difference": f"{self.contender} and {self.baseline} differ by less than {self.difference:g} "
+                             f"{self.unit} on {self.track}: {change}",
+            "undecided": f"{self.contender} against {self.baseline} on {self.track} is undecided: {change}",
+        }[self.decision]  # fmt: skip
+        saved = ""
+        if self.saved is not None:
+            mean, low, high = self.saved
+            saved = f"; {mean:+.0%} of the compute saved ({low:+.0%} to {high:+.0%})"
+        return f"{words} ({interval} at any time of looking){saved}; {self.pairs} paired seeds, noise {self.noise:.4f}."
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict with the runs that it rests on."""
+
+    verdict: Verdict
+    pairs: tuple[tuple[Result, Result], ...]
+    """(baseline, contender) of each seed; none where the answer came from the ledger."""
+
+
+def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None) -> list[Judged]:
+    """A verdict on each contender against the first contestant, in order.
+
+    Raises:
+        UserError: unknown contestants or track, numbers out of range, fewer than two contestants, or a baseline that
+            diverges or fails at every rate.
+    """
+    config.check()
+    baseline, *contenders = (read_contestant(word) for word in config.contestants)
+    for i, each in enumerate(contenders):
+        if each.digest == baseline.digest or each.digest in {other.digest for other in contenders[:i]}:
+            raise UserError(f"contestant '{each.label}': the same optimizer with the same settings is there already")
+    track = get_track(config.track_name, config.steps)
+    with Workers(config.jobs or 2) as workers:
+        return [_Judgement(config, track, baseline, each, workers, report).verdict() for each in contenders]
+
+
+class _Budget:
+    """Time and runs that may still be spent."""
+
+    def __init__(self, config: JudgeConfig):
+        self.seconds, self.runs = config.limits()
+        self.began, self.made = time.monotonic(), 0
+
+    @property
+    def spent_seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def left(self, runs: int) -> bool:
+        """Whether so many more runs may be made."""
+        if self.seconds is not None and self.spent_seconds >= self.seconds:
+            return False
+        return self.runs is None or self.made + runs <= self.runs
+
+
+class _Judgement:
+    """One contender against the baseline."""
+
+    def __init__(
+        self,
+        config: JudgeConfig,
+        track: Problem,
+        baseline: Contestant,
+        contender: Contestant,
+        workers: Workers,
+        report: Callable[[str], None],
+    ):
+        self._config, self._track, self._workers, self._report = config, track, workers, report
+        self._sides = (baseline, contender)
+        self._ledger, self._budget = Ledger(config.ledger), _Budget(config)
+        self._failures: dict[str, str] = {}
+        self._longest = 0.0
+        """Time of the longest run so far [seconds]."""
+        earlier = [row for row in self._ledger.verdicts() if row.get("question") == self._question()]
+        self._settled = next((row for row in earlier if row["decision"] != "undecided"), None)
+        # An undecided question goes on with its own seeds: the confidence sequence allows that.
+        self._look = 1 + sum(row["decision"] != "undecided" for row in earlier) if config.again else 1
+        self._alpha = spent(config.alpha, self._look) if self._look > 1 or config.again else config.alpha
+
+    def verdict(self) -> Judged:
+        if self._settled is not None and not self._config.again:
+            self._report(f"{self._sides[1].label}: answered from {self._ledger.folder / 'judge.jsonl'}")
+            return Judged(_from_row(self._settled), ())
+        rates = self._tune()
+        differences: list[float] = []
+        pairs: list[tuple[Result, Result]] = []
+        first = 1 + SEEDS_OF_A_LOOK * (self._look - 1)
+        for seed in range(first, first + MOST_PAIRS):
+            trials = [
+                Trial(self._track.name, self._track.steps, side, rate, seed)
+                for side, rate in zip(self._sides, rates, strict=True)
+            ]
+            results = self._runs(trials)
+            if results is None:
+                break
+            pairs.append((results[0], results[1]))
+            differences.append(_difference(results[0], results[1]))
+            found = bounds(differences, self._alpha)
+            self._report(
+                f"seed {seed}: {self._sides[0].label} {_words(results[0])}, "
+                f"{self._sides[1].label} {_words(results[1])}; "
+                f"difference {found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+            )
+            if math.isinf(differences[-1]) or (
+                len(differences) >= LEAST_PAIRS
+                and decide(differences, self._alpha, self._config.difference) != "undecided"
+            ):
+                break
+        verdict = self._concluded(differences, pairs, rates)
+        self._ledger.add_verdict(self._row(verdict))
+        return Judged(verdict, tuple(pairs))
+
+    def _tune(self) -> tuple[float, float]:
+        """The best rate of each side among equally many, with seed 0; both sides at a time."""
+        starts = [usual_lr(side.spec, self._track) for side in self._sides]
+        tried: list[dict[float, float]] = [{}, {}]
+        for _ in range(self._config.trials):
+            exponents = [next_exponent(each) for each in tried]
+            trials = [Trial(self._track.name, self._track.steps, side, start * SPACING**exponent, 0)
+                      for side, start, exponent in zip(self._sides, starts, exponents, strict=True)]  # fmt: skip
+            results = self._runs(trials)
+            if results is None:
+                break
+            for side, exponent, result in zip(tried, exponents, results, strict=True):
+                side[exponent] = math.inf if result.loss is None else result.loss
+        for side, losses in zip(self._sides, tried, strict=True):
+            if not any(map(math.isfinite, losses.values())):
+                why = self._failures.get(side.label, "the budget ended before the first run")
+                raise UserError(f"contestant '{side.label}' has no finite loss at any of its rates: {why}")
+        rates = [start * SPACING ** min(losses, key=lambda exponent: losses[exponent])
+                 for start, losses in zip(starts, tried, strict=True)]  # fmt: skip
+        self._report(f"rates: {self._sides[0].label} {rates[0]:.3g}, {self._sides[1].label} {rates[1]:.3g}")
+        return rates[0], rates[1]
+
+    def _runs(self, trials: Sequence[Trial]) -> list[Result] | None:
+        """Results of some runs, from the ledger or made now; None: the budget does not allow them."""
+        known = {trial.key: self._ledger.run(trial) for trial in trials}
+        missing = [trial for trial in trials if known[trial.key] is None]
+        if not self._budget.left(len(missing)):
+            return None
+        limit = self._config.run_limit or max(60.0, 20 * self._longest)
+        for trial, result in self._workers.execute(missing, limit):
+            self._ledger.add_run(trial, result)
+            self._budget.made += 1
+            self._longest = max(self._longest, result.seconds)
+            known[trial.key] = result
+            if result.failure:
+                self._failures[trial.contestant.label] = f"lr {trial.lr:.3g}, seed {trial.seed}: {result.failure}"
+                self._report(f"{trial.contestant.label}, {self._failures[trial.contestant.label]}")
+        return [result for result in known.values() if result is not None]
+
+    def _concluded(
+        self, differences: list[float], pairs: list[tuple[Result, Result]], rates: tuple[float, float]
+    ) -> Verdict:
+        baseline, contender = self._sides
+        broken = [d for d in differences if math.isinf(d)]
+        if broken:  # at its best rate one side has no loss: that decides
+            decision, found = ("worse" if broken[0] > 0 else "better"), bounds([], self._alpha)
+            effect = broken[0]
+        else:
+            decision = decide(differences, self._alpha, self._config.difference)
+            found = bounds(differences, self._alpha)
+            effect = found.mean
+        losses = [base.loss for base, _ in pairs if base.loss is not None]
+        return Verdict(
+            contender.label, baseline.label, self._track.name,
+            decision if len(differences) >= LEAST_PAIRS or broken else "undecided",
+            effect, found.low, found.high, self._alpha, self._config.difference,
+            stdev(losses) if len(losses) > 1 else math.nan, len(pairs), _saved(pairs), (rates[1], rates[0]),
+            self._budget.made, self._budget.spent_seconds, self._look, self._track.unit.partition("[")[2].rstrip("]"),
+            tuple(f"{label}: {why}" for label, why in self._failures.items()),
+        )  # fmt: skip
+
+    def _question(self) -> dict[str, Any]:
+        baseline, contender = self._sides
+        return {
+            "track": self._track.name, "steps": self._track.steps, "baseline": baseline.digest,
+            "contender": contender.digest, "difference": self._config.difference, "alpha": self._config.alpha,
+            "trials": self._config.trials,
+        }  # fmt: skip
+
+    def _row(self, verdict: Verdict) -> dict[str, Any]:
+        from danalab.benchmarks.timing import machine
+
+        settings = {side.label: dict(side.settings) for side in self._sides}
+        return {"question": self._question(), **asdict(verdict), "settings": settings, "danalab": __version__,
+                "machine": machine()}  # fmt: skip
+
+
+def _difference(baseline: Result, contender: Result) -> float:
+    """loss(contender) - loss(baseline); infinite where one side has none, 0 where both have none."""
+    if contender.loss is None:
+        return 0.0 if baseline.loss is None else math.inf
+    return -math.inf if baseline.loss is None else contender.loss - baseline.loss
+
+
+def _words(result: Result) -> str:
+    return "failed" if result.loss is None else f"{result.loss:.4f}"
+
+
+def _saved(pairs: Sequence[tuple[Result, Result]]) -> tuple[float, float, float] | None:
+    """Compute saved, pair by pair: 1 - (steps of the contender) / (steps of the baseline) at the higher final loss."""
+    from scipy.stats import t
+
+    if len(pairs) < LEAST_PAIRS or any(side.loss is None for pair in pairs for side in pair):
+        return None
+    logs = []
+    for base, other in pairs:
+        assert base.loss is not None
+        assert other.loss is not None
+        target = max(base.loss, other.loss)
+        logs.append(math.log(_reached(other, target) / _reached(base, target)))
+    half = float(t.ppf(0.975, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs))
+    middle = fmean(logs)
+    return 1 - math.exp(middle), 1 - math.exp(middle + half), 1 - math.exp(middle - half)
+
+
+def _reached(run: Result, target: float) -> float:
+    """Step at which a curve first falls to a loss, linear between measurements."""
+    points = list(zip(run.steps, run.losses, strict=True))
+    for (s0, y0), (s1, y1) in itertools.pairwise(points):
+        if y1 <= target:
+            return s1 if y0 <= y1 else s0 + (s1 - s0) * (y0 - target) / (y0 - y1)
+    return float(run.steps[-1])
+
+
+def _from_row(row: dict[str, Any]) -> Verdict:
+    values = {name: row[name] for name in Verdict.__dataclass_fields__}
+    for name in ("low", "high", "effect", "noise"):
+        values[name] = math.nan if values[name] is None else values[name]
+    values |= {name: tuple(values[name]) for name in ("rates", "failures")}
+    return Verdict(**{**values, "saved": tuple(values["saved"]) if values["saved"] else None})

@@ -1,0 +1,158 @@
+"""Processes that execute runs: one that raises, hangs, dies or writes to stdout costs its run, and nothing else.
+
+Each worker is a fresh process with one thread that serves many runs. A run that ends in an exception, in a death of its
+process or after the time limit is a `Failure`; a worker that died or hung is replaced.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from danalab.judge.contestants import Contestant
+
+
+@dataclass(frozen=True, order=True)
+class Trial:
+    """A run to make; equal trials give equal results."""
+
+    track: str
+    steps: int
+    contestant: Contestant = field(compare=False)
+    lr: float
+    """Peak learning rate."""
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the ledger."""
+        return f"{self.track}/{self.steps}/{self.contestant.digest}/lr{self.lr:.6g}/s{self.seed}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run ended with."""
+
+    loss: float | None
+    """The last measurement; None: it diverged or failed."""
+    steps: tuple[int, ...] = ()
+    losses: tuple[float, ...] = ()
+    """Measurements after `steps` steps; the first before any."""
+    seconds: float = 0.0
+    failure: str | None = None
+    """Why it failed, in one line."""
+
+
+class Workers:
+    """`jobs` processes; as a context, which ends them."""
+
+    def __init__(self, jobs: int):
+        self._jobs = jobs
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def execute(self, trials: Iterable[Trial], limit: float) -> Iterator[tuple[Trial, Result]]:
+        """Make runs; each with its result as it ends.
+
+        Args:
+            limit: time that a run has; the first one of a process has more, for torch and the data [seconds].
+        """
+        waiting = list(trials)
+        while len(self._workers) < min(self._jobs, len(waiting)):
+            self._workers.append(_Worker())
+        while waiting or any(worker.trial for worker in self._workers):
+            for worker in self._workers:
+                if waiting and worker.trial is None:
+                    worker.start(waiting.pop(0), limit)
+            ready = wait([each.pipe for each in self._workers if each.trial], timeout=0.2)
+            for i, worker in enumerate(self._workers):
+                if worker.trial is None:
+                    continue
+                if worker.pipe in ready:
+                    trial, result, alive = worker.take()
+                elif time.monotonic() > worker.deadline:
+                    trial, alive = worker.trial, False
+                    result = Result(None, seconds=limit, failure=f"did not end in {limit:.0f} s and was killed")
+                else:
+                    continue
+                if not alive:
+                    worker.kill()
+                    self._workers[i] = _Worker()
+                yield trial, result
+
+
+class _Worker:
+    """A process that makes one run after another."""
+
+    STARTING = 120.0
+    """Further time of a first run, for torch and the data [seconds]."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")  # threads of torch do not survive a fork
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._fresh = True
+        self.trial: Trial | None = None
+        self.deadline = 0.0
+
+    def start(self, trial: Trial, limit: float) -> None:
+        self.trial = trial
+        self.deadline = time.monotonic() + limit + (self.STARTING if self._fresh else 0)
+        self._fresh = False
+        self.pipe.send(trial)
+
+    def take(self) -> tuple[Trial, Result, bool]:
+        """The trial, its result, and whether the process lives on."""
+        trial, self.trial = self.trial, None
+        assert trial is not None
+        try:
+            return trial, self.pipe.recv(), True
+        except (EOFError, OSError):
+            self._process.join(timeout=5.0)
+            return trial, Result(None, failure=f"its process died (exit code {self._process.exitcode})"), False
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+def _serve(pipe: Connection) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)  # what an optimizer prints is not the verdict
+    os.dup2(silent, 2)
+    while True:
+        try:
+            trial: Trial = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        pipe.send(_run(trial))
+
+
+def _run(trial: Trial) -> Result:
+    from danalab.judge.tracks import get_track
+    from danalab.showcase.trials import train
+
+    began = time.perf_counter()
+    try:
+        settings: dict[str, Any] = dict(trial.contestant.settings)
+        done = train(get_track(trial.track, trial.steps), trial.contestant.spec, trial.lr, trial.seed, settings)
+    except Exception as error:
+        failure = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return Result(None, seconds=time.perf_counter() - began, failure=failure)
+    loss = done.loss if done.loss < float("inf") else None
+    return Result(loss, done.steps, done.losses, time.perf_counter() - began, None if loss is not None else "diverged")
