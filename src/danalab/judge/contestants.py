@@ -76,4 +76,5 @@ def _contestant(label: str, opt: str, given: Mapping[str, Any]) -> Contestant:
     settings = read_settings(spec, given)
     code = source_digest(opt) if is_address(opt) else f"danalab {__version__}"
     what = json.dumps([code, spec.name, settings], sort_keys=True, default=str)
-    return Contestant(label, spec.name, tuple(settings.items()), hashlib.sha256(what.encode()).hexdigest()[:16])  # fmt: skip
+    digest = hashlib.sha256(what.encode()).hexdigest()[:16]
+    return Contestant(label, spec.name, tuple(settings.items()), digest)

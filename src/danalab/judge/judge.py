@@ -26,7 +26,7 @@ from danalab.judge.ledger import Ledger
 from danalab.judge.sequential import bounds, decide, spent
 from danalab.judge.tracks import get_track
 from danalab.judge.workers import Result, Trial, Workers
-from danalab.showcase.problems import Problem
+from danalab.showcase.problems import SmallProblem
 from danalab.showcase.trials import SPACING, next_exponent, usual_lr
 
 LEAST_PAIRS = 3
@@ -136,7 +136,7 @@ class _Judgement:
     def __init__(
         self,
         config: JudgeConfig,
-        track: Problem,
+        track: SmallProblem,
         baseline: Contestant,
         contender: Contestant,
         workers: Workers,
@@ -261,7 +261,7 @@ class _Judgement:
 
         settings = {side.label: dict(side.settings) for side in self._sides}
         return {"question": self._question(), **asdict(verdict), "settings": settings, "danalab": __version__,
-                "machine": machine()}  # fmt: skip
+                "machine": machine("cpu")}  # fmt: skip
 
 
 def _difference(baseline: Result, contender: Result) -> float:

@@ -12,7 +12,7 @@ from danalab.files import write_atomically
 from danalab.judge.judge import Judged
 from danalab.judge.sequential import bounds
 from danalab.judge.workers import Result
-from danalab.report.page.page import Page
+from danalab.report.page import Page
 
 BOARD_HEADINGS = ("track", "contender", "baseline", "verdict", "effect", "interval", "compute saved", "pairs", "looks")
 

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
-from danalab.showcase.problems import Problem, Task, get_problem, library_bytes, next_token
+from danalab.showcase.problems import Objective, SmallProblem, get_problem, library_bytes, next_token
 
 OWN_DATA = "data:"
 """Prefix of the track on a data set of one's own."""
 
 
-def _char(seed: int) -> Task:
+def _char(seed: int) -> Objective:
     from danalab.models import ModelConfig
 
     return next_token(ModelConfig("enoki", 32, 2, 1, 32, 128, vocab_size=256, seq_len=32), *library_bytes(), 8, seed)
 
 
-def _nanogpt(vocab_size: int, text: Callable[[], tuple[Tensor, Tensor]], seed: int) -> Task:
+def _nanogpt(vocab_size: int, text: Callable[[], tuple[Tensor, Tensor]], seed: int) -> Objective:
     from danalab.models import ModelConfig
 
     config = ModelConfig("gpt", 64, 3, 4, 16, 256, vocab_size=vocab_size, seq_len=128)
@@ -50,7 +50,7 @@ def _sentences() -> tuple[Tensor, Tensor]:
     return part(0, 8192), part(10**6, 512)
 
 
-def _synthetic(seed: int) -> Task:
+def _synthetic(seed: int) -> Objective:
     from danalab.models import ModelConfig
 
     training, held_out = _sentences()
@@ -71,7 +71,7 @@ def _shapes(draw: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
     return (wave + 2 * torch.randn(count, PIXELS, PIXELS, generator=draw))[:, None], labels
 
 
-def _images(seed: int) -> Task:
+def _images(seed: int) -> Objective:
     """A small convolutional network that names the orientation; measured on the same 2,048 images in every run."""
     torch.manual_seed(seed)
     model = nn.Sequential(
@@ -90,7 +90,7 @@ def _images(seed: int) -> Task:
         with torch.no_grad():
             return float(nn.functional.cross_entropy(model(images), labels))
 
-    return Task(model, loss, measure)
+    return Objective(model, loss, measure)
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,14 @@ class _Named:
 
     name: str
 
-    def __call__(self, seed: int) -> Task:
+    def __call__(self, seed: int) -> Objective:
         if self.name.startswith(OWN_DATA):
             text, vocab_size = _own_text(self.name.removeprefix(OWN_DATA))
             return _nanogpt(vocab_size, lambda: text, seed)
         return _TASKS[self.name](seed)
 
 
-_TASKS: dict[str, Callable[[int], Task]] = {
+_TASKS: dict[str, Callable[[int], Objective]] = {
     "char": _char,
     "synthetic": _synthetic,
     "stdlib": get_problem("language").make,
@@ -123,7 +123,7 @@ _TITLES = {
 TRACKS = tuple(_TASKS)
 
 
-def get_track(name: str, steps: int | None = None) -> Problem:
+def get_track(name: str, steps: int | None = None) -> SmallProblem:
     """The problem of that name, or of `data:PATH`; `steps` is the length of its runs, default the track's.
 
     Raises:
@@ -136,10 +136,10 @@ def get_track(name: str, steps: int | None = None) -> Problem:
         title, unit, usual = _TITLES[name]
     else:
         raise UserError(
-            f"--track {name}{nearest(name, TRACKS)}: unknown; known: {', '.join(TRACKS)}; or --data PATH for a data set"
+            f"--track {name}{nearest(name, TRACKS)}: unknown; it must be one of {', '.join(TRACKS)}, or --data PATH"
         )
-    return Problem(name, title, f"loss [{unit}]", steps or usual, omega=0.0 if name == "images" else 4.0, log=False,
-                   make=_Named(name))  # fmt: skip
+    omega = 0.0 if name == "images" else 4.0
+    return SmallProblem(name, title, f"loss [{unit}]", steps or usual, omega=omega, log=False, make=_Named(name))
 
 
 @cache

@@ -109,7 +109,7 @@ class _Catalogue(Registry[Row]):
 
     def get(self, name: str) -> Row:
         if is_address(name):
-            return Row(name, "an optimizer of your own", name, elementwise=False)
+            return Row(name=name, summary="an optimizer of your own", reference=name, elementwise=False)
         return super().get(name)
 
 

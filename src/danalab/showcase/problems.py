@@ -109,7 +109,7 @@ def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batc
     return next_token(config, *library_bytes(), batch, seed)
 
 
-def next_token(config: "ModelConfig", training: Tensor, held_out: Tensor, batch: int, seed: int) -> Task:
+def next_token(config: "ModelConfig", training: Tensor, held_out: Tensor, batch: int, seed: int) -> Objective:
     """A language model on windows of `training`, int64 [tokens]; measured on 128 fixed windows of `held_out`.
 
     Args:

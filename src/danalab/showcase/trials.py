@@ -213,7 +213,8 @@ def usual_lr(spec: OptimizerSpec, problem: SmallProblem) -> float:
 def settings_for(spec: OptimizerSpec, steps: int, omega: float) -> dict[str, Any]:
     """Settings that depend on the length of the run, by the ladder's rules: decay and AdEMAMix's slow momentum."""
     slow = slow_momentum(steps) if "beta3_warmup" in spec.settings else {}
-    return {**slow, **({"omega": omega, "horizon": steps} if omega else {})}
+    decays = omega and not {"omega", "weight_decay"}.isdisjoint(spec.settings)
+    return {**slow, **({"omega": omega, "horizon": steps} if decays else {})}
 
 
 def _marks(steps: int) -> list[int]:

@@ -1,0 +1,245 @@
+"""Judgements: the answer, resuming, the ledger, and optimizers that misbehave."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+
+import pytest
+
+from danalab.cli.app import main
+from danalab.errors import UserError
+from danalab.judge import JudgeConfig
+from danalab.judge import judge as module
+from danalab.judge.contestants import read_contestant
+from danalab.judge.judge import judge
+from danalab.judge.ledger import Ledger
+from danalab.judge.tracks import TRACKS, get_track
+from danalab.judge.workers import Result, Trial, Workers, _run
+
+MISBEHAVING = '''
+import os, time
+import torch
+
+class Signs(torch.optim.Optimizer):
+    """The sign of each gradient."""
+
+    def __init__(self, params, lr=1e-3, scale=1.0):
+        super().__init__(params, {"lr": lr, "scale": scale})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        print("said on stdout")
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * group["scale"] * p.grad.sign())
+
+class Raises(Signs):
+    def step(self, closure=None):
+        raise RuntimeError("no step\\ntoday")
+
+class Dies(Signs):
+    def step(self, closure=None):
+        os._exit(7)
+
+class Hangs(Signs):
+    def step(self, closure=None):
+        time.sleep(1e6)
+
+class Diverges(Signs):
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.fill_(float("nan"))
+'''
+
+
+@pytest.fixture
+def own(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(MISBEHAVING)
+    return file
+
+
+class InThisProcess:
+    """Stands for `Workers`: makes runs here, up to a number of them."""
+
+    made = 0
+    most = math.inf
+
+    def __init__(self, jobs: int):
+        self.jobs = jobs
+
+    def __enter__(self) -> InThisProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def execute(self, trials, limit):
+        for trial in trials:
+            if type(self).made >= self.most:
+                raise KeyboardInterrupt
+            type(self).made += 1
+            yield trial, _run(trial)
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    workers = type("Inline", (InThisProcess,), {})
+    monkeypatch.setattr(module, "Workers", workers)
+    return workers
+
+
+def config(folder, *contestants, **settings) -> JudgeConfig:
+    given = {"track": "synthetic", "steps": 6, "trials": 2, "ledger": folder, "budget": "60runs", **settings}
+    return JudgeConfig(contestants=contestants, **given)
+
+
+def test_a_contender_that_cannot_learn_is_worse_and_the_answer_is_kept(inline, tmp_path):
+    (judged,) = judge(config(tmp_path, "adamw", "sgd:momentum=0", difference=1e-4))
+    verdict = judged.verdict
+    assert verdict.decision == "worse"
+    assert 0 < verdict.low < verdict.effect < verdict.high
+    assert verdict.pairs >= 3
+    assert verdict.noise > 0
+    assert verdict.saved is not None
+    assert verdict.saved[0] < 0
+    assert verdict.sentence().startswith("sgd:momentum=0 is worse than adamw on synthetic: its loss is ")
+    made = inline.made
+    (again,) = judge(config(tmp_path, "adamw", "sgd:momentum=0", difference=1e-4))
+    assert inline.made == made, "a settled question is answered from the ledger"
+    assert again.verdict == verdict
+
+
+def test_a_killed_judgement_goes_on_to_the_same_verdict(inline, tmp_path):
+    (whole,) = judge(config(tmp_path / "whole", "adamw", "sgd"))
+    inline.made, inline.most = 0, 7
+    with pytest.raises(KeyboardInterrupt):
+        judge(config(tmp_path / "killed", "adamw", "sgd"))
+    runs = tmp_path / "killed" / "runs.jsonl"
+    runs.write_bytes(runs.read_bytes()[:-9])  # and the last line was cut
+    inline.most = math.inf
+    (resumed,) = judge(config(tmp_path / "killed", "adamw", "sgd"))
+    same = ("decision", "effect", "low", "high", "noise", "pairs", "saved", "rates")
+    assert [getattr(resumed.verdict, name) for name in same] == [getattr(whole.verdict, name) for name in same]
+    assert inline.made < 7 + whole.verdict.runs
+
+
+def test_a_spent_budget_is_undecided_and_more_budget_continues(inline, tmp_path):
+    (first,) = judge(config(tmp_path, "adamw", "adana", budget="8runs", difference=1e-6))
+    assert (first.verdict.decision, first.verdict.pairs) == ("undecided", 2)
+    made = inline.made
+    (second,) = judge(config(tmp_path, "adamw", "adana", budget="16runs", difference=1e-6))
+    assert second.verdict.pairs > 2
+    assert second.verdict.runs == inline.made - made <= 16
+
+
+@pytest.mark.slow
+def test_asking_again_takes_fresh_seeds_and_a_share_of_alpha(inline, tmp_path):
+    (first,) = judge(config(tmp_path, "adamw", "sgd"))
+    (second,) = judge(config(tmp_path, "adamw", "sgd", again=True))
+    assert (first.verdict.look, second.verdict.look) == (1, 2)
+    assert second.verdict.alpha < first.verdict.alpha / 2
+    assert second.verdict.effect != first.verdict.effect
+
+
+def test_an_optimizer_that_fails_costs_its_runs_and_one_line(inline, tmp_path, own):
+    with pytest.raises(UserError, match=r"Raises' has no finite loss .*RuntimeError: no step today") as caught:
+        judge(config(tmp_path, "adamw", f"{own}:Raises"))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"Diverges' has no finite loss .*diverged"):
+        judge(config(tmp_path, "adamw", f"{own}:Diverges"))
+
+
+@pytest.mark.slow
+def test_processes_that_hang_or_die_are_replaced_and_their_output_is_dropped(own, capfd):
+    trials = [
+        Trial("synthetic", 3, read_contestant(f"{own}:{name}"), 0.01, 0)
+        for name in ("Dies", "Hangs", "Signs", "Raises")
+    ]
+    with Workers(1) as workers:
+        first = dict(workers.execute([trials[2]], 3.0))
+        results = {trial.contestant.opt.rpartition(":")[2]: result for trial, result in workers.execute(trials, 3.0)}
+    assert next(iter(first.values())).loss == results["Signs"].loss is not None
+    assert results["Dies"].failure == "its process died (exit code 7)"
+    assert results["Hangs"].failure == "did not end in 3 s and was killed"
+    assert results["Raises"].failure == "RuntimeError: no step today"
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_the_command_judges_an_optimizer_in_a_file(own, tmp_path, capsys):
+    words = ["judge", "adamw", f"{own}:Signs:scale=2", "--track", "synthetic", "--steps", "6", "--trials", "2"]
+    code = main([*words, "--budget", "20runs", "--ledger", str(tmp_path), "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert code == {"better": 0, "worse": 1, "no difference": 1, "undecided": 3}[answer["verdicts"][0]["decision"]]
+    assert "<svg" in (tmp_path / "judgement.html").read_text()
+    assert main(["judge", "--board", "--ledger", str(tmp_path)]) == 0
+    assert "own.py:Signs:scale=2" in capsys.readouterr().out
+
+
+def append_rows(folder, name):
+    ledger = Ledger(folder)
+    trial = Trial("char", 1, read_contestant("adamw"), 0.1, 0)
+    for i in range(200):
+        ledger.add_run(Trial("char", i, trial.contestant, 0.1, name), Result(1.0, (0, 1), (2.0, 1.0)))
+
+
+def test_two_judgements_may_write_one_ledger(tmp_path):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=append_rows, args=(tmp_path, name)) for name in range(2)]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join()
+    rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert len({row["run"] for row in rows}) == len(rows) == 400
+
+
+def test_contestants_are_names_settings_files_and_addresses(own, tmp_path):
+    assert read_contestant("adana").settings == ()
+    assert dict(read_contestant("adamw:betas=0.9,0.99,eps=1e-6").settings) == {"betas": (0.9, 0.99), "eps": 1e-6}
+    file = tmp_path / "side.yaml"
+    file.write_text("{opt: adana, kappa: 0.8}\n")
+    assert read_contestant(str(file)).digest == read_contestant("adana:kappa=0.8").digest
+    before = read_contestant(f"{own}:Signs:scale=2")
+    assert dict(before.settings) == {"scale": 2.0}
+    assert before.spec.name == f"{own}:Signs"
+    own.write_text(MISBEHAVING + "\n# changed\n")
+    assert read_contestant(f"{own}:Signs:scale=2").digest != before.digest, "changed code is another contestant"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["adamw"], "name a baseline and at least one contender"),
+        (["adamw", "adanna"], "did you mean 'adana'"),
+        (["adamw", "adana:kapa=0.8"], "did you mean 'kappa'"),
+        (["adamw", "adamw"], "the same optimizer with the same settings"),
+        (["adamw", "absent.py:Mine"], "there is no such file"),
+        (["adamw", "absent_module:Mine"], "no module 'absent_module'"),
+        (["adamw", "adana", "--track", "chars"], "did you mean 'char'"),
+        (["adamw", "adana", "--budget", "ten"], "is a time such as 10m"),
+        (["adamw", "adana", "--alpha", "1"], "--alpha 1: is out of range"),
+        (["adamw", "adana", "--difference", "0"], "--difference 0: is out of range"),
+        (["adamw", "adana", "--trials", "0"], "--trials 0"),
+        (["adamw", "adana", "--data", "absent"], "absent"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, tmp_path, capsys):
+    assert main(["judge", *words, "--ledger", str(tmp_path / "ledger")]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+    assert not (tmp_path / "ledger").exists()
+
+
+@pytest.mark.parametrize("name", TRACKS)
+def test_a_track_gives_the_same_weights_and_data_to_one_seed(name):
+    first, second, other = (get_track(name).make(seed) for seed in (3, 3, 4))
+    losses = [[float(task.loss().detach()) for _ in range(2)] for task in (first, second, other)]
+    assert losses[0] == losses[1] != losses[2]
+    assert first.measure() == second.measure()
