@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 LAYERS = [
     "optim", "colors", "scaling", "models", "data", "inference", "train", "chat", "evals", "post", "serve", "ladder",
-    "report", "benchmarks", "cli",
+    "report", "benchmarks", "judge", "cli",
 ]  # fmt: skip
 """Lowest first: a room may use those before it. `chat` is what evaluation, post-training and server share."""
 RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("benchmarks")}

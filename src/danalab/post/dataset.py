@@ -132,9 +132,9 @@ class ConversationDataset(ChatDataset):
         """See `Dataset.rows`."""
         return self._packed_rows(seq_len)
 
-    def packed(self, seq_len: int, key: bytes, name: str) -> Sequences:
+    def packed(self, seq_len: int, key: bytes) -> Sequences:
         """Not possible: rows hold whole conversations already. Raises UserError: always."""
-        raise UserError(f"{name}: conversations are packed already; leave --packing out")
+        raise UserError(f"{self.title}: conversations are packed already; leave --packing out")
 
 
 class ReplayedDataset(MixedDataset):

@@ -289,7 +289,8 @@ def times(value: float) -> str:
 
 def status_words(row: Row) -> str:
     """The end of a run without a final loss."""
-    return {"finished": "loss not finite", "nonfinite": "loss not finite, stopped"}.get(row["status"], row["status"])
+    words = {"finished": "loss not finite", "nonfinite": "loss not finite, stopped"}
+    return words.get(row["status"], str(row["status"]))
 
 
 def _linked(text: str, runs: Sequence[Row], address: Address | None) -> str:

@@ -53,8 +53,9 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
     print_table(
         ["run", *columns], [[name, *(cell(runs) for cell in columns.values())] for name, runs in groups.items()]
     )
-    totals = [f"{len(estimates)} runs", f"{flops:.3g} FLOPs", hours and f"{_hours(hours)} device-hours"]
-    totals.append(None if cost is None else f"cost {_money(cost)}")
+    totals = [f"{len(estimates)} runs", f"{flops:.3g} FLOPs"]
+    totals += [f"{_hours(hours)} device-hours"] if hours else []
+    totals += [] if cost is None else [f"cost {_money(cost)}"]
     print(f"{', '.join(totals)} ({source}); nothing was trained (--dry-run)")
     for line in [*filter(None, [more]), *(f"written, not submitted: {script}" for script in scripts)]:
         print(line)

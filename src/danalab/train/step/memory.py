@@ -69,7 +69,8 @@ def check_memory(
         numbers = sum(p.numel() for p in weights)
         made = any(driver.optimizer.state.values())
         state_dtype = driver.optimizer.defaults.get("state_dtype", "float32")
-        size = 0 if made else int(state_bytes(driver.name, state_dtype) * state_share * numbers)
+        per_number = state_bytes(driver.name or "adamw", state_dtype)  # a plain torch optimizer has no name
+        size = 0 if made else int(per_number * state_share * numbers)
         state = torch.empty(size, dtype=torch.uint8, device=device)
         tokens = torch.zeros(micro_batch, seq_len, dtype=torch.int64)
         gradients.of_labels(TrainingBatch(tokens, tokens))
