@@ -17,6 +17,8 @@ import torch
 from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 from danalab.models.config import ModelConfig
+from danalab.optim.catalogue import is_address
+from danalab.optim.plugin import source_digest
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import (
     COMMIT,
@@ -321,7 +323,14 @@ def run_record(
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "versions": versions(),
+        **_plugin_record(spec),
     }
+
+
+def _plugin_record(spec: RunSpec) -> dict[str, Any]:
+    """The digest of an optimizer's file, where that is not in this package."""
+    opt = spec.config.opt
+    return {"plugins": {opt: source_digest(opt)}} if is_address(opt) else {}
 
 
 def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunSpec:
@@ -355,6 +364,12 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
     ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")
+    plugins = saved.get("plugins", {})
+    differing += [
+        f"--opt {opt} has other code here than there"
+        for opt, digest in _plugin_record(spec).get("plugins", {}).items()
+        if plugins.get(opt, digest) != digest
+    ]
     if differing:
         if not folder.store.steps() and not folder.metrics_file.is_file():
             return spec  # stopped before the first step
