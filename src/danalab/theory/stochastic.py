@@ -259,7 +259,7 @@ def _race(
                 move, inner = apply(gradients(theta, X, y, owner), inner, t + 1.0, **chosen)  # pyright: ignore
                 return theta - move, inner
 
-            new[name] = jax.vmap(one)(*state[name], settings[name])
+            new[name] = jax.vmap(one)(*state[name], settings[name])  # pyright: ignore[reportCallIssue]
         return new
 
     def observe(state: Any) -> Any:
