@@ -256,7 +256,7 @@ def _race(
         for name, rule in rules:
 
             def one(theta: Any, inner: Any, chosen: Any, *, apply: Any = RULES[rule].step) -> Any:
-                move, inner = apply(gradients(theta, X, y, owner), inner, t + 1.0, **chosen)  # pyright: ignore
+                move, inner = apply(gradients(theta, X, y, owner), inner, t + 1.0, **chosen)
                 return theta - move, inner
 
             new[name] = jax.vmap(one)(*state[name], settings[name])  # pyright: ignore[reportCallIssue]
