@@ -105,6 +105,17 @@ def circles() -> list[list[str]]:
     return found
 
 
+def test_no_two_public_classes_share_a_name():
+    """Each verb's `Flags` apart, and the files that exports carry, which are named after what they stand for."""
+    places: dict[str, list[str]] = {}
+    for name, path in FILES.items():
+        if "huggingface.remote" not in name:
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name != "Flags":
+                    places.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 def test_no_modules_import_each_other_in_a_circle():
     assert circles() == []
 

@@ -16,7 +16,7 @@ from danalab.judge.contestants import read_contestant
 from danalab.judge.judge import judge
 from danalab.judge.ledger import Ledger
 from danalab.judge.tracks import TRACKS, get_track
-from danalab.judge.workers import Result, Trial, Workers, _run
+from danalab.judge.workers import PlannedRun, RunResult, Workers, _run
 
 MISBEHAVING = '''
 import os, time
@@ -157,7 +157,7 @@ def test_an_optimizer_that_fails_costs_its_runs_and_one_line(inline, tmp_path, o
 @pytest.mark.slow
 def test_processes_that_hang_or_die_are_replaced_and_their_output_is_dropped(own, capfd):
     trials = [
-        Trial("synthetic", 3, read_contestant(f"{own}:{name}"), 0.01, 0)
+        PlannedRun("synthetic", 3, read_contestant(f"{own}:{name}"), 0.01, 0)
         for name in ("Dies", "Hangs", "Signs", "Raises")
     ]
     with Workers(1) as workers:
@@ -183,9 +183,9 @@ def test_the_command_judges_an_optimizer_in_a_file(own, tmp_path, capsys):
 
 def append_rows(folder, name):
     ledger = Ledger(folder)
-    trial = Trial("char", 1, read_contestant("adamw"), 0.1, 0)
+    trial = PlannedRun("char", 1, read_contestant("adamw"), 0.1, 0)
     for i in range(200):
-        ledger.add_run(Trial("char", i, trial.contestant, 0.1, name), Result(1.0, (0, 1), (2.0, 1.0)))
+        ledger.add_run(PlannedRun("char", i, trial.contestant, 0.1, name), RunResult(1.0, (0, 1), (2.0, 1.0)))
 
 
 def test_two_judgements_may_write_one_ledger(tmp_path):

@@ -157,7 +157,7 @@ def _resonance_words(row: Mapping[str, Any]) -> str:
 
 def _decode_words(row: Mapping[str, Any]) -> str:
     return (
-        f"{row['tokens_per_second']:,.0f} tokens/s, {row['milliseconds_per_step']:.2f} ms a step,"
+        f"{row['tokens_per_second']:,.0f} tokens/s, {row['milliseconds_per_step']:.2f} ms per step,"
         f" weights read at {row['weights_gb_per_s']:,.0f} GB/s"
     )
 

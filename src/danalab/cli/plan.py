@@ -77,7 +77,7 @@ def run(flags: Flags) -> None:
     rows = [
         *_describe(planned, flags),
         *(("", note) for note in spec.notes),
-        ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} a token)"),
+        ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} per token)"),
         ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, no checkpointing (estimate)"),
         *_fit(fit, spec.plan.global_batch // flags.nproc),
         *_time(hours, costs, price, flags),
@@ -102,7 +102,7 @@ def _print_own_model(flags: Flags) -> None:
         return
     how = ", times the learning rate" if wd_ts is None else f" / (1 + t / {wd_ts:g}), times the schedule"
     given = f"weight_decay={decay:.4g}" if wd_ts is None else f"omega={omega:g}, horizon={steps}"
-    print(f"model         {flags.params:,} parameters without embeddings, {flags.tokens_per_step:,} tokens a step")
+    print(f"model         {flags.params:,} parameters without embeddings, {flags.tokens_per_step:,} tokens per step")
     print(f"optimizer     {flags.opt}, peak lr {peak.lr:.3e} ({peak.source}); sweep 0.5, 1 and 2 times it")
     print(f"horizon       {steps:,} steps, warm-up {warmup} steps")
     print(f"weight decay  {decay:.6g}{how}")

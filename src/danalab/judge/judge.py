@@ -25,7 +25,7 @@ from danalab.judge.contestants import Contestant, read_contestant
 from danalab.judge.ledger import Ledger
 from danalab.judge.sequential import bounds, decide, spent
 from danalab.judge.tracks import get_track
-from danalab.judge.workers import Result, Trial, Workers
+from danalab.judge.workers import PlannedRun, RunResult, Workers
 from danalab.showcase.problems import SmallProblem
 from danalab.showcase.trials import SPACING, next_exponent, usual_lr
 
@@ -36,7 +36,7 @@ SEEDS_OF_A_LOOK = 10_000
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PairedVerdict:
     """The answer to one question."""
 
     contender: str
@@ -90,8 +90,8 @@ class Verdict:
 class Judged:
     """A verdict with the runs that it rests on."""
 
-    verdict: Verdict
-    pairs: tuple[tuple[Result, Result], ...]
+    verdict: PairedVerdict
+    pairs: tuple[tuple[RunResult, RunResult], ...]
     """(baseline, contender) of each seed; none where the answer came from the ledger."""
 
 
@@ -160,11 +160,11 @@ class _Judgement:
             return Judged(_from_row(self._settled), ())
         rates = self._tune()
         differences: list[float] = []
-        pairs: list[tuple[Result, Result]] = []
+        pairs: list[tuple[RunResult, RunResult]] = []
         first = 1 + SEEDS_OF_A_LOOK * (self._look - 1)
         for seed in range(first, first + MOST_PAIRS):
             trials = [
-                Trial(self._track.name, self._track.steps, side, rate, seed)
+                PlannedRun(self._track.name, self._track.steps, side, rate, seed)
                 for side, rate in zip(self._sides, rates, strict=True)
             ]
             results = self._runs(trials)
@@ -193,7 +193,7 @@ class _Judgement:
         tried: list[dict[float, float]] = [{}, {}]
         for _ in range(self._config.trials):
             exponents = [next_exponent(each) for each in tried]
-            trials = [Trial(self._track.name, self._track.steps, side, start * SPACING**exponent, 0)
+            trials = [PlannedRun(self._track.name, self._track.steps, side, start * SPACING**exponent, 0)
                       for side, start, exponent in zip(self._sides, starts, exponents, strict=True)]  # fmt: skip
             results = self._runs(trials)
             if results is None:
@@ -209,7 +209,7 @@ class _Judgement:
         self._report(f"rates: {self._sides[0].label} {rates[0]:.3g}, {self._sides[1].label} {rates[1]:.3g}")
         return rates[0], rates[1]
 
-    def _runs(self, trials: Sequence[Trial]) -> list[Result] | None:
+    def _runs(self, trials: Sequence[PlannedRun]) -> list[RunResult] | None:
         """Results of some runs, from the ledger or made now; None: the budget does not allow them."""
         known = {trial.key: self._ledger.run(trial) for trial in trials}
         missing = [trial for trial in trials if known[trial.key] is None]
@@ -227,8 +227,8 @@ class _Judgement:
         return [result for result in known.values() if result is not None]
 
     def _concluded(
-        self, differences: list[float], pairs: list[tuple[Result, Result]], rates: tuple[float, float]
-    ) -> Verdict:
+        self, differences: list[float], pairs: list[tuple[RunResult, RunResult]], rates: tuple[float, float]
+    ) -> PairedVerdict:
         baseline, contender = self._sides
         broken = [d for d in differences if math.isinf(d)]
         if broken:  # at its best rate one side has no loss: that decides
@@ -239,7 +239,7 @@ class _Judgement:
             found = bounds(differences, self._alpha)
             effect = found.mean
         losses = [base.loss for base, _ in pairs if base.loss is not None]
-        return Verdict(
+        return PairedVerdict(
             contender.label, baseline.label, self._track.name,
             decision if len(differences) >= LEAST_PAIRS or broken else "undecided",
             effect, found.low, found.high, self._alpha, self._config.difference,
@@ -256,7 +256,7 @@ class _Judgement:
             "trials": self._config.trials,
         }  # fmt: skip
 
-    def _row(self, verdict: Verdict) -> dict[str, Any]:
+    def _row(self, verdict: PairedVerdict) -> dict[str, Any]:
         from danalab.benchmarks.timing import machine
 
         settings = {side.label: dict(side.settings) for side in self._sides}
@@ -264,18 +264,18 @@ class _Judgement:
                 "machine": machine("cpu")}  # fmt: skip
 
 
-def _difference(baseline: Result, contender: Result) -> float:
+def _difference(baseline: RunResult, contender: RunResult) -> float:
     """loss(contender) - loss(baseline); infinite where one side has none, 0 where both have none."""
     if contender.loss is None:
         return 0.0 if baseline.loss is None else math.inf
     return -math.inf if baseline.loss is None else contender.loss - baseline.loss
 
 
-def _words(result: Result) -> str:
+def _words(result: RunResult) -> str:
     return "failed" if result.loss is None else f"{result.loss:.4f}"
 
 
-def _saved(pairs: Sequence[tuple[Result, Result]]) -> tuple[float, float, float] | None:
+def _saved(pairs: Sequence[tuple[RunResult, RunResult]]) -> tuple[float, float, float] | None:
     """Compute saved, pair by pair: 1 - (steps of the contender) / (steps of the baseline) at the higher final loss."""
     from scipy.stats import t
 
@@ -292,7 +292,7 @@ def _saved(pairs: Sequence[tuple[Result, Result]]) -> tuple[float, float, float]
     return 1 - math.exp(middle), 1 - math.exp(middle + half), 1 - math.exp(middle - half)
 
 
-def _reached(run: Result, target: float) -> float:
+def _reached(run: RunResult, target: float) -> float:
     """Step at which a curve first falls to a loss, linear between measurements."""
     points = list(zip(run.steps, run.losses, strict=True))
     for (s0, y0), (s1, y1) in itertools.pairwise(points):
@@ -301,9 +301,9 @@ def _reached(run: Result, target: float) -> float:
     return float(run.steps[-1])
 
 
-def _from_row(row: dict[str, Any]) -> Verdict:
-    values = {name: row[name] for name in Verdict.__dataclass_fields__}
+def _from_row(row: dict[str, Any]) -> PairedVerdict:
+    values = {name: row[name] for name in PairedVerdict.__dataclass_fields__}
     for name in ("low", "high", "effect", "noise"):
         values[name] = math.nan if values[name] is None else values[name]
     values |= {name: tuple(values[name]) for name in ("rates", "failures")}
-    return Verdict(**{**values, "saved": tuple(values["saved"]) if values["saved"] else None})
+    return PairedVerdict(**{**values, "saved": tuple(values["saved"]) if values["saved"] else None})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.judge.workers import Result, Trial
+from danalab.judge.workers import PlannedRun, RunResult
 
 
 class Ledger:
@@ -23,15 +23,15 @@ class Ledger:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._runs: dict[str, Result] = {}
+        self._runs: dict[str, RunResult] = {}
 
-    def run(self, trial: Trial) -> Result | None:
+    def run(self, trial: PlannedRun) -> RunResult | None:
         """The result of a run that was made before."""
         if trial.key not in self._runs:
             self._read_runs()
         return self._runs.get(trial.key)
 
-    def add_run(self, trial: Trial, result: Result) -> None:
+    def add_run(self, trial: PlannedRun, result: RunResult) -> None:
         self._runs.setdefault(trial.key, result)
         self._append("runs.jsonl", {"run": trial.key, "contestant": trial.contestant.label, **asdict(result)})
 
@@ -46,7 +46,7 @@ class Ledger:
         for row in _rows(self.folder / "runs.jsonl"):
             if row.get("run") not in self._runs:
                 steps, losses = tuple(row["steps"]), tuple(row["losses"])
-                self._runs[row["run"]] = Result(row["loss"], steps, losses, row["seconds"], row["failure"])
+                self._runs[row["run"]] = RunResult(row["loss"], steps, losses, row["seconds"], row["failure"])
 
     def _append(self, name: str, row: dict[str, Any]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

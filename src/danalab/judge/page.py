@@ -11,7 +11,7 @@ from danalab.colors import optimizer_color
 from danalab.files import write_atomically
 from danalab.judge.judge import Judged
 from danalab.judge.sequential import bounds
-from danalab.judge.workers import Result
+from danalab.judge.workers import RunResult
 from danalab.report.page import Page
 
 BOARD_HEADINGS = ("track", "contender", "baseline", "verdict", "effect", "interval", "compute saved", "pairs", "looks")
@@ -43,7 +43,7 @@ def write_page(judged: Sequence[Judged], path: Path) -> None:
     write_atomically(path, page.render())
 
 
-def _curves(judged: Judged, pairs: Sequence[tuple[Result, Result]]) -> Figure:
+def _curves(judged: Judged, pairs: Sequence[tuple[RunResult, RunResult]]) -> Figure:
     verdict = judged.verdict
     figure = Figure(figsize=(5.6, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -61,7 +61,7 @@ def _curves(judged: Judged, pairs: Sequence[tuple[Result, Result]]) -> Figure:
     return figure
 
 
-def _looks(judged: Judged, pairs: Sequence[tuple[Result, Result]]) -> Figure:
+def _looks(judged: Judged, pairs: Sequence[tuple[RunResult, RunResult]]) -> Figure:
     verdict = judged.verdict
     differences = [other.losses[-1] - base.losses[-1] for base, other in pairs]
     looks = [bounds(differences[:n], verdict.alpha) for n in range(1, len(differences) + 1)]

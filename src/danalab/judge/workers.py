@@ -16,7 +16,7 @@ from danalab.judge.contestants import Contestant
 
 
 @dataclass(frozen=True, order=True)
-class Trial:
+class PlannedRun:
     """A run to make; equal trials give equal results."""
 
     track: str
@@ -33,7 +33,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """What a run ended with."""
 
     loss: float | None
@@ -60,7 +60,7 @@ class Workers:
         for worker in self._workers:
             worker.kill()
 
-    def execute(self, trials: Iterable[Trial], limit: float) -> Iterator[tuple[Trial, Result]]:
+    def execute(self, trials: Iterable[PlannedRun], limit: float) -> Iterator[tuple[PlannedRun, RunResult]]:
         """Make runs; each with its result as it ends.
 
         Args:
@@ -81,7 +81,7 @@ class Workers:
                     trial, result, alive = worker.take()
                 elif time.monotonic() > worker.deadline:
                     trial, alive = worker.trial, False
-                    result = Result(None, seconds=limit, failure=f"did not end in {limit:.0f} s and was killed")
+                    result = RunResult(None, seconds=limit, failure=f"did not end in {limit:.0f} s and was killed")
                 else:
                     continue
                 if not alive:
@@ -103,16 +103,16 @@ class _Worker:
         self._process.start()
         theirs.close()
         self._fresh = True
-        self.trial: Trial | None = None
+        self.trial: PlannedRun | None = None
         self.deadline = 0.0
 
-    def start(self, trial: Trial, limit: float) -> None:
+    def start(self, trial: PlannedRun, limit: float) -> None:
         self.trial = trial
         self.deadline = time.monotonic() + limit + (self.STARTING if self._fresh else 0)
         self._fresh = False
         self.pipe.send(trial)
 
-    def take(self) -> tuple[Trial, Result, bool]:
+    def take(self) -> tuple[PlannedRun, RunResult, bool]:
         """The trial, its result, and whether the process lives on."""
         trial, self.trial = self.trial, None
         assert trial is not None
@@ -120,7 +120,7 @@ class _Worker:
             return trial, self.pipe.recv(), True
         except (EOFError, OSError):
             self._process.join(timeout=5.0)
-            return trial, Result(None, failure=f"its process died (exit code {self._process.exitcode})"), False
+            return trial, RunResult(None, failure=f"its process died (exit code {self._process.exitcode})"), False
 
     def kill(self) -> None:
         self._process.kill()
@@ -137,13 +137,13 @@ def _serve(pipe: Connection) -> None:
     os.dup2(silent, 2)
     while True:
         try:
-            trial: Trial = pipe.recv()
+            trial: PlannedRun = pipe.recv()
         except (EOFError, KeyboardInterrupt):
             return
         pipe.send(_run(trial))
 
 
-def _run(trial: Trial) -> Result:
+def _run(trial: PlannedRun) -> RunResult:
     from danalab.judge.tracks import get_track
     from danalab.showcase.trials import train
 
@@ -153,6 +153,8 @@ def _run(trial: Trial) -> Result:
         done = train(get_track(trial.track, trial.steps), trial.contestant.spec, trial.lr, trial.seed, settings)
     except Exception as error:
         failure = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return Result(None, seconds=time.perf_counter() - began, failure=failure)
+        return RunResult(None, seconds=time.perf_counter() - began, failure=failure)
     loss = done.loss if done.loss < float("inf") else None
-    return Result(loss, done.steps, done.losses, time.perf_counter() - began, None if loss is not None else "diverged")
+    return RunResult(
+        loss, done.steps, done.losses, time.perf_counter() - began, None if loss is not None else "diverged"
+    )

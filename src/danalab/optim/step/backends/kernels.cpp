@@ -1,6 +1,6 @@
 // One pass over memory for all parameters of an optimizer: reads p, g and the moments, writes p and the moments.
 //
-// The update rules are those of danalab/optim/elementwise, arranged for few divisions and short chains of dependencies.
+// The update rules are those of danalab/optim/rules, arranged for few divisions and short chains of dependencies.
 // All parameters form one line of elements that is cut evenly among the threads, so that many small tensors cost no more
 // than a large one. Built once per machine and loaded through ctypes: plain C interface, no Python or torch headers.
 

@@ -1,5 +1,5 @@
 // Moments of fewer bytes: a chunk is decoded into float32 that stays in the first-level cache, updated there, and rounded
-// at random. The arithmetic of danalab/optim/core/state_formats.py, which says what the formats are.
+// at random. The arithmetic of danalab/optim/step/state_formats.py, which says what the formats are.
 
 // Included by kernels.cpp, whose Tensors, hash32 and conversions it takes.
 
