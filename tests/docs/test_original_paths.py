@@ -31,6 +31,7 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=PLACE, env=environment, capture_output=True, text=True, timeout=250)
 
 
+@pytest.mark.slow
 def test_a_run_of_the_original_is_trained_evaluated_and_sampled(data):
     run_dir, set_of = str(data / "run"), str(data / "small")
     flags = ["--config_format", "base", "--model", "llama", "--opt", "adamw", "--lr", "1e-3", *SMALL.split()]

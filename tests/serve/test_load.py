@@ -8,6 +8,9 @@ import socket
 import string
 import threading
 import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import httpx
 import psutil
@@ -17,6 +20,7 @@ from danalab.serve import app as app_module
 from danalab.serve import server as server_module
 from servers import RunningServer, ScriptedEngine, running_server, tiny_model, wait_until
 
+T = TypeVar("T")
 CHAT = "/v1/chat/completions"
 
 
@@ -26,6 +30,12 @@ def question(text: str = "hi", **settings) -> dict:
 
 def is_idle(server: RunningServer) -> bool:
     return server.worker.open == 0 and not server.worker.engine.busy
+
+
+def run_apart(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine in a thread: a browser of an earlier test has the event loop of this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(coroutine())).result()
 
 
 async def streamed(client: httpx.AsyncClient, body: dict) -> str:
@@ -65,7 +75,7 @@ def run_clients(server: RunningServer, n_clients: int, requests: int, seconds: f
     async def all_clients() -> int:
         return sum(await asyncio.gather(*(client(number) for number in range(n_clients))))
 
-    return asyncio.run(all_clients())
+    return run_apart(all_clients)
 
 
 def test_streams_at_the_same_time_do_not_mix(server):
@@ -141,7 +151,7 @@ def test_two_hundred_connections_of_which_half_read_slowly_or_never(server):
         ) as client:
             return await asyncio.gather(*(streamed(client, question(seed=5)) for _ in range(100)))
 
-    assert len(set(asyncio.run(readers()))) == 1
+    assert len(set(run_apart(readers))) == 1
     wait_until(lambda: is_idle(server), seconds=120)  # also of those who never read
     for connection in silent:
         assert connection.recv(12) == b"HTTP/1.1 200"
