@@ -96,7 +96,7 @@ PRESETS: dict[str, Preset] = {
         rl={
             "task": (_SUMS, "dialogue:ask=3,weight=0.25"), "problems": 16, "samples": 8, "max_answer": 32,
             "iterations": 160,
-            "eval_interval": 0, "eval_problems": 64, "log_interval": 10, "ckpt_interval": 50, "lr_fraction": 0.25,
+            "eval_interval": 0, "eval_problems": 64, "log_interval": 10, "ckpt_interval": 50, "lr_fraction": 0.05,
             "rollout_batch": 128,
         },
         tasks=(_SUMS, _WHO, "dialogue"),
