@@ -1,35 +1,55 @@
-"""Models in Hugging Face format: `danalab export` writes a run's, `danalab import` makes a run folder of one."""
+"""Models of others' formats: `danalab export` writes a run's, `danalab import` makes a run folder of one."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from danalab.cli._shared.model_flags import RunFlags
 from danalab.cli._shared.options import JsonFlags, Positional
+from danalab.errors import UserError
 from danalab.train.config.fields import Dtype
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFlags(JsonFlags, RunFlags):
     out: Path
-    """New folder for config.json, model.safetensors, the tokenizer and the model card."""
+    """New folder for config.json, model.safetensors, tokenizer and model card, or for model.gguf and a Modelfile."""
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
     dtype: Dtype = "float32"
     """Number format of the weights: float32, bfloat16 or float16 (also fp32, bf16, fp16)."""
+    format: Literal["huggingface", "gguf"] = "huggingface"
+    """For transformers, or for llama.cpp, Ollama and LM Studio (llama, and qwen3 without attention gate)."""
+    quantize: Literal["f32", "f16", "q8_0"] | None = None
+    """Number format of a GGUF file's matrices: f32, f16 (default) or q8_0, which has 8 bits and a scale for each 32."""
 
 
 def export_model(flags: ExportFlags) -> None:
-    """Write a run's model for Hugging Face transformers, with a class of ours if that has none for it."""
+    """Write a run's model for Hugging Face transformers or as GGUF, with its tokenizer and chat template."""
     from danalab.chat.formats import template_of
     from danalab.train.callbacks.console import log_to_stderr
     from danalab.train.run.exchange import export_run
 
     log_to_stderr()
     run = flags.required_run("export")
-    done = export_run(run, flags.out, step=flags.step, dtype=flags.dtype, chat_template=template_of(run))
+    if flags.format == "gguf":
+        from danalab.train.run.gguf_file import export_gguf
+
+        if flags.dtype != "float32":
+            raise UserError(f"--dtype {flags.dtype}: a GGUF file has --quantize f32, f16 or q8_0")
+        done = export_gguf(
+            run, flags.out, step=flags.step, quantize=flags.quantize or "f16", chat_template=template_of(run)
+        )
+    elif flags.quantize is not None:
+        raise UserError(f"--quantize {flags.quantize}: only with --format gguf")
+    else:
+        done = export_run(run, flags.out, step=flags.step, dtype=flags.dtype, chat_template=template_of(run))
     if flags.print_json({**asdict(done), "folder": str(done.folder)}):
         return
     print(f"{done.arch} of {done.params:,} parameters, step {done.step}, tokenizer {done.tokenizer or 'none'}")
+    if flags.format == "gguf":
+        print(f"in {done.folder}: llama-cli -m {done.folder}/model.gguf; ollama create NAME -f {done.folder}/Modelfile")
+        return
     trust = " with trust_remote_code=True" if done.remote_code else ""
     print(f"in {done.folder}: AutoModelForCausalLM.from_pretrained loads it{trust}")
 

@@ -39,7 +39,7 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
         UserError: `transformers` has no class that computes this model's function.
     """
     require_class(config)
-    if _obstacle(config) is not None:
+    if obstacle(config) is not None:
         return module_settings(config), dict(weights)
     described = {"architectures": [_CLASSES[config.arch]], "vocab_size": config.vocab_size, "use_cache": True,
                  "tie_word_embeddings": config.tied}  # fmt: skip
@@ -55,18 +55,18 @@ def require_class(config: ModelConfig) -> None:
     Raises:
         UserError: none does; says why.
     """
-    obstacle = _obstacle(config)
-    if obstacle is None or in_module(config):
+    reason = obstacle(config)
+    if reason is None or in_module(config):
         return
     if config.arch in ARCHITECTURES and config.arch not in _CLASSES:  # our class has it, but not with these options
-        obstacle = (
+        reason = (
             f"no class, of transformers or ours, has {config.arch} with norm '{config.norm_kind}' and heads of which "
             f"{config.rotated} of {config.head_dim} features are rotated"
         )
-    raise UserError(obstacle)
+    raise UserError(reason)
 
 
-def _obstacle(config: ModelConfig) -> str | None:
+def obstacle(config: ModelConfig) -> str | None:
     """Why `transformers` itself has no class for this model; None where it has one."""
     if config.arch not in _CLASSES:
         known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
@@ -87,8 +87,8 @@ def _obstacle(config: ModelConfig) -> str | None:
         linear = config.linear_attention
         wanted["layers with attention"] = (linear is None or len(linear.layers) < config.n_layers, True)
     else:
-        if config.sparsity is not None and (obstacle := expert_obstacle(config)) is not None:
-            return obstacle
+        if config.sparsity is not None and (reason := expert_obstacle(config)) is not None:
+            return reason
         wanted["rotary_dim"] = (config.rotated, config.head_dim)
     for name, (is_, must_be) in wanted.items():
         if is_ != must_be:

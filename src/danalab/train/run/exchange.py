@@ -75,7 +75,7 @@ def export_run(
     dtype = SPELLINGS.get(dtype, dtype)
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: known are {', '.join(DTYPES)}")
-    run, folder = open_run(source), _new_folder(out)
+    run, folder = open_run(source), new_folder(out)
     require_class(run.model_config)
     loaded = run.load_model(step)
     described, weights = to_huggingface(run.model_config, loaded.model.state_dict())
@@ -113,7 +113,7 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     """
     from danalab.data.tokenizers import load_tokenizer
 
-    source, target = Path(source), RunFolder(_new_folder(out))
+    source, target = Path(source), RunFolder(new_folder(out))
     described, model = _read_folder(source)
     config = model.config
     try:
@@ -183,7 +183,8 @@ MODEL_FLAGS = (
 """Settings of a run that describe its model, apart from those of a router."""
 
 
-def _new_folder(path: str | Path) -> Path:
+def new_folder(path: str | Path) -> Path:
+    """`path`, which must not exist or must be empty."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"--out {path}: exists; give the name of a new folder")
