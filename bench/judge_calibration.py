@@ -20,7 +20,7 @@ import numpy as np
 from scipy import stats
 
 from danalab.benchmarks.timing import machine
-from danalab.judge.sequential import decide
+from danalab.judge.sequential import decide, spent
 
 TRACK, STEPS, LR = "synthetic", 60, 0.0169
 ALPHA, MOST_PAIRS, JUDGEMENTS = 0.05, 40, 200
@@ -47,7 +47,7 @@ def judgements(pool: np.ndarray, planted: float) -> dict[str, Any]:
         differences = list(pool[drawn[MOST_PAIRS:]] + planted - pool[drawn[:MOST_PAIRS]])
         n, decision = MOST_PAIRS, "undecided"
         for n in range(3, MOST_PAIRS + 1):
-            decision = decide(differences[:n], ALPHA, 1e-9)
+            decision = decide(differences[:n], spent(ALPHA, 1), 1e-9)
             if decision != "undecided":
                 break
         decisions.append(decision)
@@ -69,10 +69,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pool", type=int, default=600, help="real runs")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--stored", action="store_true", help="draw from the stored pool; makes no run")
     parser.add_argument("--output", type=Path, default=RESULTS / "judge_calibration.json")
     flags = parser.parse_args()
-    with ProcessPoolExecutor(flags.jobs, get_context("spawn")) as workers:
-        pool = np.array(list(workers.map(one_run, range(1, flags.pool + 1), chunksize=10)))
+    if flags.stored:
+        pool = np.array(json.loads(flags.output.read_text())["losses"])
+    else:
+        with ProcessPoolExecutor(flags.jobs, get_context("spawn")) as workers:
+            pool = np.array(list(workers.map(one_run, range(1, flags.pool + 1), chunksize=10)))
     noise = float(pool.std(ddof=1))
     result = {
         "question": "share of wrong decisions between equal sides, and pairs that a planted difference takes",

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import random
+from dataclasses import asdict, replace
+from statistics import fmean
+from typing import ClassVar
 
 import pytest
 
@@ -12,8 +16,9 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.judge import JudgeConfig
 from danalab.judge import judge as module
+from danalab.judge import ledger as ledger_module
 from danalab.judge.contestants import read_contestant
-from danalab.judge.judge import judge
+from danalab.judge.judge import PairedVerdict, _from_row, judge
 from danalab.judge.ledger import Ledger
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.judge.workers import PlannedRun, RunResult, Workers, _run
@@ -83,12 +88,35 @@ class InThisProcess:
             if type(self).made >= self.most:
                 raise KeyboardInterrupt
             type(self).made += 1
-            yield trial, _run(trial)
+            yield trial, self.run(trial)
+
+    def run(self, trial):
+        return _run(trial)
 
 
 @pytest.fixture
 def inline(monkeypatch):
     workers = type("Inline", (InThisProcess,), {})
+    monkeypatch.setattr(module, "Workers", workers)
+    return workers
+
+
+class Invented(InThisProcess):
+    """Runs that take no time: the loss is a function of optimizer, rate and seed."""
+
+    failures: ClassVar[dict] = {}
+    """(optimizer, seed) -> result in place of the run's own."""
+
+    def run(self, trial):
+        opt, draw = trial.contestant.opt, random.Random(f"{trial.contestant.opt} {trial.seed}")
+        rate = 0.001 * math.log(trial.lr / 0.01) ** 2
+        loss = 3 + rate + random.Random(trial.seed).gauss(0, 0.1) + draw.gauss(0, 0.05) + 0.5 * (opt == "sgd")
+        return self.failures.get((opt, trial.seed), RunResult(loss, (0, trial.steps), (5.5, loss), 1.0))
+
+
+@pytest.fixture
+def invented(monkeypatch):
+    workers = type("Invented", (Invented,), {})
     monkeypatch.setattr(module, "Workers", workers)
     return workers
 
@@ -114,35 +142,140 @@ def test_a_contender_that_cannot_learn_is_worse_and_the_answer_is_kept(inline, t
     assert again.verdict == verdict
 
 
-def test_a_killed_judgement_goes_on_to_the_same_verdict(inline, tmp_path):
+def test_a_killed_judgement_goes_on_to_the_same_verdict(invented, tmp_path):
     (whole,) = judge(config(tmp_path / "whole", "adamw", "sgd"))
-    inline.made, inline.most = 0, 7
+    invented.made, invented.most = 0, 7
     with pytest.raises(KeyboardInterrupt):
         judge(config(tmp_path / "killed", "adamw", "sgd"))
     runs = tmp_path / "killed" / "runs.jsonl"
     runs.write_bytes(runs.read_bytes()[:-9])  # and the last line was cut
-    inline.most = math.inf
+    invented.most = math.inf
     (resumed,) = judge(config(tmp_path / "killed", "adamw", "sgd"))
     same = ("decision", "effect", "low", "high", "noise", "pairs", "saved", "rates")
     assert [getattr(resumed.verdict, name) for name in same] == [getattr(whole.verdict, name) for name in same]
-    assert inline.made < 7 + whole.verdict.runs
+    assert invented.made < 7 + whole.verdict.runs
 
 
-def test_a_spent_budget_is_undecided_and_more_budget_continues(inline, tmp_path):
+def test_a_spent_budget_is_undecided_and_more_budget_continues(invented, tmp_path):
     (first,) = judge(config(tmp_path, "adamw", "adana", budget="8runs", difference=1e-6))
     assert (first.verdict.decision, first.verdict.pairs) == ("undecided", 2)
-    made = inline.made
+    made = invented.made
     (second,) = judge(config(tmp_path, "adamw", "adana", budget="16runs", difference=1e-6))
     assert second.verdict.pairs > 2
-    assert second.verdict.runs == inline.made - made <= 16
+    assert second.verdict.runs == invented.made - made <= 16
 
 
-@pytest.mark.slow
-def test_asking_again_takes_fresh_seeds_and_a_share_of_alpha(inline, tmp_path):
+@pytest.mark.parametrize("jobs", [4, 7])
+def test_the_verdict_does_not_depend_on_the_number_of_jobs(invented, tmp_path, jobs):
+    asked = ("adamw", "adana"), {"budget": "15runs", "difference": 1e-6}
+    (one,) = judge(config(tmp_path / "two", *asked[0], **asked[1], jobs=2))
+    made = invented.made
+    (more,) = judge(config(tmp_path / "more", *asked[0], **asked[1], jobs=jobs))
+    assert [replace(each.verdict, seconds=0.0) for each in (one, more)] == [replace(one.verdict, seconds=0.0)] * 2
+    assert invented.made == 2 * made, "the budget ended it: none was made in vain"
+
+
+def test_pairs_are_made_ahead_and_used_in_order(invented, tmp_path, monkeypatch):
+    blocks, execute = [], invented.execute
+
+    def backwards(self, trials, limit):
+        blocks.append(len(trials))
+        return execute(self, trials[::-1], limit)
+
+    monkeypatch.setattr(invented, "execute", backwards)
+    (judged,) = judge(config(tmp_path, "adamw", "sgd", jobs=6))
+    assert blocks == [2, 2, 6, 6], "two rounds of rates, then three pairs at a time"
+    assert 3 < judged.verdict.pairs < 6, "one of them was not needed"
+
+
+def test_a_pair_without_a_loss_on_either_side_counts_for_nothing(invented, tmp_path):
+    invented.failures = {(opt, 2): RunResult(None, failure="diverged") for opt in ("adamw", "adana")}
+    (judged,) = judge(config(tmp_path, "adamw", "adana", budget="14runs", difference=1e-6))
+    differences = [other.loss - base.loss for base, other in judged.pairs if base.loss is not None]
+    assert (judged.verdict.pairs, len(differences)) == (5, 4)
+    assert judged.verdict.effect == pytest.approx(fmean(differences))
+
+
+def test_one_failed_run_decides_nothing_and_failures_every_time_do(invented, tmp_path):
+    invented.failures = {("adana", 1): RunResult(None, failure="diverged")}
+    (judged,) = judge(config(tmp_path / "one", "adamw", "adana", budget="12runs", difference=1e-6))
+    assert judged.verdict.decision == "undecided"
+    assert judged.pairs[0][0].losses[0] - judged.pairs[0][0].loss == pytest.approx(
+        judged.verdict.effect * 4 - sum(other.loss - base.loss for base, other in judged.pairs[1:])
+    ), "a failed run counts with the loss it began with"
+    invented.failures = {("adana", seed): RunResult(None, failure="diverged") for seed in range(1, 30)}
+    (judged,) = judge(config(tmp_path / "all", "adamw", "adana", difference=1e-6))
+    assert judged.verdict.decision == "worse"
+
+
+def test_a_run_that_was_killed_is_made_again_and_one_that_failed_by_itself_is_not(invented, tmp_path):
+    killed = RunResult(None, failure="its process died (exit code -9)", from_outside=True)
+    invented.failures = {("adana", 2): killed}
+    (judged,) = judge(config(tmp_path, "adamw", "adana", budget="30runs", difference=1e-6))
+    assert (judged.verdict.decision, judged.verdict.pairs) == ("undecided", 1)
+    invented.failures, made = {}, invented.made
+    (judged,) = judge(config(tmp_path, "adamw", "adana", budget="2runs", difference=1e-6))
+    assert invented.made == made + 1, "the killed run alone, then the budget ends at the next pair"
+    assert judged.verdict.pairs == 2
+    trial = PlannedRun("synthetic", 6, read_contestant("adamw"), 0.5, 7)
+    Ledger(tmp_path).add_run(trial, RunResult(None, failure="RuntimeError: no"))
+    assert Ledger(tmp_path).run(trial).failure == "RuntimeError: no"
+
+
+def test_only_what_is_new_of_the_runs_is_read(tmp_path):
+    first, second = Ledger(tmp_path), Ledger(tmp_path)
+    trials = [PlannedRun("char", 1, read_contestant("adamw"), 0.1, seed) for seed in range(3)]
+    for trial in trials[:2]:
+        first.add_run(trial, RunResult(1.0))
+    assert second.run(trials[1]) is not None
+    size = (tmp_path / "runs.jsonl").stat().st_size
+    first.add_run(trials[2], RunResult(2.0))
+    content = (tmp_path / "runs.jsonl").read_bytes()
+    (tmp_path / "runs.jsonl").write_bytes(b"?" * size + content[size:])  # what was read is not looked at again
+    assert second.run(trials[2]) == RunResult(2.0)
+
+
+def test_stored_runs_of_the_baseline_are_used_where_one_is_reproduced_here(invented, tmp_path, monkeypatch):
+    asked = {"budget": "14runs", "difference": 1e-6}
+    (first,) = judge(config(tmp_path / "first", "adamw", "adana", **asked))
+    rows = [json.loads(line) for line in (tmp_path / "first" / "runs.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["contestant"] == "adamw"]
+    runs = [
+        {"lr": float(row["run"].split("/lr")[1].split("/")[0]), "seed": int(row["run"].rpartition("/s")[2]), **row}
+        for row in rows
+    ]
+    track = {"steps": 6, "at": rows[0]["steps"], "seconds": 1.0, "runs": runs}
+    monkeypatch.setattr(ledger_module, "STORED", tmp_path / "stored.json")
+    for name, here, most in (
+        ("same", ledger_module.processor(), 8),
+        ("other processor", "another", 14),
+        ("other bits", ledger_module.processor(), 14),
+    ):
+        if name == "other bits":
+            runs[0]["losses"][1] *= 1 + 1e-7
+        (tmp_path / "stored.json").write_text(json.dumps({here: {"tracks": {"synthetic": track}}}))
+        (judged,) = judge(config(tmp_path / name, "adamw", "adana", **asked | {"budget": f"{most}runs"}))
+        assert (judged.verdict.runs, judged.verdict.pairs, judged.verdict.effect) == (most, 5, first.verdict.effect), (
+            name
+        )
+
+
+def test_a_verdict_without_bounds_is_read_as_it_was_written(tmp_path):
+    verdict = PairedVerdict(
+        "b", "a", "char", "undecided", 0.5, -math.inf, math.inf, 0.04, 0.01, 0.1, 1, None, (0.1, 0.2), 2, 1.0, 1, "nats"
+    )
+    Ledger(tmp_path).add_verdict(asdict(verdict))
+    (row,) = Ledger(tmp_path).verdicts()
+    assert (row["low"], row["high"]) == (None, None)
+    assert _from_row(row) == verdict
+
+
+def test_asking_again_takes_fresh_seeds_and_a_share_of_alpha(invented, tmp_path):
     (first,) = judge(config(tmp_path, "adamw", "sgd"))
     (second,) = judge(config(tmp_path, "adamw", "sgd", again=True))
     assert (first.verdict.look, second.verdict.look) == (1, 2)
     assert second.verdict.alpha < first.verdict.alpha / 2
+    assert first.verdict.alpha + second.verdict.alpha < 0.05
     assert second.verdict.effect != first.verdict.effect
 
 
@@ -165,6 +298,7 @@ def test_processes_that_hang_or_die_are_replaced_and_their_output_is_dropped(own
         results = {trial.contestant.opt.rpartition(":")[2]: result for trial, result in workers.execute(trials, 3.0)}
     assert next(iter(first.values())).loss == results["Signs"].loss is not None
     assert results["Dies"].failure == "its process died (exit code 7)"
+    assert [name for name, result in results.items() if result.from_outside] == ["Hangs"]
     assert results["Hangs"].failure == "did not end in 3 s and was killed"
     assert results["Raises"].failure == "RuntimeError: no step today"
     assert capfd.readouterr().out == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from danalab.judge.sequential import PRIORS, bounds, decide, log_evidence, spent
+from danalab.judge.sequential import FIRST_SHARE, PRIORS, bounds, decide, log_evidence, spent
 
 NUMBERS = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=3, max_size=12).filter(
     lambda xs: np.std(xs) > 0.05
@@ -72,7 +73,11 @@ def test_what_counts_as_equal_is_said_to_be_equal():
     assert decisions == ["no difference"] * 20
 
 
-def test_repeated_questions_share_one_alpha():
-    shares = [spent(0.05, look) for look in range(1, 10_000)]
-    assert sum(shares) <= 0.05
-    assert shares[0] > 0.03
+@given(st.floats(1e-6, 1 - 1e-6), st.integers(1, 500))
+def test_any_number_of_questions_shares_one_alpha(alpha, looks):
+    """Exactly, as rational numbers: 0.8 + 0.2 (1 - 1 / K) < 1."""
+    share = Fraction(FIRST_SHARE)
+    exact = [share if k == 1 else (1 - share) / (k * (k - 1)) for k in range(1, looks + 1)]
+    assert sum(exact) == share + (1 - share) * (1 - Fraction(1, looks)) < 1
+    assert [spent(alpha, k) for k in range(1, looks + 1)] == pytest.approx([float(alpha * each) for each in exact])
+    assert math.fsum(spent(alpha, k) for k in range(1, looks + 1)) < alpha

@@ -28,7 +28,7 @@ def run(flags: Flags) -> int:
     from dataclasses import asdict
 
     from danalab.judge.judge import judge
-    from danalab.judge.ledger import Ledger
+    from danalab.judge.ledger import Ledger, finite
     from danalab.judge.page import BOARD_HEADINGS, board, write_board, write_page
     from danalab.report.formats import print_table
 
@@ -47,7 +47,7 @@ def run(flags: Flags) -> int:
     page = flags.out or flags.ledger / "judgement.html"
     write_page(judged, page)
     if flags.json:
-        verdicts = [{**asdict(each.verdict), "sentence": each.verdict.sentence()} for each in judged]
+        verdicts = [{**finite(asdict(each.verdict)), "sentence": each.verdict.sentence()} for each in judged]
         print(json.dumps({"verdicts": verdicts, "page": str(page)}))
     else:
         for each in judged:

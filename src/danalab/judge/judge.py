@@ -7,14 +7,14 @@
 
 Seed 0 chooses rates and judges nothing. Every run is in the ledger, so a judgement that was killed goes on, and sides
 that were judged before are not run again. A question with a verdict is answered from the ledger; `again` asks it with
-fresh seeds, and the k-th answer to one question has error alpha 6 / (pi k)^2, so that all of them together have alpha.
+fresh seeds, and the answers to one question share alpha (`danalab.judge.sequential.spent`).
 """
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -22,7 +22,7 @@ from danalab import __version__
 from danalab.errors import UserError
 from danalab.judge import JudgeConfig
 from danalab.judge.contestants import Contestant, read_contestant
-from danalab.judge.ledger import Ledger
+from danalab.judge.ledger import Ledger, stored_runs
 from danalab.judge.sequential import bounds, decide, spent
 from danalab.judge.tracks import get_track
 from danalab.judge.workers import PlannedRun, RunResult, Workers
@@ -146,13 +146,14 @@ class _Judgement:
         self._sides = (baseline, contender)
         self._ledger, self._budget = Ledger(config.ledger), _Budget(config)
         self._failures: dict[str, str] = {}
+        self._stored = stored_runs(track.name, track.steps)
         self._longest = 0.0
         """Time of the longest run so far [seconds]."""
         earlier = [row for row in self._ledger.verdicts() if row.get("question") == self._question()]
         self._settled = next((row for row in earlier if row["decision"] != "undecided"), None)
         # An undecided question goes on with its own seeds: the confidence sequence allows that.
         self._look = 1 + sum(row["decision"] != "undecided" for row in earlier) if config.again else 1
-        self._alpha = spent(config.alpha, self._look) if self._look > 1 or config.again else config.alpha
+        self._alpha = spent(config.alpha, self._look)
 
     def verdict(self) -> Judged:
         if self._settled is not None and not self._config.again:
@@ -161,31 +162,49 @@ class _Judgement:
         rates = self._tune()
         differences: list[float] = []
         pairs: list[tuple[RunResult, RunResult]] = []
-        first = 1 + SEEDS_OF_A_LOOK * (self._look - 1)
-        for seed in range(first, first + MOST_PAIRS):
-            trials = [
-                PlannedRun(self._track.name, self._track.steps, side, rate, seed)
-                for side, rate in zip(self._sides, rates, strict=True)
-            ]
-            results = self._runs(trials)
-            if results is None:
-                break
-            pairs.append((results[0], results[1]))
-            differences.append(_difference(results[0], results[1]))
-            found = bounds(differences, self._alpha)
+        for seed, base, other in self._pairs(rates):
+            pairs.append((base, other))
+            difference = _difference(base, other)
+            if difference is None:
+                continue
+            differences.append(difference)
+            now = bounds(differences, self._alpha)
             self._report(
-                f"seed {seed}: {self._sides[0].label} {_words(results[0])}, "
-                f"{self._sides[1].label} {_words(results[1])}; "
-                f"difference {found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+                f"seed {seed}: {self._sides[0].label} {_words(base)}, {self._sides[1].label} {_words(other)}; "
+                f"difference {now.mean:+.4f} ({now.low:+.4f} to {now.high:+.4f})"
             )
-            if math.isinf(differences[-1]) or (
-                len(differences) >= LEAST_PAIRS
-                and decide(differences, self._alpha, self._config.difference) != "undecided"
-            ):
+            if self._decision(differences) != "undecided":
                 break
         verdict = self._concluded(differences, pairs, rates)
         self._ledger.add_verdict(self._row(verdict))
         return Judged(verdict, tuple(pairs))
+
+    def _pairs(self, rates: tuple[float, float]) -> Iterator[tuple[int, RunResult, RunResult]]:
+        """(seed, baseline, contender), in order, while the budget lasts; as many are made at a time as there are jobs.
+
+        A run that was killed or ran out of time ends them: it says nothing of either side.
+        """
+        first = 1 + SEEDS_OF_A_LOOK * (self._look - 1)
+        seeds = list(range(first, first + MOST_PAIRS))
+        while seeds:
+            block, results = seeds[: max(1, (self._config.jobs or 2) // 2)], None
+            while block and results is None:
+                results = self._runs([self._plan(i, rates[i], seed) for seed in block for i in (0, 1)])
+                block = block[:-1] if results is None else block
+            if results is None:
+                return
+            for seed, base, other in zip(block, results[::2], results[1::2], strict=True):
+                if base.from_outside or other.from_outside:
+                    return
+                yield seed, base, other
+            seeds = seeds[len(block) :]
+
+    def _plan(self, side: int, lr: float, seed: int) -> PlannedRun:
+        return PlannedRun(self._track.name, self._track.steps, self._sides[side], lr, seed)
+
+    def _decision(self, differences: list[float]) -> str:
+        enough = len(differences) >= LEAST_PAIRS
+        return decide(differences, self._alpha, self._config.difference) if enough else "undecided"
 
     def _tune(self) -> tuple[float, float]:
         """The best rate of each side among equally many, with seed 0; both sides at a time."""
@@ -193,9 +212,8 @@ class _Judgement:
         tried: list[dict[float, float]] = [{}, {}]
         for _ in range(self._config.trials):
             exponents = [next_exponent(each) for each in tried]
-            trials = [PlannedRun(self._track.name, self._track.steps, side, start * SPACING**exponent, 0)
-                      for side, start, exponent in zip(self._sides, starts, exponents, strict=True)]  # fmt: skip
-            results = self._runs(trials)
+            rates = [start * SPACING**exponent for start, exponent in zip(starts, exponents, strict=True)]
+            results = self._runs([self._plan(i, rate, 0) for i, rate in enumerate(rates)])
             if results is None:
                 break
             for side, exponent, result in zip(tried, exponents, results, strict=True):
@@ -221,28 +239,32 @@ class _Judgement:
             self._budget.made += 1
             self._longest = max(self._longest, result.seconds)
             known[trial.key] = result
+            self._take_stored(trial, result)
             if result.failure:
                 self._failures[trial.contestant.label] = f"lr {trial.lr:.3g}, seed {trial.seed}: {result.failure}"
                 self._report(f"{trial.contestant.label}, {self._failures[trial.contestant.label]}")
         return [result for result in known.values() if result is not None]
 
+    def _take_stored(self, trial: PlannedRun, result: RunResult) -> None:
+        """Use the stored runs of AdamW once one of them was reproduced here to the last bit."""
+        if (trial.contestant.opt, trial.contestant.settings) != ("adamw", ()) or not self._stored:
+            return
+        stored, self._stored = self._stored, {}
+        own = stored.pop((f"{trial.lr:.6g}", trial.seed), None)
+        if own is not None and own.losses == result.losses:
+            for (lr, seed), each in stored.items():
+                self._ledger.add_run(replace(trial, lr=float(lr), seed=seed), each)
+            self._report(f"{trial.contestant.label}: {len(stored)} runs are known for this type of processor")
+
     def _concluded(
         self, differences: list[float], pairs: list[tuple[RunResult, RunResult]], rates: tuple[float, float]
     ) -> PairedVerdict:
         baseline, contender = self._sides
-        broken = [d for d in differences if math.isinf(d)]
-        if broken:  # at its best rate one side has no loss: that decides
-            decision, found = ("worse" if broken[0] > 0 else "better"), bounds([], self._alpha)
-            effect = broken[0]
-        else:
-            decision = decide(differences, self._alpha, self._config.difference)
-            found = bounds(differences, self._alpha)
-            effect = found.mean
+        now = bounds(differences, self._alpha)
         losses = [base.loss for base, _ in pairs if base.loss is not None]
         return PairedVerdict(
             contender.label, baseline.label, self._track.name,
-            decision if len(differences) >= LEAST_PAIRS or broken else "undecided",
-            effect, found.low, found.high, self._alpha, self._config.difference,
+            self._decision(differences), now.mean, now.low, now.high, self._alpha, self._config.difference,
             stdev(losses) if len(losses) > 1 else math.nan, len(pairs), _saved(pairs), (rates[1], rates[0]),
             self._budget.made, self._budget.spent_seconds, self._look, self._track.unit.partition("[")[2].rstrip("]"),
             tuple(f"{label}: {why}" for label, why in self._failures.items()),
@@ -264,11 +286,16 @@ class _Judgement:
                 "machine": machine("cpu")}  # fmt: skip
 
 
-def _difference(baseline: RunResult, contender: RunResult) -> float:
-    """loss(contender) - loss(baseline); infinite where one side has none, 0 where both have none."""
-    if contender.loss is None:
-        return 0.0 if baseline.loss is None else math.inf
-    return -math.inf if baseline.loss is None else contender.loss - baseline.loss
+def _difference(baseline: RunResult, contender: RunResult) -> float | None:
+    """loss(contender) - loss(baseline); None where both have none.
+
+    A run without a loss counts with the loss that the pair began with: one failure is no proof, several are.
+    """
+    if baseline.loss is None and contender.loss is None:
+        return None
+    start = (baseline if contender.loss is None else contender).losses[0]
+    base, other = (start if side.loss is None else side.loss for side in (baseline, contender))
+    return other - base
 
 
 def _words(result: RunResult) -> str:
@@ -303,7 +330,7 @@ def _reached(run: RunResult, target: float) -> float:
 
 def _from_row(row: dict[str, Any]) -> PairedVerdict:
     values = {name: row[name] for name in PairedVerdict.__dataclass_fields__}
-    for name in ("low", "high", "effect", "noise"):
-        values[name] = math.nan if values[name] is None else values[name]
+    for name, unknown in (("low", -math.inf), ("high", math.inf), ("effect", math.nan), ("noise", math.nan)):
+        values[name] = unknown if values[name] is None else values[name]
     values |= {name: tuple(values[name]) for name in ("rates", "failures")}
     return PairedVerdict(**{**values, "saved": tuple(values["saved"]) if values["saved"] else None})

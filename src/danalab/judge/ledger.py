@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.files import read_json
 from danalab.judge.workers import PlannedRun, RunResult
+
+STORED = Path(__file__).with_name("baselines.json")
+"""Runs of AdamW on every track, by processor type; made by bench/judge_baselines.py."""
 
 
 class Ledger:
@@ -24,6 +28,8 @@ class Ledger:
     def __init__(self, folder: Path):
         self.folder = folder
         self._runs: dict[str, RunResult] = {}
+        self._read = 0
+        """Bytes of runs.jsonl that were read."""
 
     def run(self, trial: PlannedRun) -> RunResult | None:
         """The result of a run that was made before."""
@@ -37,14 +43,16 @@ class Ledger:
 
     def verdicts(self) -> list[dict[str, Any]]:
         """All verdicts, oldest first."""
-        return list(_rows(self.folder / "judge.jsonl"))
+        return list(_rows(_lines(self.folder / "judge.jsonl")[0]))
 
     def add_verdict(self, row: dict[str, Any]) -> None:
         self._append("judge.jsonl", row)
 
     def _read_runs(self) -> None:
-        for row in _rows(self.folder / "runs.jsonl"):
-            if row.get("run") not in self._runs:
+        """Read the lines that came since the last time; a run that failed from outside counts as not made."""
+        whole, self._read = _lines(self.folder / "runs.jsonl", self._read)
+        for row in _rows(whole):
+            if row.get("run") not in self._runs and not row.get("from_outside"):
                 steps, losses = tuple(row["steps"]), tuple(row["losses"])
                 self._runs[row["run"]] = RunResult(row["loss"], steps, losses, row["seconds"], row["failure"])
 
@@ -55,18 +63,46 @@ class Ledger:
             end = file.seek(0, 2)
             file.seek(max(0, end - 1))
             cut = b"" if end == 0 or file.read(1) == b"\n" else b"\n"  # the line of a killed writer
-            file.write(cut + json.dumps(_finite(row)).encode() + b"\n")
+            file.write(cut + json.dumps(finite(row)).encode() + b"\n")
             file.flush()
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
+def processor() -> str:
+    """The processor type: runs are equal to the last bit where it is the same."""
+    from danalab.benchmarks.timing import machine
+
+    facts = machine("cpu")
+    return f"{facts['cpu']}, {facts['torch_capability']}, torch {facts['torch'].partition('+')[0]}"
+
+
+def stored_runs(track: str, steps: int) -> dict[tuple[str, int], RunResult]:
+    """(rate, seed) -> stored run of AdamW on a processor like this one; none where the track's runs are others."""
+    here = read_json(STORED).get(processor(), {"tracks": {}})["tracks"].get(track)
+    if here is None or here["steps"] != steps:
+        return {}
+    runs = {}
+    for run in here["runs"]:
+        losses = tuple(run["losses"])
+        runs[f"{run['lr']:.6g}", run["seed"]] = RunResult(losses[-1], tuple(here["at"]), losses, here["seconds"])
+    return runs
+
+
+def _lines(path: Path, first: int = 0) -> tuple[bytes, int]:
+    """(the whole lines of a file from a position on, the position after them)."""
+    if not path.exists() or path.stat().st_size == first:
+        return b"", first
     try:
-        lines = path.read_bytes().split(b"\n")
+        with open(path, "rb") as file:
+            file.seek(first)
+            content = file.read()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    for line in lines:
+    end = content.rfind(b"\n") + 1
+    return content[:end], first + end
+
+
+def _rows(lines: bytes) -> Iterator[dict[str, Any]]:
+    for line in lines.split(b"\n"):
         try:
             row = json.loads(line)
         except ValueError:
@@ -75,10 +111,10 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """With None in place of numbers that JSON has no word for."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: finite(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -77,9 +77,13 @@ def decide(differences: Sequence[float], alpha: float, margin: float) -> str:
     return "worse" if found.low > 0 else "undecided"
 
 
-def spent(alpha: float, look: int) -> float:
-    """Error of the look-th question about one comparison with fresh seeds (1, 2, ...); all of them sum to `alpha`.
+FIRST_SHARE = 0.8
+"""Of alpha, for the first look."""
 
-    alpha_k = alpha 6 / (pi k)^2.
+
+def spent(alpha: float, look: int) -> float:
+    """Error of the look-th question about one comparison with fresh seeds (1, 2, ...); any number sum to below `alpha`.
+
+    alpha_1 = 0.8 alpha, and alpha_k = 0.2 alpha / (k (k - 1)), of which the first K sum to 0.2 alpha (1 - 1 / K).
     """
-    return alpha * 6 / (math.pi * look) ** 2
+    return alpha * (FIRST_SHARE if look == 1 else (1 - FIRST_SHARE) / (look * (look - 1)))

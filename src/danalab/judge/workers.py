@@ -1,13 +1,13 @@
 """Processes that execute runs: one that raises, hangs, dies or writes to stdout costs its run, and nothing else.
 
 Each worker is a fresh process with one thread that serves many runs. A run that ends in an exception, in a death of its
-process or after the time limit is a `Failure`; a worker that died or hung is replaced.
+process or after the time limit has a `RunResult` without a loss; a worker that died or hung is replaced.
 """
 
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -15,13 +15,13 @@ from typing import Any
 from danalab.judge.contestants import Contestant
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class PlannedRun:
     """A run to make; equal trials give equal results."""
 
     track: str
     steps: int
-    contestant: Contestant = field(compare=False)
+    contestant: Contestant
     lr: float
     """Peak learning rate."""
     seed: int
@@ -44,6 +44,8 @@ class RunResult:
     seconds: float = 0.0
     failure: str | None = None
     """Why it failed, in one line."""
+    from_outside: bool = False
+    """It was killed or ran out of time, which says nothing of a repetition: the next judgement tries it again."""
 
 
 class Workers:
@@ -80,8 +82,8 @@ class Workers:
                 if worker.pipe in ready:
                     trial, result, alive = worker.take()
                 elif time.monotonic() > worker.deadline:
-                    trial, alive = worker.trial, False
-                    result = RunResult(None, seconds=limit, failure=f"did not end in {limit:.0f} s and was killed")
+                    trial, alive, why = worker.trial, False, f"did not end in {limit:.0f} s and was killed"
+                    result = RunResult(None, seconds=limit, failure=why, from_outside=True)
                 else:
                     continue
                 if not alive:
@@ -120,7 +122,8 @@ class _Worker:
             return trial, self.pipe.recv(), True
         except (EOFError, OSError):
             self._process.join(timeout=5.0)
-            return trial, RunResult(None, failure=f"its process died (exit code {self._process.exitcode})"), False
+            code = self._process.exitcode or 0
+            return trial, RunResult(None, failure=f"its process died (exit code {code})", from_outside=code < 0), False
 
     def kill(self) -> None:
         self._process.kill()

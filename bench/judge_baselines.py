@@ -1,0 +1,79 @@
+"""The stored baselines of `danalab judge`: AdamW on every track, its rate search and paired seeds, with the machine.
+
+    python bench/judge_baselines.py                       # all tracks; 20 minutes of CPU
+    python bench/judge_baselines.py --tracks char         # one of them; the others stay as they are
+
+Writes `src/danalab/judge/baselines.json`, which `judge` reads: by processor type and track the settings, the noise
+floor (standard deviation of the loss over seeds), the time of a run, and the runs themselves, to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from statistics import fmean, median, stdev
+
+import numpy as np
+
+from danalab.benchmarks.timing import machine
+from danalab.judge.contestants import read_contestant
+from danalab.judge.ledger import STORED, processor
+from danalab.judge.tracks import TRACKS, get_track
+from danalab.judge.workers import PlannedRun, RunResult, Workers
+from danalab.showcase.trials import SPACING, next_exponent, usual_lr
+
+TRIALS = 5
+SEEDS = {"nanogpt": 4}
+"""Paired seeds after the search; 10 where a run is short."""
+
+
+def short(value: float) -> float:
+    """The shortest decimal that gives the same float32."""
+    exact = float(str(np.float32(value)))
+    assert float(np.float32(exact)) == float(np.float32(value)) == value
+    return exact
+
+
+def measure(name: str) -> dict:
+    track, side = get_track(name), read_contestant("adamw")
+    start = usual_lr(side.spec, track)
+    made: list[tuple[PlannedRun, RunResult]] = []
+    with Workers(1) as workers:
+        tried: dict[float, float] = {}
+        for _ in range(TRIALS):
+            exponent = next_exponent(tried)
+            run = PlannedRun(name, track.steps, side, start * SPACING**exponent, 0)
+            made += workers.execute([run], 3600.0)
+            tried[exponent] = made[-1][1].loss or np.inf
+        rate = start * SPACING ** min(tried, key=lambda exponent: tried[exponent])
+        for seed in range(1, 1 + SEEDS.get(name, 10)):
+            made += workers.execute([PlannedRun(name, track.steps, side, rate, seed)], 3600.0)
+    losses = [result.loss for run, result in made if run.seed and result.loss is not None]
+    return {
+        "steps": track.steps,
+        "lr": float(f"{rate:.6g}"),
+        "loss": round(fmean(losses), 4),
+        "noise": round(stdev(losses), 4),
+        "seconds": round(median(result.seconds for _, result in made), 1),
+        "at": made[0][1].steps,
+        "runs": [
+            {"lr": float(f"{run.lr:.6g}"), "seed": run.seed, "losses": [short(loss) for loss in result.losses]}
+            for run, result in made
+        ],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--tracks", nargs="*", default=list(TRACKS))
+    for name in parser.parse_args().tracks:
+        measured = measure(name)
+        stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+        here = stored.setdefault(processor(), {"machine": machine("cpu"), "tracks": {}})
+        here["tracks"][name] = measured
+        STORED.write_text(json.dumps(stored, indent=1).replace("\n     ", " ") + "\n")
+        print(name, {key: value for key, value in measured.items() if key not in ("runs", "at")}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
