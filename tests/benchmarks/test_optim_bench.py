@@ -19,6 +19,7 @@ def found():
     return measure("cpu", ["0.2"], 2, ["adamw:fused", "adana:fused", "dana-star", "muon"])
 
 
+@pytest.mark.slow
 def test_bandwidth_counts_seven_words_for_adam_and_nine_with_tau(found):
     rows = found["sizes"]["0.2M"]["results"]
     numel = found["sizes"]["0.2M"]["parameters"]

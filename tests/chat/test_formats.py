@@ -143,6 +143,7 @@ def test_a_template_that_fails_is_one_line(text, reason):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_template_that_took_too_long_can_render_again():
     format_ = template(
         "{% if messages[0].content == 'loop' %}{{ 9**(9**(8 + messages|length)) }}{% endif %}{{ messages[0].content }}"

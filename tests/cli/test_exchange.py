@@ -175,6 +175,7 @@ QWEN3_06B = {
 """config.json as published: 16 heads of 128 in a model of width 1024."""
 
 
+@pytest.mark.slow
 def test_the_published_shape_of_a_small_qwen3_is_imported_and_goes_back(tmp_path):
     torch.manual_seed(0)
     few = {"num_hidden_layers": 1, "vocab_size": 300, "max_position_embeddings": 64, "max_window_layers": 1}

@@ -55,6 +55,7 @@ def test_a_verb_writes_figure_data_and_parameters_and_prints_one_json_object(tmp
             assert arrays.files
 
 
+@pytest.mark.slow
 def test_without_json_the_findings_are_printed_for_people(tmp_path, capsys):
     call("predict", ["--alpha", "1", "--beta", "0.3", "--horizon", "100", "--out", str(tmp_path)])
     out = capsys.readouterr().out

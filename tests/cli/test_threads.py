@@ -18,7 +18,7 @@ SHOW = "import sys; from danalab.cli.app import main; main(sys.argv[1:]); import
     [
         ("train --print-config", {}, "1000"),
         ("train --print-config", {"GOMP_SPINCOUNT": "77"}, "77"),
-        ("train --print-config", {"OMP_WAIT_POLICY": "PASSIVE"}, "0"),
+        pytest.param("train --print-config", {"OMP_WAIT_POLICY": "PASSIVE"}, "0", marks=pytest.mark.slow),
         ("bench --help", {}, None),
     ],
 )

@@ -160,6 +160,7 @@ def test_workers_follow_the_oracle(words, tmp_path, workers, opt):
     assert 0 < rows[12]["diloco/train_loss"] < rows[6]["diloco/train_loss"]
 
 
+@pytest.mark.slow
 def test_one_inner_step_of_sgd_with_an_outer_rate_of_one_is_data_parallel_sgd(words, tmp_path):
     plain = {"opt": "sgd", "optimizer_settings": {"momentum": 0.0, "nesterov": False}, "weight_decay": 0.0, "lr": 0.1,
              "grad_clip": 0.0, "iterations": 6}  # fmt: skip

@@ -376,7 +376,7 @@ contents = st.lists(
 
 
 @given(contents, st.integers(1, 9), st.integers(1, 40_000))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_element_has_one_owner_and_one_place(contents, ranks, bucket_elements):
     buckets = plan(contents, ranks, bucket_elements)
     covered: dict[int, list[tuple[int, int]]] = {}
@@ -398,7 +398,7 @@ def test_every_element_has_one_owner_and_one_place(contents, ranks, bucket_eleme
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=1, max_size=50), st.integers(1, 9))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_heaviest_load_is_within_one_matrix_of_the_mean(costs, ranks):
     contents = [Content(numel=4, cost=cost, sliceable=False) for cost in costs]
     loads = [0.0] * ranks

@@ -23,11 +23,12 @@ from danalab.train.parallel import RankLayout, join
 from distributed.capabilities import build, difference, probe, steps, whole
 from distributed.capabilities_page import EPSILON
 from distributed.ranks import run_ranks
-from optimizer_kinds import ONE_OF_EACH, others_slow
+from slow_cases import slow
 
 NAMES = [name for name in list_optimizers() if why_not(optimizer_spec(name), "zero") is None]
-FAST = tuple(name for name in NAMES if name in ONE_OF_EACH)
-OTHERS = tuple(name for name in NAMES if name not in ONE_OF_EACH)
+FAST = ("adana", "sophia", "soap")
+"""Every element by itself, a Hessian besides, matrices with a basis: the fast suite's, on other numbers of ranks."""
+OTHERS = tuple(name for name in NAMES if name not in FAST)
 SAVED, END = 5, 12
 """Steps; SOAP has refreshed its basis several times by then."""
 
@@ -63,14 +64,15 @@ def resumed(rank: int, ranks: int, folder: Path, names: tuple[str, ...]) -> dict
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], dict[int, Any]]:
-    """For some optimizers, 0: two ranks without an interruption; 1, 2, 3: as many ranks from the checkpoint."""
+    """For some optimizers, 0: two ranks without an interruption; 1, 3 (and, slow, 2): as many from the checkpoint."""
     pytest.importorskip("pytorch_optimizer")
 
     @cache
     def of(names: tuple[str, ...]) -> dict[int, Any]:
         folder = tmp_path_factory.mktemp("zero")
         found = {0: run_ranks(interrupted, 2, folder, names, seconds=240.0)}
-        return found | {ranks: run_ranks(resumed, ranks, folder, names, seconds=240.0) for ranks in (1, 2, 3)}
+        after = (1, 3) if names == FAST else (1, 2, 3)
+        return found | {ranks: run_ranks(resumed, ranks, folder, names, seconds=240.0) for ranks in after}
 
     return of
 
@@ -79,12 +81,11 @@ def is_equal(found: dict[str, Tensor], want: dict[str, Tensor]) -> bool:
     return all(torch.equal(found[name], p) for name, p in want.items())
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", others_slow(NAMES))
+@pytest.mark.parametrize("name", [*FAST, *slow(*OTHERS)])
 def test_a_resumed_run_is_the_run_in_one(results, name):
     ends = results(FAST if name in FAST else OTHERS)
     want = ends[0][0][name]
-    for ranks in (1, 2, 3):
+    for ranks in [ranks for ranks in ends if ranks]:
         for found in ends[ranks]:
             # Of the package's own optimizers no bit depends on the number of ranks.
             if ranks == 2 or _is_ours(name):

@@ -74,6 +74,7 @@ def test_the_data_scripts_name_their_commands(script, words, command, tmp_path):
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_decay_that_removes_more_than_a_weight_is_refused_with_its_reason(data):
     flags = ["--model", "enoki", "--opt", "adana", "--lr", "1e-3", *SMALL.split(), "--dataset", str(data / "small")]
     done = run(sys.executable, "./src/main.py", *flags, "--weight_decay", "100", "--wd_ts", "1.0")

@@ -56,6 +56,7 @@ def test_the_contributing_page_keeps_its_links():
     assert contents.copied("[a](docs/a.md) [b](src/b.py) [c](#c)") == "[a](../a.md) [b](../../src/b.py) [c](#c)"
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_flag_of_every_verb():
     for verb, kind in flag_types().items():
         page = reference.verb_page(verb.split()[0])

@@ -20,13 +20,13 @@ from danalab.showcase.demo import run_demo, verdict
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A demonstration of eight steps with one trial for each optimizer, on an eighth of the corpus."""
+    """A demonstration of four steps with one trial for each optimizer, on a sixteenth of the corpus."""
     patch = pytest.MonkeyPatch()
     whole = StdlibSource.files.func
-    patch.setattr(StdlibSource, "files", property(lambda source: whole(source)[::8]))
+    patch.setattr(StdlibSource, "files", property(lambda source: whole(source)[::16]))
     patch.setattr(demo_module, "TRIALS", {"adamw": (4e-3,), "adana": (2e-3,)})
     patch.setattr(demo_module, "EVAL_BATCHES", 1)
-    config = DemoConfig(out=tmp_path_factory.mktemp("demo"), tokens=8 * 8 * 128, vocab_size=512)
+    config = DemoConfig(out=tmp_path_factory.mktemp("demo"), tokens=4 * 8 * 128, vocab_size=512)
     yield config, run_demo(config)
     patch.undo()
 

@@ -68,6 +68,7 @@ def test_a_run_of_0_1_resumes_to_the_losses_that_0_1_reached(copy, automatic):
     check_reached(folder, "single")
 
 
+@pytest.mark.slow
 def test_a_run_of_0_1_with_zero_resumes_on_two_ranks(copy):
     folder, config = copy("zero")
     assert run_ranks(train, 2, config) == [("finished", 0)] * 2

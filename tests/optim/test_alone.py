@@ -49,6 +49,7 @@ print(OPTIMIZERS.get("sophiag").name, "torch" in sys.modules)
     assert python(code).split() == ["sophia", "False"]
 
 
+@pytest.mark.slow
 def test_modules_answer_to_their_names_of_version_0_1():
     code = """
 import sys

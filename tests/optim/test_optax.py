@@ -273,6 +273,7 @@ def test_without_optax_one_line_says_what_to_install():
     assert "needs optax: pip install 'danalab[theory]'" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("option", ["cautious_decay", "scaled_decay"])
 def test_options_of_weight_decay_are_those_of_the_classes(option):

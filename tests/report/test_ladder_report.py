@@ -238,6 +238,7 @@ def test_packing_needs_a_folder(tmp_path, capsys):
     assert "--out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
 def test_a_real_browser_opens_the_page_without_complaint(report):
     _, page = report

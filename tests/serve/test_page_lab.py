@@ -32,6 +32,7 @@ def lab(context, two_models):
     return made
 
 
+@pytest.mark.slow
 def test_the_tokens_of_an_answer_have_their_probabilities(page):
     ask(page, "sum")
     finished(page)

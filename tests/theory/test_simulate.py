@@ -46,6 +46,7 @@ def test_the_stream_does_not_depend_on_when_it_is_looked_at(small):
     assert rare == often
 
 
+@pytest.mark.slow
 def test_decaying_is_below_constant_is_below_sgd_and_momentum_only_rescales_sgd():
     """Expected and sampled risk over the last third of 12,000 steps at d = 500."""
     model = PLRF(1.0, 0.3, 2000, 500)

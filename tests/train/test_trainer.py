@@ -256,6 +256,7 @@ def test_steps_to_keep_that_cannot_be_meant_are_refused(tiny, words):
         tiny(keep_steps=words)
 
 
+@pytest.mark.slow
 def test_a_local_disk_on_the_way_changes_nothing(tiny, tmp_path):
     (tmp_path / "disk").mkdir()
     straight = train(tiny(run_dir=tmp_path / "straight"))

@@ -93,6 +93,7 @@ def test_parameters_and_tokens_that_go_together_are_no_chinchilla_law():
         fit_loss_law((N, 20 * N), 2 + N**-0.3, "chinchilla", n_bootstrap=0)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", [8, 11, 12])
 def test_sizes_that_span_little_do_not_hide_that_the_limit_is_unknown(seed):

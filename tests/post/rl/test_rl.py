@@ -53,6 +53,7 @@ def test_a_killed_run_continues_bitwise(rl, tmp_path):
     assert [name for name in theirs if not ours[name].equal(theirs[name])] == []
 
 
+@pytest.mark.slow
 def test_the_reference_of_the_penalty_is_the_checkpoint_that_the_run_started_from(rl, tmp_path, base):
     """The base run goes on while the stage waits; then its checkpoint is gone."""
     shutil.copytree(base, tmp_path / "base")

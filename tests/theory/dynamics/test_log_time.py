@@ -22,6 +22,7 @@ def test_a_million_steps_equal_the_golden_curves(golden, golden_name, short):
     assert np.abs(coarse.at(want["t"]) / want[f"risk_{short}"] - 1)[want["t"] >= 100].max() < 6e-3
 
 
+@pytest.mark.slow
 def test_the_number_of_integration_steps_grows_with_the_logarithm_of_time():
     spectrum = power_law_spectrum(1.0, 0.3, 20)
     lengths = [len(ode(spectrum, sgd(0.3), horizon).t) for horizon in (1e2, 1e4, 1e8)]
@@ -37,6 +38,7 @@ def sweep(request):
     return golden, ode(power_law_spectrum(1.0, 0.3, 2000), algorithms, float(golden["t"][-1]))
 
 
+@pytest.mark.slow
 def test_a_sweep_of_kappa_equals_the_golden_one_where_it_is_stable(sweep):
     golden, curve = sweep
     got = curve.at(golden["t"])
@@ -45,6 +47,7 @@ def test_a_sweep_of_kappa_equals_the_golden_one_where_it_is_stable(sweep):
     assert (got[~stable] > 0.6).all()
 
 
+@pytest.mark.slow
 def test_the_risk_is_u_shaped_in_kappa_with_a_cliff_on_the_left(sweep):
     golden, curve = sweep
     kappa, risk = golden["kappa"], curve.at([1e5])[:, 0]
@@ -54,6 +57,7 @@ def test_the_risk_is_u_shaped_in_kappa_with_a_cliff_on_the_left(sweep):
     assert at[1.0] / at[0.5] == pytest.approx(12.6, rel=0.1)
 
 
+@pytest.mark.slow
 def test_too_much_momentum_diverges_and_is_reported_so():
     gamma2 = 0.5 / power_sum(2, 10**7)
     algorithms = [dana_decaying(gamma2, 0.5 * gamma2, k, 5.3) for k in (0.2, 0.4, 0.5)]
@@ -88,6 +92,7 @@ def test_a_billion_modes_equal_the_golden_curves(golden, golden_name, run):
     np.testing.assert_allclose(curve.at(want["t"]), want[f"risk_{run}"], rtol=0.03)
 
 
+@pytest.mark.slow
 def test_the_published_equations_agree_with_the_exact_ones_for_small_steps():
     spectrum = power_law_spectrum(1.0, 0.5, 200, limit=1e-4)
     algorithm = dana_decaying(1e-3, 5e-4, 0.5, 5.5)

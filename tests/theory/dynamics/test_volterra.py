@@ -16,6 +16,7 @@ def spectrum(golden):
     return Spectrum(main["lam"], main["rho"], float(main["R_inf"]))
 
 
+@pytest.mark.slow
 def test_sgds_equation_solves_its_volterra_equation(spectrum):
     times = [1, 10, 100, 500]
     want = ode(spectrum, sgd(GAMMA2), 500, h=1e-3).at(times)

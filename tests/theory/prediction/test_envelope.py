@@ -7,6 +7,7 @@ from danalab.errors import UserError
 from danalab.theory import frontier
 
 
+@pytest.mark.slow
 def test_frontiers_equal_the_golden_ones_and_are_ordered(golden):
     want = np.load(golden / "theory_compute_optimal.npz")
     slopes = {}

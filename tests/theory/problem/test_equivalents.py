@@ -39,6 +39,7 @@ def test_the_spectrum_of_a_draw_is_the_power_law():
     assert lam[-1] == pytest.approx(1.4975e-6, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_density_counts_all_eigenvalues_and_carries_all_of_the_loss():
     model = PLRF(1.0, 0.5, 400, 100)
     x = np.geomspace(0.5 * smallest_eigenvalue(model), 4, 800)

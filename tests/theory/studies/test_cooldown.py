@@ -50,6 +50,7 @@ def test_memory_cooldown_is_the_optimizers_momentum_cooldown(exponent):
         np.testing.assert_allclose([float(r) for r in rates], want, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_its_members_one_by_one():
     spectrum = power_law_spectrum(1.0, 0.5, 30, 0.1)
     sweep = [

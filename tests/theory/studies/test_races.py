@@ -14,6 +14,7 @@ def wing():
     return hummingbird(kappas=[0.0, 0.7, 1.0], steps=8000, optimizers=["adana", "dana-mk4"])
 
 
+@pytest.mark.slow
 def test_without_damping_adana_blows_up_and_clipping_folds_the_wing_back(wing):
     assert wing.final("adana")[0] > 100 * wing.initial
     assert wing.final("dana-mk4")[0] < 5e-3
@@ -21,6 +22,7 @@ def test_without_damping_adana_blows_up_and_clipping_folds_the_wing_back(wing):
     assert low < 0.1 * wing.initial  # it falls first: that is the body of the hummingbird
 
 
+@pytest.mark.slow
 def test_clipping_does_nothing_where_the_momentum_is_damped(wing):
     late = wing.t >= 1600
     np.testing.assert_allclose(wing.risk["dana-mk4"][late, 1:], wing.risk["adana"][late, 1:], rtol=0.01)
@@ -33,7 +35,7 @@ def test_adana_is_ahead_of_adam_at_equal_learning_rate(wing):
 
 @pytest.fixture(scope="module")
 def sparse():
-    return moe(steps=8000, kappas=[0.75], seeds=2)
+    return moe(steps=3000, kappas=[0.75], seeds=2)
 
 
 @pytest.mark.slow

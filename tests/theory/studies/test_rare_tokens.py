@@ -34,6 +34,7 @@ def test_the_periodic_ratio_balances_the_pushes_of_one_period(gap):
     assert gap * p == pytest.approx(float(periodic_ratio(gap / tau)), rel=0.01)
 
 
+@pytest.mark.slow
 def test_random_arrivals_cost_one_minus_half_of_kappa():
     """E[(1 + S)^-1/2] / E[S^-1/2] by another way: S is a Poisson shot noise, simulated as an autoregression."""
     rng = np.random.default_rng(0)

@@ -211,6 +211,7 @@ def test_a_compiler_that_fails_is_reported_in_one_line(fresh_cache, monkeypatch,
     assert not list(fresh_cache.glob("*.so"))
 
 
+@pytest.mark.slow
 def test_the_library_is_built_once_and_kept(fresh_cache):
     kernel_library.library()
     (built,) = fresh_cache.glob("optim-*.so")
