@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danalab.benchmarks.timing import Work, clock_of, interleaved, machine, pin_threads, ratios, spread
 from danalab.errors import MissingExtra, UserError
 from danalab.files import write_json
 from danalab.models.delta_rule.rule import gated_delta_rule
+from danalab.train.system.timing import Work, clock_of, interleaved, machine, pin_threads, ratios, spread
 
 ALIKE = 1e-4
 """Largest difference between the two rules, relative to the largest entry."""

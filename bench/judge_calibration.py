@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from danalab.benchmarks.timing import machine
 from danalab.judge.sequential import decide, spent
+from danalab.train.system.timing import machine
 
 TRACK, STEPS, LR = "synthetic", 60, 0.0169
 ALPHA, MOST_PAIRS, JUDGEMENTS = 0.05, 40, 200

@@ -14,7 +14,6 @@ GOAL = 90.0
 """Percent of the lines, of the package and of each file."""
 REASONS = {
     "optim/step/backends/triton_kernel.py": "runs in Triton's compiler, not in Python",
-    "benchmarks": "measures; run by `danalab bench` on an idle machine",
 }
 """Start of a path in the package -> why its lines are not run by the fast tests."""
 

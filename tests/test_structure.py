@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 LAYERS = [
     "optim", "colors", "scaling", "models", "data", "inference", "train", "chat", "evals", "post", "serve", "ladder",
-    "report", "benchmarks", "judge", "cli",
+    "report", "judge", "cli",
 ]  # fmt: skip
 """Lowest first: a room may use those before it. `chat` is what evaluation, post-training and server share."""
-RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("benchmarks")}
+RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("judge")}
 COMMON = {"errors", "files", "registry"}
 THEORY = {"theory", "optim", "colors"} | COMMON
-USERS_OF_THEORY = {"theory", "report", "benchmarks", "cli"}
+USERS_OF_THEORY = {"theory", "report", "cli"}
 LARGEST_FOLDER, LONGEST_FILE, SMALLEST_FILE = 20, 500, 40
 ALONE = {
     "ladder.flop_conventions": "a page of the guide names it",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from danalab.benchmarks import generate
 from danalab.errors import UserError
 from danalab.models import ModelConfig
+from danalab_bench import generate
 
 pytest.importorskip("transformers")
 

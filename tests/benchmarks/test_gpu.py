@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from danalab.benchmarks import gpu_check
 from danalab.cli.app import main
-from danalab.cli.bench import GPU_SECONDS
 from danalab.files import write_json
+from danalab_bench import gpu_check
+from danalab_bench.verbs import GPU_SECONDS
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check.sh"
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -38,7 +38,7 @@ def test_every_section_runs_on_a_cpu_at_tiny_sizes(tmp_path, capsys):
 
 
 def test_every_section_has_a_time_limit_and_all_fit_into_six_minutes():
-    from danalab.benchmarks.gpu_sections import SECTIONS
+    from danalab_bench.gpu_sections import SECTIONS
 
     assert list(SECTIONS) == list(GPU_SECONDS)
     assert sum(GPU_SECONDS.values()) <= 360
@@ -70,7 +70,7 @@ def test_a_process_that_hangs_is_ended_and_one_that_dies_is_named(monkeypatch):
 
 
 def test_a_task_that_fails_is_a_row_and_the_next_one_follows(monkeypatch, tmp_path):
-    from danalab.benchmarks import gpu_sections
+    from danalab_bench import gpu_sections
 
     def tasks(device, quick):
         yield "first", lambda: 1 / 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from danalab.benchmarks import moe
+from danalab_bench import moe
 
 LOOPS = ("dense loop", "stacked loop", "module loop")
 

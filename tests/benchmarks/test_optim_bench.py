@@ -7,11 +7,11 @@ import json
 import pytest
 import torch
 
-from danalab.benchmarks.contenders import contender
-from danalab.benchmarks.optim import ELEMENTWISE, MATRICES, default_contenders, line, measure, transformer
-from danalab.benchmarks.timing import interleaved, ratios
 from danalab.cli.app import main
 from danalab.errors import UserError
+from danalab.train.system.timing import interleaved, ratios
+from danalab_bench.contenders import contender
+from danalab_bench.optim import ELEMENTWISE, MATRICES, default_contenders, line, measure, transformer
 
 
 @pytest.fixture(scope="module")

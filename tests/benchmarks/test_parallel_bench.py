@@ -7,7 +7,7 @@ import json
 import pytest
 
 from danalab.cli.app import main
-from danalab.cli.bench import ParallelFlags
+from danalab_bench.verbs import ParallelFlags
 
 SMALL = ["--heads=2", "--global-batch=4", "--seq-len=16", "--vocab-size=64", "--steps=10", "--rounds=1", "--threads=1"]
 

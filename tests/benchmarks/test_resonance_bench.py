@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from danalab.benchmarks.resonance import kept_bytes, loss_at, shapes, slope
 from danalab.cli.app import main
 from danalab.models import build_model
 from danalab.scaling import parameter_count
+from danalab_bench.resonance import kept_bytes, loss_at, shapes, slope
 
 
 @pytest.mark.parametrize("width", [32, 64, 96, 512, 1024])

@@ -4,8 +4,9 @@ import platform
 
 import pytest
 
-from danalab.benchmarks import timing, train_cpu
-from danalab.cli.bench import ResultFlags
+from danalab.train.system import timing
+from danalab_bench import train_cpu
+from danalab_bench.verbs import ResultFlags
 
 
 @pytest.mark.parametrize(

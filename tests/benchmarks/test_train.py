@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from danalab.benchmarks.peers import PlainModel
-from danalab.benchmarks.train import TrainingCase
-from danalab.benchmarks.train_cpu import ThreadedCase, cells, measure
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
+from danalab_bench.peers import PlainModel
+from danalab_bench.train import TrainingCase
+from danalab_bench.train_cpu import ThreadedCase, cells, measure
 
 
 def test_the_loop_written_by_hand_trains_the_same_function():

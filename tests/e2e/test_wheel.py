@@ -78,7 +78,7 @@ def test_the_wheel_has_types_sources_of_kernels_and_pages_and_nothing_else(wheel
         if file.is_file() and file.suffix in (".cpp", ".h", ".html", ".css", ".js", ".j2", ".json", ".svg")
     }
     assert sources <= names
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"danalab"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"danalab", "danalab_bench"}
 
 
 @pytest.mark.slow
@@ -89,6 +89,7 @@ def test_the_core_alone_runs_the_demo(core, tmp_path):
     where = run([core / "python", "-c", "import danalab; print(danalab.__file__)"], tmp_path)
     assert str(core.parent) in where.stdout
     assert run([core / "danalab", "--version"], tmp_path).stdout.startswith("danalab ")
+    assert "Time of an optimizer step" in run([core / "danalab", "bench"], tmp_path).stdout
     done = run([core / "danalab", "demo", *SMALL.split()], tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "adana" in done.stdout

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from danalab.benchmarks.contenders import captured
 from danalab.optim import build_optimizer
 from danalab.optim.optimizers.matrix.newton_schulz import orthogonalize
+from danalab_bench.contenders import captured
 
 NAMES = (
     *("adana", "dana-mk4", "dana-star", "dana-star-mk4", "adamw-decaying-wd"),

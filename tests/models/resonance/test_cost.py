@@ -7,8 +7,8 @@ import math
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from danalab.benchmarks.resonance import shapes, slope, train_once
 from danalab.models import build_model
+from danalab_bench.resonance import shapes, slope, train_once
 
 LENGTHS = (4096, 8192, 16384, 32768)
 

@@ -7,13 +7,12 @@ measured: loader, guard, logging, schedule. Its overhead is the share of a step 
 The matrix rate is that of the fastest product that a side makes beside each of its turns. bfloat16 is left out on CPUs
 that do not multiply it.
 
-`python -m danalab.benchmarks.train_cpu TASK` is one side: for each line on standard input it makes a block of steps and
+`python -m danalab_bench.train_cpu TASK` is one side: for each line on standard input it makes a block of steps and
 writes a JSON object with its seconds, and the rate of the best matrix product right after it [FLOP/s].
 """
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -28,13 +27,14 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from danalab.benchmarks.timing import WARM_UP, Say, machine, multiplies_bfloat16, ratios, spread
-from danalab.benchmarks.train import BlocksTimed, TimedBlocks, TrainingCase, make_plain, make_trainer, random_tokens
 from danalab.errors import UserError
 from danalab.models.layers.precision import onednn_products
 from danalab.scaling import dimensions, flops_per_token
 from danalab.train.system.device import tune_malloc
+from danalab.train.system.timing import WARM_UP, Say, machine, multiplies_bfloat16, ratios, spread
 from danalab.train.trainer import Trainer
+from danalab_bench import environment
+from danalab_bench.train import BlocksTimed, TimedBlocks, TrainingCase, make_plain, make_trainer, random_tokens
 
 BLOCK = 5
 """Steps of a turn."""
@@ -125,8 +125,8 @@ class _Side:
         pinned = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_NUM_THREADS": str(cell.threads)}
         self._name = f"{kind} in {dtype}"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "danalab.benchmarks.train_cpu", json.dumps(task)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **pinned},
+            [sys.executable, "-m", "danalab_bench.train_cpu", json.dumps(task)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(**pinned),
         )  # fmt: skip
 
     def __enter__(self) -> "_Side":

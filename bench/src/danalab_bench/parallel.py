@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from danalab.benchmarks.timing import Say, machine, ratios, spread
-from danalab.benchmarks.train import random_tokens
 from danalab.errors import UserError
+from danalab.train.system.timing import Say, machine, ratios, spread
+from danalab_bench.train import random_tokens
 
 MODES: dict[str, str] = {
     "single": "--nproc 1",

@@ -22,13 +22,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from danalab.benchmarks.timing import Say, clock_of, machine
 from danalab.colors import MIXER_COLORS
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.cache import Cache
 from danalab.report.figures.drawing import LOSS, plain, styled
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train import TrainConfig, train
+from danalab.train.system.timing import Say, clock_of, machine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

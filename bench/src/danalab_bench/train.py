@@ -1,6 +1,6 @@
 """Speed of the trainer on GPUs: tokens per second against a hand-written loop, MFU, memory.
 
-The complete trainer is measured: loader, guard, logging, schedule. CPUs: `danalab.benchmarks.train_cpu`.
+The complete trainer is measured: loader, guard, logging, schedule. CPUs: `danalab_bench.train_cpu`.
 """
 
 import contextlib
@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from danalab.benchmarks.peers import PlainLoop, PlainModel
-from danalab.benchmarks.timing import WARM_UP, Say, Work, machine, synchronize
 from danalab.data import open_dataset
 from danalab.scaling import dimensions
 from danalab.scaling.hardware import peak_flops
@@ -29,7 +27,9 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.stage import BatchSource
 from danalab.train.step.loss import TrainingBatch
 from danalab.train.system.device import peak_memory_gib
+from danalab.train.system.timing import WARM_UP, Say, Work, machine, synchronize
 from danalab.train.trainer import Trainer
+from danalab_bench.peers import PlainLoop, PlainModel
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
-from danalab.benchmarks.timing import Say, interleaved, machine, ratios, spread, waiting_clock
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import CheckpointStore, verify
+from danalab.train.system.timing import Say, interleaved, machine, ratios, spread, waiting_clock
 
 PEERS = ("torch.save", "torch.distributed.checkpoint")
 

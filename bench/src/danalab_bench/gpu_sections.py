@@ -8,7 +8,7 @@
 
 With `quick` sizes are tiny: all tasks run within a minute on a CPU, and the numbers mean nothing.
 
-`python -m danalab.benchmarks.gpu_sections SECTION FILE DEVICE quick|full` runs one section. A task that fails is a row
+`python -m danalab_bench.gpu_sections SECTION FILE DEVICE quick|full` runs one section. A task that fails is a row
 with its error, and the next one follows; FILE is written after each.
 """
 
@@ -25,14 +25,14 @@ from typing import Any
 
 import torch
 
-from danalab.benchmarks import checkpoint, optim, resonance, train
-from danalab.benchmarks.timing import interleaved, machine, waiting_clock
-from danalab.benchmarks.train import BLOCK, TrainingCase, random_tokens, trainer_alone
 from danalab.errors import UserError
 from danalab.files import write_json
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.scaling import dimensions
+from danalab.train.system.timing import interleaved, machine, waiting_clock
+from danalab_bench import checkpoint, optim, resonance, train
+from danalab_bench.train import BLOCK, TrainingCase, random_tokens, trainer_alone
 
 Task = tuple[str, Callable[[], dict[str, Any]]]
 """(label, the measurement, which returns values for JSON)."""

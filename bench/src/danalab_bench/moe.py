@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.benchmarks.timing import Say, interleaved, machine, ratios, spread, wall_clock
 from danalab.models import ModelConfig
 from danalab.models.moe import MixtureOfExperts
 from danalab.train.system.device import tune_malloc
+from danalab.train.system.timing import Say, interleaved, machine, ratios, spread, wall_clock
 
 
 @dataclass(frozen=True)

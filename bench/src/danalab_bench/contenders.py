@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.benchmarks.timing import Work
 from danalab.errors import MissingExtra, UserError, nearest
 from danalab.optim import optimizer_spec
+from danalab.train.system.timing import Work
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "fused": {"fused": True},

@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.benchmarks.contenders import (
+from danalab.errors import UserError
+from danalab.train.system.timing import Say, clock_of, interleaved, machine, memory_bytes, ratios, spread
+from danalab_bench.contenders import (
     FOREACH_PEER,
     MATRIX_PEER,
     REFERENCE,
@@ -28,8 +30,6 @@ from danalab.benchmarks.contenders import (
     contender,
     is_matrix_contender,
 )
-from danalab.benchmarks.timing import Say, clock_of, interleaved, machine, memory_bytes, ratios, spread
-from danalab.errors import UserError
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "0.2": (1024, 64, 3),

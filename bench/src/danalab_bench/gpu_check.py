@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from danalab.benchmarks.timing import Say
 from danalab.files import read_json
+from danalab.train.system.timing import Say
+from danalab_bench import environment
 
-PROCESS = ("-m", "danalab.benchmarks.gpu_sections")
+PROCESS = ("-m", "danalab_bench.gpu_sections")
 """Arguments of Python for a section's process, before its own."""
 GRACE_SECONDS = 5.0
 """Time that a process has to end after it was asked to."""
@@ -61,7 +62,9 @@ def _run(arguments: list[str], seconds: float, say: Say) -> str:
     """Run a section's process; returns how it ended."""
     command = [sys.executable, *PROCESS, *arguments]
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment()
+        )
         try:
             code = process.wait(seconds)
             ended = "done" if code == 0 else f"failed with exit code {code}"

@@ -1,1 +1,0 @@
-"""Benchmarks: speed as ratios to named peers, both measured in one run; `danalab bench` and the scripts of bench/."""
