@@ -15,12 +15,12 @@ from statistics import fmean, median, stdev
 
 import numpy as np
 
-from danalab.benchmarks.timing import machine
 from danalab.judge.contestants import read_contestant
 from danalab.judge.ledger import STORED, processor
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.judge.workers import PlannedRun, RunResult, Workers
 from danalab.showcase.trials import SPACING, next_exponent, usual_lr
+from danalab.train.system.timing import machine
 
 TRIALS = 5
 SEEDS = {"nanogpt": 4}
