@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from danalab.data import Dataset
+from danalab.errors import UserError
+from danalab.optim import optimizer_spec
 from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Retention, Saver, local_folder
@@ -18,6 +20,7 @@ from danalab.train.pretraining import pretraining
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.logbook import Logbook
 from danalab.train.stage import MakeStage
+from danalab.train.step.average import WeightAverage
 from danalab.train.step.finite_guard import FiniteGuard
 from danalab.train.step.gradients import GradientStep, LossScale
 from danalab.train.step.memory import check_training_memory
@@ -100,9 +103,13 @@ def build_trainer(
         world=world,
         local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
     )
+    rule = config.weight_average()
+    if rule is not None and optimizer_spec(spec.plan.opt).train_eval:
+        raise UserError(f"--average: {spec.plan.opt} averages the weights itself; leave it out")
+    average = None if rule is None else WeightAverage(model, rule, spec.iterations)
     return Trainer(
         spec, stage, model, driver, spec.schedule(), gradients, guard, logbook, saver, strategy, device, stop,
-        callbacks, curvature, loss_scale,
+        callbacks, curvature, loss_scale, average,
     )  # fmt: skip
 
 
@@ -116,6 +123,7 @@ CALLBACKS: list[tuple[str | None, str]] = [
     ("profile", "danalab.train.callbacks.profiler:ProfilerTrace"),
     ("tensorboard", "danalab.train.callbacks.mirrors:TensorBoardMirror"),
     ("wandb", "danalab.train.callbacks.mirrors:WandbMirror"),
+    ("trackio", "danalab.train.callbacks.mirrors:TrackioMirror"),
 ]
 """In the order in which they are called."""
 

@@ -27,7 +27,7 @@ from danalab.scaling.hardware import host_memory
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint.tensors import read_named
 from danalab.train.checkpoint.weights import read_metadata
-from danalab.train.config.execution import ParallelSettings
+from danalab.train.config.execution import UNWATCHED, ParallelSettings
 from danalab.train.config.resolve import resolve
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
@@ -146,8 +146,7 @@ def check_overfit(spec: RunSpec, config: TrainConfig, dataset: Dataset, folder: 
         config, **alone, run_dir=folder, name=None, lr=spec.plan.lr, iterations=steps, epochs=None, warmup_steps=None,
         batch_size=1, acc_steps=1, global_batch=1, batch_ramp=None, seq_len=spec.plan.seq_len, seq_len_ramp=None,
         extend_to=None, resume_from=None, iterations_to_run=None, log_interval=1, eval_interval=0, ckpt_interval=0,
-        keep_steps=(), wandb=False, tensorboard=False, sample_prompts=(), log_dynamics=False,
-        collect_tau_stats=False, profile=False, on_nonfinite="stop",
+        keep_steps=(), ema=None, average=None, on_nonfinite="stop", **UNWATCHED,
     )  # fmt: skip
     length = min(TOKENS, spec.plan.seq_len)
     text = f"one sequence of {length} tokens, {steps} steps at the peak learning rate {spec.plan.lr:.3g}"
@@ -211,9 +210,8 @@ def make_trial(spec: RunSpec, config: TrainConfig, folder: Path, steps: int) -> 
     """
     assert steps < spec.iterations
     quiet = replace(
-        config, log_interval=1, eval_interval=0, ckpt_interval=0, keep_steps=(), local_ckpt_dir=None, wandb=False,
-        tensorboard=False, sample_prompts=(), log_dynamics=False, collect_tau_stats=False, profile=False,
-        auto_resume=True, on_nonfinite="stop", name=None, json=False,
+        config, log_interval=1, eval_interval=0, ckpt_interval=0, keep_steps=(), local_ckpt_dir=None,
+        auto_resume=True, on_nonfinite="stop", name=None, json=False, **UNWATCHED,
     )  # fmt: skip
     half = steps // 2
     for name, jobs in (("whole", [steps]), ("resumed", [half, steps - half])):

@@ -6,6 +6,7 @@ All ranks make the same steps and the same decisions; rank 0 writes.
 The step of a trainer is the number of steps made: batch k (from 0) is used by the step that makes it k + 1.
 """
 
+import copy
 import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -22,7 +23,8 @@ from danalab.train.checkpoint.saver import Saver
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.run.logbook import Logbook
-from danalab.train.stage import Stage
+from danalab.train.stage import Evaluator, Stage
+from danalab.train.step.average import WeightAverage
 from danalab.train.step.finite_guard import FiniteGuard, NonFiniteError
 from danalab.train.step.gradients import GradientStep, LossScale, StepResult, UpdateNorm
 from danalab.train.step.loss import TrainingBatch
@@ -57,6 +59,8 @@ class Trainer:
     """For optimizers that use it."""
     loss_scale: LossScale | None = None
     """For float16; the one of `gradients`."""
+    average: WeightAverage | None = None
+    """Of the weights, where the run keeps one."""
     step: int = 0
 
     def __post_init__(self) -> None:
@@ -66,6 +70,8 @@ class Trainer:
         self._first_step = self.step
         self._update_norm = UpdateNorm(self.driver.parameters)
         self._last: StepResult | None = None
+        # Copies: an evaluator may keep its last result.
+        self._evaluators_of_average = [copy.copy(evaluator) for evaluator in self.stage.evaluators]
 
     # ---- the loop ----
 
@@ -155,6 +161,8 @@ class Trainer:
             if logged:
                 self._update_norm.before()
             self.driver.step(result.finite)
+            if self.average is not None:
+                self.average.update(number, result.finite)
             if on_gpu:
                 known = self.guard.check(number, result, wait=logged)
             self._report_updates(known)
@@ -222,15 +230,26 @@ class Trainer:
 
     def _evaluate(self, *, final: bool) -> bool:
         """Evaluate, for the row that waits or for the summary; False where a stop came first."""
-        with self.time.leaving_out(), self.driver.evaluating(), self.strategy.evaluating():
-            for evaluator in self.stage.evaluators:
+        with self.time.leaving_out(), self.driver.evaluating():
+            if not self._run_evaluators(self.stage.evaluators, final):
+                return False
+            if self.average is not None and self.average.begun:
+                with self.average.in_place():
+                    if not self._run_evaluators(self._evaluators_of_average, final, "_average"):
+                        return False
+            if not final:
+                with self.strategy.evaluating():
+                    for callback in self.callbacks:
+                        callback.on_evaluated(self.step)
+        return True
+
+    def _run_evaluators(self, evaluators: Sequence[Evaluator], final: bool, suffix: str = "") -> bool:
+        with self.strategy.evaluating():
+            for evaluator in evaluators:
                 metrics = evaluator.evaluate(self.model, self.step, self._is_stopped, final=final)
                 if metrics is None:
                     return False
-                self.logbook.add_evaluation(metrics)
-            if not final:
-                for callback in self.callbacks:
-                    callback.on_evaluated(self.step)
+                self.logbook.add_evaluation({name + suffix: value for name, value in metrics.items()})
         return True
 
     # ---- checkpoints ----
@@ -248,6 +267,8 @@ class Trainer:
             self.guard.check_weights(self.step)
             values, optimizer = tensors.collect(self.model, self.driver.optimizer)
             meta = {**self._meta(), "optimizer": optimizer}
+            if self.average is not None:
+                values, meta["average"] = values | self.average.stored(), self.average.state_dict()
             return self.saver.save(self.step, self.strategy.stored(values), meta, before=self._sync_rows, wait=wait)
 
     def _add_loss(self) -> None:

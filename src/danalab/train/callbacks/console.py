@@ -53,6 +53,8 @@ class ConsoleProgress(Callback):
             self._val = f"  val {row['val/loss']:.4f}"
             if row.get("val/bpb") is not None:
                 self._val += f" ({row['val/bpb']:.4f} bits/byte)"
+            if "val/loss_average" in row:
+                self._val += f", of the average {row['val/loss_average']:.4f}"
         words = f"loss {row['train/loss']:.4f}" if row.get("train/loss") is not None else "skipped"
         if "rl/reward" in row:
             words += f"  reward {row['rl/reward']:.3f}"

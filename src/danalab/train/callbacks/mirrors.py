@@ -1,106 +1,123 @@
-"""Mirrors of metrics.jsonl: Weights & Biases (also offline; a resumed run keeps its id) and TensorBoard."""
+"""Mirrors of metrics.jsonl: Weights & Biases, Trackio and TensorBoard; the first two also without a network."""
 
-import logging
 import secrets
+import sys
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from typing import Any
 
 from danalab.errors import MissingExtra, UserError
 from danalab.files import read_state, write_json
 from danalab.train.callbacks.base import Callback, CallbackContext
-from danalab.train.run.metrics import scalars
-from danalab.train.run.schemas import WandbId
-
-log = logging.getLogger(__name__)
+from danalab.train.run.metrics import read_rows, scalars
+from danalab.train.run.schemas import RunId
 
 
-class WandbMirror(Callback):
-    """Logs every row at its own step, so that rows repeated after a restart replace the old ones.
+class Mirror(Callback):
+    """Sends rows to a tracker; `name` is its flag. Only on the rank that writes."""
 
-    `wandb.json` in the run folder keeps the run's id. Settings that are not given are wandb's own variables
-    ($WANDB_PROJECT, ...).
-    """
-
-    name = "wandb"
+    module, end = "", "finish"
+    """What is imported before anything is trained; the method that closes a run of the tracker."""
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
         try:
-            import wandb
+            self._library: Any = import_module(self.module)
         except ImportError as error:
-            raise MissingExtra("wandb", "track", "--wandb") from error
-        self._wandb: Any = wandb
+            raise MissingExtra(self.name, "track", f"--{self.name}") from error
         self._run: Any = None
 
     @classmethod
-    def build(cls, context: CallbackContext) -> "WandbMirror | None":
+    def build(cls, context: CallbackContext) -> "Mirror | None":
         return cls(context) if context.writes else None
+
+    def _id(self) -> str:
+        """An id that the run folder keeps, in NAME.json."""
+        file = self.context.folder / f"{self.name}.json"
+        if not file.is_file():
+            write_json(file, {"id": secrets.token_hex(6)})
+        return read_state(RunId, file)["id"]
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        """Log a row at its own step."""
+        self._run.log({**scalars(row), "step": row["step"]})
+
+    def close(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            with redirect_stdout(sys.stderr):  # standard output belongs to --json
+                getattr(run, self.end)()
+
+
+class WandbMirror(Mirror):
+    """Rows that are repeated after a restart replace the old ones: a resumed run keeps its id.
+
+    Settings that are not given are wandb's own variables ($WANDB_PROJECT, ...).
+    """
+
+    name = module = "wandb"
 
     def on_start(self, step: int) -> None:
         """Connect, or open the offline folder."""
         folder, config = self.context.folder, self.context.spec.config
         given = {key: getattr(config, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
         try:
-            self._run = self._wandb.init(
+            self._run = self._library.init(
                 id=self._id(),
                 name=folder.name,
                 dir=str(folder),
                 config=config.as_dict(),
                 resume="allow",
-                settings=self._wandb.Settings(silent=True, console="off", init_timeout=60),
+                settings=self._library.Settings(silent=True, console="off", init_timeout=60),
                 **{key: value for key, value in given.items() if value is not None},
             )
-        except (self._wandb.Error, OSError) as error:
+        except (self._library.Error, OSError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"--wandb: {reason}; to log without a connection: --wandb-mode offline") from error
         self._run.define_metric("*", step_metric="step")
-
-    def _id(self) -> str:
-        file = self.context.folder / "wandb.json"
-        if not file.is_file():
-            write_json(file, {"id": secrets.token_hex(6)})
-        return read_state(WandbId, file)["id"]
-
-    def on_row(self, row: dict[str, Any]) -> None:
-        self._run.log({**scalars(row), "step": row["step"]})
 
     def on_end(self, summary: dict[str, Any]) -> None:
         """Add the summary of the run."""
         self._run.summary.update({f"final/{key}": value for key, value in scalars(summary).items()})
 
-    def close(self) -> None:
-        if self._run is not None:
-            self._run.finish()
-            self._run = None
 
+class TrackioMirror(Mirror):
+    """Rows of the project danalab, run NAME-ID; a job writes all rows of the run anew, so none is there twice."""
 
-class TensorBoardMirror(Callback):
-    """Writes every number of every row; a resumed run hides what the earlier job wrote past the resumed step."""
-
-    name = "tensorboard"
-
-    def __init__(self, context: CallbackContext):
-        super().__init__(context)
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: F401 - fails early, before anything is trained
-        except ImportError as error:
-            raise MissingExtra("tensorboard", "track", "--tensorboard") from error
-        self._writer: Any = None
-
-    @classmethod
-    def build(cls, context: CallbackContext) -> "TensorBoardMirror | None":
-        return cls(context) if context.writes else None
+    name = module = "trackio"
 
     def on_start(self, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        """Replace what earlier jobs wrote by the rows of metrics.jsonl."""
+        name = f"{self.context.folder.name}-{self._id()}"
+        try:
+            with redirect_stdout(sys.stderr):
+                with suppress(ValueError):  # there is no such project yet
+                    for run in self._library.Api().runs("danalab"):
+                        if run.name == name:
+                            run.delete()
+                config = self.context.spec.config.as_dict()
+                self._library.init("danalab", name=name, config=config, embed=False)
+                self._run = self._library  # its functions also end the run for its own end of the process
+        except OSError as error:
+            raise UserError(f"--trackio: {error}; $TRACKIO_DIR is the folder of its files") from error
+        for row in read_rows(self.context.folder / "metrics.jsonl"):
+            self.on_row(row)
 
-        self._writer = SummaryWriter(str(self.context.folder / "tensorboard"), purge_step=step + 1)
+    def on_row(self, row: dict[str, Any]) -> None:
+        renamed = {"time": "seconds"}  # its own word for the clock
+        self._run.log({renamed.get(k, k): v for k, v in scalars(row).items() if k != "step"}, step=row["step"])
+
+
+class TensorBoardMirror(Mirror):
+    """A resumed run hides what the earlier job wrote past the resumed step."""
+
+    name, module, end = "tensorboard", "torch.utils.tensorboard", "close"
+
+    def on_start(self, step: int) -> None:
+        """Open a new file of events."""
+        self._run = self._library.SummaryWriter(str(self.context.folder / "tensorboard"), purge_step=step + 1)
 
     def on_row(self, row: dict[str, Any]) -> None:
         for key, value in scalars(row).items():
-            self._writer.add_scalar(key, value, row["step"])
-        self._writer.flush()
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+            self._run.add_scalar(key, value, row["step"])
+        self._run.flush()

@@ -42,16 +42,16 @@ def require_size_of(folder: Path, config: ModelConfig) -> None:
 
 
 @torch.no_grad()
-def read_weights(folder: Path, model: nn.Module) -> None:
-    """Load the weights of a verified checkpoint, in place.
+def read_weights(folder: Path, model: nn.Module, prefix: str = MODEL) -> None:
+    """Load the weights of a verified checkpoint, or those with another prefix, in place.
 
     Raises:
         DamagedCheckpointError: they cannot be read, or do not belong to this model.
     """
-    target = {MODEL + name: value for name, value in model.state_dict().items()}
+    target = {prefix + name: value for name, value in model.state_dict().items()}
     metadata = read_metadata(folder)
     try:
-        require_same_model(folder, metadata.state_dict_metadata, target, MODEL)
+        require_same_model(folder, metadata.state_dict_metadata, target, prefix)
         places = {(index.fqn, index.offset): place for index, place in metadata.storage_data.items()}
         for name, tensor in target.items():
             _read(folder, metadata.state_dict_metadata[name].chunks, places, name, tensor)

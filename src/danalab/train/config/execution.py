@@ -1,11 +1,12 @@
 """Settings of how a job runs: device, ranks, run folder, checkpoints, evaluation, tracking. Needs no torch."""
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from danalab.errors import UserError
 from danalab.train.config.fields import Count, Dtype, Natural, Positive, Section, flag, setting
@@ -177,6 +178,31 @@ class EvaluationSettings(Section):
     default 64, in short runs so few (at least 4) that all evaluations take a quarter of the time of training."""
     final_eval_batches: Natural | None = setting(None, kind="execution")
     """Size of the last evaluation, likewise; default the whole split, or as many sequences as the run trains on."""
+    ema: Annotated[float, Gt(0), Lt(1)] | None = setting(None, kind="execution")
+    """Short for --average ema:VALUE, as in 0.999."""
+    average: str | None = setting(None, kind="execution")
+    """Average of the weights, evaluated and saved beside them. ema:0.999: exponential; tail:0.2: mean over the last 20%
+    of the steps; log:8: average in logarithmic time, where step t has the rate 8/(8 + t)."""
+
+    def check(self) -> None:
+        """Refuse averages that cannot be read."""
+        super().check()
+        self.weight_average()
+
+    def weight_average(self) -> tuple[str, float] | None:
+        """(ema, tail or log; its number)."""
+        if self.ema is not None and self.average is not None:
+            raise UserError(f"--ema {self.ema:g}: --average {self.average} is given, too; leave one of them out")
+        kind, _, number = (self.average or f"ema:{self.ema}").partition(":")
+        if self.average is None and self.ema is None:
+            return None
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < {"ema": 1, "tail": 1, "log": math.inf}.get(kind, 0):
+            raise UserError(f"--average {self.average}: ema:D or tail:SHARE, between 0 and 1, or log:DELTA is expected")
+        return kind, value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +215,8 @@ class TrackingSettings(Section):
     """Steps between rows of metrics.jsonl."""
     tensorboard: bool = setting(False, kind="execution")
     """Mirror the metrics for TensorBoard, in the run folder's tensorboard/."""
+    trackio: bool = setting(False, kind="execution")
+    """Mirror the metrics to Trackio on this machine, project danalab; `trackio show --project danalab` draws them."""
     wandb: bool = setting(False, kind="execution")
     """Mirror the metrics to Weights & Biases; a resumed run continues under its id."""
     wandb_project: str | None = setting(None, kind="execution")
@@ -208,3 +236,7 @@ class TrackingSettings(Section):
     """dana-star's: order statistics of tau at evaluations number 10, 20, 40, ..., in the run folder's tau/."""
     profile: bool = setting(False, kind="execution")
     """Trace a few early steps of this job by torch's profiler, in the run folder's profile/."""
+
+
+UNWATCHED = {field.name: field.default for field in fields(TrackingSettings) if field.name != "log_interval"}
+"""Settings of a run that nobody watches."""

@@ -331,7 +331,7 @@ def as_worker(resolved: RunSpec, world: World) -> RunSpec:
         )
     if world.worker == 0:
         return resolved
-    config = replace(resolved.config, wandb=False, tensorboard=False)
+    config = replace(resolved.config, wandb=False, trackio=False, tensorboard=False)
     if named is None and RunFolder(resolved.run_dir).store.steps():
         config = replace(config, resume_from=resolved.run_dir)
     return replace(resolved, config=config)

@@ -100,6 +100,8 @@ def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
         return
     if layout.backend == "diloco":
         _check_worker(resolved.plan.opt)
+        if resolved.config.weight_average():
+            raise UserError("--average: DiLoCo's outer weights are an average already; leave it out")
         return
     from danalab.optim import optimizer_spec
     from danalab.optim.distributed import require_supported

@@ -179,6 +179,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "val/accuracy": ("share", "Validation tokens that are the most probable ones."),
     "val/tokens": ("tokens", "Tokens of the final evaluation; in the summary."),
     "val/share": ("share", "Part of the validation split that the final evaluation read; in the summary."),
+    "val/<name>_average": ("", "The same of the average of the weights (`--average`)."),
     "lr": ("", "Learning rate of the step."),
     "grad_norm": ("", "Euclidean norm of the whole gradient before clipping."),
     "update_norm": ("", "Euclidean norm of the change of all weights."),

@@ -112,6 +112,8 @@ class ResumePoint:
 def _restore(trainer: Trainer, meta: dict[str, Any], path: Path, world: World) -> None:
     try:
         trainer.restore({**meta, "random": random_state_of(meta, world)})
+        if trainer.average is not None:
+            trainer.average.restore(path, meta.get("average"))
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise DamagedCheckpointError(f"{path / META}: not the state of a run: {what}") from error

@@ -48,6 +48,7 @@ Meta = _schema(
     seconds=float,
     pending_row=Row | None,
     latest=dict[str, Any],
+    average=_schema("_Average", kind=str, value=float, count=_Count),
 )
 """meta.json of a checkpoint."""
 
@@ -60,8 +61,8 @@ Step: Any = Annotated[int, Field(ge=0, strict=True)]
 """A file of one number, of DiLoCo's exchange."""
 Workers: Any = list[Step]
 
-WandbId = _schema("WandbId", id=Required[Annotated[str, Field(pattern=r"^[\w-]+$")]])
-"""wandb.json."""
+RunId = _schema("RunId", id=Required[Annotated[str, Field(pattern=r"^[\w-]+$")]])
+"""wandb.json and trackio.json."""
 
 
 DatasetRecord = _lax_schema(
