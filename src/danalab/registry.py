@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from danalab import plugins
 from danalab.errors import UserError, nearest
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self._items: dict[str, T] = {}
         self._aliases: dict[str, str] = {}
+        self._plugins: dict[str, str] = {}
 
     def add(self, name: str, item: T, *aliases: str) -> T:
         """Register `item` under `name` and `aliases`; returns it.
@@ -28,9 +30,10 @@ class Registry(Generic[T]):
             KeyError: a name is already taken (a programmer's mistake, hence no `UserError`).
         """
         for key in (name, *aliases):
-            if key in self:
+            if self._has(key):
                 raise KeyError(f"{self.kind} '{key}' is registered twice")
         self._items[_normal(name)] = item
+        self._plugins[_normal(name)] = plugins.loading()
         self._aliases.update({_normal(alias): _normal(name) for alias in aliases})
         return item
 
@@ -40,9 +43,9 @@ class Registry(Generic[T]):
         Raises:
             UserError: unknown; offers the nearest spelling and lists the names.
         """
-        key = _normal(name)
-        key = self._aliases.get(key, key)
-        if key not in self._items:
+        known = name in self  # which loads plugins
+        key = self._aliases.get(_normal(name), _normal(name))
+        if not known:
             hint = nearest(key, [*self._items, *self._aliases])
             raise UserError(f"unknown {self.kind} '{name}'{hint}; known: {', '.join(self.names())}")
         return key
@@ -51,12 +54,23 @@ class Registry(Generic[T]):
         """The item called `name`; see `canonical` for what is raised."""
         return self._items[self.canonical(name)]
 
+    def plugin(self, name: str) -> str:
+        """The plugin that registered `name`; empty: this package, or code that called `add`."""
+        return self._plugins.get(self.canonical(name), "")
+
     def names(self) -> list[str]:
-        """The registered names, aliases apart, in order of registration."""
+        """The registered names, aliases apart, in order of registration, with those of plugins."""
+        plugins.load()
         return list(self._items)
 
-    def __contains__(self, name: str) -> bool:
+    def _has(self, name: str) -> bool:
         return _normal(name) in self._items or _normal(name) in self._aliases
 
+    def __contains__(self, name: str) -> bool:
+        if not self._has(name):
+            plugins.load()
+        return self._has(name)
+
     def __iter__(self) -> Iterator[str]:
+        """Names that are registered so far."""
         return iter(self._items)

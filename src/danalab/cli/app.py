@@ -287,7 +287,8 @@ def _usage() -> str:
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
         "usage: danalab VERB [flags]\n\n" + "\n\n".join(groups) + "\n\n"
         "To begin: danalab demo, danalab plan --heads 4, danalab optim list.\n"
-        "Every verb takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks).\n"
+        "Every verb takes --help, --config FILE.yaml, --print-config, --plugin FILE.py (own optimizers, schedules,\n"
+        "callbacks, data, tasks and rewards) and --debug (show tracebacks).\n"
         "danalab --cite prints the papers of the optimizers, danalab --version the version;\n"
         "danalab --install-completion [bash|zsh|fish] lets Tab complete verbs and flags."
     )

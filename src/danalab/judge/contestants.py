@@ -15,9 +15,9 @@ from danalab import __version__
 from danalab.errors import UserError
 from danalab.files import read_yaml
 from danalab.optim import optimizer_spec
-from danalab.optim.catalogue import is_address
-from danalab.optim.plugin import source_digest
+from danalab.optim.catalogue import OPTIMIZERS, is_address
 from danalab.optim.registry import OptimizerSpec, read_settings
+from danalab.plugins import digests, source_digest
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def _contestant(label: str, opt: str, given: Mapping[str, Any]) -> Contestant:
     if spec.closure or spec.hessian:
         raise UserError(f"contestant '{label}': the step of {spec.name} needs more than gradients; it cannot be judged")
     settings = read_settings(spec, given)
-    code = source_digest(opt) if is_address(opt) else f"danalab {__version__}"
+    plugin = "" if is_address(opt) else OPTIMIZERS.plugin(opt)
+    code = source_digest(opt) if is_address(opt) else digests().get(plugin, f"danalab {__version__}")
     what = json.dumps([code, spec.name, settings], sort_keys=True, default=str)
     digest = hashlib.sha256(what.encode()).hexdigest()[:16]
     return Contestant(label, spec.name, tuple(settings.items()), digest)

@@ -101,6 +101,11 @@ def is_address(name: str) -> bool:
     return ":" in name
 
 
+def own_row(name: str) -> Row:
+    """Of an optimizer outside the package, of which nothing is known."""
+    return Row(name=name, summary="an optimizer of your own", reference=name, elementwise=False)
+
+
 class _Catalogue(Registry[Row]):
     """The rows; an address is its own name and has a row of defaults."""
 
@@ -109,7 +114,7 @@ class _Catalogue(Registry[Row]):
 
     def get(self, name: str) -> Row:
         if is_address(name):
-            return Row(name=name, summary="an optimizer of your own", reference=name, elementwise=False)
+            return own_row(name)
         return super().get(name)
 
 

@@ -4,9 +4,10 @@
 the facts are the rows of `danalab.optim.catalogue`, and an optimizer's module is imported when its spec is asked for.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from functools import partial
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -14,12 +15,13 @@ import torch
 from torch import nn
 
 from danalab.errors import MissingExtra, UserError
-from danalab.optim.catalogue import OPTIMIZERS, Row, is_address
+from danalab.optim.catalogue import OPTIMIZERS, Row, is_address, own_row
 from danalab.optim.optimizers.checks import resolve_decay
 from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
 from danalab.optim.run_length import DECAY_BOUND
 from danalab.optim.settings import HELP
 from danalab.optim.values import OptimizerSpec, Setting, current_names, read_value, require_known, settings_of
+from danalab.plugins import load_address
 from danalab.registry import Registry
 
 __all__ = [
@@ -31,39 +33,48 @@ __all__ = [
     "optimizer_spec",
     "parameter_groups",
     "read_settings",
+    "register",
     "registered",
     "settings_of",
 ]
 
 
-class _Specs(Registry[OptimizerSpec]):
-    """The rows of the catalogue; each becomes a spec when it is asked for."""
-
-    def __init__(self) -> None:
-        super().__init__(OPTIMIZERS.kind)
-        self._items, self._aliases = OPTIMIZERS._items, OPTIMIZERS._aliases  # pyright: ignore
-
-    def get(self, name: str) -> OptimizerSpec:
-        if is_address(name):
-            from danalab.optim.plugin import plugin_spec
-
-            return plugin_spec(OPTIMIZERS.get(name))
-        name = self.canonical(name)
-        if not isinstance(self._items[name], OptimizerSpec):
-            self._items[name] = _spec_of(self._items[name])
-        return self._items[name]
-
-
-_SPECS = _Specs()
-
-
-def registered() -> Registry[OptimizerSpec]:
+def registered() -> Registry[Row]:
     """All optimizers; `registered().add(name, spec)` adds one."""
-    return _SPECS
+    return OPTIMIZERS
+
+
+def register(name: str, build: Callable[..., torch.optim.Optimizer], **facts: Any) -> None:
+    """Add an optimizer of your own, a class or a function that is called as `build(groups, lr=..., **settings)`.
+
+    Args:
+        facts: fields of its row in the catalogue, such as `summary`, `decay` or `elementwise`.
+    """
+    OPTIMIZERS.add(name, _own_spec(replace(own_row(name), **facts), build))
+
+
+def _own_spec(row: Row, build: Callable[..., torch.optim.Optimizer]) -> OptimizerSpec:
+    """Of an optimizer outside the package; its settings are the other parameters of its signature."""
+    first, *others = inspect.signature(build).parameters
+    if "lr" not in others:
+        called = getattr(build, "__name__", row.name)
+        raise UserError(f"optimizer '{row.name}': it takes no lr; it must be callable as {called}(groups, lr=...)")
+    settings = settings_of(build, dict.fromkeys([first, *others], f"setting of {row.name}"))
+    settings.pop(first, None)
+    return OptimizerSpec(**_facts(row), build=build, settings=settings)
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    return {each.name: getattr(row, each.name) for each in fields(row)}
+
+
+@cache
+def _spec_named(name: str) -> OptimizerSpec:
+    return _spec_of(OPTIMIZERS.get(name))
 
 
 def _spec_of(row: Row) -> OptimizerSpec:
-    facts = {each.name: getattr(row, each.name) for each in fields(row)}
+    facts = _facts(row)
     texts = {"inner": "", **HELP, **row.texts}
     module, _, name = row.path.partition(":")
     if module == "pytorch_optimizer":
@@ -199,7 +210,10 @@ def optimizer_spec(name: str) -> OptimizerSpec:
     Raises:
         UserError: unknown; the message gives the nearest spelling and all names.
     """
-    return registered().get(name)
+    row = OPTIMIZERS.get(name)
+    if is_address(name):
+        return _own_spec(row, load_address(name))
+    return row if isinstance(row, OptimizerSpec) else _spec_named(row.name)
 
 
 def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,7 +230,7 @@ def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, An
 
 def list_optimizers() -> list[str]:
     """Names of all optimizers."""
-    return registered().names()
+    return OPTIMIZERS.names()
 
 
 def groups_of(spec: OptimizerSpec, model: nn.Module) -> list[dict[str, Any]]:

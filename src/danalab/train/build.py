@@ -9,7 +9,7 @@ from torch import nn
 from danalab.data import Dataset
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
-from danalab.train.callbacks.base import Callback, CallbackContext
+from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Retention, Saver, local_folder
 from danalab.train.config.run_spec import RunSpec
@@ -113,7 +113,7 @@ def build_trainer(
     )  # fmt: skip
 
 
-CALLBACKS: list[tuple[str | None, str]] = [
+BUILT_IN: list[tuple[str | None, str]] = [
     # (the setting that turns it on, None: always on; module:class)
     (None, "danalab.train.callbacks.console:SpikeMonitor"),
     ("log_dynamics", "danalab.train.callbacks.statistics:Dynamics"),
@@ -129,9 +129,8 @@ CALLBACKS: list[tuple[str | None, str]] = [
 
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
-    """The callbacks that the run's settings ask for, on this rank."""
-    wanted = [
-        path.split(":") for setting, path in CALLBACKS if setting is None or getattr(context.spec.config, setting)
-    ]
-    callbacks = [getattr(import_module(module), name).build(context) for module, name in wanted]
+    """The callbacks that the run's settings ask for, and those of plugins, on this rank."""
+    paths = [path.split(":") for setting, path in BUILT_IN if setting is None or getattr(context.spec.config, setting)]
+    kinds = [getattr(import_module(module), name) for module, name in paths] + [*map(CALLBACKS.get, CALLBACKS.names())]
+    callbacks = [kind.build(context) for kind in kinds]
     return [callback for callback in callbacks if callback is not None]

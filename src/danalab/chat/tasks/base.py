@@ -87,6 +87,9 @@ class Task(ABC, Sequence[Problem]):
     baseline: float = 0.0
     """Expected score of random answers, for centred scores."""
 
+    def __init__(self) -> None:
+        """The parameters of a subclass are its settings."""
+
     @abstractmethod
     def __len__(self) -> int: ...
 

@@ -1,7 +1,7 @@
 """The command line as an instance of a data class: argparse parses, pydantic converts.
 
 Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hyphens are the same in flag names. The
-settings of the optimizer that --opt names are flags, too.
+settings of the optimizer that --opt names are flags, too. `--plugin` loads files before other flags are read.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from danalab import plugins
 from danalab.cli._shared import optimizer_flags
 from danalab.cli._shared.options import Option, docstrings, help_text, options_of
 from danalab.errors import UserError, nearest
@@ -34,6 +35,8 @@ class Parsed:
 
         values = {field.name: getattr(self.flags, field.name) for field in dataclasses.fields(self.flags)}
         values.update({key: value for key, value in (resolved or {}).items() if key in values})
+        if plugins.in_use():
+            values["plugin"] = plugins.in_use()
         return yaml.safe_dump(plain(values), sort_keys=False)
 
 
@@ -52,6 +55,8 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     asks_help = given.keys() & {"help", "help_all"}
     where = f"--config {given.get('config')}"
     from_file = _read_file(given["config"]) if "config" in given and not asks_help else {}
+    listed = from_file.pop("plugin", [])
+    plugins.use([*([listed] if isinstance(listed, str) else listed), *given.pop("plugin", [])])
     settings: dict[str, Any] = {}
     notes, opt = [], ""
     if optimizer_flags.FIELD in field_types(flags_type):
@@ -97,6 +102,7 @@ def _parse_words(options: list[Option], words: list[str], prog: str) -> tuple[di
     for name in ("--help", "--help-all", "--print-config"):
         parser.add_argument(name, dest=name.strip("-").replace("-", "_"), action="store_true")
     parser.add_argument("--config")
+    parser.add_argument("--plugin", action="append")
     for option in options:
         if option.positional:
             parser.add_argument(option.name, nargs="*" if option.many else "?")

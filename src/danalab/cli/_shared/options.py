@@ -142,6 +142,9 @@ def help_text(options: Sequence[Option], prog: str, description: str, *, everyth
             both = [flag(option.name), *(["--no-" + flag(option.name)[2:]] if "default" in text.lower() else [])]
             groups[title].add_argument(*both, action="store_true", help=text)
     more = [f"{hidden} more flags: {prog} --help-all."] if hidden else []
-    more.append("--config FILE.yaml reads flags from a file, --print-config prints them, --debug shows tracebacks.")
+    more.append(
+        "--config FILE.yaml reads flags from a file, --print-config prints them, --plugin FILE.py loads your own code, "
+        "--debug shows tracebacks."
+    )
     parser.epilog = " ".join([*more, *notes])
     return parser.format_help()

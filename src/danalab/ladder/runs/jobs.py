@@ -9,6 +9,7 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.ladder.runs.grid import PATH_SETTINGS
 from danalab.optim.catalogue import OPTIMIZERS
+from danalab.plugins import in_use
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
@@ -31,7 +32,7 @@ class Job:
 
     def flags(self) -> list[str]:
         """Flags of `danalab train` that make the run."""
-        words = ["--run-dir", str(self.folder)]
+        words = ["--run-dir", str(self.folder), *(f"--plugin={path}" for path in in_use())]
         for name, value in self.settings.items():
             if isinstance(value, (list, tuple)):
                 words += [flag(name), *map(str, value)]

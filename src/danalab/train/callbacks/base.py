@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
+from danalab.registry import Registry
 from danalab.train.run.metrics import MetricsFile
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`."""
+
+
+CALLBACKS: Registry[type[Callback]] = Registry("callback")
+"""Of plugins; every run has them, after its own."""
 
 
 class RowsCallback(Callback):

@@ -18,7 +18,7 @@ from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 from danalab.models.config import ModelConfig
 from danalab.optim.catalogue import is_address
-from danalab.optim.plugin import source_digest
+from danalab.plugins import digests, source_digest
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import (
     COMMIT,
@@ -325,14 +325,14 @@ def run_record(
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        **_plugin_record(spec),
+        "plugins": _plugin_digests(spec),
     }
 
 
-def _plugin_record(spec: RunSpec) -> dict[str, Any]:
-    """The digest of an optimizer's file, where that is not in this package."""
+def _plugin_digests(spec: RunSpec) -> dict[str, str]:
+    """Code from outside the package -> its digest: the file of an optimizer by address, and plugins."""
     opt = spec.config.opt
-    return {"plugins": {opt: source_digest(opt)}} if is_address(opt) else {}
+    return {**({opt: source_digest(opt)} if is_address(opt) else {}), **digests()}
 
 
 def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunSpec:
@@ -367,10 +367,11 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")
     plugins = saved.get("plugins", {})
+    moved = {Path(code).name: digest for code, digest in plugins.items()}
     differing += [
-        f"--opt {opt} has other code here than there"
-        for opt, digest in _plugin_record(spec).get("plugins", {}).items()
-        if plugins.get(opt, digest) != digest
+        f"{'--opt' if code == spec.config.opt else '--plugin'} {code} has other code here than there"
+        for code, digest in _plugin_digests(spec).items()
+        if plugins.get(code, moved.get(Path(code).name, digest)) != digest
     ]
     if differing:
         if not folder.store.steps() and not folder.metrics_file.is_file():
