@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,21 +176,41 @@ def test_what_llama_cpp_does_not_have_is_refused_in_one_line(tmp_path, capsys, m
 
 @pytest.mark.slow
 def test_llama_cpp_reads_the_same_text_and_writes_the_same_tokens(case):
-    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is built from source, in minutes")
+    xllamacpp = pytest.importorskip("xllamacpp", reason="a build of llama.cpp: pip install xllamacpp")
     _, tokenizer, run = case
     file, model = export(run, "--quantize", "f32"), open_run(run).load_model().model
-    theirs = llama_cpp.Llama(str(file), n_ctx=64, n_threads=1, verbose=False, logits_all=True, type_k=0, type_v=0)
-    text = "The  fox's 123 caf\u00e9 \u6771\u4eac\n\n  don't <|endoftext|> \u00c0\u00c0 stop\t"
-    assert theirs.tokenize(text.encode(), add_bos=True) == tokenizer.encode(text)
-    prompt = tokenizer.encode("the fox's 1")
-    theirs.eval(prompt)
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt]))
-    np.testing.assert_allclose(theirs.scores[: len(prompt)], logits[0].numpy(), rtol=1e-4, atol=1e-4)
-    written = [token for token, _ in zip(theirs.generate(prompt, temp=0, repeat_penalty=1), range(40), strict=False)]
-    assert written == greedy(model, prompt, 40)
-    chat = llama_cpp.llama_chat_format.Jinja2ChatFormatter(
-        theirs.metadata["tokenizer.chat_template"], eos_token="<|endoftext|>", bos_token="<|endoftext|>"
-    )
-    asked = chat(messages=ASKED.as_dict()["messages"]).prompt
-    assert theirs.tokenize(asked.encode(), add_bos=True, special=True) == ChatFormat(tokenizer).render_prompt(ASKED)
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_ctx, params.n_parallel, params.warmup, params.use_jinja = str(file), 64, 1, False, True
+    params.n_gpu_layers, params.fit_params = 0, False
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    server = xllamacpp.Server(params)
+
+    def ask(path: str, **content: Any) -> dict[str, Any]:
+        request = urllib.request.Request(server.listening_address + path, json.dumps(content).encode())
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    text = "The  fox's 123 caf\u00e9 \u6771\u4eac\n\n  don't \u00c0\u00c0 stop\t"
+    assert ask("/tokenize", content=text, add_special=True)["tokens"] == tokenizer.encode(text)
+    ends, compared = {tokenizer.eos_id, tokenizer.specials["<|assistant_end|>"]}, 0
+    probabilities = 0
+    for start in ("the fox's 1", "jump", " over 2", "\n\n", "caf\u00e9", "a"):
+        prompt = tokenizer.encode(start)
+        settings = {"temperature": 0, "samplers": ["temperature"], "n_predict": 30}
+        done = ask("/completion", prompt=prompt, return_tokens=True, n_probs=5, **settings)
+        written = list(itertools.takewhile(lambda id_: id_ not in ends, greedy(model, prompt, 30)))
+        assert [id_ for id_ in done["tokens"] if id_ not in ends] == written
+        compared += len(written)
+        first = (done["completion_probabilities"] or [{"id": None}])[0]
+        if not written or first["id"] != written[0]:  # a token that is part of a character has no entry
+            continue
+        with torch.no_grad():
+            log_probs = model(torch.tensor([prompt])).log_softmax(-1)[0, -1]
+        for each in first["top_logprobs"]:
+            assert each["logprob"] == pytest.approx(log_probs[each["id"]].item(), abs=1e-4)
+            probabilities += 1
+    assert compared >= 40, "enough before the models end"
+    assert probabilities
+    shown = ask("/apply-template", messages=ASKED.as_dict()["messages"])["prompt"]
+    assert ask("/tokenize", content=shown, parse_special=True)["tokens"] == ChatFormat(tokenizer).render_prompt(ASKED)
