@@ -50,6 +50,7 @@ GROUPS = {
         "data": "prepare corpora as token shards, look at them, train and evaluate tokenizers",
     },
     "more": {
+        "new": "a file to begin from: an optimizer of your own, with its test",
         "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",
         "slurm": "write and submit a job script that requeues until the run's last step",
         "bench": "ratios against named peers, each measured in one run",
