@@ -20,7 +20,7 @@ from danalab.judge.ledger import STORED, processor
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.judge.workers import PlannedRun, RunResult, Workers
 from danalab.showcase.trials import SPACING, next_exponent, usual_lr
-from danalab.train.system.timing import machine
+from danalab.train.system.device import machine
 
 TRIALS = 5
 SEEDS = {"nanogpt": 4}

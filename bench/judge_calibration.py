@@ -20,7 +20,7 @@ import numpy as np
 from scipy import stats
 
 from danalab.judge.sequential import decide, spent
-from danalab.train.system.timing import machine
+from danalab.train.system.device import machine
 
 TRACK, STEPS, LR = "synthetic", 60, 0.0169
 ALPHA, MOST_PAIRS, JUDGEMENTS = 0.05, 40, 200

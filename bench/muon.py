@@ -22,7 +22,8 @@ from torch import Tensor
 from danalab.files import write_json
 from danalab.optim import Muon
 from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, coefficients, flops, orthogonalize_each
-from danalab.train.system.timing import interleaved, machine, ratios, wall_clock
+from danalab.train.system.device import machine
+from danalab_bench.timing import interleaved, ratios, wall_clock
 
 WIDTH = 768
 SHAPES = [(WIDTH, WIDTH)] * 4 + [(4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH)]  # q, k, v, out, up, down

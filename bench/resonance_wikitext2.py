@@ -25,7 +25,7 @@ from danalab.files import write_json
 from danalab.ladder.fit.statistics import student_interval
 from danalab.ladder.runs.grid import Cell, name_of
 from danalab.ladder.runs.sweep import run_sweep
-from danalab.train.system.timing import machine
+from danalab.train.system.device import machine
 
 COMMON = {
     "d_model": 128, "n_layers": 4, "seq_len": 512, "batch_size": 8, "opt": "adamw", "beta1": 0.9, "beta2": 0.95,

@@ -13,7 +13,7 @@ readonly tests_limit=200 # seconds of the tests
 
 python=${PYTHON:-}
 [ -n "$python" ] || { [ -x .venv/bin/python ] && python=.venv/bin/python; } || python=python3
-export PYTHONPATH="src:tests:bench/src${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="src:tests:bench${PYTHONPATH:+:$PYTHONPATH}"
 
 found=$("$python" - <<'PROBE'
 import importlib.util

@@ -9,9 +9,9 @@ import torch
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.train.system.timing import interleaved, ratios
 from danalab_bench.contenders import contender
 from danalab_bench.optim import ELEMENTWISE, MATRICES, default_contenders, line, measure, transformer
+from danalab_bench.timing import interleaved, ratios
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import platform
 
 import pytest
 
-from danalab.train.system import timing
+from danalab.train.system import device
 from danalab_bench import train_cpu
 from danalab_bench.verbs import ResultFlags
 
@@ -26,7 +26,7 @@ def test_a_folder_holds_a_file_for_each_device_and_instruction_set(tmp_path, mac
 
 
 def test_the_machine_is_its_cpu_instructions_cores_and_target():
-    found = timing.machine("cpu")
+    found = device.machine("cpu")
     assert found["cpu"]
     assert found["isa"].startswith("x86-64") or found["isa"] == platform.machine()
     assert found["target"] == "native"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.data.test_fuzz_input import EDITS, dumped
 
 from cli.test_fuzz import DAMAGES, RUN, ends_well
 from danalab.cli.app import main
-from data.test_fuzz_input import EDITS, dumped
 from ladder.planted import plant
 
 TRIES = [15, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]

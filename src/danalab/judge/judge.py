@@ -279,7 +279,7 @@ class _Judgement:
         }  # fmt: skip
 
     def _row(self, verdict: PairedVerdict) -> dict[str, Any]:
-        from danalab.train.system.timing import machine
+        from danalab.train.system.device import machine
 
         settings = {side.label: dict(side.settings) for side in self._sides}
         return {"question": self._question(), **asdict(verdict), "settings": settings, "danalab": __version__,

@@ -69,7 +69,7 @@ class Ledger:
 
 def processor() -> str:
     """The processor type: runs are equal to the last bit where it is the same."""
-    from danalab.train.system.timing import machine
+    from danalab.train.system.device import machine
 
     facts = machine("cpu")
     return f"{facts['cpu']}, {facts['torch_capability']}, torch {facts['torch'].partition('+')[0]}"

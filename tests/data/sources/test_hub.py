@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.data.fake_hub import COMMIT, serve
 
 from danalab.cli.app import main
 from danalab.data import open_dataset, prepare, resolve_dataset
@@ -21,7 +22,6 @@ from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource, make_source
 from danalab.data.sources.catalogue import articles
 from danalab.data.sources.hub import read_persistently
 from danalab.errors import UserError
-from data.fake_hub import COMMIT, serve
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -252,3 +252,32 @@ def _git_commit() -> str | None:
 def _git(folder: Path, *words: str) -> str:
     command = ["git", "-C", str(folder), *words]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Facts about the machine, and how the process uses it."""
+    from danalab.optim.step.backends.native_library import instruction_sets, target
+
+    policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
+    facts: dict[str, Any] = {
+        "cpu": _cpu_name(),
+        "isa": (instruction_sets() or [platform.machine()])[-1],
+        "target": target(),
+        "torch_capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "pinned": os.environ.get("OMP_PROC_BIND"),
+        "scheduling": policies.get(os.sched_getscheduler(0), "other"),
+        "load_average": os.getloadavg()[0],
+        "torch": torch.__version__,
+    }
+    if device == "cuda":
+        facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return facts
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

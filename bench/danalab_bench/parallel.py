@@ -17,7 +17,8 @@ from statistics import median
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.train.system.timing import Say, machine, ratios, spread
+from danalab.train.system.device import machine
+from danalab_bench.timing import Say, ratios, spread
 from danalab_bench.train import random_tokens
 
 MODES: dict[str, str] = {

@@ -1,11 +1,10 @@
-"""Timing: interleaved rounds, medians with quartiles, and facts about the machine.
+"""Timing: interleaved rounds, and medians with quartiles.
 
 Contenders alternate in every round, so that a slow moment of the machine affects all of them; a ratio is the median
 over rounds of the ratio within a round.
 """
 
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -111,30 +110,6 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": median(values), "q1": q1, "q3": q3}
 
 
-def machine(device: str) -> dict[str, Any]:
-    """Facts about the machine, and how the process uses it."""
-    import torch
-
-    from danalab.optim.step.backends.native_library import instruction_sets, target
-
-    policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
-    facts: dict[str, Any] = {
-        "cpu": _cpu_name(),
-        "isa": (instruction_sets() or [platform.machine()])[-1],
-        "target": target(),
-        "torch_capability": torch.backends.cpu.get_cpu_capability(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "pinned": os.environ.get("OMP_PROC_BIND"),
-        "scheduling": policies.get(os.sched_getscheduler(0), "other"),
-        "load_average": os.getloadavg()[0],
-        "torch": torch.__version__,
-    }
-    if device == "cuda":
-        facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    return facts
-
-
 def multiplies_bfloat16() -> bool:
     """Whether the CPU has instructions that multiply bfloat16; without them products take tens of times as long."""
     cpuinfo = Path("/proc/cpuinfo")
@@ -149,10 +124,3 @@ def memory_bytes(device: str) -> int:
 
         return torch.cuda.get_device_properties(0).total_memory
     return host_memory()
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

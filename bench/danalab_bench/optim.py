@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.train.system.timing import Say, clock_of, interleaved, machine, memory_bytes, ratios, spread
+from danalab.train.system.device import machine
 from danalab_bench.contenders import (
     FOREACH_PEER,
     MATRIX_PEER,
@@ -30,6 +30,7 @@ from danalab_bench.contenders import (
     contender,
     is_matrix_contender,
 )
+from danalab_bench.timing import Say, clock_of, interleaved, memory_bytes, ratios, spread
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "0.2": (1024, 64, 3),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from danalab.errors import MissingExtra, UserError, nearest
 from danalab.optim import optimizer_spec
-from danalab.train.system.timing import Work
+from danalab_bench.timing import Work
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "fused": {"fused": True},

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from danalab.files import read_json
-from danalab.train.system.timing import Say
 from danalab_bench import environment
+from danalab_bench.timing import Say
 
 PROCESS = ("-m", "danalab_bench.gpu_sections")
 """Arguments of Python for a section's process, before its own."""

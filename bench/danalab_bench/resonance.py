@@ -28,7 +28,8 @@ from danalab.models.cache import Cache
 from danalab.report.figures.drawing import LOSS, plain, styled
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train import TrainConfig, train
-from danalab.train.system.timing import Say, clock_of, machine
+from danalab.train.system.device import machine
+from danalab_bench.timing import Say, clock_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from danalab.models import ModelConfig
 from danalab.models.moe import MixtureOfExperts
-from danalab.train.system.device import tune_malloc
-from danalab.train.system.timing import Say, interleaved, machine, ratios, spread, wall_clock
+from danalab.train.system.device import machine, tune_malloc
+from danalab_bench.timing import Say, interleaved, ratios, spread, wall_clock
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class BenchFlags(ResultFlags):
 
     def start(self, module: str) -> Any:
         """Pin the threads, before torch is imported; returns a module of `danalab_bench`."""
-        from danalab.train.system.timing import pin_threads
+        from danalab_bench.timing import pin_threads
 
         pin_threads(self.threads)
         return import_module(f"danalab_bench.{module}")

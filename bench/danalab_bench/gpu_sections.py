@@ -30,8 +30,9 @@ from danalab.files import write_json
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.scaling import dimensions
-from danalab.train.system.timing import interleaved, machine, waiting_clock
+from danalab.train.system.device import machine
 from danalab_bench import checkpoint, optim, resonance, train
+from danalab_bench.timing import interleaved, waiting_clock
 from danalab_bench.train import BLOCK, TrainingCase, random_tokens, trainer_alone
 
 Task = tuple[str, Callable[[], dict[str, Any]]]
