@@ -25,12 +25,12 @@ class SpeedrunConfig(Section):
     GPU."""
     out: Path = setting(Path("speedrun"), kind="job")
     """Folder for everything; the same command continues after an interruption."""
-    opt: str = "adana"
-    """Optimizer of the base run and of mid-training."""
+    opt: str | None = None
+    """Optimizer of the base run and of mid-training, at the rate of its law; default the preset's."""
     sft_opt: str | None = None
-    """Optimizer of fine-tuning; default --opt."""
+    """Optimizer of fine-tuning; default that of mid-training."""
     rl_opt: str | None = None
-    """Optimizer of reinforcement learning; default --opt."""
+    """Optimizer of reinforcement learning; default that of mid-training."""
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0
     """Seed of the weights, of the order of all data, and of the sampling."""
     d_model: Count | None = None
@@ -58,6 +58,8 @@ class Preset:
     source: str
     """Corpus of the base run."""
     tokenizer: str
+    optimizer: Mapping[str, Any]
+    """`opt` of all stages and its settings, in place of which --opt names another."""
     base: Mapping[str, Any]
     mid: Mapping[str, Any]
     sft: Mapping[str, Any]
@@ -75,17 +77,20 @@ class Preset:
 
 
 _SUMS, _WHO, _TALK = "arithmetic:max=99,operations=+-*,calculator=true", "identity", "dialogue:turns=4"
+_LARGER_SUMS = "arithmetic:max=149,operations=+-*,calculator=true"
+"""More than fine-tuning shows: reinforcement learning has something to add."""
 
 PRESETS: dict[str, Preset] = {
     "cpu-tiny": Preset(
         source="stdlib",
         tokenizer="bpe-1024",
+        optimizer={"opt": "manau", "optimizer_settings": {"dana_momentum": True}, "lr": 0.016},
         base={
             "arch": "qwen3", "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 512, "batch_size": 4,
-            "iterations": 400, "eval_interval": 100, "eval_batches": 4, "log_interval": 20, "ckpt_interval": 100,
+            "iterations": 240, "eval_interval": 100, "eval_batches": 4, "log_interval": 20, "ckpt_interval": 100,
         },
         mid={
-            "data": (f"{_SUMS},size=1500", f"{_WHO}:size=600", f"{_TALK},size=3500"), "replay_share": 0.2,
+            "data": (f"{_SUMS},size=1000", f"{_WHO}:size=400", f"{_TALK},size=2200"), "replay_share": 0.2,
             "global_batch": 4,
             "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
         },
@@ -94,12 +99,12 @@ PRESETS: dict[str, Preset] = {
             "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
         },
         rl={
-            "task": (_SUMS, "dialogue:ask=3,weight=0.25"), "problems": 16, "samples": 8, "max_answer": 32,
-            "iterations": 160,
+            "task": (_LARGER_SUMS, "dialogue:ask=3,weight=0.25"), "problems": 16, "samples": 8, "max_answer": 32,
+            "iterations": 120,
             "eval_interval": 0, "eval_problems": 64, "log_interval": 10, "ckpt_interval": 50, "lr_fraction": 0.05,
             "rollout_batch": 128,
         },
-        tasks=(_SUMS, _WHO, "dialogue"),
+        tasks=(_LARGER_SUMS, _WHO, "dialogue"),
         problems=400,
         max_answer=32,
         minutes={"data": 0.8, "base": 2.8, "mid": 0.7, "sft": 0.4, "rl": 1.1, "scores": 0.1},
@@ -107,6 +112,7 @@ PRESETS: dict[str, Preset] = {
     "gpu-small": Preset(
         source="fineweb-edu",
         tokenizer="bpe-16384",
+        optimizer={"opt": "adana"},
         source_settings={"max_tokens": 400_000_000},
         base={
             "arch": "qwen3", "heads": 6, "seq_len": 1024, "global_batch": 128, "batch_size": 32,
@@ -127,6 +133,7 @@ PRESETS: dict[str, Preset] = {
     "gpu-d12": Preset(
         source="fineweb-edu",
         tokenizer="bpe-32768",
+        optimizer={"opt": "adana"},
         source_settings={"max_tokens": 2_500_000_000},
         base={
             "arch": "qwen3", "heads": 12, "seq_len": 2048, "global_batch": 256, "batch_size": 16,

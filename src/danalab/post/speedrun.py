@@ -211,16 +211,18 @@ class Speedrun:
             "nproc": config.nproc, "device": config.device,
         }  # fmt: skip
         if stage == "base":
-            return TrainConfig(**self._base_size(), **everywhere, data=str(self.data), opt=config.opt)
+            optimizer = self.preset.optimizer if config.opt is None else {"opt": config.opt}
+            return TrainConfig(**self._base_size(), **everywhere, **optimizer, data=str(self.data))
         everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
+        opt = config.opt or self.preset.optimizer["opt"]
         if stage == "rl":
-            everywhere |= {"opt": config.rl_opt or config.opt, "trust_model_code": config.trust_model_code}
+            everywhere |= {"opt": config.rl_opt or opt, "trust_model_code": config.trust_model_code}
             return configure_rl(RlFlags(**self.preset.rl, **everywhere))
         preset = self.preset.mid if stage == "mid" else self.preset.sft
         everywhere |= {**preset, "data": (*preset["data"], *config.chats)}
         if stage == "mid":
-            return configure(MidFlags(**everywhere, opt=config.opt, replay=str(self.data)), MidConfig)
-        return configure(SftFlags(**everywhere, opt=config.sft_opt or config.opt), SftConfig)
+            return configure(MidFlags(**everywhere, opt=opt, replay=str(self.data)), MidConfig)
+        return configure(SftFlags(**everywhere, opt=config.sft_opt or opt), SftConfig)
 
     def _base_size(self) -> dict[str, Any]:
         """The base run's settings, in the sizes that were asked for."""
