@@ -42,10 +42,9 @@ from danalab.theory import (
     standard,
     tau_limit,
 )
-from danalab.theory.dynamics.moments import sgd_volterra
 from danalab.theory.prediction.exponents import Family
-from danalab.theory.problem.equivalents import limit_kappa, limit_loss_continuum
 from danalab.theory.problem.model import power_sum
+from danalab_bench.theory_checks import limit_kappa, limit_loss_continuum, sgd_volterra
 
 BOUNDS = {"<": float.__lt__, ">": float.__gt__}
 

@@ -219,25 +219,3 @@ def noise_floor(spectrum: Spectrum, algorithm: Algorithm, t: float = 1e12, batch
     """Risk at which the noise of the gradients balances the descent: limit / (1 - N(t)); infinite if N >= 1."""
     norm = kernel_norm(spectrum, algorithm, t, batch)
     return spectrum.limit / (1 - norm) if norm < 1 else float("inf")
-
-
-def sgd_volterra(
-    spectrum: Spectrum, gamma2: float, times: npt.ArrayLike, *, batch: float = 1, dt: float = 0.1
-) -> np.ndarray:
-    """Risk of SGD at `times` from its Volterra equation by the trapezoid rule (cost (T / dt)^2; for checks)."""
-    at = np.asarray(times, float)
-    n = round(float(at.max()) / dt) + 1
-    if n > 50_000:
-        raise UserError(f"{n} grid points of the Volterra equation are too many; take a larger dt or a shorter time")
-    weight, lam = spectrum.multiplicity, spectrum.lam
-    rate = 2 * gamma2 * lam - (1 + 1 / batch) * gamma2**2 * lam**2
-    t = dt * np.arange(n)
-    decay = np.exp(-np.outer(t, rate))
-    forcing = spectrum.limit + 0.5 * decay @ (weight * lam * spectrum.rho)
-    kernel = gamma2**2 / batch * (decay @ (weight * lam**2))
-    risk = np.empty(n)
-    risk[0] = forcing[0]
-    for i in range(1, n):
-        history = 0.5 * kernel[i] * risk[0] + kernel[i - 1 : 0 : -1] @ risk[1:i]
-        risk[i] = (forcing[i] + dt * history) / (1 - 0.5 * dt * kernel[0])
-    return np.interp(at, t, risk)

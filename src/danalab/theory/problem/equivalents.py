@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.integrate import quad
 from scipy.optimize import root_scalar
 
 from danalab.theory.problem.model import PLRF, binned_powers
@@ -67,27 +66,6 @@ def limit_loss(alpha: float, beta: float, v: int, d: int) -> float:
     tau = limit_tau(model)
     grid = nodes(model)
     return 0.0 if math.isinf(tau) else 0.5 * float(np.sum(grid.target / (1 + tau * grid.level)))
-
-
-def limit_kappa(alpha: float, ratio: float) -> float:
-    """kappa = 1 / int_0^ratio dx / (kappa + x^(2 alpha)), ratio = v / d; tau ~ kappa d^(2 alpha) if 2 alpha > 1."""
-
-    def excess(log_kappa: float) -> float:
-        kappa = math.exp(log_kappa)
-        # In log x the integrand is one smooth bump for every kappa.
-        inside = quad(lambda s: math.exp(s) / (kappa + math.exp(2 * alpha * s)), -40, math.log(ratio), limit=400)[0]
-        return kappa * inside - 1
-
-    return _log_root(excess, -12, 12)
-
-
-def limit_loss_continuum(alpha: float, beta: float, v: int, d: int) -> float:
-    """`limit_loss` with tau from the integral `limit_kappa` (for 2 alpha > 1; below, the same as `limit_loss`)."""
-    if 2 * alpha <= 1 or v == d:
-        return limit_loss(alpha, beta, v, d)
-    grid = nodes(PLRF(alpha, beta, v, d))
-    tau = limit_kappa(alpha, v / d) * d ** (2 * alpha)
-    return 0.5 * float(np.sum(grid.target / (1 + tau * grid.level)))
 
 
 def smallest_eigenvalue(model: PLRF) -> float:
