@@ -35,7 +35,7 @@ def written(data: ReportData) -> str:
     parts = {
         name: as_markdown(table)
         for name, (_, table) in analysis_tables(found).items()
-        if "horizon" in name and table[1]
+        if ("horizon" in name or "exponents" in name) and table[1]
     }
     parts |= {"horizon-sentences": "\n".join(filter(None, said)) + "\n", "tuned": as_markdown(tuned_table(found))}
     return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], PAGE.read_text(encoding="utf-8"))

@@ -18,6 +18,7 @@ from danalab.ladder.fit.curvature import (
     fit_shared_curvature,
     fit_tolerance,
 )
+from danalab.ladder.fit.exponents import PowerLaw, fit_exponents
 from danalab.ladder.fit.loss_fit import fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw, LossPoints
 from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
@@ -36,7 +37,8 @@ from danalab.ladder.fit.tuning import (
     retuned,
     tune,
 )
-from danalab.ladder.horizon.analysis import HorizonAnalysis, analyse_horizons
+from danalab.ladder.horizon.analysis import HorizonAnalysis, analyse_horizons, horizon_of
+from danalab.ladder.horizon.budget import tuned_size
 from danalab.ladder.rows import finite, validation_points
 from danalab.ladder.saving import Gain, Saved, compute_gain, compute_saved
 from danalab.scaling.architectures import ARCHITECTURES
@@ -73,6 +75,9 @@ class Analysis:
     excluded: list[str]
     """Runs that did not finish or whose loss is not finite; they are in no fit."""
     lr_laws: dict[str, LRLaw] = field(default_factory=dict)
+    rate_exponents: dict[str, PowerLaw] = field(default_factory=dict)
+    decay_exponents: dict[str, PowerLaw] = field(default_factory=dict)
+    """Optimizer -> exponents of the best learning rate, and of the best strength of weight decay where that varied."""
     loss_laws: dict[str, LossLaw] = field(default_factory=dict)
     saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
     """Optimizer -> parameters -> compute saved against the baseline of that size."""
@@ -123,6 +128,8 @@ class Analysis:
                       "predicted": [asdict(each) for each in self.predicted_rates.get(opt, [])]}
                 for opt, law in self.lr_laws.items()
             },
+            "rate_exponents": {opt: asdict(each) for opt, each in self.rate_exponents.items()},
+            "decay_exponents": {opt: asdict(each) for opt, each in self.decay_exponents.items()},
             "loss_laws": {
                 opt: {"kind": law.kind, **law.coefficients, "r2": law.r2, "measured": law.measured,
                       "intervals": {name: asdict(each) for name, each in law.intervals.items()}}
@@ -199,6 +206,7 @@ def analyse(
         with analysis.noting(f"learning-rate law of {opt}"):
             analysis.lr_laws[opt] = _rate_law(analysis, opt, usable, n_bootstrap, seed)
             analysis.predicted_rates[opt] = _predictions(analysis, opt, predict)
+        _exponents(analysis, opt, rows, n_bootstrap, seed)
     retunings = {opt: _retuning(analysis, opt, usable) for opt in analysis.opts}
     if horizon is not None:
         analysis.notes.extend(horizon.notes)
@@ -255,6 +263,31 @@ def _rate_law(analysis: Analysis, opt: str, usable: Sequence[Row], n_bootstrap: 
             f"{LEAST_SIZES + 1} are needed"
         )
     return law
+
+
+def _exponents(analysis: Analysis, opt: str, rows: Sequence[Row], n_bootstrap: int, seed: int) -> None:
+    """Exponents of an optimizer's best rate and strength of weight decay; none where nothing was tuned."""
+    tuned = analysis.at(opt)
+    axes = {
+        "P": [each.non_emb_params for each in tuned],
+        "f": [horizon_of(each.runs[0]) for each in tuned],
+        "T": [_tokens_per_step(each.runs[0]) for each in tuned],
+    }
+    for dial, laws in (("lr", analysis.rate_exponents), ("omega", analysis.decay_exponents)):
+        with contextlib.suppress(UserError):
+            sizes = [tuned_size(each, rows, dial) for each in tuned]
+            laws[opt] = law = fit_exponents(axes, sizes, n_bootstrap=n_bootstrap, seed=seed)
+            if not law.intervals:
+                what = {"lr": "the best learning rate", "omega": "the best weight-decay strength"}[dial]
+                analysis.notes.append(
+                    f"{opt}: the exponents of {what} have no interval: {law.n_rungs} rungs, the best value at the edge "
+                    f"of its grid on {law.n_at_edge}"
+                )
+
+
+def _tokens_per_step(row: Row) -> float:
+    settings = row["settings"]
+    return (settings.get("global_batch") or 1) * (settings.get("seq_len") or 1)
 
 
 def _predictions(analysis: Analysis, opt: str, sizes: Sequence[float]) -> list[PredictedRate]:

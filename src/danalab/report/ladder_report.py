@@ -265,7 +265,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
         "tuning",
         "Tuning",
         ("lr-sensitivity", "lr-curvature", "lr-law"),
-        ("tuned", "tolerance", "shared-curvature", "lr-laws", "predicted"),
+        ("tuned", "tolerance", "shared-curvature", "lr-laws", "predicted", "rate-exponents", "decay-exponents"),
     ),
     ("inside", "Inside the optimizers", ("schedules", "kappa", "gamma3", "tau", "snr-clipping"), ()),
     ("cost", "Cost", ("cost",), ("cost",)),

@@ -1,9 +1,10 @@
 """The tables of a ladder, as headings and lines of text: for the terminal, Markdown, LaTeX and CSV alike."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 from danalab.ladder.analysis import Analysis
+from danalab.ladder.fit.exponents import PowerLaw
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.horizon.analysis import POWER, REFERENCES, HorizonAnalysis, PairedTest
 from danalab.ladder.preregistration import PredictionOutcome
@@ -51,6 +52,13 @@ def analysis_tables(
         ),
         "lr-laws": ("Laws of the best learning rate, a (b + P)^d", lr_law_table(analysis)),
         "predicted": ("Learning rates by these laws", predicted_table(analysis)),
+        "rate-exponents": (
+            "Exponents of the best learning rate: parameters P, horizon f, tokens per step T",
+            exponents_table(analysis.rate_exponents),
+        ),
+        "decay-exponents": (
+            "Exponents of the best strength of weight decay omega", exponents_table(analysis.decay_exponents)
+        ),
         "tolerance": ("Learning rates that lose little", tolerance_table(analysis)),
         "shared-curvature": (
             "Cost of a wrong learning rate [nats/token], one curvature for all sizes", shared_curvature_table(analysis)
@@ -122,6 +130,23 @@ def lr_law_table(analysis: Analysis) -> Table:
         for opt, law in analysis.lr_laws.items()
     ]  # fmt: skip
     return ["optimizer", "a", "b", "d", "sizes", "trials"], lines
+
+
+def exponents_table(laws: Mapping[str, PowerLaw]) -> Table:
+    """A line for each optimizer: the exponent of each axis that varied, with its interval."""
+    names = [name for name in "PfT" if any(name in law.exponents for law in laws.values())]
+    lines = [
+        [
+            opt,
+            *(
+                "-" if name not in law.exponents
+                else f"{law.exponents[name]:.2f} ({_span(law.intervals.get(name), '.2f')})" for name in names
+            ),
+            str(law.n_rungs), str(law.n_at_edge),
+        ]
+        for opt, law in laws.items()
+    ]  # fmt: skip
+    return ["optimizer", *(f"of {name} (95% interval)" for name in names), "rungs", "best at an edge"], lines
 
 
 def cost_table(data: ReportData) -> Table:

@@ -23,6 +23,8 @@ def test_a_ladder_with_horizons_gives_multipliers_and_an_exponent():
     assert {each.n_seeds for each in horizon.tests} == {3}
     assert found.loss_laws["adamw"].kind == "chinchilla"
     assert E in found.loss_laws["adamw"].intervals["E"]
+    assert found.rate_exponents["adamw"].exponents.keys() == {"P", "f"}
+    assert found.decay_exponents == {}
     json.dumps(found.as_dict(), allow_nan=False)
 
 

@@ -220,8 +220,8 @@ class Retuning:
     def losses(self, rng: np.random.Generator) -> np.ndarray:
         """Final losses of all runs of a ladder that was tuned again, size by size."""
         drawn = []
-        for each, above in zip(self._sizes, self._excess, strict=True):
-            trials = self._trials(above, 1, rng)[0]
+        for i, (each, above) in enumerate(zip(self._sizes, self._excess, strict=True)):
+            trials = self.trials(i, 1, rng)[0]
             best = int(np.argmin(trials))
             logs = above[best] + self._noise * rng.standard_normal(len(each.seeds))
             logs[0] = trials[best]
@@ -234,7 +234,7 @@ class Retuning:
         Another rate may be chosen, but the first seed is the best of its trials, which vary less than one trial.
         """
         above, seeds = self._excess[size], len(self._sizes[size].seeds)
-        trials = self._trials(above, n, rng)
+        trials = self.trials(size, n, rng)
         others = (seeds - 1) * above[trials.argmin(axis=1)]
         others += math.sqrt(seeds - 1) * self._noise * rng.standard_normal(n)
         means = (trials.min(axis=1) + others) / seeds
@@ -242,8 +242,9 @@ class Retuning:
         added = max(total - self._noise**2 / seeds, 0.0)
         return SelectionNoise((means - means.mean()) * math.sqrt(added / total) if total else means * 0, self._freedom)
 
-    def _trials(self, above: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-        return above + self._noise * rng.standard_normal((n, len(above)))
+    def trials(self, size: int, n: int, rng: np.random.Generator) -> np.ndarray:
+        """log(loss / best loss) of each rate's trial at the size of this index [draws, rates]."""
+        return self._excess[size] + self._noise * rng.standard_normal((n, len(self._excess[size])))
 
 
 def retuned(sizes: Sequence[TunedSize]) -> Retuning | None:

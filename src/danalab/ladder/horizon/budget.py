@@ -52,14 +52,14 @@ def budget_of(tuned: Tuned, horizon: float, rows: Sequence[Row]) -> Budget:
     return Budget(tuned.opt, tuned.params, horizon, tuned.trials, len(tuned.runs), tuple(_dials(trials)))
 
 
-def tuned_size(tuned: Tuned, rows: Sequence[Row]) -> TunedSize:
-    """The trials of the learning rate and the seeds, for `danalab.ladder.fit.tuning`.
+def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize:
+    """The trials of a dial, by default the learning rate, and the seeds, for `danalab.ladder.fit.tuning`.
 
     Where other dials were moved after the rate, the trials of the rate are moved by what these lowered the loss.
     """
     seeds = np.array([row["final_loss"] for row in sorted(tuned.runs, key=lambda row: row["seed"])])
-    group = {row["lr"]: row["final_loss"] for row in _group(_first_seed(tuned, rows), "lr") if is_usable(row)}
-    rates = sorted(group)
+    group = {_value(row, dial): row["final_loss"] for row in _group(_first_seed(tuned, rows), dial) if is_usable(row)}
+    rates = sorted(value for value in group if isinstance(value, (int, float)) and value > 0)
     if not rates:
         return TunedSize(np.array([tuned.lr]), seeds[:1], 0, seeds)
     losses = np.array([group[rate] for rate in rates])
