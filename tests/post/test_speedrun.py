@@ -26,7 +26,7 @@ from e2e.disturbed import rows
 _QUICK = {"log_interval": 1, "ckpt_interval": 2, "tune_malloc": False}
 TINY = Preset(
     source="none", tokenizer="bytes",
-    optimizer={"opt": "manau", "optimizer_settings": {"dana_momentum": True}, "lr": 0.01},
+    opt="dana-muon",
     base={"arch": "qwen3", "d_model": 32, "n_layers": 1, "n_heads": 1, "seq_len": 96, "batch_size": 4, "iterations": 4,
           "eval_interval": 2, "eval_batches": 1, **_QUICK},
     mid={"data": ("arithmetic:max=9,size=60",), "replay_share": 0.3, "iterations": 4, **_QUICK},
@@ -224,13 +224,10 @@ def test_the_base_run_takes_a_size_and_a_length_of_ones_own(tmp_path):
         Speedrun(SpeedrunConfig(out=tmp_path, d_model=50)).configuration("base")
 
 
-def test_the_preset_names_the_optimizer_unless_the_user_does(finished, text, tmp_path):
-    preset = Speedrun(replace(finished.config, opt=None, out=tmp_path), TINY)
-    base = preset.configuration("base")
-    assert (base.opt, base.lr, base.optimizer_settings) == ("manau", 0.01, {"dana_momentum": True})
-    assert finished.configuration("base").optimizer_settings == {}
-    assert finished.configuration("base").lr is None
-    assert Speedrun(replace(finished.config, opt=None), TINY).configuration("sft").opt == "manau"
+def test_the_preset_names_the_optimizer_unless_the_user_does(finished):
+    preset = Speedrun(replace(finished.config, opt=None), TINY)
+    assert {preset.configuration(stage).opt for stage in STAGES} == {"dana-muon"}
+    assert {finished.configuration(stage).opt for stage in STAGES} == {"adamw"}
 
 
 def test_optimizers_of_the_stages_are_chosen_apart(finished, text):

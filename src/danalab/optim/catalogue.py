@@ -199,6 +199,9 @@ _matrix("muon", "optimizers.matrix:Muon", "orthogonalised momentum for matrices,
         marker="p")
 _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one learning rate for all",
         "arXiv 2502.16982", state_words=1.3, rate=Usual(1e-3, "as AdamW's"), color="#8B4513", marker="h")
+_matrix("dana-muon", "optimizers.matrix:DanaMuon",
+        "orthogonalised log-time momentum for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298",
+        state_words=1.5, rate=Usual(0.016, "the best of five at 0.15M parameters"), color="#c2187a", marker="*")
 _matrix("manau", "optimizers.matrix:Manau", "D-Muon for matrices, Dana-Star-MK4 for the rest",
         "arXiv 2502.16982, 2602.05298", state_words=1.5, color="#e377c2", marker="P",
         rate=Relative("d-muon", 1.0, "the same update of matrices"))

@@ -261,12 +261,18 @@ class DMuonSettings(MuonSettings):
     betas: tuple[float, float] = (0.8, 0.999)
 
 
-class ManauSettings(MuonRuntime, Auxiliary, CautiousDecay, LogTime, Orthogonal, Rate):
+class DanaMuonSettings(MuonRuntime, Auxiliary, CautiousDecay, LogTime, NewtonSchulz, Rate):
+    lr: float = 0.016
     _: KW_ONLY
     matched_rms: float = 0.2
-    dana_momentum: bool = False
     clipsnr: float = 2.0
     wd_ts: float | None = None
+
+
+class ManauSettings(DanaMuonSettings, Orthogonal):
+    lr: float = 1e-3
+    _: KW_ONLY
+    dana_momentum: bool = False
 
 
 class AdamHSettings(Direction, AuxiliaryAdam, Rate):

@@ -58,8 +58,8 @@ class Preset:
     source: str
     """Corpus of the base run."""
     tokenizer: str
-    optimizer: Mapping[str, Any]
-    """`opt` of all stages and its settings, in place of which --opt names another."""
+    opt: str
+    """Optimizer of all stages; --opt names another."""
     base: Mapping[str, Any]
     mid: Mapping[str, Any]
     sft: Mapping[str, Any]
@@ -84,7 +84,7 @@ PRESETS: dict[str, Preset] = {
     "cpu-tiny": Preset(
         source="stdlib",
         tokenizer="bpe-1024",
-        optimizer={"opt": "manau", "optimizer_settings": {"dana_momentum": True}, "lr": 0.016},
+        opt="dana-muon",
         base={
             "arch": "qwen3", "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 512, "batch_size": 4,
             "iterations": 240, "eval_interval": 100, "eval_batches": 4, "log_interval": 20, "ckpt_interval": 100,
@@ -112,7 +112,7 @@ PRESETS: dict[str, Preset] = {
     "gpu-small": Preset(
         source="fineweb-edu",
         tokenizer="bpe-16384",
-        optimizer={"opt": "adana"},
+        opt="adana",
         source_settings={"max_tokens": 400_000_000},
         base={
             "arch": "qwen3", "heads": 6, "seq_len": 1024, "global_batch": 128, "batch_size": 32,
@@ -133,7 +133,7 @@ PRESETS: dict[str, Preset] = {
     "gpu-d12": Preset(
         source="fineweb-edu",
         tokenizer="bpe-32768",
-        optimizer={"opt": "adana"},
+        opt="adana",
         source_settings={"max_tokens": 2_500_000_000},
         base={
             "arch": "qwen3", "heads": 12, "seq_len": 2048, "global_batch": 256, "batch_size": 16,

@@ -205,16 +205,14 @@ class Speedrun:
 
     def configuration(self, stage: str) -> TrainConfig:
         """The configuration of a stage; those before it are finished."""
-        config = self.config
+        config, opt = self.config, self.config.opt or self.preset.opt
         everywhere: dict[str, Any] = {
             "run_dir": self.folder(stage), "seed": config.seed, "data_seed": 1337 + config.seed,
             "nproc": config.nproc, "device": config.device,
         }  # fmt: skip
         if stage == "base":
-            optimizer = self.preset.optimizer if config.opt is None else {"opt": config.opt}
-            return TrainConfig(**self._base_size(), **everywhere, **optimizer, data=str(self.data))
+            return TrainConfig(**self._base_size(), **everywhere, data=str(self.data), opt=opt)
         everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
-        opt = config.opt or self.preset.optimizer["opt"]
         if stage == "rl":
             everywhere |= {"opt": config.rl_opt or opt, "trust_model_code": config.trust_model_code}
             return configure_rl(RlFlags(**self.preset.rl, **everywhere))

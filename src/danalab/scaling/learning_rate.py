@@ -75,7 +75,7 @@ _NEAREST = {"qwen3next": "qwen3"}
 """Architecture without a table -> the one with the same blocks; the others: enoki."""
 
 
-COUPLED_AND_DECAYING = ("manau",)
+COUPLED_AND_DECAYING = ("manau", "dana-muon")
 """Optimizers whose coupled weight decay also has a time scale, by default the length of the run."""
 
 

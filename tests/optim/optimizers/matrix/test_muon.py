@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.optim import DMuon, Manau, Muon, build_optimizer, optimizer_spec
+from danalab.optim import DanaMuon, DMuon, Manau, Muon, build_optimizer, optimizer_spec
 from danalab.optim.optimizers.matrix.muon import MATCHED_MUON
 
 CLASSES = [Muon, DMuon, Manau]
-NAMES = ["muon", "d-muon", "manau"]
+NAMES = ["muon", "d-muon", "manau", "dana-muon"]
 
 
 class Tiny(nn.Module):
@@ -268,3 +268,20 @@ def test_a_factor_on_the_learning_rate_of_a_mixed_group_scales_matrices_and_the_
         (False, pytest.approx(0.0015)),
         (False, pytest.approx(0.003)),
     ]
+
+
+def test_dana_muon_is_manau_with_log_time_momentum():
+    """Whose steps are golden (test_muon_golden.py)."""
+    ends = []
+    for cls, own in ((DanaMuon, {}), (Manau, {"dana_momentum": True})):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3))
+        optimizer = cls(list(model.parameters()), lr=0.02, weight_decay=0.1, wd_ts=4, kappa=0.8, **own)
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(7, 5)).square().mean().backward()
+            optimizer.step()
+        ends.append(nn.utils.parameters_to_vector(model.parameters()))
+    assert torch.equal(*ends)
+    with pytest.raises(UserError, match="DanaMuon has no momentum"):
+        DanaMuon([nn.Parameter(torch.randn(3, 3))], momentum=0.9)

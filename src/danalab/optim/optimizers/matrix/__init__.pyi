@@ -1,3 +1,4 @@
+from .muon import DanaMuon as DanaMuon
 from .muon import DMuon as DMuon
 from .muon import Manau as Manau
 from .muon import Muon as Muon

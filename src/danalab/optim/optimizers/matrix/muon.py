@@ -1,4 +1,4 @@
-"""Muon and D-Muon: orthogonalised momentum for matrices, AdamW for other parameters; Manau: Dana-Star-MK4 for them.
+"""Muon and D-Muon: orthogonalised momentum for matrices, AdamW for other parameters; DanaMuon, Manau: Dana-Star-MK4.
 
     X = direction(gradient, momentum)          p <- (1 - lr weight_decay) p - lr scale(rows, columns) O(X)
 
@@ -34,7 +34,7 @@ from danalab.optim.rules.scalars import (
     scaled_decay,
     shrink,
 )
-from danalab.optim.settings import DMuonSettings, ManauSettings, MuonSettings, takes
+from danalab.optim.settings import DanaMuonSettings, DMuonSettings, ManauSettings, MuonSettings, takes
 from danalab.optim.step.backends.choice import Backend
 from danalab.optim.step.backends.plain import foreach
 from danalab.optim.step.batch import TensorBatch
@@ -48,14 +48,13 @@ def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
 
 def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     """Scalars of step t: B <- decay B + gain g, X = fresh g + weight B, then `lr`, `decay_factor` and what O needs."""
-    momentum = group["momentum"]
-    if group.get("dana_momentum"):
+    if group.get("dana_momentum", "momentum" not in group):
         gain = group["delta"] / (group["delta"] + t)
         rates = {"decay": 1 - gain, "gain": gain, "fresh": 1.0, "weight": float(t) ** (1 - group["kappa"])}
     elif group["nesterov"]:
-        rates = {"decay": momentum, "gain": 1.0, "fresh": 1.0, "weight": momentum}
+        rates = {"decay": group["momentum"], "gain": 1.0, "fresh": 1.0, "weight": group["momentum"]}
     else:
-        rates = {"decay": momentum, "gain": 1.0, "fresh": 0.0, "weight": 1.0}
+        rates = {"decay": group["momentum"], "gain": 1.0, "fresh": 0.0, "weight": 1.0}
     return {
         **rates,
         "lr": group["lr"],
@@ -263,25 +262,35 @@ def _decay_factor(group: Mapping[str, Any], t: int) -> float:
 DANA_STAR_COUPLED = replace(DANA_STAR, scalars=coupled(effective_time_scalars, _decay_factor))
 
 
-class Manau(HybridOptimizer):
-    """D-Muon on matrices, DanaStarMK4 on embeddings, heads and vectors.
-
-    With `dana_momentum` the momentum of matrices is in logarithmic time too (`momentum` and `nesterov` are not used):
+class DanaMuon(HybridOptimizer):
+    """Orthogonalised matrices with momentum in logarithmic time; DanaStarMK4 for embeddings, heads and vectors.
 
         a = delta / (delta + t)          B <- B + a (g - B)          X = g + t^(1-kappa) B
+        p <- (1 - lr weight_decay) p - lr matched_rms sqrt(max(rows, columns)) O(X)
 
     Other parameters are updated as by `DanaStarMK4`, but decay comes first and is multiplied by the learning rate:
-    p <- p (1 - lr weight_decay / (1 + t / wd_ts)). The decay of matrices is lr weight_decay, constant.
+    p <- p (1 - lr weight_decay / (1 + t / wd_ts)).
 
-    Arguments as in `DMuon` and `DanaStarMK4`, except:
-
-    Args:
-        dana_momentum: log-time momentum for the matrices.
-    Source: Muon after Liu et al. 2025, arXiv 2502.16982; the Dana family after arXiv 2602.05298.
+    Arguments as in `DMuon` and `DanaStarMK4`. Its best learning rate is about that of `DMuon`, and far above ADana's.
+    Source: Manau of the original code with its `dana_momentum`; matrices after Liu et al. 2025, arXiv 2502.16982.
     """
 
     matrix_rule = MATCHED_MUON
     other_rule = DANA_STAR_COUPLED
+
+    @takes(DanaMuonSettings)
+    def __init__(self, params: Any, settings: dict[str, Any]): ...
+
+
+class Manau(DanaMuon):
+    """D-Muon on matrices; other parameters as by `DanaMuon`.
+
+    Arguments as in `DMuon` and `DanaStarMK4`, except:
+
+    Args:
+        dana_momentum: the matrices' momentum is that of `DanaMuon`; `momentum` and `nesterov` are not used.
+    Source: Muon after Liu et al. 2025, arXiv 2502.16982; the Dana family after arXiv 2602.05298.
+    """
 
     @takes(ManauSettings)
     def __init__(self, params: Any, settings: dict[str, Any]): ...
