@@ -6,6 +6,9 @@
 
 #pragma once
 
+#include <type_traits>
+#include <vector>
+
 #include "vectors.h"
 
 constexpr int VECTORS = 2;
@@ -40,11 +43,11 @@ inline PanelRow load_row(const uint16_t* from) {
   return {as_floats(words << 16), as_floats(words & int32_t(0xFFFF0000u))};
 }
 
-// M rows times P panels, from panel `first` on, whose results begin at y.
+// M rows times the weights of P panels, of which panel `first` of the matrix is the first; results begin at y.
 template <class W, int M, int P>
-inline void tile(const Matrix& matrix, int64_t first, const float* x, int64_t x_stride, float* y, int64_t y_stride) {
+inline void tile(const Matrix& matrix, const W* weights, int64_t first, const float* x, int64_t x_stride, float* y,
+                 int64_t y_stride) {
   const int64_t inputs = matrix.inputs;
-  const W* weights = static_cast<const W*>(matrix.data) + first * inputs * PANEL;
   Vector total[M][P * VECTORS] = {};
   for (int64_t k = 0; k < inputs; k++) {
     const W* at = weights + k * PANEL;
@@ -96,23 +99,44 @@ constexpr int ROWS = rows_of_tile(1);
 
 // All rows times P panels, in tiles of about as many rows each: the panels stay in the cache.
 template <class W, int P>
-inline void block(const Matrix& matrix, int64_t panel, const float* x, int64_t x_stride, int64_t rows, float* y,
-                  int64_t y_stride) {
+inline void tiles(const Matrix& matrix, const W* weights, int64_t panel, const float* x, int64_t x_stride, int64_t rows,
+                  float* y, int64_t y_stride) {
   constexpr int MOST = rows_of_tile(P);
-  for (int64_t tiles = (rows + MOST - 1) / MOST; tiles; tiles--) {
-    const int64_t part = (rows + tiles - 1) / tiles;
+  for (int64_t left = (rows + MOST - 1) / MOST; left; left--) {
+    const int64_t part = (rows + left - 1) / left;
     switch (part) {
-      case 1: tile<W, 1, P>(matrix, panel, x, x_stride, y, y_stride); break;
-      case 2: tile<W, MOST < 2 ? 1 : 2, P>(matrix, panel, x, x_stride, y, y_stride); break;
-      case 3: tile<W, MOST < 3 ? 1 : 3, P>(matrix, panel, x, x_stride, y, y_stride); break;
-      case 4: tile<W, MOST < 4 ? 1 : 4, P>(matrix, panel, x, x_stride, y, y_stride); break;
-      case 5: tile<W, MOST < 5 ? 1 : 5, P>(matrix, panel, x, x_stride, y, y_stride); break;
-      default: tile<W, MOST, P>(matrix, panel, x, x_stride, y, y_stride);
+      case 1: tile<W, 1, P>(matrix, weights, panel, x, x_stride, y, y_stride); break;
+      case 2: tile<W, MOST < 2 ? 1 : 2, P>(matrix, weights, panel, x, x_stride, y, y_stride); break;
+      case 3: tile<W, MOST < 3 ? 1 : 3, P>(matrix, weights, panel, x, x_stride, y, y_stride); break;
+      case 4: tile<W, MOST < 4 ? 1 : 4, P>(matrix, weights, panel, x, x_stride, y, y_stride); break;
+      case 5: tile<W, MOST < 5 ? 1 : 5, P>(matrix, weights, panel, x, x_stride, y, y_stride); break;
+      default: tile<W, MOST, P>(matrix, weights, panel, x, x_stride, y, y_stride);
     }
     rows -= part;
     x += part * x_stride;
     y += part * y_stride;
   }
+}
+
+// The same; for many tiles small formats become float32 once, not in each tile.
+template <class W, int P>
+inline void block(const Matrix& matrix, int64_t panel, const float* x, int64_t x_stride, int64_t rows, float* y,
+                  int64_t y_stride) {
+  const int64_t count = int64_t(matrix.inputs) * P;
+  const W* weights = static_cast<const W*>(matrix.data) + panel * matrix.inputs * PANEL;
+  if constexpr (!std::is_same_v<W, float>) {
+    if (rows > 2 * rows_of_tile(P)) {
+      static thread_local std::vector<float> plain;
+      plain.resize(count * PANEL);
+      for (int64_t k = 0; k < count; k++) {
+        const PanelRow row = load_row(weights + k * PANEL);
+        store(&plain[k * PANEL], row.low), store(&plain[k * PANEL + LANES], row.high);
+      }
+      tiles<float, P>(matrix, plain.data(), panel, x, x_stride, rows, y, y_stride);
+      return;
+    }
+  }
+  tiles<W, P>(matrix, weights, panel, x, x_stride, rows, y, y_stride);
 }
 
 template <class W>
