@@ -78,6 +78,7 @@ def test_ranks_with_experts_of_their_own_make_the_curve_of_one(ranks, opts, layo
         assert error[:, 2].max() < 2e-4, f"update norm: {case}"
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "layout", [RankLayout("ddp"), RankLayout("zero"), RankLayout("fsdp")], ids=["ddp", "zero", "fsdp"]

@@ -147,6 +147,7 @@ def stepped(model: Decoder):
     return model, optimizer
 
 
+@pytest.mark.slow
 def test_what_ranks_with_features_of_experts_save_any_other_arrangement_reads(tmp_path: Path):
     config = MODELS["gelu"]
 

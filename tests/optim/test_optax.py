@@ -169,6 +169,7 @@ def test_two_hundred_steps_of_a_decaying_rate_agree_with_the_torch_class(name, s
     np.testing.assert_allclose(np.asarray(params), weight.detach().numpy(), rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_the_bound_of_the_decay_is_that_of_the_torch_class():
     """It acts in the first steps: without it they would take 0.4 and more of a weight."""
     for settings in ({"omega": 8.0, "horizon": 200}, {"omega": 8.0, "wd_ts": 20.0, "decay_bound": 0}):

@@ -163,7 +163,7 @@ def test_orthogonalisation_brings_singular_values_to_one():
         assert all(0.6 < value < 1.25 for value in list(last.get_ydata())[:50])
 
 
-@pytest.mark.parametrize("flags", [["--json"], []])
+@pytest.mark.parametrize("flags", [["--json"], pytest.param([], marks=pytest.mark.slow)])
 def test_the_command_prints_one_json_object_or_a_table(tmp_path, capsys, monkeypatch, flags):
     monkeypatch.setattr(compare, "save_figure", lambda figure, path: [])
     arguments = ["--problems", "matrix", "--opts", "adamw", "ADANA", "--quick", "--jobs", "1", "--trials", "1"]

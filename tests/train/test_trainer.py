@@ -87,6 +87,7 @@ def test_every_optimizer_resumes_bitwise(tiny, tmp_path, opt):
     assert kept == rows(whole)
 
 
+@pytest.mark.slow
 def test_evaluating_a_run_gives_its_final_loss_at_any_batch_size(tiny):
     folder = train(tiny())
     summary = open_run(folder).summary
@@ -243,6 +244,7 @@ def test_a_signal_during_a_save_checkpoints_the_step_that_training_is_at(tiny, m
     assert open_run(outcome.folder).folder.store.steps()[-1] == outcome.summary["step"]
 
 
+@pytest.mark.slow
 def test_steps_that_are_to_be_kept_are_saved_kept_and_found_by_name(tiny, tmp_path):
     folder = train(tiny(keep_steps=("3", "7=early")))
     assert RunFolder(folder).store.steps() == [3, 7, 15, 20]

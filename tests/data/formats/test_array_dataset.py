@@ -155,6 +155,7 @@ def test_links_to_nowhere_are_named(arrays):
         open_dataset(arrays)
 
 
+@pytest.mark.slow
 def test_many_files_need_few_descriptors(tmp_path):
     for number in range(300):
         write(tmp_path / f"{number:03d}.npy", np.full((1, 4), number))

@@ -88,7 +88,7 @@ def test_epochs_and_seeds_and_data_sets_have_different_orders():
         assert (order != first).mean() > 0.9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(cuts=st.lists(st.integers(0, 300), max_size=6), seq_len=st.integers(1, 40))
 def test_targets_follow_inputs_across_shards(cuts, seq_len):
     store = _store(*cuts, 400)

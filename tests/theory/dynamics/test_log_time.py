@@ -100,6 +100,7 @@ def test_the_published_equations_agree_with_the_exact_ones_for_small_steps():
     np.testing.assert_allclose(published, exact, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_dividing_by_the_loss_speeds_up_descent():
     spectrum = power_law_spectrum(1.0, 0.3, 200)
     algorithm = dana_average(0.01, 0.01, 0.85, 8.0)

@@ -23,6 +23,7 @@ def test_sgds_equation_solves_its_volterra_equation(spectrum):
     np.testing.assert_allclose(sgd_volterra(spectrum, GAMMA2, times), want, rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_noise_floors_are_where_the_curves_end(spectrum):
     for name, floor in (("sgd", 1.57965), ("dana-constant", 2.6456)):
         algorithm = standard(name, alpha=1.0, beta=0.5, d=100, trace=power_sum(2, 400))

@@ -62,6 +62,7 @@ def test_compute_exponents_equal_the_closed_forms(a, b, family):
     assert compute_optimum(a, b, family).loss == pytest.approx(CLOSED[family](a, b), rel=1e-9)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(a=st.floats(0.05, 2.0), b=st.floats(0.0, 2.0))
 def test_exponents_are_continuous_and_momentum_never_hurts(a, b):

@@ -15,6 +15,7 @@ def drawn():
     return draw(PLRF(1.0, 0.4, 1600, 400), seed=0).spectrum
 
 
+@pytest.mark.slow
 def test_exponents_of_a_random_draw_are_recovered(drawn):
     found = predict(drawn.lam, drawn.rho, horizon=1e4)
     assert found.alpha == pytest.approx(1.0, abs=0.06)
