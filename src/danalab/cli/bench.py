@@ -1,12 +1,5 @@
 """Speed as ratios to named peers, each measured in one run: optimizer steps, the trainer, parallel modes, experts."""
 
-import sys
-from importlib import import_module
-from pathlib import Path
+from danalab.cli._shared.measures import subverbs
 
-CHECKOUT = Path(__file__).parents[3] / "bench"
-"""Where the package of the measures lies in a source tree; a wheel carries it beside this one."""
-if (CHECKOUT / "danalab_bench").is_dir() and str(CHECKOUT) not in sys.path:
-    sys.path.append(str(CHECKOUT))
-
-SUBVERBS = import_module("danalab_bench.verbs").SUBVERBS
+SUBVERBS = subverbs("verbs")
