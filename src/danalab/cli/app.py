@@ -37,6 +37,7 @@ GROUPS = {
         "eval": "evaluate a run: loss on its validation split, or scores on tasks",
         "export": "write a run's model in Hugging Face format",
         "import": "make a run folder of a model in Hugging Face format",
+        "merge": "a decayed model from checkpoints of a run at a constant rate",
     },
     "compare": {
         "compare": "runs side by side: table, loss curves, tokens to equal loss",
@@ -62,7 +63,7 @@ VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()
 
 MODULES = {
     **dict.fromkeys(("train", "mid", "sft", "rl"), "training"),
-    **dict.fromkeys(("export", "import"), "exchange"),
+    **dict.fromkeys(("export", "import", "merge"), "exchange"),
 }
 """Verb -> module, where several verbs share one."""
 

@@ -1,4 +1,4 @@
-"""Models of others' formats: `danalab export` writes a run's, `danalab import` makes a run folder of one."""
+"""`danalab export` and `import`: models in others' formats; `danalab merge`: a run folder of merged checkpoints."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,4 +73,30 @@ def import_model(flags: ImportFlags) -> None:
         print(f"{done.arch} of {done.params:,} parameters, tokenizer {done.tokenizer or 'none'}; run in {done.folder}")
 
 
-VERBS = {"export": (ExportFlags, export_model), "import": (ImportFlags, import_model)}
+@dataclass(frozen=True, kw_only=True)
+class MergeFlags(JsonFlags, RunFlags):
+    out: Path
+    """New run folder."""
+    steps: tuple[int, ...] = ()
+    """Checkpoints, of which the decay begins at the first and ends at the last; default all of the run."""
+    as_: Literal["linear", "cosine", "1-sqrt", "average"] = "1-sqrt"
+    """The decay of the learning rate that is imitated; average: in place of this, the run's own --average."""
+
+
+def merge_model(flags: MergeFlags) -> None:
+    """Make of checkpoints of a run at a constant learning rate the model of a run whose rate decays."""
+    from danalab.train.callbacks.console import log_to_stderr
+    from danalab.train.run.merge import merge_run
+
+    log_to_stderr()
+    done = merge_run(flags.required_run("merge"), flags.out, steps=flags.steps, decay=flags.as_)
+    if not flags.print_json({**asdict(done), "folder": str(done.folder)}):
+        shares = ", ".join(f"{step}: {weight:.3g}" for step, weight in zip(done.steps, done.weights, strict=True))
+        print(f"weights of the checkpoints {shares}; run in {done.folder}")
+
+
+VERBS = {
+    "export": (ExportFlags, export_model),
+    "import": (ImportFlags, import_model),
+    "merge": (MergeFlags, merge_model),
+}

@@ -271,7 +271,7 @@ DECAYS.add("cosine", _half_cosine)
 DECAYS.add("exp", lambda x, last: last**x)
 DECAYS.add("mirror-cosine", lambda x, last: 2 * _line(x, last) - _half_cosine(x, last), "miror-cosine")
 DECAYS.add("square", lambda x, last: last + (1 - last) * (1 - x * x))
-DECAYS.add("sqrt", lambda x, last: last + (1 - last) * (1 - math.sqrt(x)))
+DECAYS.add("sqrt", lambda x, last: last + (1 - last) * (1 - math.sqrt(x)), "1-sqrt")
 
 SCHEDULES.add("cos", cos)
 SCHEDULES.add("linear", linear)

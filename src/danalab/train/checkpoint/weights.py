@@ -251,7 +251,8 @@ def require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping[
     for name, tensor in target.items():
         entry = stored.get(name)
         if entry is None:
-            raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'; it is a checkpoint of another model")
+            why = "it is a checkpoint of another model" if prefix == MODEL else "the run keeps no such weights"
+            raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'; {why}")
         if tuple(entry.size) != tuple(tensor.shape):
             raise DamagedCheckpointError(
                 f"{folder}: {name} has shape {list(entry.size)} there and {list(tensor.shape)} in this model"

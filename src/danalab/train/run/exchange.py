@@ -144,11 +144,11 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     )
 
 
-def write_weights(model: "Decoder", folder: Path) -> None:
-    """Write a model as the checkpoint of step 0 of a run folder, without an optimizer's state."""
+def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
+    """Write a model as a checkpoint of a run folder, without an optimizer's state."""
     values = {tensors.MODEL + name: tensor.detach() for name, tensor in model.state_dict().items()}
-    meta = {"step": 0, "imported": True, "model": model.config.as_dict()}
-    RunFolder(folder).store.write(0, meta, lambda step_folder: tensors.write(values, step_folder))
+    meta = {"step": step, "imported": True, "model": model.config.as_dict()}
+    RunFolder(folder).store.write(step, meta, lambda step_folder: tensors.write(values, step_folder))
 
 
 def read_model(source: str | Path) -> "Decoder":
@@ -271,6 +271,8 @@ def _facts(run: Run, step: int) -> dict[str, Any]:
     }
     if "imported_from" in run.config:
         return facts | {"imported from": run.config["imported_from"].get("name")}
+    if "merged_from" in run.config:
+        facts["merged"] = f"checkpoints {run.config['merged_from']['steps']}, as {run.config['merged_from']['as']}"
     peak = "" if config["lr"] is None else f", peak learning rate {config['lr']:.4g}"
     steps = _count(run.config.get("steps"))
     facts |= {

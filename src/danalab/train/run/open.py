@@ -68,8 +68,12 @@ class Run:
             )
         return load_tokenizer(self.folder.tokenizer_folder)
 
-    def load_model(self, step: int | None = None, device: "torch.device | str" = "cpu") -> LoadedModel:
+    def load_model(
+        self, step: int | None = None, device: "torch.device | str" = "cpu", *, prefix: str = "model."
+    ) -> LoadedModel:
         """The model at `step`, or at the newest checkpoint that verifies (others are logged).
+
+        Args: prefix: of its weights in the checkpoint; "average." is the average of a run with `--average`.
 
         Raises:
             UserError: no such checkpoint, or it is damaged.
@@ -80,7 +84,7 @@ class Run:
         checkpoint = self._checkpoint(step)
         require_size_of(checkpoint, self.model_config)
         model = build_model(self.model_config, device=device)
-        read_weights(checkpoint, model)
+        read_weights(checkpoint, model, prefix)
         return LoadedModel(model, read_meta(checkpoint)["step"])
 
     def _checkpoint(self, step: int | None) -> Path:
