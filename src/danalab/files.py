@@ -3,12 +3,13 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import stat
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -44,7 +45,7 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def cache_folder(name: str) -> Path:
+def cache_folder(name: str = "") -> Path:
     """A folder for files that can be made again: `$XDG_CACHE_HOME/danalab/NAME`, by default in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / name
 
@@ -255,6 +256,15 @@ def read_state(kind: type[T], path: str | os.PathLike[str]) -> T:
         UserError: as of `read_json`, or the content does not fit; names the file and the first thing that is wrong.
     """
     return validated(kind, read_json(path), path)
+
+
+def finite(value: Any) -> Any:
+    """A value for JSON, with None for infinity and NaN."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

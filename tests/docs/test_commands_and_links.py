@@ -17,7 +17,7 @@ from danalab.train.config.train_config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EVERYWHERE = {"help", "help_all", "config", "print_config", "debug", "cite"}
+EVERYWHERE = {"help", "help_all", "config", "plugin", "print_config", "debug", "cite"}
 EVERYWHERE |= {"model_dim", "num_layers", "data_path", "output_dir"}  # other names of flags
 FLAGS = flag_types()
 PLACEHOLDER = re.compile(r"\.\.\.|\[|\$|\b[A-Z]+\b")
@@ -60,14 +60,15 @@ def check_flags(prog: str, flags_type: type, words: list[str], whole: bool) -> N
         place = words.index("--")
         words, run = words[:place], words[place + 1 :]
         check_flags("danalab train", TrainConfig, run, whole)
-    if whole and not {"--help", "--config"} & set(words):
+    if whole and not {"--help", "--config", "--plugin"} & set(words) and not any(".py:" in word for word in words):
         parse(flags_type, words, prog=prog, description="")
         return
     fields = {field.name.rstrip("_") for field in dataclasses.fields(flags_type)}
     known = fields | EVERYWHERE
     if FIELD in fields:
         opt = words[words.index("--opt") + 1] if "--opt" in words else "adana"
-        known |= set() if PLACEHOLDER.search(opt) else {"beta1", "beta2", *optimizer_spec(opt).settings}
+        own = PLACEHOLDER.search(opt) or "--plugin" in words or ".py:" in opt
+        known |= set() if own else {"beta1", "beta2", *optimizer_spec(opt).settings}
     for word in words:
         if word.startswith("--"):
             assert word[2:].split("=")[0].removeprefix("no-").replace("-", "_") in known

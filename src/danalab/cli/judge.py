@@ -3,39 +3,35 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from danalab.cli._shared.options import Positional
+from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.judge import JudgeConfig
 
 EXIT_CODES = {"better": 0, "no difference": 1, "worse": 1, "undecided": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(JudgeConfig):
+class Flags(JsonFlags, JudgeConfig):
     contestants: Positional[tuple[str, ...]] = ()
     """The baseline, then one or more contenders: NAME, NAME:SETTING=VALUE,..., FILE.yaml, FILE.py:NAME, module:NAME."""
     board: bool = False
     """Print the newest verdict on each question of the ledger, and write it as a page; runs nothing."""
     out: Path | None = None
     """The page; default judgement.html (board.html) in the ledger."""
-    json: bool = False
-    """Print one JSON object on standard output."""
 
 
 def run(flags: Flags) -> int:
     """Judge contenders against a baseline. Exit code 0: one is better; 1: none is; 3: the budget ended undecided."""
-    import json
     import sys
     from dataclasses import asdict
 
     from danalab.judge.judge import judge
-    from danalab.judge.ledger import Ledger, finite
+    from danalab.judge.ledger import Ledger
     from danalab.judge.page import BOARD_HEADINGS, board, write_board, write_page
     from danalab.report.formats import print_table
 
     if flags.board:
         rows = Ledger(flags.ledger).verdicts()
-        if flags.json:
-            print(json.dumps({"verdicts": rows}))
+        if flags.print_json({"verdicts": rows}):
             return 0
         print_table(BOARD_HEADINGS, board(rows), left=4)
         page = flags.out or flags.ledger / "board.html"
@@ -46,10 +42,8 @@ def run(flags: Flags) -> int:
     judged = judge(flags, lambda line: print(line, file=sys.stderr, flush=True))
     page = flags.out or flags.ledger / "judgement.html"
     write_page(judged, page)
-    if flags.json:
-        verdicts = [{**finite(asdict(each.verdict)), "sentence": each.verdict.sentence()} for each in judged]
-        print(json.dumps({"verdicts": verdicts, "page": str(page)}))
-    else:
+    verdicts = [{**asdict(each.verdict), "sentence": each.verdict.sentence()} for each in judged]
+    if not flags.print_json({"verdicts": verdicts, "page": str(page)}):
         for each in judged:
             print(each.verdict.sentence())
         print(f"page: {page}")

@@ -68,6 +68,7 @@ def _run(flags: TrainConfig | StageFlags) -> int:
     import json
     import sys
 
+    from danalab.files import finite
     from danalab.train.system.signals import StopRequest
 
     with StopRequest() as stop:  # before the imports below, which take seconds
@@ -77,7 +78,7 @@ def _run(flags: TrainConfig | StageFlags) -> int:
         log_to_stderr()
         outcome = run_training(_configuration(flags), stop)
     if outcome.is_main and flags.json:
-        print(json.dumps({**outcome.summary, "run": str(outcome.folder)}))
+        print(json.dumps(finite({**outcome.summary, "run": str(outcome.folder)})))
     elif outcome.is_main:
         print(f"{_summary(outcome.summary)}\nresults in {outcome.folder}", file=sys.stderr)
     return outcome.exit_code

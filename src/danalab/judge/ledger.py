@@ -8,14 +8,15 @@ A row is one line, written under a lock. A line that a kill cut short is skipped
 
 import fcntl
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from danalab.errors import UserError
-from danalab.files import read_json
+from danalab.files import finite, read_json
 from danalab.judge.workers import PlannedRun, RunResult
 
 STORED = Path(__file__).with_name("baselines.json")
@@ -82,7 +83,7 @@ def stored_runs(track: str, steps: int) -> dict[tuple[str, int], RunResult]:
         return {}
     runs = {}
     for run in here["runs"]:
-        losses = tuple(run["losses"])
+        losses = tuple(np.array(run["losses"], np.float32).tolist())  # written with the digits that a float32 needs
         runs[f"{run['lr']:.6g}", run["seed"]] = RunResult(losses[-1], tuple(here["at"]), losses, here["seconds"])
     return runs
 
@@ -109,12 +110,3 @@ def _rows(lines: bytes) -> Iterator[dict[str, Any]]:
             continue  # cut short by a kill
         if isinstance(row, dict):
             yield row
-
-
-def finite(value: Any) -> Any:
-    """With None in place of numbers that JSON has no word for."""
-    if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError, nearest
+from danalab.files import finite
 from danalab.ladder.fit.curvature import (
     LossParabola,
     SharedCurvature,
@@ -39,7 +40,7 @@ from danalab.ladder.fit.tuning import (
 )
 from danalab.ladder.horizon.analysis import HorizonAnalysis, analyse_horizons, horizon_of
 from danalab.ladder.horizon.budget import tuned_size
-from danalab.ladder.rows import finite, validation_points
+from danalab.ladder.rows import validation_points
 from danalab.ladder.saving import Gain, Saved, compute_gain, compute_saved
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import GPT2_VOCAB

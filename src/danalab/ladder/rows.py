@@ -32,7 +32,7 @@ from pydantic import (
 
 from danalab.data.formats.shards import Manifest
 from danalab.errors import UserError
-from danalab.files import read_text, write_atomically
+from danalab.files import finite, read_text, write_atomically
 from danalab.ladder.runs.grid import PATH_SETTINGS, is_number
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
@@ -191,15 +191,6 @@ def save_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 
 def _json_line(value: Mapping[str, Any]) -> str:
     return json.dumps(finite(value), allow_nan=False) + "\n"
-
-
-def finite(value: Any) -> Any:
-    """A value for JSON, with None for infinity and NaN."""
-    if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def save_curve(folder: Path, name: str, points: Iterable[Mapping[str, Any]]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from danalab.errors import UserError
+from danalab.files import finite
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
 from danalab.optim.registry import OptimizerSpec
 from danalab.optim.schedules import Schedule
@@ -71,9 +72,9 @@ class Result:
             "problem": self.problem,
             "optimizer": self.opt,
             "lr": self.best[0].lr,
-            "losses": [_finite(loss) for loss in self.losses],
+            "losses": [finite(loss) for loss in self.losses],
             "ms_per_step": self.best[0].ms_per_step,
-            "trials": [{"lr": run.lr, "loss": _finite(run.loss)} for run in self.trials],
+            "trials": [{"lr": run.lr, "loss": finite(run.loss)} for run in self.trials],
             "curves": [{"seed": run.seed, "steps": run.steps, "losses": run.losses} for run in self.best],
         }
 
@@ -222,7 +223,3 @@ def _marks(steps: int) -> list[int]:
     early = [round(steps ** (k / (POINTS / 2))) for k in range(POINTS // 2)]
     late = [round(steps * k / (POINTS / 2)) for k in range(1, POINTS // 2 + 1)]
     return sorted({max(1, step) for step in early + late})
-
-
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from danalab.files import finite
 from danalab.train.config.fields import field_types, flag, leaf_types
 
 T = TypeVar("T")
@@ -54,9 +55,9 @@ class JsonFlags:
     """Print one JSON object on standard output."""
 
     def print_json(self, content: Any) -> bool:
-        """Print the result where --json asks for it; whether it does."""
+        """Print the result where --json asks for it, with null for infinity and NaN; whether it does."""
         if self.json:
-            print(json.dumps(content))
+            print(json.dumps(finite(content), allow_nan=False))
         return self.json
 
 

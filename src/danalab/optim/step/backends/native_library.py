@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 
 from danalab.errors import UserError, nearest
+from danalab.files import cache_folder
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class NativeLibrary:
             UserError: the target is unusable; the folder cannot be created or written to, or somebody else owns it or
                 can write to it.
         """
-        return cache_folder(self.instead) / f"{self.name}-{target()}-{self._key()}.so"
+        return _own_folder(self.instead) / f"{self.name}-{target()}-{self._key()}.so"
 
     def _key(self) -> str:
         """Hash of everything that the compiled library depends on."""
@@ -177,11 +178,9 @@ def _require_own(path: Path, has_type: Callable[[int], bool]) -> None:
         raise PermissionError(f"others can write to {path} (chmod go-w would change that)")
 
 
-def cache_folder(instead: str) -> Path:
-    """$DANALAB_CACHE, else danalab in $XDG_CACHE_HOME or ~/.cache; created if absent."""
-    named = os.environ.get("DANALAB_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(named) if named else base / "danalab"
+def _own_folder(instead: str) -> Path:
+    """$DANALAB_CACHE, else the folder of caches; created if absent, and nobody else may write to it."""
+    folder = Path(os.environ.get("DANALAB_CACHE") or cache_folder())
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(folder.resolve(), stat.S_ISDIR)
