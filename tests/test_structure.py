@@ -21,7 +21,7 @@ LAYERS = [
 RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("judge")}
 COMMON = {"errors", "files", "plugins", "registry"}
 THEORY = {"theory", "optim", "colors"} | COMMON
-USERS_OF_THEORY = {"theory"}
+USERS_OF_THEORY = {"theory", "report", "cli"}
 LARGEST_FOLDER, LONGEST_FILE, SMALLEST_FILE = 20, 500, 40
 ALONE = {
     "ladder.flop_conventions": "a page of the guide names it",

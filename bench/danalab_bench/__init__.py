@@ -1,6 +1,6 @@
-"""The measures of `danalab bench`, speed as ratios to named peers, and the studies of `danalab theory`, with figures.
+"""The measures of `danalab bench`: speed as ratios to named peers, both measured in one run.
 
-A package of its own: nothing in `danalab` needs it, apart from those verbs, and wheels carry it beside `danalab`.
+A package of its own: nothing in `danalab` needs it, apart from that verb, and wheels carry it beside `danalab`.
 """
 
 import os

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("jax")
 
+from danalab.cli._shared.measured_curves import measured_curves
 from danalab.errors import UserError
 from danalab.theory.prediction.measured import compare_curves, compare_ladder
-from danalab_bench.measured_curves import measured_curves
 
 
 def write_run(folder, opt, exponent):

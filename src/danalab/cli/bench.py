@@ -1,5 +1,12 @@
 """Speed as ratios to named peers, each measured in one run: optimizer steps, the trainer, parallel modes, experts."""
 
-from danalab.cli._shared.measures import subverbs
+import sys
+from importlib import import_module
+from pathlib import Path
 
-SUBVERBS = subverbs("verbs")
+CHECKOUT = Path(__file__).parents[3] / "bench"
+"""Where the package of the measures lies in a source tree; a wheel carries it beside this one."""
+if (CHECKOUT / "danalab_bench").is_dir() and str(CHECKOUT) not in sys.path:
+    sys.path.append(str(CHECKOUT))
+
+SUBVERBS = import_module("danalab_bench.verbs").SUBVERBS

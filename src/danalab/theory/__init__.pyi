@@ -28,8 +28,8 @@ from .problem.model import Spectrum as Spectrum
 from .problem.spectra import binned_spectrum as binned_spectrum
 from .problem.spectra import draw as draw
 from .problem.spectra import power_law_spectrum as power_law_spectrum
-from .races import hummingbird as hummingbird
-from .races import moe as moe
 from .stochastic import simulate as simulate
-from .tau import measure_tau as measure_tau
-from .tau import tau_limit as tau_limit
+from .studies.races import hummingbird as hummingbird
+from .studies.races import moe as moe
+from .studies.tau_statistics import measure_tau as measure_tau
+from .studies.tau_statistics import tau_limit as tau_limit

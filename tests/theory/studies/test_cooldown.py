@@ -11,8 +11,8 @@ from danalab.errors import UserError  # noqa: E402
 from danalab.optim.rules.scalars import log_time_scalars  # noqa: E402
 from danalab.theory import moment_recursion, power_law_spectrum, simulate  # noqa: E402
 from danalab.theory.curve import enable_x64  # noqa: E402
-from danalab_bench.studies import cooldown as study  # noqa: E402
-from danalab_bench.studies.cooldown import COOLDOWNS, Cooldown, CooledADana, LearningRateDecay  # noqa: E402
+from danalab.theory.studies import cooldown as study  # noqa: E402
+from danalab.theory.studies.cooldown import COOLDOWNS, Cooldown, CooledADana, LearningRateDecay  # noqa: E402
 
 
 @pytest.mark.parametrize("settings", study.DECAYS.values(), ids=study.DECAYS)

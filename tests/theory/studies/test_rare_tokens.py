@@ -15,8 +15,8 @@ from danalab.data.sources.synthetic import Language
 from danalab.errors import UserError
 from danalab.optim import build_optimizer
 from danalab.theory.dynamics.rare_tokens import equilibrium, periodic_ratio, random_ratio
-from danalab_bench.studies import rare_tokens as study
-from danalab_bench.studies.rare_tokens import (
+from danalab.theory.studies import rare_tokens as study
+from danalab.theory.studies.rare_tokens import (
     HeldOut,
     geometric_frequencies,
     language_bias,

@@ -5,7 +5,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.theory import measure_tau, tau_limit
-from danalab_bench.studies.tau_statistics import pooled_cdf, tail_scale
+from danalab.theory.studies.tau_statistics import pooled_cdf, tail_scale
 
 ACTIVITIES = [1.0, 0.5, 0.1, 0.01]
 

@@ -25,7 +25,7 @@ from danalab.errors import UserError
 from danalab.optim import build_optimizer
 from danalab.optim.schedules import get_schedule, lr_scheduler
 from danalab.theory.dynamics.rare_tokens import equilibrium, periodic_ratio, random_ratio
-from danalab_bench.studies.study import Study, canvas, label
+from danalab.theory.studies.study import Study, canvas, label
 
 Build = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 """An optimizer of parameters."""

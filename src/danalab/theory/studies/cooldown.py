@@ -24,7 +24,7 @@ from danalab.theory.dynamics.algorithms import Rates
 from danalab.theory.dynamics.moments import moment_recursion
 from danalab.theory.problem.model import Spectrum
 from danalab.theory.problem.spectra import binned_spectrum
-from danalab_bench.studies.study import Study, canvas, label
+from danalab.theory.studies.study import Study, canvas, label
 
 POINTS = ((0.6, 0.3), (1.0, 0.3), (1.0, 0.7), (1.3, 0.7))
 """Exponents (alpha, beta) of the problems."""

@@ -10,7 +10,7 @@ from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, dana_
 from danalab.theory.dynamics.moments import ode
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import binned_spectrum
-from danalab_bench.studies.study import LABELS, Study, canvas, label
+from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")
 

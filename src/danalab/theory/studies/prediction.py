@@ -12,7 +12,7 @@ from danalab.colors import optimizer_color
 from danalab.theory.prediction.exponents import FAMILIES
 from danalab.theory.prediction.measured import MeasuredComparison
 from danalab.theory.prediction.predict import CurvePrediction
-from danalab_bench.studies.study import LABELS, Study, canvas, label
+from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 
 def compute(prediction: CurvePrediction, report: MeasuredComparison | None = None, **settings: Any) -> Study:

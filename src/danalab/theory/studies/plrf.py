@@ -17,7 +17,7 @@ from danalab.theory.problem.equivalents import limit_loss
 from danalab.theory.problem.model import PLRF
 from danalab.theory.problem.spectra import draw
 from danalab.theory.stochastic import simulate
-from danalab_bench.studies.study import LABELS, Study, canvas, label
+from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 
 def compute(

@@ -25,7 +25,7 @@ from danalab.theory.prediction.exponents import (
 )
 from danalab.theory.problem.model import power_sum
 from danalab.theory.problem.spectra import binned_spectrum
-from danalab_bench.studies.study import LABELS, Study, canvas, label
+from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 SLOPE_POINTS = ((1.0, 0.3), (1.0, 0.7), (1.0, 1.3))
 """(alpha, beta) in the phases Ia, II and III."""
