@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, TypeVar
 
@@ -108,13 +107,6 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         return {"median": values[0], "q1": values[0], "q3": values[0]}
     q1, _, q3 = quantiles(values, n=4, method="inclusive")
     return {"median": median(values), "q1": q1, "q3": q3}
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether the CPU has instructions that multiply bfloat16; without them products take tens of times as long."""
-    cpuinfo = Path("/proc/cpuinfo")
-    words = set(cpuinfo.read_text().partition("\n\n")[0].split()) if cpuinfo.exists() else set()
-    return not words.isdisjoint(("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def memory_bytes(device: str) -> int:

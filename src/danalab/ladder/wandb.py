@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from danalab.errors import MissingExtra, UserError, nearest
+from danalab.errors import MissingExtra, UserError, first_line, nearest
 from danalab.files import read_text
 from danalab.ladder.rows import checked_row, device_hours, save_curve, save_rows
 from danalab.optim.catalogue import OPTIMIZERS
@@ -354,8 +354,7 @@ def read_api(path: str, filters: Mapping[str, Any] | None = None) -> list[Export
             for run in wandb.Api().runs(path, filters=dict(filters or {}))
         ])  # fmt: skip
     except (wandb.Error, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"--api {path}: {reason}") from error
+        raise UserError(f"--api {path}: {first_line(error)}") from error
 
 
 def _read(file: Path) -> list[Export]:

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from danalab.models import ModelConfig, build_model
 from danalab.models.layers import attention, precision
 from danalab.models.layers.precision import onednn_products, uses_onednn
+from danalab.optim.step.backends import native_library
 
 
 @pytest.fixture
@@ -64,11 +65,9 @@ def test_a_library_that_rounds_is_found_out_and_not_used(wanted, monkeypatch, ca
 )
 def test_it_is_for_processors_whose_vector_unit_the_default_library_leaves_idle(monkeypatch, tmp_path, cpuinfo, faster):
     (tmp_path / "cpuinfo").write_text(cpuinfo)
-    read = precision._cpuinfo.__wrapped__
-    words = read(tmp_path / "cpuinfo")
-    monkeypatch.setattr(precision, "_cpuinfo", lambda: words)
+    monkeypatch.setattr(precision, "processor", lambda: native_library.processor(tmp_path / "cpuinfo"))
     assert precision._is_faster.__wrapped__() is faster
-    assert read(tmp_path / "none") == frozenset()
+    assert native_library.processor(tmp_path / "none") == ""
 
 
 def test_it_can_be_refused(wanted):

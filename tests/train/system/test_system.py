@@ -12,7 +12,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.optim.rules.adana import ADANA
-from danalab.optim.step.backends import choice
+from danalab.optim.step.backends import choice, native_library
 from danalab.train.system import device as device_module
 from danalab.train.system.device import (
     autocast_dtype,
@@ -59,8 +59,7 @@ def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(monkeypatch, caplo
     cpuinfo = tmp_path / "cpuinfo"
     if flags is not None:
         cpuinfo.write_text(f"model name : abacus\nflags : {flags}\n")
-    has = device_module._multiplies_bfloat16(cpuinfo)
-    monkeypatch.setattr(device_module, "_multiplies_bfloat16", lambda: has)
+    monkeypatch.setattr(device_module, "processor", lambda: native_library.processor(cpuinfo))
     assert autocast_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
     assert ("slower than float32" in caplog.text) == warns
 

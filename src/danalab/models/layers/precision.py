@@ -11,11 +11,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from danalab.optim.step.backends.native_library import processor
 
 log = logging.getLogger(__name__)
 _SWITCH = "bf16"
@@ -65,23 +66,14 @@ def uses_onednn(x: Tensor) -> bool:
         return False
     if x.dtype == torch.float32:
         return _matmul().fp32_precision == _SWITCH
-    return x.dtype == torch.bfloat16 and "avx512_bf16" in _cpuinfo()
+    return x.dtype == torch.bfloat16 and "avx512_bf16" in processor()
 
 
 @cache
 def _is_faster() -> bool:
-    words = _cpuinfo()
+    words = set(processor().split())
     amx = any(word.startswith("amx") for word in words)
     return {"AuthenticAMD", "avx512f"} <= words and not amx and torch.backends.mkldnn.is_available()
-
-
-@cache
-def _cpuinfo(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Words of the first processor's entry; empty outside Linux."""
-    try:
-        return frozenset(path.read_text().partition("\n\n")[0].split())
-    except OSError:
-        return frozenset()
 
 
 def _matmul() -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
+from danalab.errors import UserError, first_line
 from danalab.optim.optimizers.groups import called
 from danalab.optim.settings import RANGES
 
@@ -163,8 +163,7 @@ def in_one_line(owner: str, build: Callable[[], Any]) -> Any:
     except UserError:
         raise
     except (ArithmeticError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(f"{owner}: {lines[0]}") from error
+        raise UserError(f"{owner}: {first_line(error)}") from error
 
 
 def check_parameters(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.errors import MissingExtra, UserError, nearest
+from danalab.errors import MissingExtra, UserError, first_line, nearest
 from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.run.open import open_run
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
@@ -97,8 +97,7 @@ def evaluate_tasks(
     except UserError:
         raise
     except (OSError, ValueError, ImportError) as error:  # mostly data that can be neither read nor downloaded
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"--lm-eval {','.join(tasks)}: the harness says: {first}") from error
+        raise UserError(f"--lm-eval {','.join(tasks)}: the harness says: {first_line(error)}") from error
     results = {task: _plain(values) for task, values in output["results"].items()}
     samples = {task: int(counts["effective"]) for task, counts in output.get("n-samples", {}).items()}
     shots = {task: int(count) for task, count in output.get("n-shot", {}).items()}

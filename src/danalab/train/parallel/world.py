@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from danalab.errors import FirstRankError, LostRankError, UserError
+from danalab.errors import FirstRankError, LostRankError, UserError, first_line
 from danalab.train.parallel.layout import Place, RankLayout, find_place
 
 if TYPE_CHECKING:
@@ -234,10 +234,8 @@ def _start(place: Place, device_type: str, seconds: float) -> None:
             address = f"tcp://{place.address}:{place.port}"
             start(init_method=address, rank=place.rank, world_size=place.size)
     except (RuntimeError, ValueError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"rank {place.rank} could not reach the other {place.size - 1} at {place.address}:{place.port}: {first}"
-        ) from error
+        others = f"the other {place.size - 1} at {place.address}:{place.port}"
+        raise UserError(f"rank {place.rank} could not reach {others}: {first_line(error)}") from error
 
 
 def _arrange(layout: RankLayout, device_type: str, seconds: float, *, owns: bool) -> World:
@@ -335,8 +333,7 @@ def _lost(world: World, error: Exception) -> LostRankError:
     if gone:
         words.append(f"rank{'s' * (len(gone) > 1)} {', '.join(map(str, gone))} died or stopped answering")
     if not words:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        words.append(f"ranks lost each other: {first[:200]}")
+        words.append(f"ranks lost each other: {first_line(error)}")
     text = "; ".join(words) + "; start the job again to resume from the last checkpoint"
     return LostRankError(text, quiet=world.rank != min(here | {world.rank}), in_rank=True)
 

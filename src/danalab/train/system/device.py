@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from danalab import __version__
-from danalab.errors import UserError
+from danalab.errors import UserError, first_line
+from danalab.optim.step.backends.native_library import instruction_sets, processor, target
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def choose_device(name: str | None) -> torch.device:
         if device.type == "cuda":
             torch.cuda.set_device(device)  # streams, random states and kernels are those of the current device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"--device {name}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"--device {name}: {first_line(error)}") from error
     return device
 
 
@@ -67,7 +68,7 @@ def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None
         return torch.float16
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(f"bfloat16: {torch.cuda.get_device_name(device)} does not have it; give --dtype float32")
-    if device.type == "cpu" and not _multiplies_bfloat16():
+    if device.type == "cpu" and not multiplies_bfloat16():
         log.warning("bfloat16 is slower than float32 on a CPU that has no instructions for its products")
     return torch.bfloat16
 
@@ -77,13 +78,9 @@ def autocast_context(dtype: torch.dtype | None, device: torch.device) -> Callabl
     return contextlib.nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
 
 
-def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU has instructions for products in bfloat16, by Linux's /proc/cpuinfo; elsewhere False."""
-    try:
-        words = cpuinfo.read_text().split()
-    except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(words)
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions that multiply bfloat16; without them products take tens of times as long."""
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(processor().split())
 
 
 def set_numerics(deterministic: bool) -> None:
@@ -125,8 +122,7 @@ def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
         if "can't allocate memory" in str(error):  # message of the CPU allocator
             raise UserError(_memory(micro_batch, seq_len, str(error))) from error
         if _is_compiler_failure(error):
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"--compile failed: {first}; leave it out or give --no-compile") from error
+            raise UserError(f"--compile failed: {first_line(error)}; leave it out or give --no-compile") from error
         raise
 
 
@@ -256,11 +252,10 @@ def _git(folder: Path, *words: str) -> str:
 
 def machine(device: str) -> dict[str, Any]:
     """Facts about the machine, and how the process uses it."""
-    from danalab.optim.step.backends.native_library import instruction_sets, target
-
+    names = [line.split(":")[1].strip() for line in processor().splitlines() if line.startswith("model name")]
     policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
     facts: dict[str, Any] = {
-        "cpu": _cpu_name(),
+        "cpu": next(iter(names), platform.processor() or platform.machine()),
         "isa": (instruction_sets() or [platform.machine()])[-1],
         "target": target(),
         "torch_capability": torch.backends.cpu.get_cpu_capability(),
@@ -274,10 +269,3 @@ def machine(device: str) -> dict[str, Any]:
     if device == "cuda":
         facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return facts
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import hashlib
 import logging
 import os
@@ -39,10 +40,18 @@ TARGETS = {
 """Instruction sets that $DANALAB_TARGET can name -> the CPU's flags that each needs beside those before it."""
 
 
+@functools.cache
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What Linux says about the first processor, its flags among it; empty elsewhere."""
+    try:
+        return cpuinfo.read_text().partition("\n\n")[0]
+    except OSError:
+        return ""
+
+
 def instruction_sets() -> list[str]:
-    """Those of `TARGETS` that this CPU has, by Linux's /proc/cpuinfo; elsewhere none is known."""
-    cpuinfo, names = Path("/proc/cpuinfo"), []
-    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
+    """Those of `TARGETS` that this CPU has; outside Linux none is known."""
+    flags, names = set(processor().split()), []
     for name, needed in TARGETS.items():
         if not flags.issuperset(needed.split()):
             break
@@ -119,17 +128,15 @@ class NativeLibrary:
 
     def _key(self) -> str:
         """Hash of everything that the compiled library depends on."""
-        processor, cpuinfo = platform.processor(), Path("/proc/cpuinfo")
-        if target() == "native" and cpuinfo.exists():  # machines with different CPUs may share a home folder
-            lines = cpuinfo.read_text().splitlines()
-            processor = "".join(
-                sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-            )
+        own = platform.processor()
+        if target() == "native" and processor():  # machines with different CPUs may share a home folder
+            lines = processor().splitlines()
+            own = "".join(sorted(line for line in lines if line.startswith(("model name", "flags", "Features"))))
         parts = [
             *(source.read_text() for source in self.sources),
             " ".join((*FLAGS, *self.flags)),
             compiler() or "",
-            processor,
+            own,
             platform.machine(),
             torch.__version__,
         ]

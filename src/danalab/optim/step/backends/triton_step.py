@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
+from danalab.errors import UserError, first_line
 from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends.kernel_arguments import kernel_scalars, same_order
 from danalab.optim.step.backends.rounding import store_rounded
@@ -197,7 +197,7 @@ def agrees(rule: Rule, group: Mapping[str, Any], device: torch.device) -> bool:
         got = [tensor for p, own in zip(params, moments, strict=True) for tensor in (p, *own)]
         errors = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, chain(*want), strict=True)]
     except Exception as failure:  # Triton compiles and loads: what it raises is not documented
-        reason = (str(failure).strip() or type(failure).__name__).splitlines()[0]
+        reason = first_line(failure)
     else:
         if all(error <= LARGEST_ERROR for error in errors):  # false for NaN
             return True
