@@ -1,6 +1,7 @@
 """The definition of a ladder with horizons: lengths, weight decay, the order of rungs, equal budgets."""
 
 import math
+from pathlib import Path
 
 import pytest
 import yaml
@@ -43,6 +44,12 @@ def test_weight_decay_grows_with_the_root_of_the_horizon(opt, c):
     one = plan(opts=(opt,), horizons=(1, 9), decay_law="sqrt", dials={"all": {"decay": (1, 0.5)}})
     assert one.cell(opt, Rung(SMALL, 9.0), 1.0, 0).settings["omega"] == pytest.approx(c * math.sqrt(9))
     assert one.cell(opt, Rung(SMALL, 9.0), 1.0, 0, {"decay": 0.5}).settings["omega"] == pytest.approx(c * 1.5)
+
+
+def test_a_ladder_measures_the_law_of_the_horizon_and_takes_it_only_where_the_file_says_so():
+    assert plan().cell("adamw", Rung(SMALL, 4.0), 1.0, 0).settings["horizon_law"] == "none"
+    taken = plan(fixed={"horizon_law": "measured"}).cell("adamw", Rung(SMALL, 4.0), 1.0, 0)
+    assert taken.config(Path("run")).horizon_law == "measured"
 
 
 def test_without_a_law_the_rules_decide_and_a_dial_is_a_factor_on_them():

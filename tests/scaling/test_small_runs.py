@@ -7,8 +7,8 @@ import pytest
 
 from danalab.scaling import plan
 from danalab.scaling.dimensions import explicit_dimensions
-from danalab.scaling.learning_rate import learning_rate
-from danalab.scaling.small_runs import FITTED_TOKENS, small_run_rate
+from danalab.scaling.learning_rate import FITTED_TOKENS, learning_rate
+from danalab.scaling.small_runs import small_run_rate
 
 LADDER = Path(__file__).parents[2] / "bench" / "results" / "ladder_cpu" / "ladder.jsonl"
 

@@ -104,7 +104,7 @@ def _print_own_model(flags: Flags) -> None:
     given = f"weight_decay={decay:.4g}" if wd_ts is None else f"omega={omega:g}, horizon={steps}"
     print(f"model         {flags.params:,} parameters without embeddings, {flags.tokens_per_step:,} tokens per step")
     print(f"optimizer     {flags.opt}, peak lr {peak.lr:.3e} ({peak.source}); sweep 0.5, 1 and 2 times it")
-    print(f"horizon       {steps:,} steps, warm-up {warmup} steps")
+    print(f"horizon       {steps:,} steps, warm-up {warmup} steps; rate and decay as for 20 tokens per parameter")
     print(f"weight decay  {decay:.6g}{how}")
     print(f'in code       build_optimizer("{flags.opt}", model, lr={peak.lr:.3e}, {given})')
 

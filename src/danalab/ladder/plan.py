@@ -16,11 +16,10 @@ from typing import Any
 from danalab.errors import UserError, nearest
 from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
 from danalab.optim.catalogue import OPTIMIZERS
+from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.scaling.plan import OMEGA
 from danalab.train.config.fields import flag
 
-CHINCHILLA = 20.0
-"""Tokens a parameter at horizon 1."""
 DECAY_LAWS = ("rules", "sqrt")
 _SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}
 """Kind of decay -> c of omega = c sqrt(f). Source: arXiv 2609.04577, from notes on it."""
@@ -165,7 +164,9 @@ class LadderPlan:
         defaults = {name: values[0] for name, values in self.dials_of(opt).items()}
         chosen = {**defaults, **(dials or {})}
         moved = {name: value for name, value in chosen.items() if value != defaults[name]}
-        settings = {"opt": opt, **self.variants.get(opt, {}), **rung.size}
+        # Trials start from the best rate at the rung before: a ladder measures the law of the horizon.
+        settings = {} if "horizon_law" in self.fixed else {"horizon_law": "none"}
+        settings |= {"opt": opt, **self.variants.get(opt, {}), **rung.size}
         name = {"opt": opt, **rung.size, "lr_multiplier": multiplier, **moved, "seed": seed}
         if rung.horizon is not None:
             settings["tokens_per_param"] = CHINCHILLA * rung.horizon

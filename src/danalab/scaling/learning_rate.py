@@ -1,13 +1,33 @@
 """The fitted learning-rate laws: lr = a (b + P)^d, P = non-embedding parameters by the size law.
 
 The coefficients are data: published with arXiv 2602.05298, fitted there on FineWeb ladders at a sequence length of 2048
-and a global batch of 32 (and, in a second table, 512) sequences.
+and a global batch of 32 (and, in a second table, 512) sequences, at horizon f = 1: 20 tokens per parameter. Beyond:
+
+    lr(f)    = lr(1) f^h           h of the optimizer's row in `danalab.optim.catalogue`, measured by
+                                   bench/horizon_cpu.yaml (docs/horizon.md)
+    omega(f) = omega(1) sqrt(f)    the strength of weight decay at which h was measured; arXiv 2505.13738, 2609.04577
+
+Below f = 1, which was not measured, and for an optimizer without h, both are as at f = 1.
 """
 
+import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from danalab.optim.catalogue import OPTIMIZERS, Usual
 from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
+
+HorizonLaw = Literal["measured", "none"]
+CHINCHILLA = 20.0
+"""Tokens per parameter at horizon 1."""
+_MEASURED_AT, _LARGEST_HORIZON = "3k to 10k parameters", 64.0
+FITTED_TOKENS = 32 * 2048
+"""Tokens of a step in the runs that the laws were fitted on."""
+_FALLING_WITH_THE_BATCH = {
+    "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"},
+}
+"""Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
+AdamW's and 0.25 to 0.5 of ADana's on enoki, but 0.5 to 2 times Dana-Star-MK4's, and ADana's on qwen3 is right."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +44,18 @@ class LrLaw:
 
     def __call__(self, non_emb_params: float) -> float:
         return self.a * (self.b + non_emb_params) ** self.d
+
+
+@dataclass(frozen=True)
+class PeakRate:
+    """A peak learning rate and where it comes from."""
+
+    lr: float
+    source: str
+    law_batch: int | None = None
+    """The batch that its law was fitted at [sequences]; None without a fitted law."""
+    batch_factor: float = 1.0
+    """The factor for a small batch that `lr` contains."""
 
 
 class ResonanceLaw(LrLaw):
@@ -148,16 +180,55 @@ def decay_lr(
     return lr * estimated * row.gradient_sum
 
 
-def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = 0.85, global_batch: int = 32) -> float:
-    """Peak learning rate by the fitted law a (b + P)^d.
+def batch_factor(arch: str, opt: str, tokens_per_step: int) -> float:
+    """Factor on a fitted law's rate at a small batch, (tokens / 65,536)^(1/3) where that was measured."""
+    table, row = fitted_row(arch, opt)
+    falls = arch != "resonance" and row in _FALLING_WITH_THE_BATCH.get(table, ())
+    return (tokens_per_step / FITTED_TOKENS) ** (1 / 3) if falls and tokens_per_step < FITTED_TOKENS else 1.0
+
+
+def horizon_factors(opt: str, horizon: float) -> tuple[float, float]:
+    """Factors on the peak learning rate and on the strength of weight decay at a horizon f."""
+    exponent = OPTIMIZERS.get(opt).horizon
+    return (1.0, 1.0) if exponent is None or horizon <= 1 else (horizon ** exponent[0], math.sqrt(horizon))
+
+
+def at_horizon(peak: PeakRate, opt: str, horizon: float) -> PeakRate:
+    """The peak rate at a horizon; its source says the factor, or that no exponent is known."""
+    if horizon <= 1:
+        return peak
+    f, row = f"f = {horizon:.3g}", OPTIMIZERS.get(opt)
+    if row.horizon is None:
+        return replace(peak, source=f"{peak.source}; not corrected for {f}: no exponent of {opt} is measured")
+    value, low, high = row.horizon
+    rate, decay = horizon_factors(opt, horizon)
+    beyond = f", extrapolated beyond f = {_LARGEST_HORIZON:g}" if horizon > 1.05 * _LARGEST_HORIZON else ""
+    said = f"x {rate:.2g} for {f}, measured at {_MEASURED_AT}{beyond} (exponent {value:g}, {low:g} to {high:g}); "
+    return replace(peak, lr=peak.lr * rate, source=f"{peak.source}, {said}decay strength x {decay:.2g}")
+
+
+def learning_rate(
+    arch: str,
+    opt: str,
+    non_emb_params: float,
+    kappa: float = 0.85,
+    global_batch: int = 32,
+    *,
+    tokens_per_param: float = CHINCHILLA,
+    tokens_per_step: int = FITTED_TOKENS,
+) -> float:
+    """Peak learning rate by the fitted law a (b + P)^d, times the factors of the horizon and of a small batch.
 
     Args:
         non_emb_params: P, the size law (`Dimensions.non_emb_params`).
         kappa: the Dana family's kappa; the nearest fitted one is used.
         global_batch: sequences per step; 512 selects the second table if the optimizer has a row there.
+        tokens_per_param: length of the run; 20 is the horizon of the fitted laws.
     Raises:
         UserError: unknown optimizer.
     Source: arXiv 2602.05298, learning-rate scaling laws.
     """
+    opt = OPTIMIZERS.canonical(opt)
     law, _ = lr_law(arch, opt, kappa, global_batch)
-    return law(non_emb_params)
+    rate, _ = horizon_factors(opt, tokens_per_param / CHINCHILLA)
+    return law(non_emb_params) * batch_factor(arch, opt, tokens_per_step) * rate

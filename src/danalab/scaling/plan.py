@@ -1,10 +1,10 @@
 """The plan of a run: from heads, optimizer and batch to steps, learning rate, weight decay and FLOPs.
 
 tokens per step = global batch x seq_len          steps   = floor(20 x total parameters / tokens per step)
-warm-up         = `warmup_steps`                  lr      = a (b + P)^d, see `small_run_rate`
+warm-up         = `warmup_steps`                  lr      = a (b + P)^d, see `small_run_rate`, x f^h: `at_horizon`
 weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the schedule, not the peak lr
                 = omega / (lr x steps)                  coupled: AdamW and most others; Manau also has wd_ts = steps
-                  at most `largest_decay` x the peak lr, in both cases
+                  at most `largest_decay` x the peak lr, in both cases; omega = 4 sqrt(f) where h is measured
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,19 @@ from danalab.errors import UserError
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.run_length import warmup_steps as usual_warmup
 from danalab.scaling.dimensions import Dimensions, dimensions, flops_per_token
-from danalab.scaling.learning_rate import COUPLED_AND_DECAYING, decay_lr, largest_decay
+from danalab.scaling.learning_rate import (
+    CHINCHILLA,
+    COUPLED_AND_DECAYING,
+    HorizonLaw,
+    PeakRate,
+    at_horizon,
+    decay_lr,
+    horizon_factors,
+    largest_decay,
+)
 from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import GPT2_VOCAB
-from danalab.scaling.small_runs import PeakRate, small_run_rate
+from danalab.scaling.small_runs import small_run_rate
 
 OMEGA = 4.0
 """The paper's weight-decay strength."""
@@ -54,6 +63,7 @@ class Plan:
     kappa: float
     delta: float
     omega: float
+    """Strength of weight decay at horizon 1."""
     weight_decay: float
     wd_ts: float | None
     """Time scale of the decaying weight decay [steps]; None: constant decay, coupled to the learning rate."""
@@ -104,9 +114,11 @@ def plan(
     n_kv_heads: int | None = None,
     kappa: float = 0.85,
     delta: float = 8.0,
-    omega: float = OMEGA,
-    tokens_per_param: float = 20.0,
+    omega: float | None = None,
+    tokens_per_param: float = CHINCHILLA,
     horizon_basis: str = "total",
+    horizon_law: HorizonLaw = "measured",
+    tokens: int | None = None,
     iterations: int | None = None,
     warmup_steps: int | None = None,
     lr: float | PeakRate | None = None,
@@ -124,8 +136,10 @@ def plan(
         context_len: context of the model; default `seq_len`.
         batch_size: sequences of one micro-batch on one rank; x `acc_steps` x `world_size` = global batch.
         global_batch: sequences per step, in place of the product.
-        omega: weight-decay strength of the paper's omega / t.
+        omega: weight-decay strength of the paper's omega / t; default 4, times sqrt(f) by `horizon_law`.
         tokens_per_param, horizon_basis: the horizon, counted on "total" or "non-emb" parameters.
+        horizon_law: "measured": a peak rate that is not given follows the horizon, and with it omega.
+        tokens: of the run, where smaller batches come first; default `iterations` of them.
         iterations, warmup_steps, wd_ts: steps.
         wd_ts_divisor: the default wd_ts is iterations / wd_ts_divisor.
         decay_bound: see `Plan`; default `largest_decay`, or none for a `weight_decay` that is given.
@@ -156,6 +170,11 @@ def plan(
         iterations = horizon(shape, tokens_per_step, tokens_per_param, horizon_basis)
     if iterations < 1:
         raise UserError(f"--iterations {iterations}: at least 1 step is needed")
+    f, strength = 1.0, 1.0
+    if horizon_law == "measured" and (lr is None or isinstance(lr, PeakRate)):
+        f = _horizon_of(shape, tokens or iterations * tokens_per_step, tokens_per_step, horizon_basis)
+        strength = horizon_factors(opt, f)[1] if omega is None else 1.0
+    omega = OMEGA if omega is None else omega
     warmup = usual_warmup(iterations) if warmup_steps is None else warmup_steps
     if not 0 <= warmup < iterations:
         raise UserError(f"--warmup-steps {warmup} must lie in 0..{iterations - 1}: the run has {iterations} steps")
@@ -164,12 +183,13 @@ def plan(
         peak = small_run_rate(shape.arch, opt, shape.non_emb_params, kappa, global_batch, tokens_per_step)
         if shape.n_experts is not None:
             peak = replace(peak, source=f"{peak.source}; at the parameters that are active")
+        peak = at_horizon(peak, opt, f)
     else:
         peak = lr if isinstance(lr, PeakRate) else PeakRate(lr, "given")
     rate = decay_lr(shape.arch, opt, peak.lr, shape.non_emb_params, kappa, global_batch)
     if decay_bound is None:
         decay_bound = largest_decay(opt) if weight_decay is None else 0.0
-    weight_decay, wd_ts = _weight_decay(opt, omega, iterations, rate, weight_decay, wd_ts, wd_ts_divisor)
+    weight_decay, wd_ts = _weight_decay(opt, strength * omega, iterations, rate, weight_decay, wd_ts, wd_ts_divisor)
     if decay_bound and OPTIMIZERS.get(opt).decay == "coupled":
         weight_decay = min(weight_decay, decay_bound)
     per_token = flops_per_token(shape, seq_len)
@@ -201,7 +221,7 @@ def own_model(
     """Peak learning rate, weight decay and its time scale [steps] for a model that is not one of ours.
 
     Args:
-        params: without embeddings and head.
+        params: without embeddings and head; so the horizon is not known, and rate and decay are those at f = 1.
         arch: whose fitted laws are used.
     """
     opt, batch = OPTIMIZERS.canonical(opt), max(1, tokens_per_step // 2048)
@@ -223,6 +243,12 @@ def horizon(shape: Dimensions, tokens_per_step: int, tokens_per_param: float, ba
             f"less than one step of {tokens_per_step}; use a smaller batch or give --iterations"
         )
     return steps
+
+
+def _horizon_of(shape: Dimensions, tokens: int, tokens_per_step: int, basis: str) -> float:
+    """f of a run; 1 where it has less than a step more than at f = 1."""
+    params = shape.total_params if basis == "total" else shape.non_emb_params
+    return tokens / (CHINCHILLA * params) if tokens - tokens_per_step >= CHINCHILLA * params else 1.0
 
 
 def _weight_decay(

@@ -4,33 +4,13 @@ Measured on two CPU cores (docs/lab-notebook.md, "Rates of small runs"); between
 is an interpolation.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
-from danalab.scaling.learning_rate import fitted_row, lr_law
+from danalab.scaling.learning_rate import PeakRate, batch_factor, fitted_row, lr_law
 
-FITTED_TOKENS = 32 * 2048
-"""Tokens of a step in the runs that the laws were fitted on."""
-_FALLING_WITH_THE_BATCH = {
-    "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"},
-}
-"""Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
-AdamW's and 0.25 to 0.5 of ADana's on enoki, but 0.5 to 2 times Dana-Star-MK4's, and ADana's on qwen3 is right."""
 _LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
 """Size below which the law is held constant: qwen3's AdamW law gives lr 0.14 at 0.8 M parameters; 0.004 to 0.02 works
 best."""
-
-
-@dataclass(frozen=True)
-class PeakRate:
-    """A peak learning rate and where it comes from."""
-
-    lr: float
-    source: str
-    law_batch: int | None = None
-    """The batch that its law was fitted at [sequences]; None without a fitted law."""
-    batch_factor: float = 1.0
-    """The factor for a small batch that `lr` contains."""
 
 
 def small_run_rate(
@@ -52,9 +32,8 @@ def small_run_rate(
     least = _LEAST_PARAMS.get((table, row), 0)
     if non_emb_params < least:
         source += f", held below {least / 1e6:.0f}M parameters"
-    factor = 1.0
-    if row in _FALLING_WITH_THE_BATCH.get(table, ()) and tokens_per_step < FITTED_TOKENS:
-        factor = (tokens_per_step / FITTED_TOKENS) ** (1 / 3)
+    factor = batch_factor(arch, opt, tokens_per_step)
+    if factor != 1:
         source += f", times {factor:.2f} for {tokens_per_step:,} tokens a step"
     return PeakRate(law(max(non_emb_params, least)) * factor, source, law.batch, factor)
 

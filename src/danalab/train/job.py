@@ -3,11 +3,12 @@
 import contextlib
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from danalab.data import Dataset
+from danalab.errors import UserError
 from danalab.files import write_json
 from danalab.models.layers.precision import onednn_products
 from danalab.train.build import build_trainer
@@ -127,6 +128,11 @@ def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> Ru
 
 def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
     """The run and its data. What is wrong with the settings shows before data are prepared, which can take hours."""
+    folder = None if config.run_dir is None else RunFolder(config.run_dir)
+    if folder is not None and config.horizon_law != "none" and folder.config_file.is_file():
+        with contextlib.suppress(UserError):  # a damaged one is refused where the run is resumed
+            if folder.read_config()["config"]["horizon_law"] == "none":  # as the run began: the default was another
+                config = replace(config, horizon_law="none")
     kind, device = stage_kind(config), device_type(config.device)
     if config.epochs is None and (vocabulary := kind.expected_vocabulary(config)) is not None:
         resolve(config, vocabulary, ranks, device)

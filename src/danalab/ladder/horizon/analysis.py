@@ -19,7 +19,7 @@ from danalab.ladder.fit.statistics import Interval, resampled_freedom, scipy, st
 from danalab.ladder.fit.tuning import Resampler, Row, Tuned, TunedSize, retuned
 from danalab.ladder.horizon.budget import Budget, budget_of, budgets_are_equal, tuned_size
 from danalab.ladder.horizon.law import HorizonLaw, HorizonPoint, fit_horizon_law
-from danalab.ladder.plan import CHINCHILLA
+from danalab.scaling.learning_rate import CHINCHILLA
 
 REFERENCES = (1.0, 1.15, 1.2)
 """Exponents to compare with: no growth, and the two ends of what arXiv 2609.04577 reports for ADana."""

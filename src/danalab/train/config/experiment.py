@@ -141,6 +141,9 @@ class OptimizerSettings(Section):
     """Peak learning rate; default by the fitted law, times --lr-multiplier."""
     lr_multiplier: NonNegative = setting(1.0, kind="input")
     """Factor on the fitted law's learning rate; has no effect on an explicit --lr."""
+    horizon_law: Literal["measured", "none"] = setting("measured", kind="input")
+    """Correction of rate and decay for more than 20 tokens per parameter: measured, by the optimizer's exponent, or
+    none. Has no effect on an explicit --lr and the laws of --rules."""
     rules: Path | None = setting(None, kind="input")
     """File of laws, decays and dimensions in place of the built-in ones; `danalab report --rules FILE` writes one."""
     phase_lr_factor: Positive = 1.0

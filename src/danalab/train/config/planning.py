@@ -6,11 +6,9 @@ from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, plan
-from danalab.scaling.learning_rate import decay_lr
-from danalab.scaling.plan import OMEGA
+from danalab.scaling.learning_rate import PeakRate, decay_lr
 from danalab.scaling.resonance import if_resonance
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
-from danalab.scaling.small_runs import PeakRate
 from danalab.train.config.execution import EvaluationSettings
 from danalab.train.config.experiment import ModelSettings
 from danalab.train.config.fields import flag
@@ -77,13 +75,18 @@ def steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int)
     return steps
 
 
-def plan_run(config: TrainConfig, vocab_size: int, global_batch: int) -> Plan:
-    """Size, length, learning rate and weight decay: explicit ones, else those of the rules, else of the fitted laws."""
+def plan_run(config: TrainConfig, vocab_size: int, global_batch: int, tokens: int | None = None) -> Plan:
+    """Size, length, learning rate and weight decay: explicit ones, else those of the rules, else of the fitted laws.
+
+    Args:
+        tokens: of the run, where smaller batches come first.
+    """
     rules = Rules() if config.rules is None else read_rules(config.rules)
     dims = model_dimensions(config, vocab_size, rules.size(config.arch))
-    omega = config.omega
+    omega, opt = config.omega, OPTIMIZERS.canonical(config.opt)
     if omega is None:
-        omega = rules.omega(config.arch, OPTIMIZERS.canonical(config.opt))
+        omega = rules.omega(config.arch, opt)
+    fitted = rules.law(config.arch, opt, global_batch)
 
     def make(lr: float | PeakRate | None) -> Plan:
         return plan(
@@ -94,7 +97,9 @@ def plan_run(config: TrainConfig, vocab_size: int, global_batch: int) -> Plan:
             seq_len=config.seq_len or DEFAULT_SEQ_LEN,
             global_batch=global_batch,
             vocab_size=vocab_size,
-            omega=OMEGA if omega is None else omega,
+            omega=omega,
+            horizon_law="none" if fitted else config.horizon_law,
+            tokens=tokens,
             lr=lr,
             settings={name: getattr(config, name) for name in MODEL_SETTINGS},
             **{name: getattr(config, name) for name in PLAN_SETTINGS},
@@ -104,7 +109,7 @@ def plan_run(config: TrainConfig, vocab_size: int, global_batch: int) -> Plan:
     if config.lr is not None:
         return planned
     peak = planned.peak
-    if (fitted := rules.law(planned.arch, planned.opt, global_batch)) is not None:
+    if fitted is not None:
         law, source = fitted
         peak = PeakRate(law(planned.non_emb_params), source, law.batch)
     if config.lr_multiplier != 1:

@@ -81,7 +81,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     batches = BatchSchedule.of(global_batch, planned.seq_len, config.batch_ramp, config.seq_len_ramp)
     if batches.batch.stages and config.iterations is None:  # more steps, for as many tokens
         steps = max(1, batches.batch.steps_within(planned.steps * global_batch))
-        planned = plan_run(replace(config, iterations=steps), vocab_size, global_batch)
+        planned = plan_run(replace(config, iterations=steps), vocab_size, global_batch, planned.tokens)
     if planned.lr_is_extrapolated:
         notes.append(
             f"the learning-rate law was fitted at another batch than {global_batch} sequences ({planned.lr_source}): "

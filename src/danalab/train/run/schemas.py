@@ -99,8 +99,9 @@ def check_record(content: Any, where: str) -> dict[str, Any]:
     record: dict[str, Any] = dict(validated_content(RunRecord, content, where))
     known = {field.name for field in fields(TrainConfig)}
     settings = validated(TrainConfig, {k: v for k, v in record["config"].items() if k in known}, f"{where}: config")
-    # Version 0.1 had no bound of the weight decay.
-    record["config"] = {**TrainConfig().as_dict(), "decay_bound": 0.0, **record["config"], **plain(settings)}
+    # Version 0.1 had no bound of the weight decay, and 0.2 no law of the horizon.
+    older = {"decay_bound": 0.0, "horizon_law": "none"}
+    record["config"] = {**TrainConfig().as_dict(), **older, **record["config"], **plain(settings)}
     # A file that was written by hand may lack them; a run always has them.
     for name, value in (("seq_len", record.setdefault("model", {}).get("seq_len")), ("batch_size", 1)):
         if record["config"][name] is None:

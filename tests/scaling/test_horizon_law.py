@@ -1,0 +1,84 @@
+"""The peak rate and the strength of weight decay of runs longer than 20 tokens per parameter."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from danalab.cli.app import main
+from danalab.ladder.analysis import Analysis, _exponents
+from danalab.ladder.fit.tuning import is_usable, tune
+from danalab.ladder.rows import read_ladder
+from danalab.optim.catalogue import OPTIMIZERS
+from danalab.scaling import learning_rate, plan
+from danalab.scaling.plan import OMEGA
+from danalab.train.config.planning import plan_run
+from danalab.train.config.train_config import TrainConfig
+
+ROWS = Path(__file__).parents[2] / "bench" / "results" / "horizon_cpu"
+MEASURED = [name for name in OPTIMIZERS if OPTIMIZERS.get(name).horizon]
+
+
+@pytest.mark.parametrize("opt", MEASURED)
+def test_the_horizon_of_the_published_laws_has_their_rate_and_decay(opt):
+    assert plan("enoki", opt, 6) == plan("enoki", opt, 6, horizon_law="none")
+    assert plan("enoki", opt, 6, tokens_per_param=5) == plan("enoki", opt, 6, tokens_per_param=5, horizon_law="none")
+
+
+@pytest.mark.parametrize("opt", MEASURED)
+def test_a_longer_run_has_f_to_the_h_of_the_rate_and_the_root_of_f_of_the_decay(opt):
+    long = plan("enoki", opt, 6, tokens_per_param=320, decay_bound=0)
+    without = plan("enoki", opt, 6, tokens_per_param=320, decay_bound=0, horizon_law="none")
+    h = OPTIMIZERS.get(opt).horizon[0]
+    f = long.tokens / 20 / long.total_params
+    assert long.lr == pytest.approx(without.lr * f**h)
+    coupled = OPTIMIZERS.get(opt).decay == "coupled"
+    assert long.weight_decay == pytest.approx(without.weight_decay * math.sqrt(f) / (f**h if coupled else 1))
+    assert f"x {16**h:.2g} for f = 16, measured at 3k to 10k parameters" in long.lr_source
+    assert (long.omega, long.steps) == (OMEGA, without.steps)
+    law = learning_rate("enoki", opt, long.non_emb_params, tokens_per_param=320)
+    assert law == pytest.approx(long.lr, rel=1e-3)
+    assert "beyond f = 64" in plan("enoki", opt, 3, tokens_per_param=5000).lr_source
+
+
+def test_explicit_rates_strengths_and_rules_are_left_alone(tmp_path):
+    given = plan("enoki", "adamw", 6, tokens_per_param=320, lr=1e-3)
+    assert given.weight_decay == pytest.approx(OMEGA / (1e-3 * given.steps))
+    stronger = plan("enoki", "adamw", 6, tokens_per_param=320, omega=8.0)
+    assert stronger.weight_decay == pytest.approx(8.0 / (stronger.lr * stronger.steps))
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("learning_rate:\n- {arch: enoki, opt: adamw, global_batch: 32, a: 1.0, b: 0.0, d: -0.5}\n")
+    ruled = plan_run(TrainConfig(heads=6, opt="adamw", tokens_per_param=320, rules=rules), 50304, 32)
+    assert ruled.lr == pytest.approx(ruled.non_emb_params**-0.5)
+    assert ruled.weight_decay == pytest.approx(OMEGA / (ruled.lr * ruled.steps))
+
+
+def test_smaller_batches_first_leave_the_horizon_what_it_is(capsys):
+    long = ["plan", "--heads", "3", "--tokens-per-param", "320", "--json"]
+    assert main(long) == 0
+    whole = capsys.readouterr().out
+    assert main([*long, "--batch-ramp", "8:1000"]) == 0
+    ramped = capsys.readouterr().out
+    assert whole.partition('"lr"')[2].splitlines()[0] == ramped.partition('"lr"')[2].splitlines()[0]
+
+
+def test_plan_says_that_an_exponent_is_missing_and_can_leave_the_law_out(capsys):
+    assert main(["plan", "--heads", "6", "--opt", "lion", "--tokens-per-param", "320"]) == 0
+    assert "not corrected for f = 16: no exponent of lion is measured" in capsys.readouterr().out
+    assert main(["plan", "--heads", "6", "--opt", "adamw", "--tokens-per-param", "320", "--horizon-law", "none"]) == 0
+    shown = capsys.readouterr().out
+    assert "peak lr 3.792997e-03 (fitted for adamw on enoki at batch 32)\n" in shown
+    assert "0.0047248, times" in shown
+
+
+@pytest.mark.slow
+def test_the_exponents_are_those_of_the_committed_rows():
+    rows = read_ladder(ROWS)
+    analysis = Analysis("adamw", "exact", tune([row for row in rows if is_usable(row)], "exact"), [])
+    for opt in MEASURED:
+        _exponents(analysis, opt, rows, 200, 0)
+        law = analysis.rate_exponents[opt]
+        interval = law.intervals["f"]
+        fitted = (law.exponents["f"], interval.low, interval.high)
+        assert OPTIMIZERS.get(opt).horizon == pytest.approx(fitted, abs=0.006), opt
+    assert {name for name in analysis.opts if name in OPTIMIZERS} == set(MEASURED)
