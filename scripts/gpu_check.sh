@@ -19,7 +19,7 @@ found=$("$python" - <<'PROBE'
 import importlib.util
 import re
 
-needed = "torch numpy pytest rich yaml tokenizers tiktoken safetensors matplotlib lazy_loader annotated_types pydantic " \
+needed = "torch numpy pytest rich yaml tokenizers tiktoken safetensors matplotlib annotated_types pydantic " \
     "typing_extensions jinja2 cachetools"
 missing = [name for name in needed.split() if importlib.util.find_spec(name) is None]
 if missing:

@@ -54,6 +54,24 @@ def test_the_hugging_face_trainer_trains_and_resumes():
 
 
 @pytest.mark.slow
+def test_trls_trainer_trains_and_resumes():
+    pytest.importorskip("trl")
+    found = losses(run(sys.executable, str(EXAMPLES / "trl_sft.py")))
+    assert len(found) == 6 + 2
+    assert found[5] < 2 < found[0]
+    assert found[6:] == found[4:6]
+
+
+@pytest.mark.slow
+def test_torchtitans_container_trains_and_resumes_bit_for_bit():
+    pytest.importorskip("torchtitan")
+    printed = run(sys.executable, str(EXAMPLES / "torchtitan_optimizer.py"))
+    assert len(losses(printed)) == 4
+    assert "t 60" in printed
+    assert "equal bit for bit: True" in printed
+
+
+@pytest.mark.slow
 def test_fsdp2_shards_and_trains_on_two_ranks():
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     printed = run(*torchrun, str(EXAMPLES / "fsdp2.py"))
@@ -72,4 +90,5 @@ def test_proposals_are_judged_and_the_loop_says_what_came_of_them(tmp_path):
 
 def test_every_example_has_a_test():
     tested = {"plain_pytorch", "lightning_module", "huggingface_trainer", "fsdp2", "optax_loop", "propose_and_judge"}
+    tested |= {"trl_sft", "torchtitan_optimizer"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested

@@ -1,5 +1,5 @@
 """Chat: what training, evaluation, terminal and server share; conversations, tasks, rewards, tool calls, answers."""
 
-import lazy_loader
+from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,5 +1,5 @@
 """Text from a model: an engine with continuous batching, sampling parameters, constraints, tokens to text."""
 
-import lazy_loader
+from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -4,6 +4,6 @@ ladder.yaml -> plan (`LadderPlan`, its cells by runs.grid) -> run (trials, dials
   -> run folders -> rows (ladder.jsonl) -> analysis -> fit.tuning, fit, saving, horizon -> danalab.report.tables
 """
 
-import lazy_loader
+from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

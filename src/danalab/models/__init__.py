@@ -3,6 +3,6 @@
 Names are loaded on first use, so `from danalab.models import ModelConfig` needs no torch.
 """
 
-import lazy_loader
+from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,5 +1,5 @@
 """Serving: from a conversation to the engine's requests and back; an HTTP API in OpenAI's schema, and the chat page."""
 
-import lazy_loader
+from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

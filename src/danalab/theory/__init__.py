@@ -12,12 +12,11 @@ Loops over steps run inside XLA; float64 is enabled inside the functions that ne
 
 from importlib.util import find_spec
 
-import lazy_loader
-
 from danalab.errors import MissingExtra
+from danalab.lazy import attach_stub
 
 for _package in ("jax", "scipy"):
     if find_spec(_package) is None:
         raise MissingExtra(_package, "theory", "danalab.theory")
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

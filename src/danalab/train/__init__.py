@@ -6,6 +6,6 @@ Names are loaded on first use, so that `danalab train --help` needs no torch. A 
 which takes its place as soon as anything imports it.
 """
 
-import lazy_loader
+from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

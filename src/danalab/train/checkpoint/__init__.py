@@ -1,5 +1,5 @@
 """Checkpoints: written by all ranks beside training, committed atomically, verified before they are read."""
 
-import lazy_loader
+from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,5 +1,5 @@
 """Optimizers of the registry on DTensor parameters, with the results of a single process."""
 
-import lazy_loader
+from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

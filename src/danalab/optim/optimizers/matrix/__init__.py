@@ -1,5 +1,5 @@
 """Optimizers that update a matrix as a whole: orthogonalised momentum (Muon and relatives), and others' rules."""
 
-import lazy_loader
+from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
