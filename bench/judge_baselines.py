@@ -3,8 +3,9 @@
     python bench/judge_baselines.py                       # all tracks; 20 minutes of CPU
     python bench/judge_baselines.py --tracks char         # one of them; the others stay as they are
 
-Writes `src/danalab/judge/baselines.json`, which `judge` reads: by processor type and track the settings, the noise
-floor (standard deviation of the loss over seeds), the time of a run, and the runs themselves, to the last bit.
+Writes the table of docs/judge.md and `src/danalab/judge/baselines.json`, which `judge` reads: by processor type and
+track the settings, the noise floor (standard deviation of the loss over seeds), the time of a run, and the runs
+themselves, to the last bit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 from statistics import fmean, median, stdev
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +27,7 @@ from danalab.showcase.problems import SmallProblem
 from danalab.showcase.trials import SPACING, ProblemRun, next_exponent, train, usual_lr
 from danalab.train.system.device import machine
 
+PAGE = Path(__file__).parents[1] / "docs" / "judge.md"
 TRIALS = 5
 SEEDS = {"nanogpt": 3}
 """Paired seeds after the search; 10 where a run is short."""
@@ -68,6 +72,30 @@ def measure(name: str) -> dict:
     }
 
 
+def table(stored: dict) -> str:
+    """The table of the tracks on the page, of the first processor type."""
+    tracks = next(iter(stored.values()))["tracks"]
+    lines = ["| track | model | steps | AdamW's loss | noise floor | a run [CPU s] |", "|---|---|---|---|---|---|"]
+    for name in TRACKS:
+        track = get_track(name)
+        unit = track.unit.partition("[")[2].rstrip("]")
+        known = tracks.get(name)
+        facts = (known["loss"], f"{known['noise']} {unit}", known["seconds"]) if known else ("not stored",) * 3
+        lines.append(f"| `{name}` | {track.title} | {track.steps} | " + " | ".join(map(str, facts)) + " |")
+    return "\n".join(lines)
+
+
+def written(value: Any, depth: int = 0) -> str:
+    """As JSON with a run on one line."""
+    inside, end = ",\n" + " " * (depth + 1), "\n" + " " * depth
+    if isinstance(value, dict) and depth < 4:
+        items = inside.join(f"{json.dumps(key)}: {written(each, depth + 1)}" for key, each in value.items())
+        return "{" + inside[1:] + items + end + "}"
+    if isinstance(value, list) and isinstance(value[0], dict):
+        return "[" + inside[1:] + inside.join(map(json.dumps, value)) + end + "]"
+    return json.dumps(value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tracks", nargs="*", default=list(TRACKS))
@@ -77,7 +105,9 @@ def main() -> None:
         stored = json.loads(STORED.read_text()) if STORED.exists() else {}
         here = stored.setdefault(processor(), {"machine": machine("cpu"), "tracks": {}})
         here["tracks"][name] = measured
-        STORED.write_text(json.dumps(stored, indent=1).replace("\n     ", " ") + "\n")
+        STORED.write_text(written(stored) + "\n")
+        head, start, rest = PAGE.read_text().partition("<!-- tracks -->\n")
+        PAGE.write_text(head + start + table(stored) + "\n<!-- end" + rest.partition("<!-- end")[2])
         print(name, {key: value for key, value in measured.items() if key not in ("runs", "at")}, flush=True)
 
 

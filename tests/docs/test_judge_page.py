@@ -5,6 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+import torch
+from bench.judge_baselines import table
+
+from danalab.judge.ledger import STORED as BASELINES
+from danalab.judge.ledger import processor, stored_runs
+from danalab.judge.tracks import TRACKS, get_track
+from danalab.optim import optimizer_spec
+from danalab.showcase.trials import train, usual_lr
+
 ROOT = Path(__file__).parents[2]
 STORED = json.loads((ROOT / "bench" / "results" / "judge_calibration.json").read_text())
 
@@ -24,3 +34,38 @@ def test_the_page_has_the_stored_numbers():
 def test_equal_sides_are_rarely_decided_and_one_noise_floor_mostly_is():
     assert STORED["equal"]["better"] + STORED["equal"]["worse"] <= 0.05
     assert STORED["one_noise"]["worse"] >= 0.8
+
+
+def test_the_table_of_the_tracks_is_that_of_the_stored_baselines():
+    assert (
+        f"<!-- tracks -->\n{table(json.loads(BASELINES.read_text()))}\n<!-- end" in (ROOT / "docs/judge.md").read_text()
+    )
+
+
+@pytest.mark.parametrize("name", TRACKS)
+def test_stored_baselines_have_a_search_and_paired_seeds(name):
+    for here in json.loads(BASELINES.read_text()).values():
+        assert {"cpu", "isa", "torch_capability", "torch"} <= here["machine"].keys()
+        if name in here["tracks"]:
+            stored = here["tracks"][name]
+            seeds = [run["seed"] for run in stored["runs"] if run["lr"] == stored["lr"]]
+            assert sorted(seeds) == list(range(len(seeds)))
+            assert len(seeds) >= 4
+            assert sum(run["seed"] == 0 for run in stored["runs"]) == 5
+            assert stored["steps"] == get_track(name).steps
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(processor() not in json.loads(BASELINES.read_text()), reason="another type of processor")
+@pytest.mark.parametrize("name", ["char", "synthetic", "stdlib", "images"])
+def test_a_stored_run_is_reproduced_to_the_last_bit_on_its_type_of_processor(name):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        track, adamw = get_track(name), optimizer_spec("adamw")
+        rate = usual_lr(adamw, track)
+        stored = stored_runs(name, track.steps)[f"{rate:.6g}", 0]
+        made = train(track, adamw, rate, 0, {})
+    finally:
+        torch.set_num_threads(before)
+    assert made.losses == stored.losses

@@ -6,7 +6,11 @@ import json
 import math
 import multiprocessing
 import random
+import subprocess
+import sys
+import time
 from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import fmean
 from typing import ClassVar
 
@@ -304,6 +308,42 @@ def test_processes_that_hang_or_die_are_replaced_and_their_output_is_dropped(own
     assert capfd.readouterr().out == ""
 
 
+HANGING = """
+import sys
+from danalab.judge.contestants import read_contestant
+from danalab.judge.workers import PlannedRun, Workers
+if __name__ == "__main__":
+    with Workers(1) as workers:
+        list(workers.execute([PlannedRun("synthetic", 3, read_contestant(sys.argv[1]), 0.01, 0)], 600.0))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_hangs_ends_with_a_judge_that_is_killed(own, tmp_path):
+    (tmp_path / "hanging.py").write_text(HANGING)
+    own.write_text(MISBEHAVING.replace("time.sleep(1e6)", f"open(r'{tmp_path / 'pid'}', 'w').write(str(os.getpid()))"
+                                       "; time.sleep(1e6)"))  # fmt: skip
+    judge = subprocess.Popen([sys.executable, tmp_path / "hanging.py", f"{own}:Hangs"])
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    judge.kill()
+    judge.wait()
+    wait_until(lambda: not is_running(int((tmp_path / "pid").read_text())))
+
+
+def wait_until(condition, seconds=120.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
 @pytest.mark.slow
 def test_the_command_judges_an_optimizer_in_a_file(own, tmp_path, capsys):
     words = ["judge", "adamw", f"{own}:Signs:scale=2", "--track", "synthetic", "--steps", "6", "--trials", "2"]
@@ -331,6 +371,19 @@ def test_two_judgements_may_write_one_ledger(tmp_path):
         each.join()
     rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert len({row["run"] for row in rows}) == len(rows) == 400
+
+
+def test_two_judgements_of_one_question_at_a_time_agree(invented, tmp_path):
+    context = multiprocessing.get_context("fork")
+    asked = config(tmp_path, "adamw", "sgd")
+    both = [context.Process(target=judge, args=(asked,)) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert [each.exitcode for each in both] == [0, 0]
+    first, second = Ledger(tmp_path).verdicts()
+    assert (first["effect"], first["low"], first["pairs"]) == (second["effect"], second["low"], second["pairs"])
 
 
 def test_contestants_are_names_settings_files_and_addresses(own, tmp_path):

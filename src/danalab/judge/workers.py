@@ -8,8 +8,9 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
+from threading import Thread
 from typing import Any
 
 from danalab.judge.contestants import Contestant
@@ -135,6 +136,7 @@ def _serve(pipe: Connection) -> None:
     import torch
 
     torch.set_num_threads(1)
+    Thread(target=_end_with_the_judge, daemon=True).start()
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)  # what an optimizer prints is not the verdict
     os.dup2(silent, 2)
@@ -144,6 +146,14 @@ def _serve(pipe: Connection) -> None:
         except (EOFError, KeyboardInterrupt):
             return
         pipe.send(_run(trial))
+
+
+def _end_with_the_judge() -> None:
+    """End when the judge does, also in the middle of a run that never would."""
+    judge = parent_process()
+    assert judge is not None
+    judge.join()
+    os._exit(1)
 
 
 def _run(trial: PlannedRun) -> RunResult:
