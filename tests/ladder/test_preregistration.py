@@ -11,7 +11,7 @@ from danalab.ladder import preregistration
 from danalab.ladder.analysis import analyse
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.preregistration import FILE, largest_rung, outcomes, preregister, read_predictions, require_points
-from danalab.ladder.run import run_ladder, rung_groups
+from danalab.ladder.run import LadderSearch, run_ladder
 from danalab.report.tables import registered_table
 from ladder.horizon.planted_horizons import SIZES, loss_at, plant_horizons
 
@@ -28,12 +28,18 @@ def plan(fixed, monkeypatch):
 
 def test_the_largest_rung_waits_for_all_others(plan):
     assert largest_rung(plan) == Rung(LARGE, 4.0)
-    groups = rung_groups(plan, largest_rung(plan))
-    assert groups[-1] == [Rung(LARGE, 4.0)]
-    assert len(groups) == 4
     plain = LadderPlan(opts=("adamw",), sizes=(SMALL, LARGE), fixed=plan.fixed)
-    assert rung_groups(plain) == [plain.rungs()]
-    assert rung_groups(plain, largest_rung(plain)) == [[Rung(SMALL, None)], [Rung(LARGE, None)]]
+    for one, horizon in ((plan, 80), (plain, 20)):
+        search, ended = LadderSearch(one, largest_rung(one)), []
+        while cells := search.next_runs(dict.fromkeys(ended, 3.0), ended)[1]:
+            largest = [cell.settings["d_model"] == 32 and cell.settings.get("tokens_per_param", 20) == horizon
+                       for cell in cells]  # fmt: skip
+            assert any(largest) == all(largest) == (len(ended) >= len(one.opts) * 6 * (len(one.rungs()) - 1))
+            ended += [cell.name for cell in cells]
+        assert any(largest)
+        assert {cell.settings["d_model"] for cell in LadderSearch(one).next_runs({}, [])[1]} == (
+            {16} if one is plan else {16, 32}
+        )
 
 
 def test_a_prediction_is_written_once_and_compared(plan, tmp_path):

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -6,8 +7,8 @@ import yaml
 from danalab.errors import UserError
 from danalab.ladder.plan import LadderPlan, Rung, read_plan
 from danalab.ladder.run import run_ladder
-from danalab.ladder.runs.jobs import Failure, Job
-from danalab.ladder.runs.sweep import SweepResult
+from danalab.ladder.runs import sweep
+from danalab.ladder.runs.executors import PolledExecutor
 
 SIZES = ({"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 1, "n_heads": 2})
 
@@ -82,46 +83,109 @@ def test_an_unknown_setting_is_refused_before_anything_runs(fixed, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_ladder_stops_where_every_run_of_an_optimizer_fails_and_says_which(fixed, tmp_path, monkeypatch):
-    parts = []
+class Ticking(PolledExecutor):
+    """Runs without training: each ends after a number of polls with a loss, or fails where that is None."""
 
-    def run(folder, cells, **_):
-        parts.append(cells)
-        refused = [cell.name for cell in cells if cell.settings["opt"] == "adana"]
-        failures = [Failure(Job(folder / "runs" / name, {}), "no room") for name in refused]
-        rows = [{"name": cell.name, "final_loss": 3.0} for cell in cells if cell.name not in refused]
-        return SweepResult(folder, rows, failures)
+    poll_seconds = 0.0
 
-    monkeypatch.setattr("danalab.ladder.run.run_sweep", run)
+    def __init__(self, loss, ticks=lambda name: 1):
+        super().__init__()
+        self.loss, self.ticks, self.events, self.left = loss, ticks, [], {}
+
+    def poll(self):
+        for unit, future in self.units:
+            if future not in self.left:
+                self.left[future] = self.ticks(unit.job.folder.name)
+                self.events.append(("start", unit.job.folder.name))
+        for unit, future in self.units:
+            self.left[future] -= 1
+            if not self.left[future]:
+                self.events.append(("end", unit.job.folder.name))
+                loss = self.loss(unit.job.settings)
+                if loss is None:
+                    future.set_exception(UserError("no room"))
+                else:
+                    write_run(unit.job, loss)
+                    future.set_result(None)
+        self.units = [(unit, future) for unit, future in self.units if not future.done()]
+
+
+def write_run(job, loss):
+    job.folder.mkdir(parents=True)
+    config = {"kappa": 0.85, "lr": 1e-3, **job.settings, "run_dir": str(job.folder)}
+    record = {"config": config, "params": 1000, "plan": {"non_emb_params": 900, "total_params": 1000}}
+    (job.folder / "config.json").write_text(json.dumps(record))
+    (job.folder / "metrics.jsonl").write_text(json.dumps({"step": 10, "tokens": 100, "val/loss": loss}) + "\n")
+    summary = {"status": "finished", "step": 10, "val/loss": loss, "tokens": 100, "flops": 6e5, "time": 36.0}
+    (job.folder / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """Ladders run at the executor that this is called with."""
+
+    def use(*given):
+        executor = Ticking(*given)
+        monkeypatch.setattr(sweep, "open_executor", lambda *_, **__: executor)
+        return executor
+
+    return use
+
+
+def test_a_ladder_stops_where_every_run_of_an_optimizer_fails_and_says_which(fixed, tmp_path, ticking):
+    executor = ticking(lambda settings: 3.0 if settings["opt"] == "adamw" else None)
     found = run_ladder(tmp_path, plan(fixed))
     assert found.untuned == ["adana"]
     assert len(found.failures) == 2
-    assert len(parts) == 1, "no further runs"
+    assert len([name for what, name in executor.events if what == "start"]) == 4, "no further runs"
 
 
 SLOW = {"adana-slow": {"opt": "adana", "kappa": 0.75}}
 
 
-def test_with_horizons_a_rung_is_finished_before_the_next_begins(fixed, tmp_path, monkeypatch):
-    parts, rows = [], []
-
-    def run(folder, cells, **_):
-        parts.append({(cell.settings["tokens_per_param"], cell.settings["seed"]) for cell in cells})
-        rows.extend(
-            {"name": cell.name, "final_loss": 3 + abs(math.log(cell.settings["lr_multiplier"] / 3))} for cell in cells
-        )
-        return SweepResult(folder, rows, [])
-
-    monkeypatch.setattr("danalab.ladder.run.run_sweep", run)
+@pytest.fixture
+def two_rungs(fixed):
     short = {key: value for key, value in fixed.items() if key != "iterations"}
-    one = plan(short, horizons=(1, 4), trials=4, opts=("adamw", "adana-slow"), variants=SLOW)
-    found = run_ladder(tmp_path, one)
-    assert parts == [{(20, 0)}] * 3 + [{(20, 1)}] + [{(80, 0)}] * 3 + [{(80, 1)}]
+    return plan(short, horizons=(1, 4), trials=4, opts=("adamw", "adana-slow"), variants=SLOW)
+
+
+def best_at_3(settings):
+    return 3 + abs(math.log(settings["lr_multiplier"] / 3))
+
+
+def test_the_trials_of_a_rung_begin_around_the_best_rate_of_the_rung_before(two_rungs, tmp_path, ticking):
+    ticking(best_at_3)
+    found = run_ladder(tmp_path, two_rungs)
     first = {each.opt: each.multiplier for each in found.tuned if each.horizon == 1}
     for each in found.tuned:
         if each.horizon == 4:
-            assert f"{first[each.opt]:g}" in each.losses, "trials begin around the best rate of the rung before"
+            assert f"{first[each.opt]:g}" in each.losses
     assert {each.trials for each in found.tuned} == {4}
+    assert [(each.opt, each.horizon) for each in found.tuned] == [
+        ("adamw", 1), ("adana-slow", 1), ("adamw", 4), ("adana-slow", 4),
+    ]  # fmt: skip
+
+
+def test_an_optimizer_does_not_wait_for_the_slowest_run_of_another_and_the_rows_are_the_same(
+    two_rungs, tmp_path, ticking
+):
+    ticking(best_at_3)
+    calm = run_ladder(tmp_path / "calm", two_rungs)
+    slow = next(row["name"] for row in calm.rows if row["opt"] == "adamw")
+    executor = ticking(best_at_3, lambda name: 40 if name == slow else 1)
+    found = run_ladder(tmp_path / "slow", two_rungs)
+    end = executor.events.index(("end", slow))
+    others = [row["name"] for row in calm.rows if row["opt"] == "adana-slow"]
+    assert all(executor.events.index(("end", name)) < end for name in others), "its second rung, too"
+    mine = [row["name"] for row in calm.rows if row["opt"] == "adamw" and "f4" in row["name"]]
+    assert mine
+    assert all(executor.events.index(("start", name)) > end for name in mine), "they start from the best rate before"
+    assert [row["name"] for row in found.rows] == [row["name"] for row in calm.rows]
+    assert [row["final_loss"] for row in found.rows] == [row["final_loss"] for row in calm.rows]
+    assert found.tuned == calm.tuned
+    again = run_ladder(tmp_path / "slow", two_rungs)
+    assert again.rows == found.rows
+    assert len([what for what, _ in executor.events if what == "start"]) == len(calm.rows), "nothing was run again"
 
 
 @pytest.mark.slow

@@ -1,13 +1,14 @@
 """The trials of a ladder: every optimizer has the same number, wherever its best lies."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.ladder.plan import LadderPlan, Rung
-from danalab.ladder.run import RungSearch, next_multiplier, together
+from danalab.ladder.run import LadderSearch, next_multiplier
 
 RUNG = Rung({"d_model": 16, "n_layers": 1, "n_heads": 2}, 1.0)
 
@@ -21,11 +22,11 @@ def plan(**given):
 
 def tuned(one, loss_of, opts=("adamw", "adana")):
     """TunedRungs and the names of all runs, for losses that are a function of the settings."""
-    searches, losses, names = [RungSearch(one, opt, RUNG, 1.0) for opt in opts], {}, []
-    for _, cells in together(searches, losses):
+    search, losses, names = LadderSearch(replace(one, opts=opts)), {}, []
+    while cells := search.next_runs(losses, names)[1]:
         names += [cell.name for cell in cells]
         losses |= {cell.name: loss for cell in cells if math.isfinite(loss := loss_of(cell.settings))}
-    return {opt: each.result for opt, each in zip(opts, searches, strict=True)}, names
+    return dict.fromkeys(opts) | {each.opt: each for each in search.results}, names
 
 
 @settings(max_examples=25, deadline=None)

@@ -69,7 +69,7 @@ def run(flags: Flags) -> int:
         return 0
     if flags.dry_run:
         return _show_plan(flags, folder, plan)
-    cluster = flags.cluster() if flags.executor == "slurm" else None
+    cluster = flags.cluster() if flags.executor in ("slurm", "submitit") else None
     found = run_ladder(
         folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=cluster, registered=flags.preregister
     )

@@ -34,6 +34,6 @@ def run(flags: Flags) -> int:
     log_to_stderr()
     if flags.dry_run:
         return show_plan(flags, flags.out, cells, [cell.name for cell in cells])
-    cluster = flags.cluster() if flags.executor == "slurm" else None
+    cluster = flags.cluster() if flags.executor in ("slurm", "submitit") else None
     found = run_sweep(flags.out, cells, executor=flags.executor, jobs=flags.jobs, cluster=cluster)
     return show_rows(flags, flags.out, found.rows, found)

@@ -6,14 +6,15 @@
     dials    the other values of each dial at the best rate, one dial after another
     seeds    the best settings again with the other seeds
 
-`LadderPlan` defines it. With horizons, a rung (a size at a horizon) is finished before the next one begins, so that a
-ladder that is stopped is a complete smaller one. The number of trials is part of the result: the baseline must be tuned
-as much as the contender.
+`LadderPlan` defines it. With horizons, an optimizer's trials on a rung (a size at a horizon) begin when its best
+setting on the rung before is known. Runs of earlier rungs go first, so that a ladder that is stopped is nearly a
+complete smaller one. The number of trials is part of the result: the baseline must be tuned as much as the contender.
 """
 
+import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from danalab.ladder.runs.estimate import check_optimizers
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.slurm_arrays import Cluster
-from danalab.ladder.runs.sweep import run_sweep
+from danalab.ladder.runs.sweep import Sweep
 
 
 @dataclass(frozen=True)
@@ -87,48 +88,113 @@ def run_ladder(
     if registered:
         require_points(plan)
     last = largest_rung(plan) if registered else None
-    result = LadderResult(folder)
-    failures: dict[str, Failure] = {}
+    search, result = LadderSearch(plan, last), LadderResult(folder)
     losses: dict[str, float] = {}
-    groups = rung_groups(plan, last)
-    for rungs in groups:
-        if rungs == [last]:
-            preregister(folder, plan, result.rows)
-        places = [(opt, rung) for rung in rungs for opt in plan.opts]
-        searches = [RungSearch(plan, opt, rung, _centre(plan, opt, rung, result.tuned)) for opt, rung in places]
-        for title, cells in together(searches, losses):
-            where = f"{rungs[0]}: " if len(groups) > 1 else ""
-            sweep = run_sweep(folder, cells, executor=executor, jobs=jobs, cluster=cluster, title=where + title)
-            failures |= {each.job.folder.name: each for each in sweep.failures}
-            result.rows, result.failures = sweep.rows, [*failures.values()]
-            result.queued += sweep.queued
-            if {cell.name for cell in cells if cell.settings["seed"] == plan.seeds[0]} & set(sweep.queued):
-                return result  # what follows depends on these trials
-            if refused := _failed_everywhere(cells, sweep.failures):
-                result.untuned += refused
-                return result
+    ended: set[str] = set()
+    with Sweep(folder, executor, jobs=jobs, cluster=cluster) as sweep:
+        while not result.untuned:
+            title, cells, places = search.next_runs(losses, ended)
+            if last is not None and any(place[0] == search.last_group for place in places):
+                preregister(folder, plan, sweep.rows)
+            if cells:
+                sweep.start(cells, title, places)
+            tuned, result.tuned = result.tuned, search.results
+            if result.tuned != tuned:
+                write_json(folder / "tuning.json", [asdict(each) for each in result.tuned])
+            now = sweep.ended()
+            if not now:
+                break
+            ended |= set(now)
             losses |= {
                 row["name"]: row["final_loss"]
                 for row in sweep.rows
                 if row["final_loss"] is not None and math.isfinite(row["final_loss"])
             }
-        result.tuned += [each.result for each in searches if each.result is not None]
-        result.untuned += [
-            f"{opt} at {rung}" for (opt, rung), each in zip(places, searches, strict=True) if each.result is None
-        ]
-        write_json(folder / "tuning.json", [asdict(each) for each in result.tuned])
+            failed = {name for name, each in sweep.failures.items() if not each.job.has_diverged()}
+            result.untuned = search.refused(failed)
+        while sweep.ended():  # what runs beside an optimizer of which every run fails
+            pass
+        result.rows, result.failures, result.queued = sweep.rows, [*sweep.failures.values()], sweep.queued
+    result.untuned += search.untuned
     return result
 
 
-def rung_groups(plan: LadderPlan, last: Rung | None = None) -> list[list[Rung]]:
-    """Rungs that are trained side by side: with horizons one after another, otherwise all together.
+class LadderSearch:
+    """The tuning of all optimizers on all rungs: which runs to train next, given those that have ended.
 
-    Args:
-        last: a rung that waits for all others.
+    An optimizer's search on a rung begins when its search on the rung before has a best setting. Only the rung `last`
+    waits for all others.
     """
-    rungs = [rung for rung in plan.rungs() if rung != last]
-    groups = [[rung] for rung in rungs] if plan.has_horizons else [rungs]
-    return groups if last is None else [*(group for group in groups if group), [last]]
+
+    def __init__(self, plan: LadderPlan, last: Rung | None = None):
+        self._plan, self._last = plan, last
+        rungs = [rung for rung in plan.rungs() if rung != last] + ([] if last is None else [last])
+        self._where = [(opt, rung) for rung in rungs for opt in plan.opts]
+        self._groups = [rungs.index(rung) if plan.has_horizons or rung == last else 0 for _, rung in self._where]
+        self.last_group = len(rungs) - 1
+        self._searches: dict[int, RungSearch] = {}
+        self._started: dict[int, set[str]] = defaultdict(set)
+
+    def next_runs(
+        self, losses: Mapping[str, float], ended: Collection[str]
+    ) -> tuple[str, list[Cell], list[tuple[int, ...]]]:
+        """(what they are, the runs, their places among all): those whose inputs are there and that were not given yet.
+
+        A run's place is that of a ladder whose searches advance together, rung by rung: rows are in this order.
+
+        Args:
+            losses: final loss of each run by name; those that are not there have failed.
+        """
+        titles, cells, places = [], [], []
+        for i, (opt, rung) in enumerate(self._where):
+            if i not in self._searches:
+                if not self._is_due(i):
+                    continue
+                self._searches[i] = RungSearch(self._plan, opt, rung, _centre(self._plan, opt, rung, self.results))
+            search = self._searches[i]
+            while search.request is not None and {cell.name for cell in search.request[1]}.issubset(ended):
+                search.advance(losses)
+            if search.request is None or {cell.name for cell in search.request[1]}.issubset(self._started[i]):
+                continue
+            titles.append(f"{rung}: {search.request[0]}" if self._plan.has_horizons else search.request[0])
+            cells += search.request[1]
+            places += [(self._groups[i], search.rounds, i)] * len(search.request[1])
+            self._started[i] |= {cell.name for cell in search.request[1]}
+        return ", ".join(dict.fromkeys(titles)), cells, places
+
+    def _is_due(self, i: int) -> bool:
+        opt, rung = self._where[i]
+        if rung == self._last:
+            others = [j for j, (_, other) in enumerate(self._where) if other != rung]
+            return all(j in self._searches and self._searches[j].request is None for j in others)
+        before = self._plan.rung_before(rung)
+        if before is None:
+            return True
+        search = self._searches.get(self._where.index((opt, before)))
+        return search is not None and (search.result is not None or search.request is None)
+
+    @property
+    def results(self) -> list[TunedRung]:
+        """The best settings that are known."""
+        found = [self._searches[i].result for i in sorted(self._searches)]
+        return [each for each in found if each is not None]
+
+    @property
+    def untuned(self) -> list[str]:
+        """Optimizers (at a rung) of which every trial failed."""
+        ended = [i for i, each in sorted(self._searches.items()) if each.request is None and each.result is None]
+        return ["{} at {}".format(*self._where[i]) for i in ended]
+
+    def refused(self, failed: Collection[str]) -> list[str]:
+        """Optimizers of which every run of several failed, on all rungs that are tuned together: more would fail too.
+
+        Args:
+            failed: runs that failed otherwise than by a loss that is not finite.
+        """
+        runs: dict[tuple[int, str], set[str]] = defaultdict(set)
+        for i, names in self._started.items():
+            runs[self._groups[i], self._where[i][0]] |= names
+        return [opt for (_, opt), names in runs.items() if len(names) > 1 and names.issubset(failed)]
 
 
 class RungSearch:
@@ -140,37 +206,27 @@ class RungSearch:
 
     def __init__(self, plan: LadderPlan, opt: str, rung: Rung, centre: float):
         self._steps = _search(plan, opt, rung, centre)
-        self.request: tuple[str, list[Cell]] | None = next(self._steps)
+        self.request: tuple[str, list[Cell]] | None = next(self._steps)[:2]
         """What the next runs are, and the runs; None at the end."""
+        self.rounds = 0
+        """Requests that have been answered."""
         self.result: TunedRung | None = None
-        """None before the end, and where every trial failed."""
+        """None before the best settings are known, and where every trial failed."""
 
     def advance(self, losses: Mapping[str, float]) -> None:
         """Take the final losses of the requested runs, by name; those that are not there have failed."""
         assert self.request is not None
-        try:
-            self.request = self._steps.send({cell.name: losses.get(cell.name, math.inf) for cell in self.request[1]})
-        except StopIteration as end:
-            self.request, self.result = None, end.value
-
-
-def together(searches: Sequence[RungSearch], losses: Mapping[str, float]) -> Iterator[tuple[str, list[Cell]]]:
-    """The next runs of all searches, with what they are, until the last search ends.
-
-    Args:
-        losses: final loss of each run by name; the caller adds those of the runs that it was given.
-    """
-    while requests := [each.request for each in searches if each.request is not None]:
-        if cells := [cell for _, cells in requests for cell in cells]:
-            yield ", ".join(dict.fromkeys(title for title, _ in requests)), cells
-        for each in searches:
-            if each.request is not None:
-                each.advance(losses)
+        losses = {cell.name: losses.get(cell.name, math.inf) for cell in self.request[1]}
+        self.request, self.rounds = None, self.rounds + 1
+        with contextlib.suppress(StopIteration):
+            title, cells, self.result = self._steps.send(losses)
+            self.request = title, cells
 
 
 def _search(
     plan: LadderPlan, opt: str, rung: Rung, centre: float
-) -> Generator[tuple[str, list[Cell]], Mapping[str, float], TunedRung | None]:
+) -> Generator[tuple[str, list[Cell], TunedRung | None], Mapping[str, float]]:
+    """The runs of a search, request by request; the last one has the result."""
     first = plan.seeds[0]
     tried: dict[float, float] = {}
     wanted = [rounded(centre * float(m)) for m in sorted(plan.multipliers)]
@@ -178,28 +234,28 @@ def _search(
     title = "learning-rate trials"
     while wanted:
         cells = [plan.cell(opt, rung, m, first) for m in wanted]
-        trained = yield title, cells
+        trained = yield title, cells, None
         tried |= {m: trained[cell.name] for m, cell in zip(wanted, cells, strict=True)}
         more = next_multiplier(tried, refine=plan.trials is not None) if left else None
         wanted, left, title = [] if more is None else [more], left - 1, "further learning rates"
     multiplier = min(sorted(tried), key=tried.__getitem__)
     best = tried[multiplier]
     if math.isinf(best):
-        return None
+        return
     dials, gains, trials = {}, {}, len(tried)
     for name, (default, *others) in plan.dials_of(opt).items():
         cells = [plan.cell(opt, rung, multiplier, first, {**dials, name: value}) for value in others]
-        trained = yield f"trials of {name}", cells
+        trained = yield f"trials of {name}", cells, None
         losses = [best, *(trained[cell.name] for cell in cells)]
         dials[name] = (default, *others)[losses.index(min(losses))]
         gains[name], best, trials = best - min(losses), min(losses), trials + len(others)
-    yield "more seeds", [plan.cell(opt, rung, multiplier, seed, dials) for seed in plan.seeds[1:]]
-    return TunedRung(
+    tuned = TunedRung(
         opt, dict(rung.size), multiplier, trials,
         at_edge=len(tried) > 1 and multiplier in (min(tried), max(tried)),
         losses={f"{m:g}": None if math.isinf(tried[m]) else tried[m] for m in sorted(tried)},
         horizon=rung.horizon, dials=dials or None, gains=gains or None,
     )  # fmt: skip
+    yield "more seeds", [plan.cell(opt, rung, multiplier, seed, dials) for seed in plan.seeds[1:]], tuned
 
 
 def next_multiplier(tried: Mapping[float, float], *, refine: bool) -> float | None:
@@ -245,12 +301,3 @@ def _check(folder: Path, plan: LadderPlan) -> None:
     for cell in cells:
         cell.config(folder / "runs" / cell.name)
     check_optimizers(cells)
-
-
-def _failed_everywhere(cells: Sequence[Cell], failures: Sequence[Failure]) -> list[str]:
-    """Optimizers of which every run of several failed, and none by a loss that was not finite: more would fail too."""
-    failed = {each.job.folder.name for each in failures if not each.job.has_diverged()}
-    runs: dict[str, list[str]] = defaultdict(list)
-    for cell in cells:
-        runs[cell.label or cell.settings["opt"]].append(cell.name)
-    return [opt for opt, names in runs.items() if len(names) > 1 and failed.issuperset(names)]

@@ -184,7 +184,8 @@ def test_a_number_of_threads_that_is_set_is_left_alone(tmp_path, monkeypatch) ->
 def test_a_line_of_progress_has_the_runs_under_way_and_the_remaining_time_by_their_cost(tmp_path) -> None:
     now = 0.0
     jobs = [Job(tmp_path / name, {"iterations": 10}, flops) for name, flops in (("a", 1.0), ("b", 3.0))]
-    with Progress("two", jobs, [0, 1], clock=lambda: now) as progress:
+    with Progress(clock=lambda: now) as progress:
+        list(map(progress.add, jobs))
         assert "not known yet" in progress.line([0])
         now = 600.0
         progress.ended(0)
@@ -199,19 +200,21 @@ def test_the_time_of_all_runs_is_said_once_after_the_first_fifty_steps(tmp_path,
     jobs = [Job(tmp_path / name, {"iterations": 600}) for name in "ab"]
     for job in jobs:
         job.folder.mkdir()
-    with Progress("two", jobs, [0, 1], clock=lambda: now) as progress:
+    with Progress(clock=lambda: now) as progress:
+        list(map(progress.add, jobs))
         for now, step in ((5.0, 10), (6.0, 20), (10.0, 60), (11.0, 70)):  # 10 steps per second, after a start of 4 s  # noqa: B007 - the clock
             (tmp_path / "a" / "metrics.jsonl").write_text(json.dumps({"step": step}) + "\n")
             progress.update([0])
-    assert capsys.readouterr().err.splitlines()[1:] == ["about 2 min for all runs on this machine"]
+    assert capsys.readouterr().err.splitlines() == ["about 2 min for all runs on this machine"]
 
 
 def test_forced_colours_without_a_terminal_bring_lines_not_bars(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in the kernel of a notebook
     jobs = [Job(tmp_path / "a", {"iterations": 10})]
-    with Progress("one", jobs, [0]) as progress:
+    with Progress() as progress:
+        progress.add(jobs[0])
         progress.update([0])
         progress.ended(0)
     written = capsys.readouterr().err
-    assert len(written.splitlines()) == 2
+    assert len(written.splitlines()) == 1
     assert "\r" not in written

@@ -181,7 +181,7 @@ def test_llama_cpp_reads_the_same_text_and_writes_the_same_tokens(case):
     file, model = export(run, "--quantize", "f32"), open_run(run).load_model().model
     params = xllamacpp.CommonParams()
     params.model.path, params.n_ctx, params.n_parallel, params.warmup, params.use_jinja = str(file), 64, 1, False, True
-    params.n_gpu_layers, params.fit_params = 0, False
+    params.n_gpu_layers, params.fit_params, params.cpuparams.n_threads = 0, False, 1
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     server = xllamacpp.Server(params)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
@@ -33,7 +33,7 @@ class ResourceFlags(Resources):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFlags(ResourceFlags):
-    """Resources of each run, where the executor is slurm."""
+    """Resources of each run, where the executor is slurm or submitit."""
 
     last: ClassVar[float] = True
 
@@ -93,8 +93,10 @@ class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
 
     last: ClassVar[float] = 0.5
 
-    executor: Literal["pool", "inline", "slurm"] = "pool"
-    """pool: processes side by side; inline: runs in turn in this process; slurm: array jobs, one run per task."""
+    executor: str = "pool"
+    """pool: processes side by side; inline: runs in turn in this process; slurm: array jobs, one run per task;
+    submitit: jobs of that library; FILE.py:NAME: a function of the folder that returns an executor of the shape of
+    concurrent.futures."""
     jobs: int | None = None
     """Runs at a time of the pool; default one a core."""
     dry_run: bool = False
@@ -105,8 +107,11 @@ class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
     def require_effect(self, is_plan: bool) -> None:
         """Refuse flags without effect."""
         for field in fields(ClusterFlags):
-            if self.executor != "slurm" and getattr(self, field.name) != field.default:
-                raise UserError(f"{flag(field.name)}: is for --executor slurm, not {self.executor}")
+            only = field.name in ("wait", "poll_seconds")
+            takes = self.executor == "slurm" or (self.executor == "submitit" and not only)
+            if not takes and getattr(self, field.name) != field.default:
+                where = "slurm" if only else "slurm or submitit"
+                raise UserError(f"{flag(field.name)}: is for --executor {where}, not {self.executor}")
         if self.gpu is not None and not is_plan:
             raise UserError(f"--gpu {self.gpu}: is for plans (--dry-run); finished runs have their own hours")
         if self.mfu != CostFlags.mfu and self.gpu is None:

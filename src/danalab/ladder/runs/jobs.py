@@ -29,6 +29,8 @@ class Job:
     """Flags of `danalab train`, by field name."""
     flops: float | None = None
     """Estimated cost, for the remaining time; None: not known."""
+    priority: int = 0
+    """Runs with lower numbers start first."""
 
     def flags(self) -> list[str]:
         """Flags of `danalab train` that make the run."""

@@ -10,19 +10,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.ladder.runs.jobs import DIVERGED, Failure, Job, is_taken
+from danalab.ladder.runs.executors import PolledExecutor, PolledFuture, Runs, end_of_log
+from danalab.ladder.runs.jobs import Failure, Job, is_taken
 from danalab.ladder.runs.worker import WarmProcess
 from danalab.scaling.hardware import available_cores
 from danalab.train.config.fields import Count
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.25
 LINE_SECONDS = 60.0
 FIRST_LINE_SECONDS = 15.0
 """Progress lines where the output is no terminal."""
@@ -43,109 +43,136 @@ def run_jobs(
     keep_going: bool = False,
     on_end: Callable[[Job], Any] = lambda job: None,
 ) -> list[Failure]:
-    """Train all runs, `parallel` at a time.
-
-    Each run gets its share of the cores as threads, or fewer where fewer are faster; OMP_NUM_THREADS overrides this.
-    Where there are GPUs, each run gets the least loaded one (one per rank).
+    """Train all runs, `parallel` at a time; see `PoolExecutor`.
 
     Args:
-        parallel: default one run per GPU, or per core where there is none.
         keep_going: a run that fails does not stop the others; it is in the list returned.
-        on_end: called after each run that ended, successful or not.
+        on_end: called for each run that has ended, successfully or not.
     Raises:
         UserError: a run failed, without `keep_going`; has its name and the end of its log. Runs beside it are stopped,
             and resume when the pool is started again.
         SystemExit: SIGTERM was received; the runs were stopped at a checkpoint.
-
-    A run that another process is training is waited for, not started beside it. A run that ended by a loss that is not
-    finite is not repeated.
     """
-    diverged = [i for i, job in enumerate(jobs) if job.has_diverged()]
-    waiting = [i for i, job in enumerate(jobs) if i not in diverged and not job.is_finished()]
-    failures = [Failure(jobs[i], DIVERGED) for i in diverged]
-    if failures and not keep_going:
-        raise UserError(f"run {failures[0].job.folder} {DIVERGED}")
-    if not waiting:
-        return failures
-    with (
-        Progress(title, jobs, waiting) as progress,
-        _sigterm_raises(),
-        closing(_Machine(jobs, parallel, len(waiting))) as machine,
-    ):
-        try:
-            while waiting or machine.running:
-                if not machine.running and all(is_taken(jobs[i]) for i in waiting):
-                    progress.say("waiting for runs that another process is training")
-                while machine.has_room and (free := [i for i in waiting if not is_taken(jobs[i])]):
-                    waiting.remove(free[0])
-                    if jobs[free[0]].is_finished():  # by another process
-                        progress.ended(free[0])
-                        on_end(jobs[free[0]])
-                    else:
-                        machine.start(free[0])
-                progress.update(machine.running)
-                for index, code in machine.ended():
-                    reason = _end_of_log(jobs[index], code) if code != 0 else None
-                    progress.ended(index, reason)
-                    if reason is not None:
-                        failures.append(Failure(jobs[index], reason))
-                        if not keep_going:
-                            raise UserError(f"run {jobs[index].folder} {reason}")
-                    on_end(jobs[index])
-                time.sleep(POLL_SECONDS)
-        except (KeyboardInterrupt, SystemExit):
-            progress.say("stopping the runs at a checkpoint; start the same command again to go on")
-            raise
+    failures = []
+    with sigterm_raises(), PoolExecutor(parallel) as pool:
+        runs = Runs(pool)
+        runs.start(jobs, title)
+        while ended := runs.ended():
+            for job, reason in ended:
+                if reason is not None:
+                    failures.append(Failure(job, reason))
+                    if not keep_going:
+                        raise UserError(f"run {job.folder} {reason}")
+                on_end(job)
     return failures
 
 
-class _Machine:
-    """The worker process, and which run has which threads and GPUs."""
+class PoolExecutor(PolledExecutor):
+    """Trains runs in processes side by side, those of the lowest priority number first.
 
-    def __init__(self, jobs: Sequence[Job], parallel: int | None, waiting: int):
-        self._jobs, self._worker = jobs, WarmProcess()
-        self._cores = available_cores()
-        self._devices = self._worker.devices if not all(map(_on_cpu, jobs)) else []
-        ranks = max(int(job.settings.get("nproc") or 1) for job in jobs)
-        slots = parallel or (max(1, len(self._devices) // ranks) if self._devices else self._cores)
-        self._slots = max(1, min(slots, waiting))
+    Each run gets its share of the cores as threads, or fewer where fewer are faster; OMP_NUM_THREADS overrides this.
+    Where there are GPUs, each run gets the least loaded one (one per rank). A run that another process is training is
+    waited for, not started beside it.
+
+    Args:
+        parallel: runs at a time; default one per GPU, or per core where there is none.
+    """
+
+    def __init__(self, parallel: int | None = None):
+        super().__init__()
+        self._parallel, self._cores = parallel, available_cores()
+        self._jobs: list[Job] = []
+        self._futures: list[PolledFuture] = []
+        self._waiting: list[int] = []
+        self._running: dict[int, list[str]] = {}
+        """Index of a run -> its GPUs."""
+        self._worker: WarmProcess | None = None
+        self._progress: Progress | None = None
         self._threads: dict[tuple[str, ...], int] = {}
         self._load: Counter[str] = Counter()
-        self.running: dict[int, list[str]] = {}
-        """Index of a run -> its GPUs."""
 
-    def close(self) -> None:
-        """Stop the runs."""
-        self._worker.close()
+    def poll(self) -> None:
+        """Start and end what can be."""
+        for unit, future in self.units:  # new ones
+            self._waiting.append(len(self._jobs))
+            self._jobs.append(unit.job)
+            self._futures.append(future)
+            self.progress.add(unit.job)
+        self.units.clear()
+        if not self._waiting and not self._running:
+            return
+        worker = self._worker = self._worker or WarmProcess()
+        if not self._running and all(is_taken(self._jobs[i]) for i in self._waiting):
+            self.say("waiting for runs that another process is training")
+        while len(self._running) < self._slots(worker) and (
+            free := [i for i in self._waiting if not is_taken(self._jobs[i])]
+        ):
+            index = min(free, key=lambda i: self._jobs[i].priority)
+            if self._jobs[index].is_finished():  # by another process
+                self._waiting.remove(index)
+                self._end(index)
+                continue
+            try:
+                self._start(index, worker)
+            except UserError as error:
+                self._end(index, str(error))
+            self._waiting.remove(index)
+        self.progress.update(self._running)
+        for index, code in worker.ended():
+            self._load.subtract(self._running.pop(index))
+            self._end(index, end_of_log(self._jobs[index], code) if code != 0 else None)
+        if not worker.is_alive:
+            worker.close()
+            self._worker = None
+
+    def say(self, words: str) -> None:
+        self.progress.say(words)
 
     @property
-    def has_room(self) -> bool:
-        return len(self.running) < self._slots
+    def progress(self) -> "Progress":
+        if self._progress is None:
+            self._progress = Progress().__enter__()
+        return self._progress
 
-    def start(self, index: int) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Stop the runs at a checkpoint."""
+        if self._running:
+            self.say("stopping the runs at a checkpoint; start the same command again to go on")
+        if self._worker is not None:
+            self._worker.close()
+        if self._progress is not None:
+            self._progress.__exit__()
+        self._worker, self._progress = None, None
+
+    def _end(self, index: int, reason: str | None = None) -> None:
+        self.progress.ended(index, reason)
+        if reason is None:
+            self._futures[index].set_result(None)
+        else:
+            self._futures[index].set_exception(UserError(reason))
+
+    def _slots(self, worker: WarmProcess) -> int:
+        """Runs at a time."""
+        devices = [] if all(map(_on_cpu, self._jobs)) else worker.devices
+        ranks = max(int(job.settings.get("nproc") or 1) for job in self._jobs)
+        slots = self._parallel or (max(1, len(devices) // ranks) if devices else self._cores)
+        return max(1, min(slots, len(self._jobs)))
+
+    def _start(self, index: int, worker: WarmProcess) -> None:
         job = self._jobs[index]
         job.folder.mkdir(parents=True, exist_ok=True)
         environment = {"PYTHONUNBUFFERED": "1"}
         devices: list[str] = []
-        if self._devices and not _on_cpu(job):
+        if worker.devices and not _on_cpu(job):
             ranks = int(job.settings.get("nproc") or 1)
-            devices = sorted(self._devices, key=lambda device: self._load[device])[:ranks]
+            devices = sorted(worker.devices, key=lambda device: self._load[device])[:ranks]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        threads = self._threads_of(job, worker)
         self._load.update(devices)
-        self.running[index] = devices
-        self._worker.start(index, job.command(), job.folder / "log.txt", environment, self._threads_of(job))
+        self._running[index] = devices
+        worker.start(index, job.command(), job.folder / "log.txt", environment, threads)
 
-    def ended(self) -> list[tuple[int, int]]:
-        """(index, exit code) of the runs that ended since the last call."""
-        ended = self._worker.ended()
-        for index, _ in ended:
-            self._load.subtract(self.running.pop(index))
-        if not self._worker.is_alive:
-            self._worker.close()
-            self._worker = WarmProcess()
-        return ended
-
-    def _threads_of(self, job: Job) -> int | None:
+    def _threads_of(self, job: Job, worker: WarmProcess) -> int | None:
         """Threads of a run: its share of the cores, or one, whichever is faster for its size; None: not ours to say."""
         if "OMP_NUM_THREADS" in os.environ:
             return None
@@ -153,12 +180,12 @@ class _Machine:
         if recorded.is_file():
             recorded_threads = read_json(recorded)
             return validated(Count, recorded_threads, recorded, strict=True)  # pyright: ignore[reportArgumentType]
-        share = max(1, self._cores // self._slots)
-        size = tuple(str(job.settings.get(name)) for name in _COSTS_TIME)
-        if share == 1 or (self._devices and not _on_cpu(job)):
+        share = max(1, self._cores // self._slots(worker))
+        size = (str(share), *(str(job.settings.get(name)) for name in _COSTS_TIME))
+        if share == 1 or (worker.devices and not _on_cpu(job)):
             self._threads[size] = share
         if size not in self._threads:
-            speeds = self._worker.tokens_per_second(job.settings, [1, share])
+            speeds = worker.tokens_per_second(job.settings, [1, share])
             self._threads[size] = max(speeds, key=speeds.__getitem__, default=share)
             shown = ", ".join(f"{count}: {speed:,.0f} tokens/s" for count, speed in speeds.items())
             log.info("%s: %d threads (%s)", job.folder.name, self._threads[size], shown or "not measured")
@@ -171,7 +198,7 @@ def _on_cpu(job: Job) -> bool:
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
+def sigterm_raises() -> Iterator[None]:
     """SIGTERM raises SystemExit, so that the runs are stopped: Python's default would end without a word to them."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can set handlers
@@ -187,23 +214,16 @@ def _sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _end_of_log(job: Job, code: int) -> str:
-    file = job.folder / "log.txt"
-    lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines() if file.is_file() else []
-    return f"ended with exit code {code}: {lines[-1] if lines else 'no output'}"
-
-
 class Progress:
-    """What `run_jobs` prints, on standard error."""
+    """What the pool prints, on standard error. Runs are known by the order in which they were added."""
 
-    def __init__(
-        self, title: str, jobs: Sequence[Job], waiting: Iterable[int], clock: Callable[[], float] = time.monotonic
-    ):
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
-        self._jobs, self._clock, self._began = jobs, clock, clock()
+        self._jobs: list[Job] = []
+        self._clock, self._began = clock, clock()
         self._next_line = self._began + FIRST_LINE_SECONDS
         self._console = Console(stderr=True)
         self._bars = Bars(
@@ -215,23 +235,23 @@ class Progress:
             console=self._console,
             disable=not self._console.file.isatty(),  # notebooks force colours, but cannot move a cursor
         )
-        self._open = {i: self._share(i) for i in waiting}
-        """Index of a run that has not ended -> share of it that was done when the pool started."""
-        self._count = len(self._open)
+        self._open: dict[int, float] = {}
+        """Index of a run that has not ended -> share of it that was done when it was added."""
         self._first: tuple[float, float] | None = None
         """When the first steps were seen [s], and the work that they were."""
         self._estimated = False
         self._done = 0.0
         """Work that has ended since the start, in units of `_work`."""
-        self._tasks = {
-            i: self._bars.add_task(
-                jobs[i].folder.name, total=total, start=False, loss="", of=f"/{total}" if total else ""
-            )
-            for i in self._open
-            for total in [jobs[i].settings.get("iterations")]
-        }
+        self._tasks: list[Any] = []
         self._said: set[str] = set()
-        self._console.print(f"{title}: {self._count} of {len(jobs)} runs to train")
+
+    def add(self, job: Job) -> None:
+        """A run is to be trained."""
+        total = job.settings.get("iterations")
+        of = f"/{total}" if total else ""
+        self._tasks.append(self._bars.add_task(job.folder.name, total=total, start=False, loss="", of=of))
+        self._jobs.append(job)
+        self._open[len(self._jobs) - 1] = self._share(len(self._jobs) - 1)
 
     def __enter__(self) -> "Progress":
         self._bars.start()
@@ -261,7 +281,9 @@ class Progress:
         elif self._first is not None and work > self._first[1] and max(steps, default=0) >= FIRST_STEPS:
             seconds = left * (self._clock() - self._first[0]) / (work - self._first[1])
             self._estimated = True
-            self.say(f"about {_duration(seconds)} for {'this run' if self._count == 1 else 'all runs'} on this machine")
+            self.say(
+                f"about {_duration(seconds)} for {'this run' if len(self._jobs) == 1 else 'all runs'} on this machine"
+            )
 
     def line(self, running: Iterable[int]) -> str:
         """Runs done, runs under way with their steps, and the remaining time."""
@@ -273,7 +295,7 @@ class Progress:
         done, left = self._amounts(running)
         seconds = (self._clock() - self._began) * left / done if done > 0 else None
         eta = "remaining time not known yet" if seconds is None else f"about {_duration(seconds)} left"
-        return f"{self._count - len(self._open)} of {self._count} runs done; {'; '.join(shown)}; {eta}"
+        return f"{len(self._jobs) - len(self._open)} of {len(self._jobs)} runs done; {'; '.join(shown)}; {eta}"
 
     def _amounts(self, running: Iterable[int]) -> tuple[float, float]:
         """(work done since the start, work left), in units of `_work`."""

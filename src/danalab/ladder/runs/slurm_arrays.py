@@ -9,6 +9,7 @@ Jobs are found in the queue by name, which stays the same when a job is requeued
 
 import getpass
 import hashlib
+import logging
 import re
 import subprocess
 from collections import Counter
@@ -19,8 +20,11 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
+from danalab.ladder.runs.executors import PolledExecutor
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job
 from danalab.train.system import slurm
+
+log = logging.getLogger(__name__)
 
 LARGEST_ARRAY = 1000
 """Tasks of one array; SLURM's own bound (MaxArraySize) is 1001 by default."""
@@ -43,6 +47,44 @@ class Cluster:
     """Interval of queries to the queue while waiting [s]."""
     command: Sequence[str] = slurm.SlurmJob.command
     """Command that starts `danalab` there; default this installation."""
+
+
+class SlurmExecutor(PolledExecutor):
+    """Runs as tasks of arrays, which go on without this process; what is submitted in one `poll` is one array."""
+
+    def __init__(self, folder: Path, cluster: Cluster):
+        super().__init__()
+        self._folder, self._cluster = folder, cluster
+        self._submitted: set[Path] = set()
+        self.waits, self.poll_seconds = cluster.wait, cluster.poll_seconds if cluster.wait else 0.0
+
+    def poll(self) -> None:
+        """Submit what is new, and ask the queue for the rest.
+
+        Raises:
+            UserError: the queue cannot be queried, or sbatch refused.
+        """
+        if not self.units:
+            return
+        state = queue_state(self._folder, [unit.job for unit, _ in self.units])
+        lost = [job for job in state.open if job.folder in self._submitted]
+        new = [job for job in state.open if job.folder not in self._submitted]
+        if new:
+            for answer in submit_arrays(write_arrays(self._folder, new, self._cluster)):
+                log.info("%s", answer)
+        self._submitted |= {job.folder for job in (*new, *state.queued)}
+        reasons = {each.job.folder: each.reason for each in state.failed}
+        reasons |= dict.fromkeys(
+            (job.folder for job in lost),
+            f"its job ended before the run did; see the logs in {self._folder / 'slurm'}",
+        )
+        going = {job.folder for job in (*new, *state.queued)}
+        for unit, future in self.units:
+            if unit.job.folder in reasons:
+                future.set_exception(UserError(reasons[unit.job.folder]))
+            elif unit.job.folder not in going:
+                future.set_result(None)
+        self.units = [(unit, future) for unit, future in self.units if not future.done()]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ There is no other state: a sweep that was killed ends with the same rows when it
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,16 @@ from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.ladder.rows import FileName, RowsFile, portable_settings
 from danalab.ladder.runs.estimate import plan_of
+from danalab.ladder.runs.executors import Runs, open_executor
 from danalab.ladder.runs.grid import Cell
-from danalab.ladder.runs.jobs import DIVERGED, Failure, Job, is_taken
-from danalab.ladder.runs.pool import run_jobs
-from danalab.ladder.runs.slurm_arrays import Cluster, queue_state, submit_arrays, write_arrays
+from danalab.ladder.runs.jobs import Failure, Job
+from danalab.ladder.runs.pool import sigterm_raises
+from danalab.ladder.runs.slurm_arrays import Cluster, queue_state, write_arrays
 from danalab.train.config.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
 
 RECORD = "sweep.json"
-EXECUTORS = ("pool", "inline", "slurm")
-"""pool: processes side by side. inline: one after the other in this process. slurm: array jobs, one run per task."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,62 @@ class SweepResult:
     failures: list[Failure]
     queued: list[str] = field(default_factory=list)
     """Runs still at SLURM."""
+
+
+class Sweep:
+    """The runs of a folder at an executor, as a context: started in any number at a time, gathered as they end.
+
+    Attributes:
+        rows: one per run, as in ladder.jsonl.
+    Raises:
+        UserError: an unknown executor.
+    """
+
+    def __init__(
+        self, folder: Path, executor: str = "pool", *, jobs: int | None = None, cluster: Cluster | None = None
+    ):
+        self._folder, self._runs = folder, Runs(open_executor(executor, folder, jobs=jobs, cluster=cluster))
+        self._rows_file, self.rows = RowsFile(folder), []
+        self.failures: dict[str, Failure] = {}
+        """By name of the run."""
+        self._places: dict[str, tuple[int, ...]] = {}
+
+    def __enter__(self) -> "Sweep":
+        self._signals = sigterm_raises()
+        self._signals.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._runs.executor.shutdown(wait=True, cancel_futures=True)
+        self._signals.__exit__(*error)
+
+    def start(self, cells: Sequence[Cell], title: str, places: Sequence[tuple[int, ...]] = ()) -> None:
+        """Train what is not finished.
+
+        Args:
+            places: of the cells among all rows, whenever they end; default in the order in which they are started.
+                The first number is their priority.
+        Raises:
+            UserError: a setting out of range, or a run folder with other settings; before anything runs.
+        """
+        self._places |= {cell.name: place for cell, place in zip(cells, places, strict=bool(places))}
+        wanted = _prepare(self._folder, cells, self._places)
+        self._runs.start(wanted, title)
+
+    def ended(self) -> list[str]:
+        """Names of runs that have ended since the last call; waits for one. Empty: nothing is left to wait for."""
+        ended = self._runs.ended()
+        for job, reason in ended:
+            if reason is not None:
+                self.failures[job.folder.name] = Failure(job, reason)
+                log.warning("run %s failed: %s", job.folder.name, reason)
+        self.rows = self._rows_file.update(_folders(self._folder), _record(self._folder).labels)
+        return [job.folder.name for job, _ in ended]
+
+    @property
+    def queued(self) -> list[str]:
+        """Runs that have not ended."""
+        return [job.folder.name for job in self._runs.open.values()]
 
 
 def run_sweep(
@@ -56,35 +110,23 @@ def run_sweep(
     """Train all runs that are not finished.
 
     Args:
+        executor: a name of `EXECUTORS`, or FILE.py:NAME.
         jobs: runs at a time of the pool; default one a core.
-        cluster: what the arrays of the executor slurm ask for. Unless it waits, runs are submitted and the result
+        cluster: resources of each run, for slurm and submitit. Unless slurm waits, runs are submitted and the result
             says which are queued; call again to continue.
     Raises:
         UserError: a setting out of range, a run folder with other settings, an unknown executor; before anything runs.
     """
-    if executor not in EXECUTORS:
-        raise UserError(f"--executor {executor}: known are {', '.join(EXECUTORS)}")
-    wanted, configs = _prepare(folder, cells)
-    rows_file = RowsFile(folder)
-
-    def gather(_: Job | None = None) -> list[dict[str, Any]]:
-        return rows_file.update(_folders(folder), _record(folder).labels)
-
-    queued: list[Job] = []
-    if executor == "inline":
-        failures = _inline(wanted, configs, gather)
-    elif executor == "slurm":
-        failures, queued = _on_cluster(folder, wanted, cluster or Cluster(), gather)
-    else:
-        failures = run_jobs(wanted, parallel=jobs, title=title, keep_going=True, on_end=gather)
-    for failure in failures:
-        log.warning("run %s failed: %s", failure.job.folder.name, failure.reason)
-    return SweepResult(folder, gather(), failures, [job.folder.name for job in queued])
+    with Sweep(folder, executor, jobs=jobs, cluster=cluster) as sweep:
+        sweep.start(cells, title)
+        while sweep.ended():
+            pass
+        return SweepResult(folder, sweep.rows, [*sweep.failures.values()], sweep.queued)
 
 
 def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list[Path]:
     """Write the array scripts of unfinished runs; submits nothing."""
-    wanted, _ = _prepare(folder, cells)
+    wanted = _prepare(folder, cells)
     open_ = queue_state(folder, wanted).open
     return write_arrays(folder, open_, cluster) if open_ else []
 
@@ -96,11 +138,13 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     return RowsFile(folder).update(_folders(folder), _record(folder).labels)
 
 
-def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path, TrainConfig]]:
-    """Checked jobs and their configurations; also writes the folder's record."""
-    wanted = [Job(folder / "runs" / cell.name, cell.settings) for cell in cells]
-    configs = {job.folder: cell.config(job.folder) for cell, job in zip(cells, wanted, strict=True)}
-    wanted = [replace(job, flops=_flops(configs[job.folder])) for job in wanted]
+def _prepare(folder: Path, cells: Sequence[Cell], places: Mapping[str, tuple[int, ...]] = {}) -> list[Job]:
+    """Checked jobs; also writes the folder's record, in the order of `places`."""
+    wanted = []
+    for cell in cells:
+        run = folder / "runs" / cell.name
+        priority = places.get(cell.name, (0,))[0]
+        wanted.append(Job(run, cell.settings, _flops(cell.config(run)), priority))
     clashes = {job.folder: differences for job in wanted if (differences := job.differences())}
     if clashes:
         # Otherwise the rows of the old runs would count as the new ones.
@@ -114,8 +158,9 @@ def _prepare(folder: Path, cells: Sequence[Cell]) -> tuple[list[Job], dict[Path,
     asked = {cell.name: portable_settings(cell.settings) for cell in cells}
     labels = {cell.name: cell.label for cell in cells if cell.label is not None}
     before = _record(folder)
-    write_json(folder / RECORD, {"runs": {**before.runs, **asked}, "labels": {**before.labels, **labels}})
-    return wanted, configs
+    runs = sorted({**before.runs, **asked}.items(), key=lambda run: places.get(run[0], ()))
+    write_json(folder / RECORD, {"runs": dict(runs), "labels": {**before.labels, **labels}})
+    return wanted
 
 
 def _flops(config: TrainConfig) -> float | None:
@@ -142,54 +187,3 @@ def _record(folder: Path) -> _Record:
 
 def _folders(folder: Path) -> list[Path]:
     return [folder / "runs" / name for name in _record(folder).runs]
-
-
-def _on_cluster(
-    folder: Path, jobs: Sequence[Job], cluster: Cluster, gather: Callable[[], Any]
-) -> tuple[list[Failure], list[Job]]:
-    """(failed runs, queued runs) after submitting the others; waits for all with `cluster.wait`."""
-    state = queue_state(folder, jobs)
-    if state.open:
-        for answer in submit_arrays(write_arrays(folder, state.open, cluster)):
-            log.info("%s", answer)
-    if not cluster.wait:
-        return state.failed, [*state.queued, *state.open]
-    state = queue_state(folder, jobs)
-    while state.queued:
-        log.info("%d of %d runs are queued or under way", len(state.queued), len(jobs))
-        time.sleep(cluster.poll_seconds)
-        gather()
-        state = queue_state(folder, jobs)
-    left = [Failure(job, f"its job ended before the run did; see the logs in {folder / 'slurm'}") for job in state.open]
-    return [*state.failed, *left], []
-
-
-def _inline(
-    jobs: Sequence[Job], configs: Mapping[Path, TrainConfig], gather: Callable[[Job | None], Any]
-) -> list[Failure]:
-    from danalab.train.job import run_training
-
-    failures = []
-    for job in jobs:
-        while is_taken(job):  # by another process
-            time.sleep(1)
-        if job.is_finished():
-            continue
-        if job.has_diverged():
-            failures.append(Failure(job, DIVERGED))
-            continue
-        try:
-            outcome = run_training(configs[job.folder])
-        except UserError as error:
-            failures.append(Failure(job, str(error)))
-            continue
-        except Exception as error:  # one run's crash never stops the others
-            log.exception("run %s crashed", job.folder.name)
-            failures.append(Failure(job, f"{type(error).__name__}: {error}"))
-            continue
-        if outcome.status == "interrupted":
-            raise KeyboardInterrupt
-        if outcome.status != "finished":
-            failures.append(Failure(job, f"ended as {outcome.status} at step {outcome.summary.get('step')}"))
-        gather(job)
-    return failures
