@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
@@ -21,11 +22,12 @@ from danalab.errors import UserError
 from danalab.judge import JudgeConfig
 from danalab.judge import judge as module
 from danalab.judge import ledger as ledger_module
+from danalab.judge import workers as workers_module
 from danalab.judge.contestants import read_contestant
 from danalab.judge.judge import PairedVerdict, _from_row, judge
 from danalab.judge.ledger import Ledger
 from danalab.judge.tracks import TRACKS, get_track
-from danalab.judge.workers import PlannedRun, RunResult, Workers, _run
+from danalab.judge.workers import ExecutorWorkers, PlannedRun, RunResult, Workers, _run
 
 MISBEHAVING = '''
 import os, time
@@ -430,3 +432,35 @@ def test_a_track_gives_the_same_weights_and_data_to_one_seed(name):
     losses = [[float(task.loss().detach()) for _ in range(2)] for task in (first, second, other)]
     assert losses[0] == losses[1] != losses[2]
     assert first.measure() == second.measure()
+
+
+def test_runs_are_made_at_any_executor_and_one_that_it_loses_is_tried_again(monkeypatch):
+    trials = [PlannedRun("char", 2, read_contestant(opt), 1e-3, 1) for opt in ("adamw", "adana")]
+
+    def make(trial, limit):
+        if trial is trials[0]:
+            raise OSError("the node is gone")
+        return RunResult(2.0, seconds=limit)
+
+    monkeypatch.setattr(workers_module, "execute_one", make)
+    with ExecutorWorkers(ThreadPoolExecutor(2)) as here:
+        results = dict(here.execute(trials, 3.0))
+    assert results[trials[0]] == RunResult(None, failure="OSError: the node is gone", from_outside=True)
+    assert results[trials[1]] == RunResult(2.0, seconds=3.0)
+
+
+@pytest.mark.slow
+def test_a_judgement_at_an_executor_of_a_file_is_that_of_the_pool(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\n\ndef two(folder):\n    return ThreadPoolExecutor(2)\n"
+    )
+    losses = []
+    for name in ("pool", f"{tmp_path / 'mine.py'}:two"):
+        ledger = tmp_path / str(len(losses))
+        command = ["judge", "adamw", "adana", "--steps", "5", "--trials", "1", "--budget", "8runs", "--executor", name]
+        assert main([*command, "--ledger", str(ledger), "--json"]) in (0, 1, 3)
+        (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+        losses.append(verdict["effect"])
+    assert losses[0] == losses[1]
+    assert main(["judge", "adamw", "adana", "--executor", "slurm"]) == 2
+    assert "--executor slurm: a judgement waits for its runs" in capsys.readouterr().err

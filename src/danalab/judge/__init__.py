@@ -34,6 +34,8 @@ class JudgeConfig:
     """Ask a settled question again, with fresh seeds and a smaller share of alpha."""
     jobs: int | None = None
     """Runs at a time; default two, one for each side."""
+    executor: str = "pool"
+    """Where runs are made: pool (processes here), submitit, or FILE.py:NAME as in danalab sweep."""
     run_limit: float | None = None
     """Time after which a run is killed [seconds]; default 20 times the longest so far, at least 60."""
 
@@ -72,4 +74,6 @@ class JudgeConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} {value}: is below 1")
+        if self.executor == "slurm":
+            raise UserError("--executor slurm: a judgement waits for its runs; pool, submitit or FILE.py:NAME can")
         self.limits()

@@ -25,7 +25,7 @@ from danalab.judge.contestants import Contestant, read_contestant
 from danalab.judge.ledger import Ledger, stored_runs
 from danalab.judge.sequential import bounds, decide, spent
 from danalab.judge.tracks import get_track
-from danalab.judge.workers import PlannedRun, RunResult, Workers
+from danalab.judge.workers import ExecutorWorkers, PlannedRun, RunResult, Workers
 from danalab.showcase.problems import SmallProblem
 from danalab.showcase.trials import SPACING, next_exponent, usual_lr
 
@@ -108,7 +108,7 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
         if each.digest == baseline.digest or each.digest in {other.digest for other in contenders[:i]}:
             raise UserError(f"contestant '{each.label}': the same optimizer with the same settings is there already")
     track = get_track(config.track_name, config.steps)
-    with Workers(config.jobs or 2) as workers:
+    with Workers(config.jobs or 2) if config.executor == "pool" else ExecutorWorkers.open(config) as workers:
         return [_Judgement(config, track, baseline, each, workers, report).verdict() for each in contenders]
 
 
@@ -139,7 +139,7 @@ class _Judgement:
         track: SmallProblem,
         baseline: Contestant,
         contender: Contestant,
-        workers: Workers,
+        workers: Workers | ExecutorWorkers,
         report: Callable[[str], None],
     ):
         self._config, self._track, self._workers, self._report = config, track, workers, report

@@ -7,12 +7,14 @@ process or after the time limit has a `RunResult` without a loss; a worker that 
 import os
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from threading import Thread
 from typing import Any
 
+from danalab.judge import JudgeConfig
 from danalab.judge.contestants import Contestant
 
 
@@ -91,6 +93,46 @@ class Workers:
                     worker.kill()
                     self._workers[i] = _Worker()
                 yield trial, result
+
+
+class ExecutorWorkers:
+    """Runs at an executor, each in a fresh process there; as a context, which ends them."""
+
+    def __init__(self, executor: Executor):
+        self._executor = executor
+
+    @classmethod
+    def open(cls, config: JudgeConfig) -> "ExecutorWorkers":
+        """Those of the executor that a judgement names."""
+        from danalab.ladder.runs.executors import open_executor
+        from danalab.ladder.runs.slurm_arrays import Cluster
+        from danalab.train.system.slurm import Resources
+
+        cluster = Cluster(resources=Resources(gpus=0, cpus=1, time="60"), at_once=config.jobs or 2)
+        return cls(open_executor(config.executor, config.ledger, cluster=cluster))
+
+    def __enter__(self) -> "ExecutorWorkers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def execute(self, trials: Iterable[PlannedRun], limit: float) -> Iterator[tuple[PlannedRun, RunResult]]:
+        """As `Workers.execute`, in the order of `trials`."""
+        futures = [(trial, self._executor.submit(execute_one, trial, limit)) for trial in trials]
+        for trial, future in futures:
+            try:
+                yield trial, future.result()
+            except Exception as error:
+                why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                yield trial, RunResult(None, failure=why, from_outside=True)
+
+
+def execute_one(trial: PlannedRun, limit: float) -> RunResult:
+    """The result of a run that is made in a process of its own."""
+    with Workers(1) as workers:
+        ((_, result),) = workers.execute([trial], limit)
+    return result
 
 
 class _Worker:
