@@ -104,8 +104,8 @@ class ExecutorWorkers:
     @classmethod
     def open(cls, config: JudgeConfig) -> "ExecutorWorkers":
         """Those of the executor that a judgement names."""
-        from danalab.ladder.runs.executors import open_executor
         from danalab.ladder.runs.slurm_arrays import Cluster
+        from danalab.ladder.runs.sweep import open_executor
         from danalab.train.system.slurm import Resources
 
         cluster = Cluster(resources=Resources(gpus=0, cpus=1, time="60"), at_once=config.jobs or 2)

@@ -6,7 +6,7 @@ pool, inline        this machine: processes side by side (`pool`), or one run af
 slurm               array jobs that outlive this process (`slurm_arrays`)
 submitit            the library submitit: jobs of SLURM, or processes where there is none (`submitit_jobs`)
 NAME, FILE.py:NAME  a function of the sweep's folder that returns any executor of this shape: one that a plugin has
-                    added to `EXECUTORS`, or in a file of one's own
+                    added to `sweep.EXECUTORS`, or in a file of one's own
 """
 
 import logging
@@ -18,16 +18,10 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from danalab.errors import UserError
 from danalab.ladder.runs.jobs import DIVERGED, Job, is_taken
-from danalab.plugins import load_address
-from danalab.registry import Registry
-
-if TYPE_CHECKING:
-    from danalab.ladder.runs.slurm_arrays import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -164,56 +158,6 @@ class InlineExecutor(PolledExecutor):
         except Exception as error:  # one run's crash never stops the others
             log.exception("%s crashed", unit.job.folder.name if isinstance(unit, Training) else "a run")
             future.set_exception(error)
-
-
-EXECUTORS: Registry[Callable[..., Executor]] = Registry("executor")
-"""Functions of the sweep's folder; those of this package also take `jobs` and `cluster`."""
-
-
-def _pool(folder: Path, jobs: int | None, cluster: "Cluster | None") -> Executor:
-    from danalab.ladder.runs.pool import PoolExecutor
-
-    return PoolExecutor(jobs)
-
-
-def _slurm(folder: Path, jobs: int | None, cluster: "Cluster | None") -> Executor:
-    from danalab.ladder.runs.slurm_arrays import Cluster, SlurmExecutor
-
-    return SlurmExecutor(folder, cluster or Cluster())
-
-
-def _submitit(folder: Path, jobs: int | None, cluster: "Cluster | None") -> Executor:
-    from danalab.ladder.runs.slurm_arrays import Cluster
-    from danalab.ladder.runs.submitit_jobs import SubmititExecutor
-
-    return SubmititExecutor(folder, cluster or Cluster())
-
-
-_OWN = {"pool": _pool, "inline": lambda *_: InlineExecutor(), "slurm": _slurm, "submitit": _submitit}
-for _name, _factory in _OWN.items():
-    EXECUTORS.add(_name, _factory)
-
-
-def open_executor(name: str, folder: Path, *, jobs: int | None = None, cluster: "Cluster | None" = None) -> Executor:
-    """The executor of a name or an address.
-
-    Args:
-        folder: of the sweep, for scripts and logs.
-        jobs: runs at a time of the pool; default one a core.
-        cluster: resources of each run, for slurm and submitit.
-    Raises:
-        UserError: there is none of this name, or it cannot be opened.
-    """
-    if name in _OWN:
-        return _OWN[name](folder, jobs, cluster)
-    factory = load_address(name) if ":" in name else EXECUTORS.get(name)
-    try:
-        executor = factory(folder)
-    except Exception as error:
-        raise UserError(f"--executor {name}: {type(error).__name__}: {error}") from error
-    if not callable(getattr(executor, "submit", None)):
-        raise UserError(f"--executor {name}: it returns a {type(executor).__name__}, which has no submit()")
-    return executor
 
 
 class Runs:

@@ -10,7 +10,8 @@ There is no other state: a sweep that was killed ends with the same rows when it
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,51 @@ from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.ladder.rows import FileName, RowsFile, portable_settings
 from danalab.ladder.runs.estimate import plan_of
-from danalab.ladder.runs.executors import Runs, open_executor
+from danalab.ladder.runs.executors import InlineExecutor, Runs
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure, Job
-from danalab.ladder.runs.pool import sigterm_raises
-from danalab.ladder.runs.slurm_arrays import Cluster, queue_state, write_arrays
+from danalab.ladder.runs.pool import PoolExecutor, sigterm_raises
+from danalab.ladder.runs.slurm_arrays import Cluster, SlurmExecutor, queue_state, write_arrays
+from danalab.ladder.runs.submitit_jobs import SubmititExecutor
+from danalab.plugins import load_address
+from danalab.registry import Registry
 from danalab.train.config.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
 
 RECORD = "sweep.json"
+_OWN: dict[str, Callable[[Path, int | None, Cluster], Executor]] = {
+    "pool": lambda folder, jobs, cluster: PoolExecutor(jobs),
+    "inline": lambda folder, jobs, cluster: InlineExecutor(),
+    "slurm": lambda folder, jobs, cluster: SlurmExecutor(folder, cluster),
+    "submitit": lambda folder, jobs, cluster: SubmititExecutor(folder, cluster),
+}
+EXECUTORS: Registry[Callable[..., Executor]] = Registry("executor")
+"""Plugins add functions of the sweep's folder that return any executor of the shape of `concurrent.futures`."""
+for _name, _factory in _OWN.items():
+    EXECUTORS.add(_name, _factory)
+
+
+def open_executor(name: str, folder: Path, *, jobs: int | None = None, cluster: Cluster | None = None) -> Executor:
+    """The executor of a name or an address.
+
+    Args:
+        folder: of the sweep, for scripts and logs.
+        jobs: runs at a time of the pool; default one a core.
+        cluster: resources of each run, for slurm and submitit.
+    Raises:
+        UserError: there is none of this name, or it cannot be opened.
+    """
+    if name in _OWN:
+        return _OWN[name](folder, jobs, cluster or Cluster())
+    factory = load_address(name) if ":" in name else EXECUTORS.get(name)
+    try:
+        executor = factory(folder)
+    except Exception as error:
+        raise UserError(f"--executor {name}: {type(error).__name__}: {error}") from error
+    if not callable(getattr(executor, "submit", None)):
+        raise UserError(f"--executor {name}: it returns a {type(executor).__name__}, which has no submit()")
+    return executor
 
 
 @dataclass(frozen=True)
