@@ -98,6 +98,7 @@ def attend(q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, *, grouped: bool) -> 
     """softmax(q k^T / sqrt(H), causal) v, [B, N, L, H]; with `grouped`, k and v may have fewer heads."""
     length = q_BNLH.shape[2]
     if grouped or length > LONGEST or not uses_onednn(q_BNLH):
+        q_BNLH, k_BNLH = q_BNLH.to(v_BNLH.dtype), k_BNLH.to(v_BNLH.dtype)  # within vmap, autocast does not
         return F.scaled_dot_product_attention(q_BNLH, k_BNLH, v_BNLH, is_causal=True, enable_gqa=grouped)
     scaled = q_BNLH * q_BNLH.shape[-1] ** -0.5
     outputs = []

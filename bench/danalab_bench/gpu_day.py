@@ -1,0 +1,333 @@
+"""The GPU day: what one GPU can answer in four commands of at most nine minutes each. scripts/gpu_day.sh starts it.
+
+    check      the tests of a GPU, then speed: optimizer steps, the trainer's MFU, checkpoints
+    ladder     four optimizers at 2 and 20 million parameters, 20 tokens per parameter, two rates by transfer, two seeds
+    horizon    0.3 to 5 million parameters, 20 seeds at once, 20 to 320 tokens per parameter: exponents of the gain
+    long       decoding, and resonance against attention at 4k to 32k tokens
+
+Each command is independent, goes on where it was stopped, and keeps its results in FOLDER/NAME.json after every job.
+Jobs are in order of importance; one is left out where it does not fit into the time that is left at the speed measured
+so far, and smaller ones after it take its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from danalab.files import read_json, write_json
+from danalab.scaling import dimensions, flops_per_token
+from danalab_bench import environment, gpu_check
+from danalab_bench.gpu_runs import Job, OutOfTimeError, first_line, time_ways, train_job
+
+OPTS = ("adana", "adamw", "dana-star-mk4", "muon")
+RATES = (1.0, 0.5)
+"""Factors on the learning rate of the laws that runs on CPUs were fitted to."""
+BEST = 0.0
+"""In place of a factor: the better one of the nearest rung that was run with both."""
+LANES = 12
+"""Processes of the alternative to a stack of models."""
+ASSUMED = {"cuda": 6e13, "cpu": 2e9}
+"""FLOP/s of small models before any was measured."""
+SMALL_SHARE = 0.3
+"""Speed of small models, as a share of that of the trainer's benchmark [FLOP/s]."""
+START_SECONDS = 12.0
+"""Time of a job besides its steps: models, graph, evaluation."""
+CHECKED, LONG = ("optim", "train", "checkpoint"), {"decode": 120.0, "resonance": 340.0}
+"""Sections of `danalab bench gpu`, the second with time limits [s]."""
+LATE = OutOfTimeError.__name__
+Say = Callable[[str], None]
+
+
+def ladder_jobs(small: bool) -> list[Job]:
+    """Both rates at the small size, whose better one the large size takes first."""
+    little, large = ((16, 1, 2, 2), (32, 2, 2, 2)) if small else ((192, 4, 3, 64), (448, 8, 7, 256))
+    share = {"tokens_per_param": 0.2 if small else 20.0}
+    first = [Job(opt, *little, 1.0, rate, (0, 1), **share) for rate in RATES for opt in OPTS]
+    best = [Job(opt, *large, 1.0, BEST, (seed,), **share) for seed in (0, 1) for opt in OPTS]
+    return first + best + [Job(opt, *large, 1.0, rate, (0,), **share) for opt in OPTS for rate in RATES]
+
+
+def horizon_jobs(small: bool) -> list[Job]:
+    """By rungs, so that what was run is comparable; both rates at the shortest horizon of the two smaller sizes."""
+    widths = [(16, 1, 2, 2), (32, 1, 2, 2)] if small else [(64, 4, 2, 64), (128, 4, 2, 64), (256, 5, 4, 64)]
+    rungs = [(0, 1.0), (0, 4.0), (0, 16.0), (1, 1.0), (1, 4.0), (2, 1.0), (1, 16.0), (2, 4.0)][: 4 if small else None]
+    seeds, share = tuple(range(2 if small else 20)), {"tokens_per_param": 0.1 if small else 20.0}
+    return [
+        Job(opt, *widths[size], f, rate, seeds, **share)
+        for size, f in rungs
+        for rate in (RATES if f == 1 and size < 2 else (BEST,))
+        for opt in OPTS
+    ]
+
+
+class Day:
+    """One command: its results, its clock, its jobs."""
+
+    def __init__(self, part: str, folder: Path, device: str, small: bool, minutes: float, say: Say = print):
+        self.part, self.folder, self.device, self.small, self.say = part, folder, device, small, say
+        self.file = folder / f"{part}.json"
+        self.deadline = time.time() + 60 * minutes
+        self.began = time.time()
+        fresh = {"part": part, "device": device, "small": small, "machine": None, "seconds": 0.0, "rows": []}
+        self.result: dict[str, Any] = read_json(self.file) if self.file.exists() else fresh
+        self.before = self.result["seconds"]
+
+    def keep(self, **values: Any) -> None:
+        """Write the results so far."""
+        self.result |= {**values, "seconds": self.before + time.time() - self.began}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.file, self.result)
+
+    # ---- what fits ----
+
+    def rate(self, job: Job) -> float:
+        """Tokens per second of a job: measured at its size, else by the FLOPs of another, else assumed."""
+        cost = job.plan.flops_per_token
+        known: dict[int, list[tuple[float, float]]] = {row["params"]: [] for row in self.result["rows"]}
+        for row in self.result["rows"]:
+            known[row["params"]].append((row["tokens_per_second"], row["flops_per_token"]))
+        if (trial := self.result.get("trials", {}).get(job.size)) is not None:
+            known.setdefault(job.plan.total_params, [(trial["tokens_per_second"], cost)])
+        if known:
+            nearest = min(known, key=lambda params: abs(params - job.plan.total_params))
+            tokens, flops = (median(column) for column in zip(*known[nearest], strict=True))
+            return tokens * flops / cost
+        return self._flops_per_second() / cost
+
+    def _flops_per_second(self) -> float:
+        """Of small models: a share of what `check` measured in the trainer, or assumed."""
+        check = self.folder / "check.json"
+        sections = read_json(check).get("sections", {}) if check.exists() else {}
+        rows = [row for row in sections.get("train", {}).get("rows", []) if "tokens_per_second" in row]
+        if not rows or self.small:
+            return ASSUMED[self.device]
+        row = rows[0]
+        trained = dimensions(row["arch"], row["heads"], row["vocab_size"])
+        return SMALL_SHARE * row["tokens_per_second"] * flops_per_token(trained, row["seq_len"])
+
+    def seconds(self, job: Job) -> float:
+        """Estimate of a job's time."""
+        return job.tokens / self.rate(job) + START_SECONDS * (0.1 if self.small else 1)
+
+    def is_done(self, job: Job) -> bool:
+        """Whether its rows are there."""
+        kept = {(r["opt"], r["params"], r["horizon"], r["rate"], r["seed"]) for r in self.result["rows"]}
+        key = (job.opt, job.plan.total_params, job.horizon, job.rate)
+        return job.rate != BEST and all((*key, seed) in kept for seed in job.seeds)
+
+    def resolved(self, job: Job) -> Job:
+        """With the better of both rates where the job asks for it: by the nearest smaller rung that has both."""
+        if job.rate != BEST:
+            return job
+        rungs: dict[tuple[int, float], dict[float, list[float]]] = {}
+        for row in self.result["rows"]:
+            if row["opt"] == job.opt:
+                loss = float("inf") if row["loss"] is None else row["loss"]
+                rungs.setdefault((row["params"], row["horizon"]), {}).setdefault(row["rate"], []).append(loss)
+        both = {rung: rates for rung, rates in rungs.items() if len(rates) == len(RATES)}
+        if not both:
+            return replace(job, rate=RATES[0])
+        here = job.plan.total_params
+        near = min(both, key=lambda rung: (abs(rung[0] - here), -rung[1] if rung[1] <= job.horizon else rung[1]))
+        return replace(job, rate=min(both[near], key=lambda rate: fmean(both[near][rate])))
+
+    def estimate(self, jobs: Iterable[Job]) -> None:
+        """Say what is left, how long it takes, and what fits now."""
+        left = [job for job in map(self.resolved, jobs) if not self.is_done(job)]
+        times = [self.seconds(job) for job in left]
+        budget, fits = self.deadline - time.time(), []
+        for job, needed in zip(left, times, strict=True):
+            if needed <= budget:
+                budget -= needed
+                fits.append(job)
+        self.say(f"{self.part}: {len(left)} jobs left, {sum(times) / 60:.1f} minutes; {len(fits)} fit now:")
+        for job, needed in zip(left, times, strict=True):
+            self.say(f"  {'now  ' if job in fits else 'later'} {needed:6.0f} s  {job}")
+
+    # ---- jobs ----
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run the jobs that fit, in order."""
+        pool, left_out, errors = Pool(1), [], []
+        for asked in jobs:
+            job = self.resolved(asked)
+            if self.is_done(job):
+                continue
+            if job.size not in self.result.get("trials", {}):
+                self.try_ways(job, pool)
+            if time.time() + self.seconds(job) > self.deadline:
+                left_out.append(str(job))
+                continue
+            trial = self.result["trials"][job.size]
+            rows, failed = self.train(job, pool, trial)
+            if failed and trial["way"] != "eager" and LATE not in failed[0]:  # the way may be what fails
+                errors.append(f"{job}, {trial['way']}: {failed[0]}")
+                trial |= {"way": "eager", "lanes": 1}
+                rows, failed = self.train(job, pool, trial)
+            for each in failed:
+                (left_out if LATE in each else errors).append(f"{job}: {each}")
+            self.result["rows"] += rows
+            self.keep(left_out=left_out, errors=errors)
+            losses = [row["excess"] for row in rows if row["loss"] is not None]
+            if losses:
+                rate = median(row["tokens_per_second"] for row in rows)
+                self.say(f"  {job}: excess {fmean(losses):.4f} nats/token, {rate:,.0f} tokens/s")
+        pool.close()
+        self.keep(left_out=left_out, errors=errors)
+        for line in [*(f"left out: {each}" for each in left_out), *(f"failed: {each}" for each in errors)]:
+            self.say(f"  {line}")
+
+    def train(self, job: Job, pool: Pool, trial: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+        """(rows, what failed) of a job's models, in the way and the number of processes that were fastest."""
+        lanes = trial["lanes"]
+        parts = [job] if lanes == 1 else [replace(job, seeds=(seed,)) for seed in job.seeds]
+        settings = (self.device, trial["way"], self.deadline, 8 if self.small else 4096)
+        outcomes = pool.of(lanes).each([(train_job, part, *settings) for part in parts])
+        rows = [row for outcome in outcomes if isinstance(outcome, list) for row in outcome]
+        if lanes > 1:  # each row has the speed of its process
+            rows = [{**row, "tokens_per_second": row["tokens_per_second"] * lanes} for row in rows]
+        return rows, [first_line(outcome) for outcome in outcomes if isinstance(outcome, Exception)]
+
+    def try_ways(self, job: Job, pool: Pool) -> None:
+        """Time the ways to compute a size's steps, and keep the fastest."""
+        graphs = self.device == "cuda"
+        ways = ["eager", *(["graph"] if graphs else []), *(["compiled"] if graphs and self.part == "ladder" else [])]
+        (found,) = pool.each([(time_ways, job, self.device, ways)])
+        if isinstance(found, Exception):
+            found = {"eager": {"error": first_line(found)}}
+        if len(job.seeds) > 2 or (self.small and self.part == "horizon"):
+            lanes = min(LANES, len(job.seeds))
+            calls = [(time_ways, replace(job, seeds=(n,)), self.device, ways[-1:], 6.0) for n in range(lanes)]
+            each = [answer for answer in pool.of(lanes).each(calls) if not isinstance(answer, Exception)]
+            rates = [answer[ways[-1]].get("tokens_per_second") for answer in each]
+            if len(rates) == lanes and None not in rates:
+                found[f"{lanes} processes"] = {"tokens_per_second": sum(rates), "way": ways[-1], "lanes": lanes}
+        works = {name: entry for name, entry in found.items() if "tokens_per_second" in entry}
+        name = max(works, key=lambda name: works[name]["tokens_per_second"], default="eager")
+        entry = works.get(name, {"tokens_per_second": self.rate(job)})
+        chosen = {"way": entry.get("way", name), "lanes": entry.get("lanes", 1), "tried": found}
+        trials = self.result.get("trials", {})
+        self.keep(trials=trials | {job.size: {**chosen, "tokens_per_second": entry["tokens_per_second"]}})
+        words = [f"{n} {e.get('error') or format(e['tokens_per_second'], ',.0f')}" for n, e in found.items()]
+        self.say(f"  {job.size}, {job.opt}, tokens/s: {'; '.join(words)}: {name}")
+
+    # ---- the parts without jobs ----
+
+    def check(self) -> None:
+        """The tests and the speed of `scripts/gpu_check.sh`."""
+        script = Path(__file__).parents[2] / "scripts" / "gpu_check.sh"
+        more = {"SECTIONS": " ".join(CHECKED), "PYTHON": sys.executable, "QUICK": "1" if self.small else ""}
+        speed = self.folder / "speed.json"
+        speed.unlink(missing_ok=True)
+        command = ["bash", str(script), str(speed)]
+        child = subprocess.Popen(command, env=environment(**more), text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT)  # fmt: skip
+        assert child.stdout is not None
+        log = []
+        for line in child.stdout:
+            log.append(line.rstrip())
+            self.say(log[-1])
+        code = child.wait()
+        tests = [line.strip("= ") for line in log if re.search(r"\d+ (passed|failed|error)", line)]
+        self.keep(**(read_json(speed) if speed.exists() else {}), tests=tests, code=code, log=log[-200:])
+        speed.unlink(missing_ok=True)
+
+    def long(self) -> None:
+        """Decoding and resonance; sections that have ended are kept."""
+        earlier = self.result.get("sections", {})
+        left = {name: limit for name, limit in LONG.items() if earlier.get(name, {}).get("ended") != "done"}
+        share = min(1.0, max(10.0, self.deadline - time.time() - 20) / (sum(left.values()) or 1))
+        limits = [(name, limit * share) for name, limit in left.items()]
+
+        def keep(found: dict[str, Any]) -> None:
+            self.keep(machine=found["machine"], sections=earlier | found["sections"])
+
+        gpu_check.measure(limits, self.device, self.small, self.say, keep)
+
+
+class Pool:
+    """Processes that stay; new ones where one of them failed, since a CUDA error ends a process's use of the device."""
+
+    def __init__(self, lanes: int):
+        self.lanes, self._executor = lanes, None
+
+    def of(self, lanes: int) -> Pool:
+        """With so many processes."""
+        if lanes != self.lanes:
+            self.close()
+            self.lanes = lanes
+        return self
+
+    def each(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Results of (function, *arguments), or their exceptions."""
+        if self._executor is None:
+            context = multiprocessing.get_context("spawn")
+            self._executor = ProcessPoolExecutor(self.lanes, mp_context=context)
+        futures = [self._executor.submit(*call) for call in calls]
+        outcomes = [future.exception() or future.result() for future in futures]
+        if any(isinstance(each, Exception) and not isinstance(each, OutOfTimeError) for each in outcomes):
+            self.close()
+        return outcomes
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+        self._executor = None
+
+
+JOBS = {"ladder": ladder_jobs, "horizon": horizon_jobs}
+PARTS = ("check", *JOBS, "long")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a part."""
+    parser = argparse.ArgumentParser(prog="scripts/gpu_day.sh", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(os.environ.get("OUT", "gpu-day")),
+                        help="where the results are; default $OUT or gpu-day")  # fmt: skip
+    parser.add_argument("--minutes", type=float, default=8.7, help="time of the command; default 8.7")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="a dry run at a hundredth of the size, for a CPU")
+    parser.add_argument("--estimate", action="store_true", help="say what would be run, and how long it takes")
+    flags = parser.parse_args(arguments)
+    day = Day(flags.part, flags.folder, flags.device, flags.small, flags.minutes)
+    if flags.part in JOBS:
+        jobs = JOBS[flags.part](flags.small)
+        day.estimate(jobs)
+    else:
+        print(f"{flags.part}: at most {flags.minutes:.1f} minutes")
+    if flags.estimate:
+        return 0
+    import torch
+
+    from danalab.train.system.device import machine
+
+    if flags.device == "cuda" and not torch.cuda.is_available():
+        print("gpu-day: torch sees no CUDA device; --device cpu --small is a dry run", file=sys.stderr)
+        return 2
+    day.keep(machine=machine(flags.device))
+    if flags.part in JOBS:
+        day.run(JOBS[flags.part](flags.small))
+    else:
+        getattr(day, flags.part)()
+    day.keep()
+    print(f"{flags.part}: {time.time() - day.began:.0f} s; results in {day.file}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
