@@ -139,10 +139,6 @@ def dana_star_mk4(settings: _ClippedSettings) -> optax.GradientTransformation:
     return _transformation(settings, with_tau=True)
 
 
-def _is_missing(leaf: Any) -> bool:
-    return leaf is None
-
-
 class _Decay(NamedTuple):
     """lambda(t) = weight_decay / (1 + t / wd_ts), at most `bound` times the peak learning rate."""
 
@@ -215,7 +211,7 @@ def _transformation(s: _Settings, *, with_tau: bool) -> optax.GradientTransforma
         factor = factor * factor if s.scaled_decay else factor
         peak = lr if peak_lr is None else peak_lr
         leaves, tree = jax.tree.flatten(params)
-        grads = jax.tree.leaves(updates, is_leaf=_is_missing)
+        grads = jax.tree.leaves(updates, is_leaf=lambda leaf: leaf is None)
         if len(grads) != len(leaves):
             raise UserError(f"{len(grads)} gradients for {len(leaves)} parameters: the two trees differ")
         columns = [tree.flatten_up_to(x) for x in (state.steps, state.m, state.v)]

@@ -147,10 +147,10 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     theirs = base.config["config"]
     known = theirs.get("opt") if base.config.get("plan") else None
     opt = flags.opt or known or OptimizerSettings.opt
-    settings: dict[str, Any] = {"opt": opt}
+    settings, usual = {"opt": opt}, OptimizerSettings()
     same = known is not None and optimizer_spec(opt).name == optimizer_spec(known).name
     for field in fields(OptimizerSettings):
-        if same and field.name not in _NOT_TAKEN and getattr(flags, field.name) == _default_of(field.name):
+        if same and field.name not in _NOT_TAKEN and getattr(flags, field.name) == getattr(usual, field.name):
             settings[field.name] = theirs[field.name]
     if flags.lr is None and same:
         settings["lr"] = flags.lr_fraction * theirs["lr"]
@@ -161,10 +161,6 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
 
 _NOT_TAKEN = ("opt", "lr", "lr_multiplier", "weight_decay", "wd_ts", "wd_ts_divisor", "rules")
 """Settings of the optimizer that follow from this run's length, not from the base run."""
-
-
-def _default_of(name: str) -> Any:
-    return getattr(OptimizerSettings(), name)
 
 
 def extend_tokenizer(tokenizer: Tokenizer) -> Tokenizer:

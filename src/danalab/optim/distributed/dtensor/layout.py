@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -44,33 +45,18 @@ def spread_like(local: Tensor, p: Any) -> Any:
     """A DTensor from this rank's shard, with the placements of `p`."""
     from torch.distributed.tensor import DTensor  # not at the top: it takes long to import
 
-    return DTensor.from_local(
-        local, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=_dense(p.shape)
-    )
-
-
-def _dense(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1]
-    for length in reversed(shape[1:]):
-        strides.append(strides[-1] * max(length, 1))
-    return tuple(reversed(strides)) if len(shape) else ()
+    dense = torch.empty(p.shape, device="meta").stride()
+    return DTensor.from_local(local, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=dense)
 
 
 def coordinate(mesh: Any, place: int) -> tuple[int, ...]:
     """Coordinates of a rank, from its index in the flattened mesh."""
-    coordinates = []
-    for size in reversed(mesh.mesh.shape):
-        coordinates.append(place % size)
-        place //= size
-    return tuple(reversed(coordinates))
+    return tuple(map(int, np.unravel_index(place, tuple(mesh.mesh.shape))))
 
 
 def own_place(mesh: Any) -> int:
     """This rank's index in the flattened mesh."""
-    place = 0
-    for d, size in enumerate(mesh.mesh.shape):
-        place = place * size + mesh.get_local_rank(d)
-    return place
+    return int(np.ravel_multi_index([mesh.get_local_rank(d) for d in range(mesh.ndim)], tuple(mesh.mesh.shape)))
 
 
 def broadcast_(tensor: Tensor, mesh: Any, owner: int) -> Tensor:
