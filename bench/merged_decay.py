@@ -6,11 +6,12 @@
     python bench/merged_decay.py --table   # the table of the page from that file
 
 The smallest model of bench/horizon_cpu.yaml, AdamW and ADana, with the weight decay of the best linear run at f = 16.
-One run at a constant rate serves both horizons, with checkpoints in the last fifth of each. From the beginning of that
-fifth another run really decays, as 1 - sqrt. Two rates are tried on seed 0; two more seeds run at the best ones.
+A run at a constant rate has eleven checkpoints in its last fifth. From the beginning of that fifth another run really
+decays, as 1 - sqrt. Two rates are tried on seed 0; two more seeds run at the best ones.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -45,7 +46,7 @@ COLUMNS = ("constant", "merged linear", "merged 1-sqrt", "merged 1-sqrt of 3", "
 def settings(opt: str, lr: float, seed: int, **more: Any) -> TrainConfig:
     values: dict[str, Any] = {
         "arch": "enoki", "d_model": 12, "n_layers": 1, "n_heads": 2, "seq_len": 64, "batch_size": 8, "data": DATA,
-        "opt": opt, "lr": lr, "seed": seed, "data_seed": 1337 + seed, "warmup_steps": 40, "scheduler": "wsd",
+        "opt": opt, "lr": lr, "seed": seed, "data_seed": 1337 + seed, "warmup_steps": 10, "scheduler": "wsd",
         "eval_interval": 0, "final_eval_batches": 1, "ckpt_interval": 0, "log_interval": 100, **DECAY[opt],
     }  # fmt: skip
     return TrainConfig(**{**values, **more})
@@ -63,30 +64,25 @@ class Measure:
         device = torch.device("cpu")
         self._loss = ValidationLoss(windows, None, batch_size=64, n_fixed=2048, autocast=nullcontext, device=device)
 
-    def __call__(self, run: Path, step: int | None = None) -> float:
-        result = self._loss.fixed(open_run(run).load_model(step).model)
+    def __call__(self, run: Path) -> float:
+        result = self._loss.fixed(open_run(run).load_model().model)
         assert result is not None
         return result.loss
 
 
-def measure(opt: str, lr: float, seed: int, folder: Path, loss: Measure) -> list[dict[str, Any]]:
-    """The rows of one run at a constant rate."""
-    kept = tuple(str(step) for steps in STEPS.values() for step in checkpoints(steps))
-    whole = train(settings(opt, lr, seed, iterations=STEPS[16], fract_decay=0.0, keep_steps=kept, run_dir=folder / "c"))
-    rows = []
-    for f, steps in STEPS.items():
-        of = checkpoints(steps)
-        losses = {"constant": loss(whole, steps)}
-        for name, decay, chosen in (
-            ("merged linear", "linear", of), ("merged 1-sqrt", "1-sqrt", of),
-            ("merged 1-sqrt of 3", "1-sqrt", of[:: PARTS // 2]),
-        ):  # fmt: skip
-            losses[name] = loss(merge_run(whole, folder / f"{name} {f}", steps=chosen, decay=decay).folder)
-        start = whole / "checkpoints" / f"step-{of[0]:08d}"
-        more = {"fract_decay": SHARE, "decay_type": "sqrt", "resume_from": start, "run_dir": folder / f"decayed {f}"}
-        losses["decayed"] = loss(train(settings(opt, lr, seed, iterations=steps, **more)))
-        rows.append({"opt": opt, "f": f, "lr": lr, "seed": seed, "steps": steps, **losses})
-    return rows
+def measure(opt: str, f: int, lr: float, seed: int, folder: Path, loss: Measure) -> dict[str, Any]:
+    """Losses of a run at a constant rate, of its merged checkpoints, and of a run that decays from one of them."""
+    of = checkpoints(STEPS[f])
+    more: dict[str, Any] = {"iterations": STEPS[f], "keep_steps": tuple(map(str, of)), "fract_decay": 0.0}
+    whole = train(settings(opt, lr, seed, **more, run_dir=folder / "constant"))
+    losses = {"constant": loss(whole)}
+    for decay, chosen, note in (("linear", of, ""), ("1-sqrt", of, ""), ("1-sqrt", of[:: PARTS // 2], " of 3")):
+        name = f"merged {decay}{note}"
+        losses[name] = loss(merge_run(whole, folder / name, steps=chosen, decay=decay).folder)
+    start = whole / "checkpoints" / f"step-{of[0]:08d}"
+    more |= {"keep_steps": (), "fract_decay": SHARE, "decay_type": "sqrt", "resume_from": start}
+    losses["decayed"] = loss(train(settings(opt, lr, seed, **more, run_dir=folder / "decayed")))
+    return {"opt": opt, "f": f, "lr": lr, "seed": seed, **losses}
 
 
 def best_rate(rows: list[dict[str, Any]], opt: str, f: int) -> float:
@@ -101,15 +97,14 @@ def read() -> list[dict[str, Any]]:
 def run_all() -> None:
     torch.set_num_threads(1)
     loss = Measure()
-    for seed in (0, 1, 2):
-        for opt, rates in RATES.items():
-            for lr in rates if seed == 0 else sorted({best_rate(read(), opt, f) for f in STEPS}):
-                if any((row["opt"], row["lr"], row["seed"]) == (opt, lr, seed) for row in read()):
-                    continue
-                with tempfile.TemporaryDirectory() as folder:
-                    rows = measure(opt, lr, seed, Path(folder), loss)
-                with ROWS.open("a") as file:
-                    file.writelines(json.dumps(row) + "\n" for row in rows)
+    for f, opt, seed in itertools.product(STEPS, RATES, (0, 1, 2)):
+        for lr in RATES[opt] if seed == 0 else [best_rate(read(), opt, f)]:
+            if any((row["opt"], row["f"], row["lr"], row["seed"]) == (opt, f, lr, seed) for row in read()):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                row = measure(opt, f, lr, seed, Path(folder), loss)
+            with ROWS.open("a") as file:
+                file.write(json.dumps(row) + "\n")
 
 
 def table() -> str:
