@@ -28,6 +28,7 @@ def dana_update(
     weight: Scalar,
     decay_factor: Scalar = 1.0,
     cautious: Scalar | None = None,
+    signs: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """One step of Dana: m <- m + gain (g - m), then p <- decay_factor (p - lr (g + weight m)).
 
@@ -35,39 +36,18 @@ def dana_update(
         p, g: parameter and gradient, any shape, any floating dtype.
         m: average of the gradients, same shape, float32 or float64; arithmetic is done in its dtype.
         weight: gamma3 (alpha(t) + alpha_offset).
+        signs: sign(g) and sign(m) in the step in place of g and m: SignDana.
     Returns:
         The new (p, m); p in the dtype of m, to be rounded once by the caller.
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
-    return step_and_decay(p, dana_direction(g, m, weight=weight), lr, decay_factor, cautious), m
+    return step_and_decay(p, dana_direction(g, m, weight=weight, signs=signs), lr, decay_factor, cautious), m
 
 
-def dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
+def dana_direction(g: Tensor, m: Tensor, *, weight: Scalar, signs: bool = False) -> Tensor:
     """The update of `dana_update` before the learning rate, from the new average."""
-    return g + weight * m
-
-
-def sign_dana_update(
-    p: Tensor,
-    g: Tensor,
-    m: Tensor,
-    *,
-    lr: Scalar,
-    gain: Scalar,
-    weight: Scalar,
-    decay_factor: Scalar = 1.0,
-    cautious: Scalar | None = None,
-) -> tuple[Tensor, Tensor]:
-    """One step of SignDana: `dana_update` with sign(g) and sign(m) in place of g and m."""
-    p, g = p.to(m.dtype), g.to(m.dtype)
-    m = m + gain * (g - m)
-    return step_and_decay(p, sign_dana_direction(g, m, weight=weight), lr, decay_factor, cautious), m
-
-
-def sign_dana_direction(g: Tensor, m: Tensor, *, weight: Scalar) -> Tensor:
-    """The update of `sign_dana_update` before the learning rate, from the new average."""
-    return g.sign() + weight * m.sign()
+    return g.sign() + weight * m.sign() if signs else g + weight * m
 
 
 def _foreach(p: TensorList, g: TensorList, m: TensorList, *, signs: bool, **s: Any) -> None:
@@ -86,8 +66,13 @@ def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
     return {"gain1": s["gain"], "momentum": s["weight"]}
 
 
-_rule = partial(Rule, moments=("exp_avg",), scalars=_scalars, gains=("gain",), kernel_scalars=_kernel_scalars)
-DANA = _rule("dana", update=dana_update, direction=dana_direction, foreach=partial(_foreach, signs=False))
-SIGN_DANA = _rule(
-    "sign_dana", update=sign_dana_update, direction=sign_dana_direction, foreach=partial(_foreach, signs=True)
-)
+def _rule(name: str, *, signs: bool) -> Rule:
+    update, direction, foreach = (partial(each, signs=signs) for each in (dana_update, dana_direction, _foreach))
+    return Rule(
+        name, ("exp_avg",), _scalars, update, direction, gains=("gain",), foreach=foreach,
+        kernel_scalars=_kernel_scalars,
+    )  # fmt: skip
+
+
+DANA = _rule("dana", signs=False)
+SIGN_DANA = _rule("sign_dana", signs=True)
