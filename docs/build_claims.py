@@ -1,0 +1,260 @@
+"""Write the table of docs/claims.md: python docs/build_claims.py
+
+Verdicts are computed from stored results: files under bench/results, and tables of horizon.md and findings.md, which
+tests hold to the rows there. An interval that contains the claimed value does not contradict the claim, and supports
+it only if it excludes the value of no effect.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from danalab.ladder.fit.statistics import Interval, student_interval
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "claims.md"
+RESULTS = ROOT / "bench" / "results"
+_TABLE = re.compile(r"(<!-- claims -->\n).*?(<!-- end -->)", re.DOTALL)
+LADDER = "45 k to 263 k parameters, f = 1"
+HORIZON = "3 k to 10 k parameters, f = 1 to 64"
+SMALL = "3 small problems, 150 to 600 steps"
+SAVED = "danalab report bench/results/ladder_cpu --tables-only"
+EXPONENTS = "danalab report bench/results/horizon_cpu --tables-only"
+FINDINGS = "python bench/decay_law.py findings family"
+MORE = "larger models: an interval on the other side"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A line of the page; without an interval the claim was not tested."""
+
+    text: str
+    source: str
+    measured: str
+    interval: Interval | None
+    claimed: float
+    """The value that the claim gives, in the interval's unit."""
+    none: float
+    """The value of no effect."""
+    where: str
+    change: str
+    command: str
+
+    @property
+    def verdict(self) -> str:
+        """What the interval says of the claim."""
+        if self.interval is None:
+            return "not tested here"
+        inside, excludes = self.claimed in self.interval, self.none not in self.interval
+        same_side = (self.interval.low > self.none) == (self.claimed > self.none)
+        if self.claimed == self.none:
+            return "not contradicted" if inside else "contradicted here"
+        if inside:
+            return "supported" if excludes else "open: contains the claim and no effect"
+        if excludes:
+            return "holds in direction, not in size" if same_side else "contradicted here: the opposite"
+        return "not shown: contains no effect, not the claim"
+
+
+def page_table(page: str, name: str) -> list[list[str]]:
+    """The rows of a table between `<!-- NAME -->` and `<!-- end -->` of a page of docs/."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = text.partition(f"<!-- {name} -->\n")[2].partition("<!-- end -->")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+
+
+def interval_of(text: str) -> Interval:
+    """The interval in text such as "+4.9% to +34.5%"."""
+    low, high = map(float, re.findall(r"[-+]?\d+(?:\.\d+)?", text.replace(",", ""))[-2:])
+    return Interval(low, high, 0.95)
+
+
+def saved_rows(opt: str) -> list[list[str]]:
+    """The optimizer's rows of the stored ladder's table of compute saved."""
+    rows = (RESULTS / "ladder_cpu" / "table-saved.md").read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith(f"| {opt} |")]
+
+
+def saved(opt: str) -> Interval:
+    """Compute saved against AdamW by the ladder's laws [percent]."""
+    return interval_of(next(row[3] for row in saved_rows(opt) if row[1] == "all, by the laws"))
+
+
+def saved_slope(opt: str) -> Interval:
+    """Compute saved per factor of 10 in parameters [points], by the sizes' intervals."""
+    sizes = [(int(row[1].replace(",", "")), interval_of(row[3])) for row in saved_rows(opt) if row[1][0].isdigit()]
+    x = np.log10([size for size, _ in sizes])
+    y = np.array([(each.low + each.high) / 2 for _, each in sizes])
+    weight = np.array([(each.high - each.low) ** -2 for _, each in sizes])
+    x = x - weight @ x / weight.sum()
+    slope = float(weight @ (x * y) / (weight @ x**2))
+    half = 0.5 / float(np.sqrt(weight @ x**2))  # half a 95% interval of each size
+    return Interval(slope - half, slope + half, 0.95)
+
+
+def exponent(opt: str) -> Interval:
+    """Equivalent-overtraining exponent p."""
+    return interval_of(next(row[2] for row in page_table("horizon.md", "horizon: horizon-exponents") if row[0] == opt))
+
+
+def rate_exponent(opt: str) -> Interval:
+    """Exponent of the best rate over the horizon."""
+    cell = next(row[2] for row in page_table("horizon.md", "horizon: rate-exponents") if row[0] == opt)
+    return interval_of(cell.partition("(")[2])
+
+
+def cooldown() -> Interval:
+    """ADana's loss minus that with momentum cooldown at the longest horizon of the smallest size [nats]."""
+    rows = page_table("horizon.md", "horizon: horizon-pairs")
+    return interval_of(next(row[4] for row in rows if row[0] == "adana - adana-cooldown"))
+
+
+def finding(change: str) -> Interval:
+    """Loss of a change minus ADana's, over the columns of the first table of findings.md [nats]."""
+    row = next(row for row in page_table("findings.md", "decay law: findings") if row[0] == change)
+    values = [float(cell.split("±")[0]) for cell in row[1:]]
+    error = float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return student_interval(float(np.mean(values)), error, len(values) - 1)
+
+
+def chat() -> Interval:
+    """Correlation of base loss and arithmetic after fine-tuning, over optimizers and seeds (Fisher's z)."""
+    rows: list[dict[str, Any]] = [
+        json.loads(line) for line in (RESULTS / "chat_cpu" / "rows.jsonl").read_text().splitlines()
+    ]
+    pairs = np.array([(row["base"]["val/loss"], row["sft"]["scores"]["arithmetic"]["mean"]) for row in rows])
+    z, half = np.arctanh(np.corrcoef(pairs.T)[0, 1]), 1.96 / (len(pairs) - 3) ** 0.5
+    return Interval(float(np.tanh(z - half)), float(np.tanh(z + half)), 0.95)
+
+
+def resonance() -> Interval:
+    """The resonance model's loss minus attention's [nats/token]."""
+    stored = json.loads((RESULTS / "resonance_wikitext2.json").read_text())
+    return Interval(*stored["resonance_minus"]["attention"]["interval"], 0.95)
+
+
+def claims() -> list[Claim]:
+    """The lines of the page."""
+    nats = "nats/token"
+    p = "exponent p"
+    return [
+        Claim(
+            "ADana needs up to 40% less compute than tuned AdamW", "arXiv 2602.05298", "% saved", saved("adana"), 40,
+            0, LADDER, MORE, SAVED,
+        ),
+        Claim(
+            "Dana-Star-MK4 saves as much", "arXiv 2602.05298", "% saved", saved("dana-star-mk4"), 40, 0, LADDER,
+            MORE, SAVED,
+        ),
+        Claim(
+            "ADana's saving grows with size", "arXiv 2602.05298 (a rise of 10 points per decade is taken)",
+            "points per decade of size", saved_slope("adana"), 10, 0, LADDER, "sizes over two decades", SAVED,
+        ),
+        Claim(
+            "ADana's gain grows with the horizon, p = 1.15 to 1.20", "arXiv 2609.04577", p, exponent("adana"), 1.15,
+            1, HORIZON, "larger models at f = 16 and more", EXPONENTS,
+        ),
+        Claim(
+            "so does Dana-Star-MK4's", "arXiv 2609.04577", p, exponent("dana-star-mk4"), 1.15, 1, HORIZON,
+            "more seeds at f = 64", EXPONENTS,
+        ),
+        Claim(
+            "cooling the momentum down lowers ADana's loss (0.02 is taken)", "arXiv 2609.04577", nats, cooldown(),
+            0.02, 0, "3 k parameters, f = 64", "20 paired seeds", EXPONENTS,
+        ),
+        Claim(
+            "kappa 0.85 is better than 0.7 (0.01 is taken)", "arXiv 2602.05298", nats, finding("kappa 0.7"), 0.01, 0,
+            SMALL, "three seeds on text at several sizes", FINDINGS,
+        ),
+        Claim(
+            "kappa 0.85 is better than 1 (0.01 is taken)", "arXiv 2602.05298", nats, finding("kappa 1.0"), 0.01, 0,
+            SMALL, "three seeds on text at several sizes", FINDINGS,
+        ),
+        Claim(
+            "tau (Dana-Star) lowers the loss (0.01 is taken)", "arXiv 2602.05298", nats,
+            finding("tau (Dana-Star)"), -0.01, 0, SMALL, "data of rare tokens", FINDINGS,
+        ),
+        Claim(
+            "the clip (MK4) costs nothing", "arXiv 2602.05298", nats,
+            finding("clip (Dana-MK4)"), 0, 0, SMALL, "a run where the clip acts", FINDINGS,
+        ),
+        Claim(
+            "a constant beta2 of 0.999 is worse than beta(t) (0.01 is taken)", "arXiv 2602.05298", nats,
+            finding("beta2 0.999"), 0.01, 0, SMALL, "long runs", FINDINGS,
+        ),
+        Claim(
+            "short runs need a bound on weight decay (0.02 is taken)", "ours", nats,
+            finding("weight decay unbounded"), 0.02, 0, SMALL, "an interval that excludes 0", FINDINGS,
+        ),
+        Claim(
+            "decaying weight decay alone improves AdamW (10% is taken)", "arXiv 2602.05298", "% saved",
+            saved("adamw-decaying-wd"), 10, 0, LADDER + ", decay without a bound", "the same with the bound", SAVED,
+        ),
+        Claim(
+            "Muon is 2 x as fast as AdamW", "K. Jordan et al. 2024", "% saved", saved("muon"), 50, 0, LADDER,
+            "a second dial for Muon; " + MORE, SAVED,
+        ),
+        Claim(
+            "Muon's gain is flat in the horizon", "arXiv 2609.04577", p, exponent("muon"), 1, 1, HORIZON,
+            "an interval that excludes 1", EXPONENTS,
+        ),
+        Claim(
+            "SOAP's gain is flat in the horizon", "arXiv 2609.04577", p, exponent("soap"), 1, 1, HORIZON,
+            "optima inside the grid at f = 1", EXPONENTS,
+        ),
+        Claim(
+            "AdamW's best rate falls as T^-0.32", "arXiv 2603.28743", "exponent of f", rate_exponent("adamw"), -0.32,
+            0, HORIZON, "rates a factor sqrt 2 apart", EXPONENTS,
+        ),
+        Claim(
+            "so does the rate of every optimizer: Dana-Star-MK4", "arXiv 2603.28743, an open question there",
+            "exponent of f", rate_exponent("dana-star-mk4"), -0.32, 0, HORIZON, "rates a factor sqrt 2 apart",
+            EXPONENTS,
+        ),
+        Claim(
+            "beta2 must follow the batch, log-time averages need no change", "arXiv 2507.07101; ours", "", None, 0,
+            0, "", "a ladder over batches", "",
+        ),
+        Claim(
+            "long averages help rare tokens", "ours, by the theory of rare features", "", None, 0, 0, "",
+            "losses by token frequency at equal compute", "",
+        ),
+        Claim(
+            "a better base makes a better chat: base loss and arithmetic after fine-tuning correlate (-0.8 is taken)",
+            "folklore", "correlation", chat(), -0.8, 0, "1.2 M parameters, 9 runs", "more bases of one optimizer",
+            "python bench/chat.py",
+        ),
+        Claim(
+            "resonance is level with attention", "the original's documents", nats, resonance(), 0, 0,
+            "1.2 M parameters, 400 steps", "long contexts; longer runs", "python bench/resonance_wikitext2.py",
+        ),
+        Claim("bf16 training equals fp32 in loss", "folklore", "", None, 0, 0, "", "three paired seeds on a GPU", ""),
+    ]  # fmt: skip
+
+
+def table() -> str:
+    """The page's table."""
+    lines = [
+        "| claim | source | verdict | 95% interval | size and horizon | what would change our mind | repeat it |",
+        "|" + " --- |" * 7,
+    ]
+    for each in claims():
+        span = "-" if each.interval is None else f"{each.interval.low:.3g} to {each.interval.high:.3g} {each.measured}"
+        lines.append(
+            f"| {each.text} | {each.source} | **{each.verdict}** | {span} | {each.where or '-'} | {each.change} | "
+            + (f"`{each.command}` |" if each.command else "- |")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def fill(page: str) -> str:
+    """The page with its table made anew."""
+    return _TABLE.sub(lambda match: match[1] + table() + match[2], page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
