@@ -64,7 +64,7 @@ def losses(result: Mapping[str, Any]) -> list[str]:
         error = f" ± {stdev(pairs) / len(pairs) ** 0.5:.4f}" if len(pairs) > 1 else ""
         paired = f"{fmean(pairs):+.4f}{error}" if pairs else "-"
         lines.append(f"| {size} | {f:g} | {opt} | {fmean(seeds.values()):.4f} | {len(seeds)} | {paired} |")
-    ways = [f"{size}: {each['way']}, {each['lanes']} process(es), {each['tokens_per_second']:,.0f} tokens/s"
+    ways = [f"{size}: {each['way']}, processes {each['lanes']}, {each['tokens_per_second']:,.0f} tokens/s"
             for size, each in result.get("trials", {}).items()]  # fmt: skip
     left = result.get("left_out", [])
     return [*lines, "", f"Fastest way: {'; '.join(ways)}.", *([f"Left out: {'; '.join(left)}."] if left else [])]

@@ -32,8 +32,9 @@ from danalab_bench import environment, gpu_check
 from danalab_bench.gpu_runs import Job, OutOfTimeError, first_line, time_ways, train_job
 
 OPTS = ("adana", "adamw", "dana-star-mk4", "muon")
-RATES = (1.0, 0.5)
-"""Factors on the learning rate of the laws that runs on CPUs were fitted to."""
+RATES = {**dict.fromkeys(OPTS, (1.0, 0.5)), "muon": (1.0, 2.0)}
+"""Two factors on the learning rate of the laws: the best ones of runs on CPUs lie between them, Muon's above its usual
+rate (docs/horizon.md)."""
 BEST = 0.0
 """In place of a factor: the better one of the nearest rung that was run with both."""
 LANES = 12
@@ -54,9 +55,9 @@ def ladder_jobs(small: bool) -> list[Job]:
     """Both rates at the small size, whose better one the large size takes first."""
     little, large = ((16, 1, 2, 2), (32, 2, 2, 2)) if small else ((192, 4, 3, 64), (448, 8, 7, 256))
     share = {"tokens_per_param": 0.2 if small else 20.0}
-    first = [Job(opt, *little, 1.0, rate, (0, 1), **share) for rate in RATES for opt in OPTS]
+    first = [Job(opt, *little, 1.0, RATES[opt][i], (0, 1), **share) for i in (0, 1) for opt in OPTS]
     best = [Job(opt, *large, 1.0, BEST, (seed,), **share) for seed in (0, 1) for opt in OPTS]
-    return first + best + [Job(opt, *large, 1.0, rate, (0,), **share) for opt in OPTS for rate in RATES]
+    return first + best + [Job(opt, *large, 1.0, rate, (0,), **share) for opt in OPTS for rate in RATES[opt]]
 
 
 def horizon_jobs(small: bool) -> list[Job]:
@@ -65,9 +66,9 @@ def horizon_jobs(small: bool) -> list[Job]:
     rungs = [(0, 1.0), (0, 4.0), (0, 16.0), (1, 1.0), (1, 4.0), (2, 1.0), (1, 16.0), (2, 4.0)][: 4 if small else None]
     seeds, share = tuple(range(2 if small else 20)), {"tokens_per_param": 0.1 if small else 20.0}
     return [
-        Job(opt, *widths[size], f, rate, seeds, **share)
+        Job(opt, *widths[size], f, BEST if i is None else RATES[opt][i], seeds, **share)
         for size, f in rungs
-        for rate in (RATES if f == 1 and size < 2 else (BEST,))
+        for i in ((0, 1) if f == 1 and size < 2 else (None,))
         for opt in OPTS
     ]
 
@@ -136,9 +137,9 @@ class Day:
             if row["opt"] == job.opt:
                 loss = float("inf") if row["loss"] is None else row["loss"]
                 rungs.setdefault((row["params"], row["horizon"]), {}).setdefault(row["rate"], []).append(loss)
-        both = {rung: rates for rung, rates in rungs.items() if len(rates) == len(RATES)}
+        both = {rung: rates for rung, rates in rungs.items() if len(rates) == 2}
         if not both:
-            return replace(job, rate=RATES[0])
+            return replace(job, rate=RATES[job.opt][0])
         here = job.plan.total_params
         near = min(both, key=lambda rung: (abs(rung[0] - here), -rung[1] if rung[1] <= job.horizon else rung[1]))
         return replace(job, rate=min(both[near], key=lambda rate: fmean(both[near][rate])))

@@ -43,7 +43,8 @@ class TensorBatch:
         """The rule's scalars of this step; neutral ones where the step is skipped."""
         scalars = rule.scalars(self.group, self.t)
         if self.skip is not None:
-            for name, neutral in {"lr": 0.0, "decay_factor": 1.0, **dict.fromkeys(rule.gains, 0.0)}.items():
+            zero = torch.zeros((), device=self.skip.device)  # `where` would launch a fill for each number
+            for name, neutral in {"decay_factor": zero + 1, **dict.fromkeys(("lr", *rule.gains), zero)}.items():
                 scalars[name] = torch.where(self.skip, neutral, on_device(scalars[name], self.skip.device))
         return scalars
 
@@ -73,9 +74,10 @@ class TensorBatch:
 
     def signed_grads(self) -> Iterable[Tensor]:
         """Gradients of the loss to minimize; zeros where the step is skipped."""
+        zero = None if self.skip is None else torch.zeros((), device=self.skip.device)
         for g in self.grads:
-            if self.skip is not None:
-                g = torch.where(self.skip, 0.0, g)  # not times zero: that keeps NaN
+            if self.skip is not None and zero is not None:
+                g = torch.where(self.skip, zero, g)  # not times zero: that keeps NaN
             yield g.neg() if self.group["maximize"] else g
 
 
