@@ -22,6 +22,7 @@ from danalab.ladder.runs.slurm_arrays import Cluster
 from danalab.ladder.runs.submitit_jobs import SubmititExecutor, minutes
 from danalab.ladder.runs.sweep import EXECUTORS, open_executor, run_sweep
 from danalab.train.system.slurm import Resources
+from slurm_stand_ins import Cluster as StandIn
 
 FAKE_TRAIN = """
 import json, os, pathlib, signal, sys, time
@@ -147,6 +148,28 @@ def test_without_submitit_one_line_names_the_extra(tmp_path, monkeypatch):
 )
 def test_time_limits_are_those_of_sbatch(limit, expected):
     assert minutes(limit) == expected
+
+
+def test_runs_at_slurm_by_submitit_are_an_array_that_is_requeued(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    for key, value in StandIn(tmp_path / "slurm").environment().items():
+        monkeypatch.setenv(key, value)
+    resources = Resources(account="abc", gpus=2, cpus=3, time="1-12", sbatch=("qos=low", "exclusive"))
+    executor = SubmititExecutor(tmp_path / "sweep", Cluster(resources=resources, at_once=5, setup=("module load x",)))
+    for name in "ab":
+        executor.submit(Training(Job(tmp_path / name, {})))
+    executor.poll()
+    script = next((tmp_path / "sweep" / "submitit").glob("*submission*.sh"))
+    text = script.read_text()
+    for line in ("account=abc", "array=0-1%5", "gpus-per-node=2", "cpus-per-task=6", "time=2160", "requeue", "qos=low",
+                 "signal=USR2@300", "mem=32G", "nodes=1", "exclusive"):  # fmt: skip
+        assert f"#SBATCH --{line}\n" in text
+    assert "\nmodule load x\n" in text
+    assert [unit.job.settings for unit in map(executor._requeued, [Training(Job(tmp_path / "a", {}))])] == [
+        {"nproc": 2}
+    ]
+    with pytest.raises(UserError, match="--nodes 2: a job of submitit is on one machine"):
+        SubmititExecutor(tmp_path, Cluster(resources=Resources(nodes=2)))
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.ladder.runs.jobs import DIVERGED, Job, is_taken
+from danalab.train.run.folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Training:
 
     def note_progress(self) -> None:
         """After an attempt. Raises UserError if three in a row made no step."""
-        step = self.job.progress()[0]
+        step = max([self.job.progress()[0], *RunFolder(self.job.folder).store.steps()])
         self.fruitless = self.fruitless + 1 if step == self.step else 0
         self.step = step
         if self.fruitless >= FRUITLESS:
