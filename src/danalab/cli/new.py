@@ -33,8 +33,9 @@ def optimizer(flags: OptimizerFlags) -> None:
         write_atomically(file, text.replace("NAME", name).replace("KIND", kind))
     files = list(map(str, contents))
     if not flags.print_json({"files": files, "opt": f"{files[0]}:{kind}"}):
-        print(f"written: {', '.join(files)}\n\n  python -m pytest {files[1]}\n  danalab train --opt {files[0]}:{kind} --help\n"
-              f"  danalab judge adamw {files[0]}:{kind}")  # fmt: skip
+        opt = f"{files[0]}:{kind}"
+        commands = (f"python -m pytest {files[1]}", f"danalab train --opt {opt} --help", f"danalab judge adamw {opt}")
+        print("\n  ".join([f"written: {', '.join(files)}\n", *commands]))
 
 
 _OPTIMIZER = '''\
