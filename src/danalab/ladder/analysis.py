@@ -19,7 +19,7 @@ from danalab.ladder.fit.curvature import (
     fit_shared_curvature,
     fit_tolerance,
 )
-from danalab.ladder.fit.exponents import PowerLaw, fit_exponents
+from danalab.ladder.fit.exponents import ExponentLaw, fit_exponents
 from danalab.ladder.fit.loss_fit import fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw, LossPoints
 from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
@@ -76,8 +76,8 @@ class Analysis:
     excluded: list[str]
     """Runs that did not finish or whose loss is not finite; they are in no fit."""
     lr_laws: dict[str, LRLaw] = field(default_factory=dict)
-    rate_exponents: dict[str, PowerLaw] = field(default_factory=dict)
-    decay_exponents: dict[str, PowerLaw] = field(default_factory=dict)
+    rate_exponents: dict[str, ExponentLaw] = field(default_factory=dict)
+    decay_exponents: dict[str, ExponentLaw] = field(default_factory=dict)
     """Optimizer -> exponents of the best learning rate, and of the best strength of weight decay where that varied."""
     loss_laws: dict[str, LossLaw] = field(default_factory=dict)
     saved: dict[str, dict[int, Saved]] = field(default_factory=dict)

@@ -165,7 +165,7 @@ class LadderPlan:
         chosen = {**defaults, **(dials or {})}
         moved = {name: value for name, value in chosen.items() if value != defaults[name]}
         # Trials start from the best rate at the rung before: a ladder measures the law of the horizon.
-        settings = {} if "horizon_law" in self.fixed else {"horizon_law": "none"}
+        settings: dict[str, Any] = {} if "horizon_law" in self.fixed else {"horizon_law": "none"}
         settings |= {"opt": opt, **self.variants.get(opt, {}), **rung.size}
         name = {"opt": opt, **rung.size, "lr_multiplier": multiplier, **moved, "seed": seed}
         if rung.horizon is not None:

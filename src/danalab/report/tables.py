@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 from danalab.ladder.analysis import Analysis
-from danalab.ladder.fit.exponents import PowerLaw
+from danalab.ladder.fit.exponents import ExponentLaw
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.horizon.analysis import POWER, REFERENCES, HorizonAnalysis, PairedTest
 from danalab.ladder.preregistration import PredictionOutcome
@@ -132,7 +132,7 @@ def lr_law_table(analysis: Analysis) -> Table:
     return ["optimizer", "a", "b", "d", "sizes", "trials"], lines
 
 
-def exponents_table(laws: Mapping[str, PowerLaw]) -> Table:
+def exponents_table(laws: Mapping[str, ExponentLaw]) -> Table:
     """A line for each optimizer: the exponent of each axis that varied, with its interval."""
     names = [name for name in "PfT" if any(name in law.exponents for law in laws.values())]
     lines = [

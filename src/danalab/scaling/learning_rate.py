@@ -17,7 +17,7 @@ from typing import Literal
 from danalab.optim.catalogue import OPTIMIZERS, Usual
 from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
 
-HorizonLaw = Literal["measured", "none"]
+HorizonCorrection = Literal["measured", "none"]
 CHINCHILLA = 20.0
 """Tokens per parameter at horizon 1."""
 _MEASURED_AT, _LARGEST_HORIZON = "3k to 10k parameters", 64.0

@@ -18,7 +18,7 @@ from danalab.scaling.dimensions import Dimensions, dimensions, flops_per_token
 from danalab.scaling.learning_rate import (
     CHINCHILLA,
     COUPLED_AND_DECAYING,
-    HorizonLaw,
+    HorizonCorrection,
     PeakRate,
     at_horizon,
     decay_lr,
@@ -117,7 +117,7 @@ def plan(
     omega: float | None = None,
     tokens_per_param: float = CHINCHILLA,
     horizon_basis: str = "total",
-    horizon_law: HorizonLaw = "measured",
+    horizon_law: HorizonCorrection = "measured",
     tokens: int | None = None,
     iterations: int | None = None,
     warmup_steps: int | None = None,

@@ -26,7 +26,7 @@ LEAST_RATIO = 1.2
 
 
 @dataclass(frozen=True)
-class PowerLaw:
+class ExponentLaw:
     """x* = a x the product of each axis to its exponent."""
 
     a: float
@@ -48,7 +48,7 @@ def fit_exponents(
     n_bootstrap: int = 200,
     level: float = 0.95,
     seed: int = 0,
-) -> PowerLaw:
+) -> ExponentLaw:
     """Fit the law to tuned rungs; those where one value was tried are left out.
 
     Args:
@@ -93,7 +93,7 @@ def fit_exponents(
             name: student_interval(float(coefficients[i]), float(errors[i]), freedom, level)
             for i, name in enumerate(names, start=1)
         }
-    return PowerLaw(
+    return ExponentLaw(
         math.exp(coefficients[0]), dict(zip(names, map(float, coefficients[1:]), strict=True)), intervals,
         {name: (float(table[name].min()), float(table[name].max())) for name in names}, len(tuned), sum(edges),
     )  # fmt: skip
