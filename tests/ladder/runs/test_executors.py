@@ -155,13 +155,13 @@ def test_runs_at_slurm_by_submitit_are_an_array_that_is_requeued(tmp_path, monke
     for key, value in StandIn(tmp_path / "slurm").environment().items():
         monkeypatch.setenv(key, value)
     resources = Resources(account="abc", gpus=2, cpus=3, time="1-12", sbatch=("qos=low", "exclusive"))
-    executor = SubmititExecutor(tmp_path / "sweep", Cluster(resources=resources, at_once=5, setup=("module load x",)))
+    executor = SubmititExecutor(tmp_path / "sweep", Cluster(resources=resources, at_once=1, setup=("module load x",)))
     for name in "ab":
         executor.submit(Training(Job(tmp_path / name, {})))
     executor.poll()
     script = next((tmp_path / "sweep" / "submitit").glob("*submission*.sh"))
     text = script.read_text()
-    for line in ("account=abc", "array=0-1%5", "gpus-per-node=2", "cpus-per-task=6", "time=2160", "requeue", "qos=low",
+    for line in ("account=abc", "array=0-1%1", "gpus-per-node=2", "cpus-per-task=6", "time=2160", "requeue", "qos=low",
                  "signal=USR2@300", "mem=32G", "nodes=1", "exclusive"):  # fmt: skip
         assert f"#SBATCH --{line}\n" in text
     assert "\nmodule load x\n" in text
