@@ -114,7 +114,7 @@ def test_plans_hold_both_rates_four_optimizers_and_20_seeds():
     ladder = gpu_day.ladder_jobs(False)
     assert {job.size for job in ladder} == {"2.2M", "20M"}
     assert {(job.opt, job.rate) for job in ladder if job.size == "2.2M"} == {
-        (o, r) for o in OPTS for r in gpu_day.RATES
+        (o, r) for o in OPTS for r in gpu_day.RATES[o]
     }
 
 

@@ -239,7 +239,7 @@ def test_a_gpu_that_can_run_the_kernel_does_so_by_default_and_with_fused(monkeyp
     assert choice.choose_backend(ADANA, {**default, "foreach": False}, "cuda") is choice.eager
     assert choice.choose_backend(ADANA, {**default, "foreach": True}, "cuda") is choice.foreach
     monkeypatch.setattr(triton_step, "can_run", lambda rule, group: False)
-    assert choice.choose_backend(ADANA, {**default, "fused": True}, "cuda") is choice.compiled.fused
+    assert choice.choose_backend(ADANA, {**default, "fused": True}, "cuda") is choice.compiled
 
 
 def test_fused_on_a_gpu_without_triton_is_refused(monkeypatch):
