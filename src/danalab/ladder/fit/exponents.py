@@ -119,7 +119,7 @@ def _best_values(x: Sequence[np.ndarray], logs: Sequence[np.ndarray], curved: bo
         return best
     # y = L* + k (x - x*)^2: k is the part of y along x^2 beside a line; the rest is a line of slope -2 k x*.
     bends = [each**2 - np.polyval(np.polyfit(each, each**2, min(1, len(each) - 1)), each) for each in x]
-    k = sum(y @ bend for y, bend in zip(logs, bends, strict=True)) / sum(bend @ bend for bend in bends)
+    k = np.sum([y @ bend for y, bend in zip(logs, bends, strict=True)], axis=0) / sum(bend @ bend for bend in bends)
     for i, (each, y) in enumerate(zip(x, logs, strict=True)):
         centred = each - each.mean()
         if len(each) > 2:

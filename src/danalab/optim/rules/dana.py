@@ -67,10 +67,9 @@ def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rule(name: str, *, signs: bool) -> Rule:
-    update, direction, foreach = (partial(each, signs=signs) for each in (dana_update, dana_direction, _foreach))
     return Rule(
-        name, ("exp_avg",), _scalars, update, direction, gains=("gain",), foreach=foreach,
-        kernel_scalars=_kernel_scalars,
+        name, ("exp_avg",), _scalars, partial(dana_update, signs=signs), partial(dana_direction, signs=signs),
+        gains=("gain",), foreach=partial(_foreach, signs=signs), kernel_scalars=_kernel_scalars,
     )  # fmt: skip
 
 
