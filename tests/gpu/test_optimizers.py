@@ -146,7 +146,7 @@ def test_a_step_whose_clock_is_on_the_device_reads_no_number(device, name, skips
     with Reads() as reads:
         optimizer.step(found_nonfinite=torch.tensor(False, device=device) if skips else None)
     assert reads.count == 0
-    assert reads.fills <= 3  # however many parameters and numbers: a zero of the numbers, of the gradients, the rate
+    assert reads.fills <= 8  # three for adana; a few numbers of the other rules, whatever the number of parameters
 
 
 def repeatable(optimizer: Any, device: torch.device) -> Callable[[], Any]:

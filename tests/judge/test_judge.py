@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from danalab.cli.app import main
@@ -117,6 +118,7 @@ class Invented(InThisProcess):
         opt, draw = trial.contestant.opt, random.Random(f"{trial.contestant.opt} {trial.seed}")
         rate = 0.001 * math.log(trial.lr / 0.01) ** 2
         loss = 3 + rate + random.Random(trial.seed).gauss(0, 0.1) + draw.gauss(0, 0.05) + 0.5 * (opt == "sgd")
+        loss = float(np.float32(loss))  # as torch's are
         return self.failures.get((opt, trial.seed), RunResult(loss, (0, trial.steps), (5.5, loss), 1.0))
 
 

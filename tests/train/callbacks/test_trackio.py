@@ -50,7 +50,7 @@ def test_a_resumed_run_has_each_row_once(tmp_path, monkeypatch, watching, capsys
 
 def test_without_trackio_the_extra_is_named_before_training(monkeypatch, watching):
     monkeypatch.setitem(sys.modules, "trackio", None)
-    with pytest.raises(MissingExtra, match=r"danalab\[track\]"):
+    with pytest.raises(MissingExtra, match=r"danalab\[trackio\]"):
         TrackioMirror(watching())
 
 

@@ -16,15 +16,15 @@ from danalab.train.run.schemas import RunId
 class Mirror(Callback):
     """Sends rows to a tracker; `name` is its flag. Only on the rank that writes."""
 
-    module, end = "", "finish"
-    """What is imported before anything is trained; the method that closes a run of the tracker."""
+    module, end, extra = "", "finish", "track"
+    """What is imported before anything is trained; the method that closes a run of the tracker; what installs it."""
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
         try:
             self._library: Any = import_module(self.module)
         except ImportError as error:
-            raise MissingExtra(self.name, "track", f"--{self.name}") from error
+            raise MissingExtra(self.name, self.extra, f"--{self.name}") from error
         self._run: Any = None
 
     @classmethod
@@ -84,7 +84,7 @@ class WandbMirror(Mirror):
 class TrackioMirror(Mirror):
     """Rows of the project danalab, run NAME-ID; a job writes all rows of the run anew, so none is there twice."""
 
-    name = module = "trackio"
+    name = module = extra = "trackio"
 
     def on_start(self, step: int) -> None:
         """Replace what earlier jobs wrote by the rows of metrics.jsonl."""
