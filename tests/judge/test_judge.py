@@ -386,8 +386,9 @@ def test_two_judgements_of_one_question_at_a_time_agree(invented, tmp_path):
     for each in both:
         each.join()
     assert [each.exitcode for each in both] == [0, 0]
-    first, second = Ledger(tmp_path).verdicts()
-    assert (first["effect"], first["low"], first["pairs"]) == (second["effect"], second["low"], second["pairs"])
+    verdicts = Ledger(tmp_path).verdicts()  # one, where the other judgement began after its end
+    assert 1 <= len(verdicts) <= 2
+    assert len({(each["effect"], each["low"], each["pairs"]) for each in verdicts}) == 1
 
 
 def test_contestants_are_names_settings_files_and_addresses(own, tmp_path):
