@@ -124,7 +124,9 @@ def _write(config: ModelConfig, weights: Mapping[str, torch.Tensor], file: Path)
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("none")
     for name, tensor in weights.items():
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), tensor.detach().float().numpy())
+        their_name = names.get_name(name, try_suffixes=(".weight",))
+        assert their_name, name
+        writer.add_tensor(their_name, tensor.detach().float().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
