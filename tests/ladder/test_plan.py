@@ -52,6 +52,32 @@ def test_a_ladder_measures_the_law_of_the_horizon_and_takes_it_only_where_the_fi
     assert taken.config(Path("run")).horizon_law == "measured"
 
 
+def test_batches_are_nearest_neighbours_in_the_order_given_and_stand_in_names():
+    one = plan(sizes=(SMALL,), horizons=(1, 4), batches=(8, 32, 2, 4))
+    assert [(rung.horizon, rung.batch) for rung in one.rungs()] == [(f, b) for f in (1, 4) for b in (8, 32, 2, 4)]
+    before = {(rung.horizon, rung.batch): one.rung_before(rung) for rung in one.rungs()}
+    assert before[1, 8] is None
+    assert before[4, 8] == Rung(SMALL, 1.0, 8)
+    for batch, nearest in ((32, 8), (2, 8), (4, 8)):
+        assert before[4, batch] == Rung(SMALL, 4.0, nearest)
+    cell = one.cell("adana", Rung(SMALL, 4.0, 32), 0.5, 0)
+    assert cell.settings["global_batch"] == 32
+    assert cell.name == "adana-d16-L1-H2-f4-b32-lrx0.5-s0"
+    alone = plan(batches=(8, 2))
+    assert alone.has_steps
+    assert alone.rung_before(Rung(SMALL, None, 2)) == Rung(SMALL, None, 8)
+    assert alone.cell("adana", Rung(SMALL, None, 8), 1.0, 0).name == "adana-d16-L1-H2-b8-lrx1-s0"
+
+
+def test_a_half_life_in_tokens_gives_each_batch_its_setting():
+    half_life = {"adamw-half-life": {"opt": "adamw", "beta2": "0.95^(batch / 128)"}}
+    one = plan(opts=("adamw", "adamw-half-life"), variants=half_life, batches=(2, 128))
+    of = {b: one.cell("adamw-half-life", Rung(SMALL, None, b), 1.0, 0).settings["beta2"] for b in (2, 128)}
+    assert of == {2: pytest.approx(0.95 ** (1 / 64), rel=1e-5), 128: 0.95}
+    with pytest.raises(UserError, match=r"adamw-half-life: beta2 is 0.95\^\(batch / 128\); it needs batches"):
+        one.cell("adamw-half-life", Rung(SMALL, None), 1.0, 0)
+
+
 def test_without_a_law_the_rules_decide_and_a_dial_is_a_factor_on_them():
     one = plan(dials={"all": {"decay": (1, 0.5)}})
     assert "omega" not in one.cell("adamw", Rung(SMALL, None), 1.0, 0).settings
@@ -95,6 +121,10 @@ def test_names_in_a_file_are_those_of_opts(tmp_path):
         ({"sizes": [{**SMALL, "horizons": [1, -1]}]}, "horizons .* of a size"),
         ({"sizes": [{**SMALL, "horizons": [1]}, LARGE]}, "some sizes have horizons"),
         ({"horizons": [1], "fixed": {"iterations": 5}}, "fixed has --iterations beside horizons"),
+        ({"batches": [8, 0]}, "batches .* finite and positive"),
+        ({"batches": [8, 8]}, "one of its batches twice"),
+        ({"batches": [8, 2.5]}, "expected is something like batches"),
+        ({"batches": [8], "fixed": {"global_batch": 8}}, "fixed has --global-batch beside batches"),
         ({"decay_law": "sqrt"}, "give horizons"),
         ({"decay_law": "root"}, "decay_law root"),
         ({"horizons": [1], "decay_law": "sqrt", "fixed": {"omega": 4}}, "fixed has --omega beside a decay law"),

@@ -58,6 +58,19 @@ def test_a_dial_is_tuned_at_the_best_rate_and_seeds_repeat_the_best_settings():
     assert names[-2:] == ["adana-d16-L1-H2-f1-lrx1-decay0.5-s1", "adana-d16-L1-H2-f1-lrx1-decay0.5-s2"]
 
 
+def test_trials_of_a_batch_start_from_the_best_rate_of_the_nearest_batch_before():
+    one = plan(batches=(8, 32, 2), dials={}, seeds=(0,))
+
+    def loss(run):  # the best rate is 2 at 8 sequences and grows with the root of the batch
+        return 3 + math.log2(run["lr_multiplier"] / (2 * math.sqrt(run["global_batch"] / 8))) ** 2
+
+    _, names = tuned(one, loss, ("adana",))
+    first = {b: [float(name.split("lrx")[1].split("-")[0]) for name in names if f"-b{b}-" in name] for b in (8, 32, 2)}
+    assert first[8][:3] == [0.5, 1, 2]
+    assert first[32][:3] == [1, 2, 4]
+    assert first[2][:3] == [1, 2, 4]
+
+
 def test_an_optimizer_whose_trials_all_fail_stops_alone():
     choices, names = tuned(plan(), lambda run: math.inf if run["opt"] == "adamw" else 3.0)
     assert choices["adamw"] is None

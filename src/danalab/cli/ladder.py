@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Flags(SweepFlags):
     file: Positional[Path]
-    """YAML with opts, sizes or heads, horizons, multipliers, dials, seeds and fixed; see docs/ladder.md."""
+    """YAML with opts, sizes or heads, horizons, batches, multipliers, dials, seeds and fixed; see docs/ladder.md."""
     out: Path | None = None
     """Folder of the ladder; default ladders/NAME of the file."""
     tokens_per_param: float | None = None
@@ -29,6 +29,8 @@ class Flags(SweepFlags):
     """Only these optimizers of the file."""
     horizons: tuple[float, ...] = ()
     """Horizons f = tokens / (20 parameters) of all sizes, in place of the file's."""
+    batches: tuple[int, ...] = ()
+    """Batches of all runs [sequences per step] at equal tokens, in place of the file's."""
     sizes: int | None = None
     """Only this number of sizes, from the first."""
     tune_lr: bool = True
@@ -48,7 +50,7 @@ def run(flags: Flags) -> int:
     import sys
 
     from danalab.cli._shared.run_tables import show_open_ends, show_rows, show_rungs, with_costs
-    from danalab.ladder.plan import Rung, read_plan
+    from danalab.ladder.plan import read_plan
     from danalab.ladder.run import run_ladder
     from danalab.ladder.runs.sweep import collect
     from danalab.report.formats import print_table
@@ -84,7 +86,7 @@ def run(flags: Flags) -> int:
             [
                 [
                     each.opt,
-                    str(Rung(each.size, each.horizon)),
+                    str(each.rung),
                     f"{each.multiplier:g}" + (" (edge)" if each.at_edge else ""),
                     " ".join(f"{key}={value}" for key, value in (each.dials or {}).items()),
                     str(each.trials),
@@ -123,6 +125,8 @@ def _chosen(flags: Flags, plan: "LadderPlan") -> "LadderPlan":
     if flags.horizons:
         sizes = tuple({key: value for key, value in size.items() if key != "horizons"} for size in plan.sizes)
         plan = replace(plan, sizes=sizes, horizons=flags.horizons)
+    if flags.batches:
+        plan = replace(plan, batches=flags.batches)
     return plan
 
 

@@ -1,15 +1,17 @@
-"""The definition of a ladder: optimizers x sizes x horizons, and what is tried for each of them.
+"""The definition of a ladder: optimizers x sizes x horizons x batches, and what is tried for each of them.
 
     f       = tokens / (20 parameters)                 horizon; parameters as --tokens-per-param counts them
     omega   = factor x c sqrt(f)                       decay_law sqrt; c = 8 (coupled decay), 2 (log-time decay)
     omega   = factor x 4                               decay_law rules
+    steps   = tokens / (batch x seq_len)               a batch is sequences per step; runs have equal tokens
 
 Every optimizer has as many trials as every other: a plan whose dials differ in number is refused.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +38,25 @@ SET_BY_THE_LADDER = {
     "lr_multiplier": "multipliers",
 }
 """Settings that a ladder varies -> keys that give them."""
+_HALF_LIFE = re.compile(r"(\d*\.?\d+)\^\(batch/([1-9]\d*)\)")
+"""A variant's setting with a constant half-life in tokens: 0.95^(batch/128) is 0.95 at a batch of 128."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A size at a horizon, where optimizers are tuned and compared."""
+    """A size at a horizon and a batch, where optimizers are tuned and compared."""
 
     size: Mapping[str, Any]
     """Its settings."""
     horizon: float | None
     """f; None: the plan has no horizons."""
+    batch: int | None = None
+    """Sequences per step; None: the plan has no batches."""
 
     def __str__(self) -> str:
         words = [f"{key}={value}" for key, value in self.size.items()]
-        return " ".join(words if self.horizon is None else [*words, f"f={self.horizon:g}"])
+        words += [] if self.horizon is None else [f"f={self.horizon:g}"]
+        return " ".join(words if self.batch is None else [*words, f"batch={self.batch}"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +69,11 @@ class LadderPlan:
     """Settings that make a size: {"heads": 3}, or d_model, n_layers and n_heads; `horizons` of its own, if any."""
     horizons: tuple[float, ...] = ()
     """f = tokens / (20 parameters) of every size; none: one horizon, that of `fixed`."""
+    batches: tuple[int, ...] = ()
+    """Sequences per step of every size and horizon, in the order of their runs; none: one batch, that of `fixed`."""
     multipliers: tuple[float, ...] = (0.5, 1.0, 2.0)
     """Factors on the learning rate that are tried first; one: nothing is tuned. They multiply the law's rate; with
-    horizons, the best rate at the rung before."""
+    horizons or batches, the best rate at the rung before."""
     trials: int | None = None
     """Number of learning rates that each optimizer tries on each rung: after `multipliers`, beyond the outermost where
     that one is the best, otherwise between the best and its better neighbour. None: `extensions`."""
@@ -78,7 +87,7 @@ class LadderPlan:
     """Optimizer, or `all` -> setting -> values. The first value is used while learning rates are tried; the others are
     tried at the best rate, one dial after another."""
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Name -> `opt` and settings of it."""
+    """Name -> `opt` and settings of it; "0.95^(batch/128)" is a setting that depends on the batch."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """The first one is for the trials."""
     fixed: dict[str, Any]
@@ -88,7 +97,7 @@ class LadderPlan:
         for name in ("opts", "sizes", "multipliers", "seeds"):
             if not getattr(self, name):
                 raise UserError(f"the ladder has no {name}: no run is left")
-        for name in ("opts", "sizes", "multipliers", "seeds", "horizons"):
+        for name in ("opts", "sizes", "multipliers", "seeds", "horizons", "batches"):
             values = getattr(self, name)
             if any(value in values[:i] for i, value in enumerate(values)):
                 raise UserError(f"the ladder has one of its {name} twice: {values}")
@@ -98,7 +107,7 @@ class LadderPlan:
                 raise UserError(
                     f"fixed has {flag(key)}, which the ladder sets; leave it out ({SET_BY_THE_LADDER[key]})"
                 )
-        for name in ("multipliers", "horizons"):
+        for name in ("multipliers", "horizons", "batches"):
             if not all(map(_is_positive, getattr(self, name))):
                 raise UserError(f"{name} {getattr(self, name)}: must be finite and positive")
         if self.extensions < 0:
@@ -111,24 +120,28 @@ class LadderPlan:
         self._check_dials()
 
     def rungs(self) -> list[Rung]:
-        """All sizes at all their horizons: short horizons first, of one horizon small sizes first."""
+        """All sizes at all their horizons and batches: short horizons first, of one horizon small sizes first."""
         ordered = []
         for i, size in enumerate(self.sizes):
             own = {key: value for key, value in size.items() if key != "horizons"}
-            ordered += [(f or 0.0, i, Rung(own, f)) for f in self._horizons(size)]
+            ordered += [(f or 0.0, i, Rung(own, f, b)) for f in self._horizons(size) for b in self.batches or [None]]
         return [rung for _, _, rung in sorted(ordered, key=lambda each: each[:2])]
 
     @property
-    def has_horizons(self) -> bool:
-        """Whether sizes have horizons, and rungs so follow each other."""
-        return self.rungs()[0].horizon is not None
+    def has_steps(self) -> bool:
+        """Whether sizes have horizons or batches, and rungs so follow each other."""
+        first = self.rungs()[0]
+        return first.horizon is not None or first.batch is not None
 
     def rung_before(self, rung: Rung) -> Rung | None:
-        """The rung from whose best learning rate the trials of `rung` start: the next shorter horizon of the size, else
-        the next smaller size at the horizon."""
+        """The rung from whose best learning rate the trials of `rung` start: the nearest of the batches before, else
+        the next shorter horizon of the size, else the next smaller size at the horizon."""
+        if rung.batch is not None and (place := self.batches.index(rung.batch)):
+            nearest_batch = min(self.batches[:place], key=lambda each: abs(math.log(each / self.batches[place])))
+            return replace(rung, batch=nearest_batch)
         if rung.horizon is None:
             return None
-        every = self.rungs()
+        every = [each for each in self.rungs() if each.batch == rung.batch]
         same = [each for each in every if each.size == rung.size and (each.horizon or 0) < rung.horizon]
         earlier = [each for each in every[: every.index(rung)] if each.horizon == rung.horizon]
         return (same or earlier or [None])[-1]
@@ -166,17 +179,30 @@ class LadderPlan:
         moved = {name: value for name, value in chosen.items() if value != defaults[name]}
         # Trials start from the best rate at the rung before: a ladder measures the law of the horizon.
         settings: dict[str, Any] = {} if "horizon_law" in self.fixed else {"horizon_law": "none"}
-        settings |= {"opt": opt, **self.variants.get(opt, {}), **rung.size}
-        name = {"opt": opt, **rung.size, "lr_multiplier": multiplier, **moved, "seed": seed}
+        variant = {key: self._at_batch(opt, key, value, rung) for key, value in self.variants.get(opt, {}).items()}
+        settings |= {"opt": opt, **variant, **rung.size}
+        name: dict[str, Any] = {"opt": opt, **rung.size}
         if rung.horizon is not None:
             settings["tokens_per_param"] = CHINCHILLA * rung.horizon
-            name = {**dict(list(name.items())[: 1 + len(rung.size)]), "f": rung.horizon, **name}
+            name["f"] = rung.horizon
+        if rung.batch is not None:
+            settings["global_batch"] = name["b"] = rung.batch
+        name |= {"lr_multiplier": multiplier, **moved, "seed": seed}
         omega = self._omega(settings["opt"], rung.horizon, chosen.pop(DECAY, 1.0))
         if omega is not None:
             settings["omega"] = omega
         settings |= {**chosen, "lr_multiplier": multiplier, "seed": seed, "data_seed": 1337 + seed}
         (checked,) = expand({}, self.fixed, [settings])
         return Cell(name_of(name), checked.settings, label=opt if opt in self.variants else None)
+
+    @staticmethod
+    def _at_batch(opt: str, key: str, value: Any, rung: Rung) -> Any:
+        """A variant's setting on a rung: its value, or by its half-life."""
+        if not isinstance(value, str) or (half_life := _HALF_LIFE.fullmatch(value.replace(" ", ""))) is None:
+            return value
+        if rung.batch is None:
+            raise UserError(f"variants: {opt}: {key} is {value}; it needs batches in the file")
+        return float(f"{float(half_life[1]) ** (rung.batch / int(half_life[2])):.6g}")
 
     def _omega(self, opt: str, horizon: float | None, factor: float) -> float | None:
         """Strength of weight decay; None: that of `fixed` or of the rules."""
@@ -210,6 +236,10 @@ class LadderPlan:
             for key in ("tokens_per_param", "iterations", "epochs"):
                 if key in self.fixed:
                     raise UserError(f"fixed has {flag(key)} beside horizons, which set the length; leave one out")
+        if self.batches:
+            for key in ("global_batch", "acc_steps", "iterations"):
+                if key in self.fixed:
+                    raise UserError(f"fixed has {flag(key)} beside batches, which set it at equal tokens; leave it out")
 
     def _check_dials(self) -> None:
         if self.decay_law not in DECAY_LAWS:
@@ -240,6 +270,7 @@ _FORMS = {
     "heads": "heads: [2, 3]",
     "sizes": "sizes: [{d_model: 64, n_layers: 2, n_heads: 2}], or heads: [2, 3]",
     "horizons": "horizons: [1, 4, 16]",
+    "batches": "batches: [8, 2, 32]",
     "multipliers": "multipliers: [0.5, 1, 2]",
     "trials": "trials: 5",
     "extensions": "extensions: 2",

@@ -1,4 +1,4 @@
-"""A ladder: optimizers x sizes x horizons, tuned alike, then more seeds at the best settings.
+"""A ladder: optimizers x sizes x horizons x batches, tuned alike, then more seeds at the best settings.
 
     rates    every multiplier of the learning rate, first seed
     further  one multiplier after another: beyond the outermost where that is best; with `trials` otherwise between the
@@ -6,7 +6,7 @@
     dials    the other values of each dial at the best rate, one dial after another
     seeds    the best settings again with the other seeds
 
-`LadderPlan` defines it. With horizons, an optimizer's trials on a rung (a size at a horizon) begin when its best
+`LadderPlan` defines it. With horizons or batches, an optimizer's trials on a rung (a size at both) begin when its best
 setting on the rung before is known. Runs of earlier rungs go first, so that a ladder that is stopped is nearly a
 complete smaller one. The number of trials is part of the result: the baseline must be tuned as much as the contender.
 """
@@ -42,10 +42,16 @@ class TunedRung:
     losses: dict[str, float | None]
     """Multiplier -> final loss of its trial; None: the run failed."""
     horizon: float | None = None
+    batch: int | None = None
     dials: dict[str, Any] | None = None
     """Best values of the dials; None: there are none."""
     gains: dict[str, float] | None = None
     """Dial -> by how much its best value lowered the loss [nats/token]; None: there are no dials."""
+
+    @property
+    def rung(self) -> Rung:
+        """Where it was tuned."""
+        return Rung(self.size, self.horizon, self.batch)
 
     @property
     def loss(self) -> float:
@@ -130,7 +136,7 @@ class LadderSearch:
         self._plan, self._last = plan, last
         rungs = [rung for rung in plan.rungs() if rung != last] + ([] if last is None else [last])
         self._where = [(opt, rung) for rung in rungs for opt in plan.opts]
-        self._groups = [rungs.index(rung) if plan.has_horizons or rung == last else 0 for _, rung in self._where]
+        self._groups = [rungs.index(rung) if plan.has_steps or rung == last else 0 for _, rung in self._where]
         self.last_group = len(rungs) - 1
         self._searches: dict[int, RungSearch] = {}
         self._started: dict[int, set[str]] = defaultdict(set)
@@ -156,7 +162,7 @@ class LadderSearch:
                 search.advance(losses)
             if search.request is None or {cell.name for cell in search.request[1]}.issubset(self._started[i]):
                 continue
-            titles.append(f"{rung}: {search.request[0]}" if self._plan.has_horizons else search.request[0])
+            titles.append(f"{rung}: {search.request[0]}" if self._plan.has_steps else search.request[0])
             cells += search.request[1]
             places += [(self._groups[i], search.rounds, i)] * len(search.request[1])
             self._started[i] |= {cell.name for cell in search.request[1]}
@@ -253,7 +259,7 @@ def _search(
         opt, dict(rung.size), multiplier, trials,
         at_edge=len(tried) > 1 and multiplier in (min(tried), max(tried)),
         losses={f"{m:g}": None if math.isinf(tried[m]) else tried[m] for m in sorted(tried)},
-        horizon=rung.horizon, dials=dials or None, gains=gains or None,
+        horizon=rung.horizon, batch=rung.batch, dials=dials or None, gains=gains or None,
     )  # fmt: skip
     yield "more seeds", [plan.cell(opt, rung, multiplier, seed, dials) for seed in plan.seeds[1:]], tuned
 
@@ -290,7 +296,7 @@ def _centre(plan: LadderPlan, opt: str, rung: Rung, tuned: Sequence[TunedRung]) 
     """Factor on the law's rate from which the trials start: the best at the rung before, else the plan's start."""
     before = plan.rung_before(rung)
     for each in tuned:
-        if before is not None and (each.opt, each.size, each.horizon) == (opt, before.size, before.horizon):
+        if before is not None and each.opt == opt and each.rung == before:
             return each.multiplier
     return plan.start.get(opt, 1.0)
 

@@ -25,14 +25,23 @@ def test_hours_follow_from_flops_and_a_named_accelerator(fixed, tmp_path):
 
 
 def test_a_measured_rate_is_that_of_the_same_optimizer_at_the_nearest_size():
-    def row(opt, params, rate):
-        return {"opt": opt, "params": params, "flops": 3600 * rate, "device_hours": 1.0, "final_loss": 3.0}
+    def row(opt, params, rate, batch=8):
+        return {
+            "opt": opt,
+            "params": params,
+            "batch": batch,
+            "flops": 3600 * rate,
+            "device_hours": 1.0,
+            "final_loss": 3.0,
+        }
 
     rows = [row("adamw", 1000, 5.0), row("adamw", 9000, 7.0), row("adana", 9000, 4.0)]
     rate: Any = measured_rate([*rows, {**row("adana", 10, 1.0), "final_loss": None}])
     for opt, params, expected in (("adamw", 1500, 5.0), ("adamw", 8000, 7.0), ("adana", 10, 4.0), ("muon", 1000, 5.0)):
-        assert rate(SimpleNamespace(opt=opt, exact_params=params)) == expected
+        assert rate(SimpleNamespace(opt=opt, exact_params=params, global_batch=8)) == expected
     assert measured_rate([]) is None
+    by_batch: Any = measured_rate([row("adamw", 1000, 5.0), row("adamw", 1000, 9.0, batch=64)])
+    assert by_batch(SimpleNamespace(opt="adamw", exact_params=1000, global_batch=32)) == 9.0
 
 
 def test_accelerators_are_found_as_people_type_them():

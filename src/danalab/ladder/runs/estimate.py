@@ -31,7 +31,7 @@ MEASURED_STEPS = 30
 
 
 _SIZES_AND_SEEDS = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "seed", "data_seed", "lr",
-                    "lr_multiplier", "iterations", "tokens_per_param", "omega")  # fmt: skip
+                    "lr_multiplier", "iterations", "tokens_per_param", "global_batch", "omega")  # fmt: skip
 """Settings whose values make no optimizer refuse the others."""
 
 
@@ -70,12 +70,12 @@ def token_rate(tokens_per_second: float) -> Rate:
 
 
 def trained_rate(cells: Sequence[Cell]) -> Rate:
-    """The rate of a few training steps of each optimizer at each size, on this machine; takes seconds for each."""
+    """The rate of a few training steps of each optimizer at each size and batch, on this machine; seconds for each."""
     from danalab.train.job import run_training
     from danalab.train.run.folder import RunFolder
     from danalab.train.run.metrics import last_rows
 
-    rates: dict[tuple[str, int], float] = {}
+    rates: dict[tuple[str, int, int], float] = {}
     for cell in cells:
         with TemporaryDirectory() as folder:
             run_dir = Path(folder) / "run"
@@ -84,18 +84,19 @@ def trained_rate(cells: Sequence[Cell]) -> Rate:
                 iterations_to_run=MEASURED_STEPS, log_interval=MEASURED_STEPS // 3, eval_interval=0,
             )  # fmt: skip
             planned = plan_of(config)
-            if (planned.opt, planned.exact_params) in rates:
+            key = planned.opt, planned.exact_params, planned.global_batch
+            if key in rates:
                 continue
             run_training(config)
             last = [row for row in last_rows(RunFolder(run_dir).metrics_file) if "tokens_per_second" in row][-1]
-        rates[planned.opt, planned.exact_params] = last["tokens_per_second"] * planned.flops_per_token
-    return lambda planned: rates[planned.opt, planned.exact_params]
+        rates[key] = last["tokens_per_second"] * planned.flops_per_token
+    return lambda planned: rates[planned.opt, planned.exact_params, planned.global_batch]
 
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
     """The measured rate of finished runs; None without any."""
     seen = [
-        (row["opt"], row["params"], row["flops"] / (row["device_hours"] * 3600))
+        (row["opt"], row["params"], row.get("batch"), row["flops"] / (row["device_hours"] * 3600))
         for row in rows
         if row.get("final_loss") is not None and row.get("device_hours") and row.get("flops")
     ]
@@ -104,8 +105,12 @@ def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
 
     def rate(planned: "Plan") -> float:
         own = [each for each in seen if each[0] == planned.opt] or seen
-        distance = [abs(math.log(size / planned.exact_params)) for _, size, _ in own]
-        return median(each[2] for each, far in zip(own, distance, strict=True) if far <= min(distance))
+        here = planned.global_batch
+        distance = [
+            abs(math.log(size / planned.exact_params)) + abs(math.log((batch or here) / here))
+            for _, size, batch, _ in own
+        ]
+        return median(each[3] for each, far in zip(own, distance, strict=True) if far <= min(distance))
 
     return rate
 
