@@ -5,15 +5,13 @@
 #
 #   scripts/gpu_check.sh [RESULT.json]      default bench/results/gpu_NAME.json
 #   PYTHON=python3.12 scripts/gpu_check.sh  another interpreter than .venv/bin/python or python3
-#   SECTIONS="optim train" ...              these sections of the benchmark (default all)
+#   TESTS_ONLY=1 ...                        no benchmark
 #   QUICK=1 ...                             a dry run on a CPU: the tests of one file, tiny sizes
 set -u
 cd "$(dirname "$0")/.." || exit 2
 start=$SECONDS
 readonly limit=530       # seconds of everything
 readonly tests_limit=200 # seconds of the tests
-
-read -r -a sections <<<"${SECTIONS:+--sections $SECTIONS}"
 
 python=${PYTHON:-}
 [ -n "$python" ] || { [ -x .venv/bin/python ] && python=.venv/bin/python; } || python=python3
@@ -54,8 +52,8 @@ missing)
 cpu)
     if [ -n "${QUICK:-}" ]; then
         run_tests 300 "not gpu and not slow" tests/gpu/test_decoding.py || exit 1
-        exec "$python" -m danalab bench gpu --device cpu --quick --seconds 900 ${sections[@]+"${sections[@]}"} \
-            --output "${1:-build/gpu_quick.json}"
+        [ -z "${TESTS_ONLY:-}" ] || exit 0
+        exec "$python" -m danalab bench gpu --device cpu --quick --seconds 900 --output "${1:-build/gpu_quick.json}"
     fi
     run_tests 1800 "not gpu and not slow" tests/gpu $kernel_tests || exit 1
     echo "gpu-check: torch $detail sees no CUDA device: only the CPU's part of the tests was run, nothing was timed"
@@ -66,8 +64,9 @@ esac
 failed=0
 run_tests "$tests_limit" gpu tests/gpu || failed=1
 run_tests 60 "not slow" $kernel_tests || failed=1
+[ -z "${TESTS_ONLY:-}" ] || exit $failed
 seconds=$((limit - (SECONDS - start)))
 "$python" -m danalab bench gpu --seconds "$((seconds < 350 ? seconds : 350))" \
-    ${sections[@]+"${sections[@]}"} --output "${1:-bench/results/gpu_$detail.json}" || failed=1
+    --output "${1:-bench/results/gpu_$detail.json}" || failed=1
 echo "gpu-check: $((SECONDS - start)) s, $([ $failed = 0 ] && echo "all passed" || echo "something failed: see above")"
 exit $failed

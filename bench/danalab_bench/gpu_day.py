@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from danalab.errors import UserError
 from danalab.files import read_json, write_json
 from danalab.scaling import dimensions, flops_per_token
 from danalab_bench import environment, gpu_check
@@ -45,8 +46,13 @@ SMALL_SHARE = 0.3
 """Speed of small models, as a share of that of the trainer's benchmark [FLOP/s]."""
 START_SECONDS = 12.0
 """Time of a job besides its steps: models, graph, evaluation."""
-CHECKED, LONG = ("optim", "train", "checkpoint"), {"decode": 120.0, "resonance": 340.0}
-"""Sections of `danalab bench gpu`, the second with time limits [s]."""
+TRY_SECONDS = 60.0
+"""Time that must be left to time the ways of another size: compilation."""
+SECTIONS = {
+    "check": {"optim": 100.0, "train": 120.0, "checkpoint": 45.0},
+    "long": {"decode": 120.0, "resonance": 340.0},
+}
+"""Sections of `danalab bench gpu` with their time limits [s]."""
 LATE = OutOfTimeError.__name__
 Say = Callable[[str], None]
 
@@ -84,6 +90,9 @@ class Day:
         fresh = {"part": part, "device": device, "small": small, "machine": None, "seconds": 0.0, "rows": []}
         self.result: dict[str, Any] = read_json(self.file) if self.file.exists() else fresh
         self.before = self.result["seconds"]
+        if (self.result["device"], self.result["small"]) != (device, small):
+            raise UserError(f"{self.file} has results of {_kind(**self.result)}, not of {_kind(device, small)}: "
+                            "another FOLDER keeps them apart")  # fmt: skip
 
     def keep(self, **values: Any) -> None:
         """Write the results so far."""
@@ -120,7 +129,10 @@ class Day:
 
     def seconds(self, job: Job) -> float:
         """Estimate of a job's time."""
-        return job.tokens / self.rate(job) + START_SECONDS * (0.1 if self.small else 1)
+        return job.tokens / self.rate(job) + self._scaled(START_SECONDS)
+
+    def _scaled(self, seconds: float) -> float:
+        return seconds * (0.1 if self.small else 1)
 
     def is_done(self, job: Job) -> bool:
         """Whether its rows are there."""
@@ -146,7 +158,7 @@ class Day:
 
     def estimate(self, jobs: Iterable[Job]) -> None:
         """Say what is left, how long it takes, and what fits now."""
-        left = [job for job in map(self.resolved, jobs) if not self.is_done(job)]
+        left = [job for job in dict.fromkeys(map(self.resolved, jobs)) if not self.is_done(job)]
         times = [self.seconds(job) for job in left]
         budget, fits = self.deadline - time.time(), []
         for job, needed in zip(left, times, strict=True):
@@ -166,10 +178,12 @@ class Day:
             job = self.resolved(asked)
             if self.is_done(job):
                 continue
-            if job.size not in self.result.get("trials", {}):
+            known = job.size in self.result.get("trials", {})
+            if not known and time.time() + self._scaled(TRY_SECONDS) < self.deadline:
                 self.try_ways(job, pool)
-            if time.time() + self.seconds(job) > self.deadline:
-                left_out.append(str(job))
+                known = True
+            if not known or time.time() + self.seconds(job) > self.deadline:
+                left_out += [str(job)] if str(job) not in left_out else []
                 continue
             trial = self.result["trials"][job.size]
             rows, failed = self.train(job, pool, trial)
@@ -208,7 +222,8 @@ class Day:
         (found,) = pool.each([(time_ways, job, self.device, ways)])
         if isinstance(found, Exception):
             found = {"eager": {"error": first_line(found)}}
-        if len(job.seeds) > 2 or (self.small and self.part == "horizon"):
+        trials = self.result.get("trials", {})
+        if self.part == "horizon" and all(trial["lanes"] > 1 for trial in trials.values()):  # else one process won
             lanes = min(LANES, len(job.seeds))
             calls = [(time_ways, replace(job, seeds=(n,)), self.device, ways[-1:], 6.0) for n in range(lanes)]
             each = [answer for answer in pool.of(lanes).each(calls) if not isinstance(answer, Exception)]
@@ -219,43 +234,47 @@ class Day:
         name = max(works, key=lambda name: works[name]["tokens_per_second"], default="eager")
         entry = works.get(name, {"tokens_per_second": self.rate(job)})
         chosen = {"way": entry.get("way", name), "lanes": entry.get("lanes", 1), "tried": found}
-        trials = self.result.get("trials", {})
         self.keep(trials=trials | {job.size: {**chosen, "tokens_per_second": entry["tokens_per_second"]}})
         words = [f"{n} {e.get('error') or format(e['tokens_per_second'], ',.0f')}" for n, e in found.items()]
         self.say(f"  {job.size}, {job.opt}, tokens/s: {'; '.join(words)}: {name}")
 
     # ---- the parts without jobs ----
 
-    def check(self) -> None:
-        """The tests and the speed of `scripts/gpu_check.sh`."""
+    def limits(self) -> dict[str, float]:
+        """Time limits of the sections that are left, within the time that is left [s]."""
+        kept = self.result.get("sections", {})
+        left = {name: s for name, s in SECTIONS[self.part].items() if kept.get(name, {}).get("ended") != "done"}
+        share = min(1.0, max(10.0, self.deadline - time.time() - 20) / (sum(left.values()) or 1))
+        return {name: limit * share for name, limit in left.items()}
+
+    def measure(self) -> None:
+        """The sections that are left; before those of `check` the tests, unless they have passed."""
+        if self.part == "check" and self.result.get("code") != 0:
+            self.test()
+        earlier = self.result.get("sections", {})
+
+        def keep(measured: dict[str, Any]) -> None:
+            self.keep(sections=earlier | measured["sections"])
+
+        gpu_check.measure([*self.limits().items()], self.device, self.small, self.say, keep)
+
+    def test(self) -> None:
+        """The tests of `scripts/gpu_check.sh`."""
         script = Path(__file__).parents[2] / "scripts" / "gpu_check.sh"
-        more = {"SECTIONS": " ".join(CHECKED), "PYTHON": sys.executable, "QUICK": "1" if self.small else ""}
-        speed = self.folder / "speed.json"
-        speed.unlink(missing_ok=True)
-        command = ["bash", str(script), str(speed)]
-        child = subprocess.Popen(command, env=environment(**more), text=True, stdout=subprocess.PIPE,
+        more = {"TESTS_ONLY": "1", "PYTHON": sys.executable, "QUICK": "1" if self.small else ""}
+        child = subprocess.Popen(["bash", str(script)], env=environment(**more), text=True, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT)  # fmt: skip
         assert child.stdout is not None
         log = []
         for line in child.stdout:
             log.append(line.rstrip())
             self.say(log[-1])
-        code = child.wait()
         tests = [line.strip("= ") for line in log if re.search(r"\d+ (passed|failed|error)", line)]
-        self.keep(**(read_json(speed) if speed.exists() else {}), tests=tests, code=code, log=log[-200:])
-        speed.unlink(missing_ok=True)
+        self.keep(tests=tests, code=child.wait(), log=log[-200:])
 
-    def long(self) -> None:
-        """Decoding and resonance; sections that have ended are kept."""
-        earlier = self.result.get("sections", {})
-        left = {name: limit for name, limit in LONG.items() if earlier.get(name, {}).get("ended") != "done"}
-        share = min(1.0, max(10.0, self.deadline - time.time() - 20) / (sum(left.values()) or 1))
-        limits = [(name, limit * share) for name, limit in left.items()]
 
-        def keep(found: dict[str, Any]) -> None:
-            self.keep(machine=found["machine"], sections=earlier | found["sections"])
-
-        gpu_check.measure(limits, self.device, self.small, self.say, keep)
+def _kind(device: str, small: bool, **_: Any) -> str:
+    return f"{device}{', a dry run' * small}"
 
 
 class Pool:
@@ -300,17 +319,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("folder", type=Path, nargs="?", default=Path(os.environ.get("OUT", "gpu-day")),
                         help="where the results are; default $OUT or gpu-day")  # fmt: skip
-    parser.add_argument("--minutes", type=float, default=8.7, help="time of the command; default 8.7")
+    parser.add_argument("--minutes", type=float, default=8.5, help="time of the command; default 8.5")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="a dry run at a hundredth of the size, for a CPU")
     parser.add_argument("--estimate", action="store_true", help="say what would be run, and how long it takes")
     flags = parser.parse_args(arguments)
-    day = Day(flags.part, flags.folder, flags.device, flags.small, flags.minutes)
-    if flags.part in JOBS:
-        jobs = JOBS[flags.part](flags.small)
+    try:
+        day = Day(flags.part, flags.folder, flags.device, flags.small, flags.minutes)
+    except UserError as error:
+        print(f"gpu-day: {error}", file=sys.stderr)
+        return 2
+    jobs = JOBS[flags.part](flags.small) if flags.part in JOBS else []
+    if jobs:
         day.estimate(jobs)
     else:
-        print(f"{flags.part}: at most {flags.minutes:.1f} minutes")
+        each = ", ".join(f"{name} {limit:.0f} s" for name, limit in day.limits().items())
+        print(f"{flags.part}: at most {flags.minutes:.1f} minutes; left: {each or 'nothing'}")
     if flags.estimate:
         return 0
     import torch
@@ -321,10 +345,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("gpu-day: torch sees no CUDA device; --device cpu --small is a dry run", file=sys.stderr)
         return 2
     day.keep(machine=machine(flags.device))
-    if flags.part in JOBS:
-        day.run(JOBS[flags.part](flags.small))
+    if jobs:
+        day.run(jobs)
     else:
-        getattr(day, flags.part)()
+        day.measure()
     day.keep()
     print(f"{flags.part}: {time.time() - day.began:.0f} s; results in {day.file}")
     return 0

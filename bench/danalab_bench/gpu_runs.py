@@ -12,6 +12,7 @@ Shapes: R models (replicas), B sequences of a model's batch, L length.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 import warnings
@@ -246,7 +247,10 @@ def first_line(error: BaseException) -> str:
 def build(job: Job, device: str) -> tuple[Replicas, Any]:
     """(models, their optimizer)."""
     torch.set_float32_matmul_precision("high")
-    if device == "cpu":
+    if device == "cuda":  # the models and graphs before, which would not fit beside these
+        gc.collect()
+        torch.cuda.empty_cache()
+    else:
         torch.set_num_threads(1)  # several jobs at once, and small ones
         warnings.filterwarnings("ignore", "There is a performance drop")  # vmap of attention
     planned = job.plan
@@ -268,27 +272,31 @@ def time_ways(job: Job, device: str, ways: Sequence[str], seconds: float = 1.0) 
     """
     speeds: dict[str, Any] = {}
     for way in ways:
-        started, steps = time.perf_counter(), 0
         try:
-            replicas, optimizer = build(job, device)
-            rows = next(rows_of(job.seeds, job.batch, device))
-            step = WAYS[way](replicas, TrainConfig.grad_clip, rows)
-
-            def some(count: int, step: Step = step, optimizer: Any = optimizer, rows: Tensor = rows) -> float:
-                for _ in range(count):
-                    step(rows)
-                    optimizer.step()
-                synchronize(device)
-                return time.perf_counter()
-
-            begin = end = some(2)
-            while end < begin + seconds:
-                end, steps = some(4), steps + 4
-            rate = steps * len(job.seeds) * job.batch * LANGUAGE.document_tokens / (end - begin)
-            speeds[way] = {"tokens_per_second": rate, "seconds_before": begin - started}
+            speeds[way] = _speed(job, device, way, seconds)
         except Exception as error:  # whatever it is: another way is tried
             speeds[way] = {"error": first_line(error)}
     return speeds
+
+
+def _speed(job: Job, device: str, way: str, seconds: float) -> dict[str, float]:
+    started, steps = time.perf_counter(), 0
+    replicas, optimizer = build(job, device)
+    rows = next(rows_of(job.seeds, job.batch, device))
+    step = WAYS[way](replicas, TrainConfig.grad_clip, rows)
+
+    def some(count: int) -> float:
+        for _ in range(count):
+            step(rows)
+            optimizer.step()
+        synchronize(device)
+        return time.perf_counter()
+
+    begin = end = some(2)
+    while end < begin + seconds:
+        end, steps = some(4), steps + 4
+    rate = steps * len(job.seeds) * job.batch * LANGUAGE.document_tokens / (end - begin)
+    return {"tokens_per_second": rate, "seconds_before": begin - started}
 
 
 def train_job(
