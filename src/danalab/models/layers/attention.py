@@ -31,8 +31,10 @@ LONGEST = 512
 """Tokens of a row. The probabilities are kept for the backward pass, about B N L^2 / 2 numbers."""
 BLOCK = 128
 """Queries of a product; their keys end with the last of them."""
-DOCUMENT_BLOCK = 256
-"""Smallest number of queries in a block of rows with several documents."""
+DOCUMENT_BLOCK = 128
+"""Queries in a block of rows with several documents on CPUs; elsewhere at least twice as many."""
+FEW_KEYS = 512
+"""Keys of a block up to which its mask is kept for the backward pass rather than computed again."""
 MAX_BLOCKS = 16
 """Per row, on accelerators and under compilation, which unrolls them."""
 
@@ -130,12 +132,12 @@ def attend_within_documents(
 ) -> Tensor:
     """softmax(q k^T / sqrt(H)) v over the earlier tokens of the query's own document, [B, N, L, H].
 
-    By blocks of queries, whose masks are recomputed in the backward pass: a mask for the whole row would have L^2
-    entries, and kernels keep a float one for each layer. On CPUs a block's keys begin with its first document.
+    By blocks of queries. With many keys, masks are recomputed in the backward pass: a mask for the whole row would
+    have L^2 entries, and kernels keep a float one for each layer. On CPUs a block's keys begin with its first document.
     """
     length = q_BNLH.shape[2]
     on_host = starts_BL.device.type == "cpu" and not torch.compiler.is_compiling()
-    size = DOCUMENT_BLOCK if on_host else max(DOCUMENT_BLOCK, -(-length // MAX_BLOCKS))
+    size = DOCUMENT_BLOCK if on_host else max(2 * DOCUMENT_BLOCK, -(-length // MAX_BLOCKS))
     if length <= size:
         return _attend_block(q_BNLH, k_BKLH, v_BKLH, starts_BL, 0, grouped)
     outputs = []
@@ -145,7 +147,9 @@ def attend_within_documents(
         low = int(starts_BL[:, first].min()) if on_host else 0
         queries, keys, values = q_BNLH[:, :, first:last], k_BKLH[:, :, low:last], v_BKLH[:, :, low:last]
         starts = starts_BL[:, first:last] - low
-        block = partial(checkpoint, _attend_block, use_reentrant=False, preserve_rng_state=False)
+        block = _attend_block
+        if last - low > FEW_KEYS:
+            block = partial(checkpoint, _attend_block, use_reentrant=False, preserve_rng_state=False)
         outputs.append(block(queries, keys, values, starts, first - low, grouped))
     return torch.cat(outputs, dim=2)
 
