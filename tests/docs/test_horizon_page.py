@@ -37,7 +37,8 @@ def written(data: ReportData) -> str:
         for name, (_, table) in analysis_tables(found).items()
         if ("horizon" in name or "exponents" in name) and table[1]
     }
-    parts |= {"horizon-sentences": "\n".join(filter(None, said)) + "\n", "tuned": as_markdown(tuned_table(found))}
+    parts["horizon-sentences"] = "\n".join(filter(None, said)) + "\n"
+    parts["tuned"] = as_markdown(tuned_table(found.opts, found.tuned))
     return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], PAGE.read_text(encoding="utf-8"))
 
 

@@ -13,7 +13,7 @@ SETTINGS = {"arch": "enoki", "batch_size": 8, "acc_steps": 2, "omega": 3.0}
 
 
 def test_fit_writes_the_laws_that_plan_and_train_read(tmp_path):
-    rows = [{**row, "settings": SETTINGS} for row in read_ladder(plant(tmp_path))]
+    rows = [{**row, "settings": SETTINGS, "batch": 16} for row in read_ladder(plant(tmp_path))]
     found = analyse(rows, n_bootstrap=0)
     rules = fitted_rules(found)
     law, source = rules.law("enoki", "adana", 16)
@@ -54,7 +54,7 @@ def test_the_sizes_of_a_ladder_become_a_rule_where_they_follow_one(tmp_path, lay
     for row in rows:
         n = heads[row["params"]]
         size = {"d_model": 16 * n, "n_layers": layers(n), "n_heads": n, "head_dim": 16, "mlp_dim": 40 * n}
-        row["settings"] = {**SETTINGS, **size}
+        row["settings"], row["batch"] = {**SETTINGS, **size}, 16
     rules = fitted_rules(analyse(rows, n_bootstrap=0))
     if not ruled:
         assert rules.dimensions == ()

@@ -35,6 +35,8 @@ def change(folder, **fields):
         ({"settings": "none"}, "settings is 'none'"),
         ({"settings": {"kappa": "high"}}, "where kappa is 'high'; it must be a number"),
         ({"settings": {"iterations": {}}}, "where iterations is {}; it must be a number"),
+        ({"settings": {"global_batch": "8"}}, "where global_batch is '8'; it must be a number"),
+        ({"batch": 0}, "batch is 0"),
         ({"seconds": -1.0}, "seconds is -1"),
         ({"device": ["h100"]}, "device is"),
         ({"tokens": [1]}, "tokens is"),
@@ -51,6 +53,20 @@ def test_a_row_out_of_range_is_refused_with_its_line_and_field(tmp_path, fields,
         read_ladder(tmp_path)
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "out"), "--pack"]) == 2
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "batch"),
+    [
+        ({"settings": {"global_batch": 32, "batch_size": 8}}, 32),
+        ({"settings": {"batch_size": 8, "acc_steps": 2}, "world_size": 2}, 32),
+        ({"settings": {}}, None),
+        ({"settings": {"global_batch": math.inf}}, None),
+        ({"batch": 64, "settings": {"global_batch": 32}}, 64),
+    ],
+)
+def test_older_rows_have_their_batch_in_the_settings(tmp_path, fields, batch):
+    assert read_ladder(change(plant(tmp_path), **fields))[0]["batch"] == batch
 
 
 def test_copies_of_a_row_count_once_and_two_rows_of_one_run_are_refused(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 
 from danalab.errors import UserError, nearest
 from danalab.files import finite
+from danalab.ladder.batch import BatchAnalysis, analyse_batches
 from danalab.ladder.fit.curvature import (
     LossParabola,
     SharedCurvature,
@@ -91,12 +92,19 @@ class Analysis:
     predicted_rates: dict[str, list[PredictedRate]] = field(default_factory=dict)
     horizon: HorizonAnalysis | None = None
     """None where no size has several horizons."""
+    batches: BatchAnalysis | None = None
+    """None where no size and horizon has several batches; all else but the exponents is at one batch of these."""
     notes: list[str] = field(default_factory=list)
     """Results that are missing, and the reasons."""
 
     def at(self, opt: str) -> list[Tuned]:
         """An optimizer's sizes, the smallest first."""
         return sorted((each for each in self.tuned if each.opt == opt), key=lambda each: each.params)
+
+    @property
+    def every(self) -> list[Tuned]:
+        """The tuned runs of all batches."""
+        return self.tuned if self.batches is None else self.batches.tuned
 
     @property
     def opts(self) -> list[str]:
@@ -114,14 +122,7 @@ class Analysis:
         return finite({
             "baseline": self.baseline,
             "convention": self.convention,
-            "tuned": [
-                {
-                    "opt": each.opt, "params": each.params, "lr": each.lr, "lr_multiplier": each.lr_multiplier,
-                    "loss": each.loss, "spread": each.spread, "seeds": len(each.runs), "trials": each.trials,
-                    "flops": each.flops, "tokens": each.tokens, "runs": [row["name"] for row in each.runs],
-                }
-                for each in self.tuned
-            ],
+            "tuned": [each.as_dict() for each in self.tuned],
             "excluded": self.excluded,
             "lr_laws": {
                 opt: {"a": law.a, "b": law.b, "d": law.d, "sizes": law.n_sizes, "trials": law.n_trials,
@@ -142,6 +143,7 @@ class Analysis:
             "shared_curvatures": {opt: asdict(each) for opt, each in self.shared_curvatures.items()},
             "tolerances": _by_size(self.tolerances),
             "horizon": None if self.horizon is None else self.horizon.as_dict(),
+            "batches": None if self.batches is None else self.batches.as_dict(),
             "notes": self.notes,
         })  # fmt: skip
 
@@ -195,8 +197,14 @@ def analyse(
         have = ", ".join(opts)
         raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
     tuned = tune(usable, convention, [row for row in rows if has_diverged(row)])
+    tuned, batches = analyse_batches(tuned, rows, base, n_bootstrap=n_bootstrap, seed=seed)
     horizon = analyse_horizons(tuned, rows, base, n_bootstrap=n_bootstrap, seed=seed)
-    analysis = Analysis(base, convention, tuned, excluded, horizon=horizon)
+    analysis = Analysis(base, convention, tuned, excluded, horizon=horizon, batches=batches)
+    if batches is not None:
+        kept = ", ".join(map(str, sorted({each.batch for each in tuned})))
+        analysis.notes.append(
+            f"several batches at equal tokens: all but batches and exponents is at that of {base}'s least loss, {kept}"
+        )
     if parts := [row["val_share"] for row in usable if row.get("val_share", 1) < 1]:
         analysis.notes.append(
             f"{len(parts)} of {len(usable)} final losses are over a part of the validation split, {min(parts):.0%} at "
@@ -268,7 +276,7 @@ def _rate_law(analysis: Analysis, opt: str, usable: Sequence[Row], n_bootstrap: 
 
 def _exponents(analysis: Analysis, opt: str, rows: Sequence[Row], n_bootstrap: int, seed: int) -> None:
     """Exponents of an optimizer's best rate and strength of weight decay; none where nothing was tuned."""
-    tuned = analysis.at(opt)
+    tuned = [each for each in analysis.every if each.opt == opt]
     axes = {
         "P": [each.non_emb_params for each in tuned],
         "f": [horizon_of(each.runs[0]) for each in tuned],
@@ -287,8 +295,7 @@ def _exponents(analysis: Analysis, opt: str, rows: Sequence[Row], n_bootstrap: i
 
 
 def _tokens_per_step(row: Row) -> float:
-    settings = row["settings"]
-    return (settings.get("global_batch") or 1) * (settings.get("seq_len") or 1)
+    return (row.get("batch") or 1) * (row["settings"].get("seq_len") or 1)
 
 
 def _predictions(analysis: Analysis, opt: str, sizes: Sequence[float]) -> list[PredictedRate]:
@@ -412,7 +419,9 @@ def fitted_rules(analysis: Analysis) -> Rules:
         arch = largest["arch"] or largest["settings"].get("arch")
         if not arch:
             raise UserError(f"--rules: run {largest['name']} does not give its architecture")
-        rates.append(RateRule(arch=arch, opt=opt, global_batch=_global_batch(largest), a=law.a, b=law.b, d=law.d))
+        if largest["batch"] is None:
+            raise UserError(f"--rules: run {largest['name']} does not give its batch size")
+        rates.append(RateRule(arch=arch, opt=opt, global_batch=largest["batch"], a=law.a, b=law.b, d=law.d))
         if largest["settings"].get("omega") is not None:
             decays.append(DecayRule(arch=arch, opt=opt, omega=float(largest["settings"]["omega"])))
         sizes.setdefault(arch, []).extend(each.runs[0]["settings"] for each in analysis.at(opt))
@@ -434,12 +443,3 @@ def _size_rule(arch: str, sizes: Sequence[Mapping[str, Any]]) -> SizeRule | None
     ruled = [rule.dimensions(size["n_heads"], GPT2_VOCAB) for size in sizes]
     same = all(getattr(a, name) == size[name] for a, size in zip(ruled, sizes, strict=True) for name in names)
     return rule if same else None
-
-
-def _global_batch(row: Row) -> int:
-    settings = row["settings"]
-    if settings.get("global_batch"):
-        return int(settings["global_batch"])
-    if not settings.get("batch_size"):
-        raise UserError(f"--rules: run {row['name']} does not give its batch size")
-    return int(settings["batch_size"] * (settings.get("acc_steps") or 1) * row["world_size"])

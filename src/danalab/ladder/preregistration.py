@@ -67,6 +67,8 @@ def require_points(plan: LadderPlan) -> None:
     Raises:
         UserError: names the number of rungs.
     """
+    if len(plan.batches) > 1:
+        raise UserError("--preregister: laws of the loss have no axis for several batches; choose one with --batches")
     last = largest_rung(plan)
     others = [rung for rung in plan.rungs() if rung != last]
     sizes = {str(rung.size) for rung in others}

@@ -1,6 +1,7 @@
 """ladder.jsonl: one row per run, from run folders. Fits, tables and figures read it.
 
 name, opt, arch, seed, lr     the run; `settings` has all of its settings
+batch                         sequences per step
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
 tokens, flops, seconds, tokens_per_second, device_hours
 data_tokens, entropy          of the training data; exact entropy [nats/token] of a generated language, else null
@@ -65,6 +66,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "lr": config["lr"],
         "kappa": config["kappa"],
         "lr_multiplier": config["lr_multiplier"],
+        "batch": config["global_batch"],
         "params": record["params"],
         "data_tokens": dataset.get("tokens"),
         "entropy": _entropy(Path(dataset.get("path", ""))),
@@ -174,7 +176,7 @@ def _written_rows(file: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(read_text(file).splitlines() if file.is_file() else (), start=1):
         try:
             row = json.loads(line)
-            rows.append({"name": checked_row(row)["name"], **row})
+            rows.append({key: checked_row(row)[key] for key in ("name", "batch")} | row)
         except (ValueError, RecursionError) as error:
             raise UserError(
                 f"{file}:{number}: not a row of a ladder: {error}; repair the line or move the file"
@@ -270,7 +272,7 @@ def _identity(row: dict[str, Any]) -> str:
     """The same for copies of a run under other names: to the last digit no two runs end alike."""
     if row["final_loss"] is None or not math.isfinite(row["final_loss"]):
         return row["name"]
-    keys = ("opt", "seed", "lr", "kappa", "params", "tokens", "final_loss", "settings")
+    keys = ("opt", "seed", "lr", "kappa", "batch", "params", "tokens", "final_loss", "settings")
     return json.dumps([row[key] for key in keys], sort_keys=True)
 
 
@@ -331,6 +333,7 @@ class LadderRow(BaseModel):
     lr: Positive | None = None
     lr_multiplier: Positive | None = None
     kappa: Number | None = None
+    batch: Size | None = None
     params: Size
     non_emb_params: Size
     data_tokens: Count | None = None
@@ -375,6 +378,15 @@ class LadderRow(BaseModel):
             if (is_number(key) or key in _OPTIMIZERS_NUMBERS) and not isinstance(value, (int, float, type(None))):
                 raise ValueError(f"where {key} is {value!r}; it must be a number")
         return settings
+
+    @model_validator(mode="after")
+    def _batch_of_settings(self) -> "LadderRow":
+        """Older ladders have it in their settings only."""
+        if self.batch is None:
+            micro, steps = ((self.settings.get(key) or 0) for key in ("batch_size", "acc_steps"))
+            batch = self.settings.get("global_batch") or micro * (steps or 1) * self.world_size
+            self.batch = int(batch) if 1 <= batch <= 10**15 else None
+        return self
 
     @model_validator(mode="after")
     def _has_what_fits_need(self) -> "LadderRow":

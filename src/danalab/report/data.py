@@ -100,7 +100,7 @@ def hours_of(row: Row) -> float:
 
 def spent(data: ReportData) -> dict[str, Spent]:
     """Optimizer -> cost of all its runs."""
-    chosen = {row["name"] for each in data.analysis.tuned for row in each.runs}
+    chosen = {row["name"] for each in data.analysis.every for row in each.runs}
     costs: dict[str, Spent] = defaultdict(Spent)
     for row in data.rows:
         mine = costs[row["opt"]]

@@ -20,7 +20,7 @@ from danalab.ladder.rows import pack, read_ladder
 from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
 from danalab.report.figures.compute_saved import cost_figure, gain_figure, headline_figure, saved_figure
 from danalab.report.figures.drawing import save_figure, save_points, svg_text
-from danalab.report.figures.horizon import horizon_loss_figure, multiplier_figure
+from danalab.report.figures.horizon import batch_figure, horizon_loss_figure, multiplier_figure
 from danalab.report.figures.loss_laws import curves_figure, law_figure, lr_law_figure, residual_figure
 from danalab.report.figures.optimizer_state import clipping_figure, schedule_figure, tau_figure
 from danalab.report.figures.tuning import curvature_figure, gamma3_figure, kappa_figure, sensitivity_figure
@@ -199,6 +199,11 @@ FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] =
         "seed), with the fitted laws and their 95% bands; right: the distance from the baseline at the same size and "
         "horizon.",
     ),
+    "batch": (
+        batch_figure,
+        "Final loss (left) and best learning rate (right) against the batch at equal tokens, each tuned by itself: "
+        "mean over seeds, bars from lowest to highest (hollow: one seed). Lines: the law of the best rate.",
+    ),
     "residuals": (residual_figure, "Distance of each run from its law; above zero the run was worse."),
     "loss-curves": (
         curves_figure,
@@ -259,6 +264,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
         ("horizon-gain", "horizon-loss"),
         ("horizon-exponents", "horizon-multipliers", "horizon-pairs", "horizon-budgets"),
     ),
+    ("batch", "The batch", ("batch",), ("batches", "critical-batch")),
     ("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws", "registered")),
     ("curves", "Loss curves", ("loss-curves",), ()),
     (

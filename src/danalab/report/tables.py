@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 from danalab.ladder.analysis import Analysis
+from danalab.ladder.batch import RISE, CriticalBatch
 from danalab.ladder.fit.exponents import ExponentLaw
 from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.horizon.analysis import POWER, REFERENCES, HorizonAnalysis, PairedTest
 from danalab.ladder.preregistration import PredictionOutcome
 from danalab.report.data import ReportData, Row, hours_of, is_finished, relative_time, spent
@@ -35,7 +37,15 @@ def analysis_tables(
     formula = _LAWS[laws[0].kind] if laws else ""
     shared = ", one E for all" if len(laws) > 1 and len({law.E for law in laws}) == 1 else ""
     tables: dict[str, tuple[str, Table]] = {
-        "tuned": ("Tuned runs", tuned_table(analysis, address)),
+        "tuned": ("Tuned runs", tuned_table(analysis.opts, analysis.tuned, address)),
+        "batches": (
+            "Tuned runs of all batches [sequences per step] at equal tokens",
+            tuned_table(analysis.opts, analysis.batches.tuned if analysis.batches else [], address),
+        ),
+        "critical-batch": (
+            f"Critical batch [sequences]: the loss is {RISE:.0%} above that of small batches",
+            critical_table(analysis.batches.critical if analysis.batches else []),
+        ),
         "saved": (f"Compute saved against {analysis.baseline}", saved_table(analysis, address)),
     }
     for name, title, table in (
@@ -76,18 +86,31 @@ def headline_table(data: ReportData) -> Table:
     return ["optimizer", against, "95% interval", "parameters", "seeds", "learning rates"], lines
 
 
-def tuned_table(analysis: Analysis, address: Address | None = None) -> Table:
-    """A line for each optimizer and size: its best learning rate (marked where it is the outermost one tried),
-    how many settings were tried, its loss over seeds."""
+def tuned_table(opts: Sequence[str], tuned: Sequence[Tuned], address: Address | None = None) -> Table:
+    """A line for each optimizer and rung: its best learning rate (marked where it is the outermost one tried),
+    how many settings were tried, its loss over seeds; the batch [sequences] where there are several."""
+    several = len({each.batch for each in tuned}) > 1
     lines = [
         [
-            opt, f"{each.params:,}", f"{each.flops:.3g}", f"{each.lr:.3g}{' (edge)' if each.at_edge else ''}",
-            str(each.trials), _linked(f"{each.loss:.4f}", each.runs, address), _or_dash(each.spread, ".4f"),
-            _seeds(each.runs, address),
+            opt, f"{each.params:,}", f"{each.flops:.3g}", *([str(each.batch)] if several else []),
+            f"{each.lr:.3g}{' (edge)' if each.at_edge else ''}", str(each.trials),
+            _linked(f"{each.loss:.4f}", each.runs, address), _or_dash(each.spread, ".4f"), _seeds(each.runs, address),
         ]
-        for opt in analysis.opts for each in analysis.at(opt)
+        for opt in opts for each in tuned if each.opt == opt
     ]  # fmt: skip
-    return ["optimizer", "parameters", "FLOPs", "peak lr", "trials", "val loss", "sd over seeds", "seeds"], lines
+    names = ["optimizer", "parameters", "FLOPs", *(["batch"] if several else []), "peak lr", "trials", "val loss"]
+    return [*names, "sd over seeds", "seeds"], lines
+
+
+def critical_table(critical: Sequence[CriticalBatch]) -> Table:
+    """A line for each optimizer, size and horizon; a bound where the batch is beyond those measured."""
+    lines = []
+    for each in critical:
+        least, most = each.measured
+        words = f"> {most}" if each.batch > most else f"< {least}" if each.batch < least else f"{each.batch:.0f}"
+        span = _span(each.interval, ".0f")
+        lines.append([each.opt, f"{each.params:,}", f"{each.horizon:.3g}", words, span, f"{least} to {most}"])
+    return ["optimizer", "parameters", "f", "critical batch", "95% interval", "batches measured"], lines
 
 
 def saved_table(analysis: Analysis, address: Address | None = None) -> Table:

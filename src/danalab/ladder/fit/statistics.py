@@ -96,6 +96,22 @@ def student_interval(estimate: float, error: float, freedom: float, level: float
     return Interval(estimate - half, estimate + half, level)
 
 
+def log_interval(value: float, drawn: Sequence[float], freedom: int) -> Interval | None:
+    """Student's interval on the logarithm of a positive value; None where the noise has no degrees of freedom.
+
+    Where a tenth of the resamples or more is infinite, the interval is open: from their 2.5% quantile.
+    """
+    logs = np.log([each for each in drawn if each > 0])
+    if len(logs) < 2 or not freedom:
+        return None
+    finite = logs[np.isfinite(logs)]
+    if len(finite) <= 0.9 * len(logs) or not math.isfinite(value):
+        return Interval(math.exp(float(np.quantile(logs, 0.025, method="lower"))), math.inf, 0.95)
+    return student_interval(
+        math.log(value), float(np.std(finite, ddof=1)), resampled_freedom(freedom, len(finite))
+    ).exp()
+
+
 def scipy(module: str) -> Any:
     """Import a module of SciPy."""
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""From rows to tuned runs: the settings of least mean loss for each optimizer, size and horizon.
+"""From rows to tuned runs: the settings of least mean loss for each optimizer, size, horizon and batch.
 
 A ladder tries several learning rates with one seed, takes the best, and repeats it with other seeds. The chosen run is
 the luckiest of its trials, and not always the best rate; intervals that keep the choice are too narrow. So a resample
@@ -38,7 +38,7 @@ _SAME_RUN = names_of(TrainConfig, "input", "execution", "job") | {"seed", "data_
 
 @dataclass(frozen=True)
 class Tuned:
-    """An optimizer at a size, at its best settings."""
+    """An optimizer at a size, horizon and batch, at its best settings."""
 
     opt: str
     params: int
@@ -60,6 +60,11 @@ class Tuned:
         return self.runs[0]["tokens"]
 
     @property
+    def batch(self) -> int:
+        """Sequences per step; 0 where the rows do not say."""
+        return self.runs[0].get("batch") or 0
+
+    @property
     def at_edge(self) -> bool:
         """Whether the best learning rate is an outermost one of several: a better one may lie beyond."""
         return len(self.rates) > 1 and self.lr in (self.rates[0], self.rates[-1])
@@ -75,6 +80,20 @@ class Tuned:
         losses = [row["final_loss"] for row in self.runs]
         return float(np.std(losses, ddof=1)) if len(losses) > 1 else None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Its numbers and the names of its runs, for JSON."""
+        return {
+            "opt": self.opt, "params": self.params, "batch": self.batch or None, "lr": self.lr,
+            "lr_multiplier": self.lr_multiplier, "loss": self.loss, "spread": self.spread, "seeds": len(self.runs),
+            "trials": self.trials, "flops": self.flops, "tokens": self.tokens,
+            "runs": [row["name"] for row in self.runs],
+        }  # fmt: skip
+
+
+def rung_of(row: Row) -> tuple[str, int, int, int]:
+    """Optimizer, size, tokens and batch: runs of one rung are tuned together."""
+    return row["opt"], row["params"], row["tokens"], row.get("batch") or 0
+
 
 def is_usable(row: Row) -> bool:
     """Whether a run ended with a finite loss. Others are counted and shown, not fitted."""
@@ -87,7 +106,7 @@ def has_diverged(row: Row) -> bool:
 
 
 def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> list[Tuned]:
-    """The tuned runs, in the order of optimizer, size and horizon.
+    """The tuned runs, in the order of optimizer, size, horizon and batch.
 
     Runs that differ only in seeds are repeats of one trial. The trial of least mean loss is taken among those with the
     most seeds: one lucky seed does not beat the mean of three.
@@ -97,11 +116,11 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
         convention: of compute; see `danalab.ladder.flop_conventions`.
         diverged: runs whose loss was not finite: they count as trials and bound the best rate.
     """
-    cells: dict[tuple[str, int, int], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    cells: dict[tuple[str, int, int, int], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        cells[row["opt"], row["params"], row["tokens"]][_trial(row)].append(row)
+        cells[rung_of(row)][_trial(row)].append(row)
     tuned = []
-    for (opt, params, tokens), trials in sorted(cells.items(), key=lambda item: item[0]):
+    for (opt, params, tokens, _), trials in sorted(cells.items(), key=lambda item: item[0]):
         most = max(map(len, trials.values()))
         runs = min(
             (runs for runs in trials.values() if len(runs) == most),
@@ -125,9 +144,7 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
 def rate_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
     """The learning-rate trials around a tuned run: its first seed, and its settings apart from the learning rate and
     the decay that follows from it."""
-    here = [
-        row for row in rows if (row["opt"], row["params"], row["tokens"]) == (tuned.opt, tuned.params, tuned.tokens)
-    ]
+    here = [row for row in rows if rung_of(row) == rung_of(tuned.runs[0])]
     like = [row for row in here if _trial(row, _FOLLOW_THE_RATE) == _trial(tuned.runs[0], _FOLLOW_THE_RATE)]
     first = min(row["seed"] for row in like)
     return [row for row in like if row["seed"] == first]
@@ -144,8 +161,8 @@ def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
 
 
 def _is_beside(lost: Row, one: Row) -> bool:
-    """Whether a run that ended early has the size and horizon of another."""
-    same = lost["opt"] == one["opt"] and lost["params"] == one["params"]
+    """Whether a run that ended early has the size, horizon and batch of another."""
+    same = all(lost.get(key) == one.get(key) for key in ("opt", "params", "batch"))
     return same and lost["settings"].get("iterations") == one["settings"].get("iterations")
 
 
@@ -254,6 +271,21 @@ def retuned(sizes: Sequence[TunedSize]) -> Retuning | None:
     if freedom < 1 or all(len(each.rates) < 2 for each in sizes):
         return None
     return Retuning(sizes, float(np.sqrt(sum(np.sum(each**2) for each in spread) / freedom)), freedom)
+
+
+def resampler(sizes: Sequence[TunedSize]) -> Resampler:
+    """How the losses of an optimizer would be drawn again, its rates tuned again where several were tried."""
+    again = retuned(sizes)
+    if again is not None:
+        return again.losses
+    logs = [np.log(each.seeds) for each in sizes]
+    freedom = sum(len(each) - 1 for each in logs)
+    sd = math.sqrt(sum(float(np.sum((each - each.mean()) ** 2)) for each in logs) / freedom) if freedom else 0.0
+
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        return np.exp(np.concatenate([each.mean() + sd * rng.standard_normal(len(each)) for each in logs]))
+
+    return draw
 
 
 def _excess_losses(sizes: Sequence[TunedSize]) -> list[np.ndarray]:

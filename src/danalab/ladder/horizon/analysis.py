@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.fit.statistics import Interval, resampled_freedom, scipy, student_interval
-from danalab.ladder.fit.tuning import Resampler, Row, Tuned, TunedSize, retuned
+from danalab.ladder.fit.statistics import Interval, log_interval, scipy, student_interval
+from danalab.ladder.fit.tuning import Row, Tuned, resampler
 from danalab.ladder.horizon.budget import Budget, budget_of, budgets_are_equal, tuned_size
 from danalab.ladder.horizon.law import HorizonLaw, HorizonPoint, fit_horizon_law
 from danalab.scaling.learning_rate import CHINCHILLA
@@ -197,18 +197,9 @@ def _with_law(
 
 
 def _interval(value: float, drawn: Sequence[float], draws: _Draws, *opts: str) -> Interval | None:
-    """Student's on the logarithm; None where the noise between seeds is not known.
-
-    Where a tenth of the resamples or more is infinite (below F), the interval is open: from their 2.5% quantile.
-    """
-    logs = np.log([each for each in drawn if each > 0])
-    if len(logs) < 2 or not all(draws.freedom[opt] for opt in opts):
-        return None
-    finite = logs[np.isfinite(logs)]
-    if len(finite) <= 0.9 * len(logs) or not math.isfinite(value):
-        return Interval(math.exp(float(np.quantile(logs, 0.025, method="lower"))), math.inf, 0.95)
-    freedom = resampled_freedom(sum(draws.freedom[opt] for opt in opts), len(finite))
-    return student_interval(math.log(value), float(np.std(finite, ddof=1)), freedom).exp()
+    """Student's on the logarithm; None where the noise between an optimizer's seeds is not known."""
+    freedom = [draws.freedom[opt] for opt in opts]
+    return log_interval(value, drawn, sum(freedom) if all(freedom) else 0)
 
 
 def _resampled(
@@ -219,7 +210,7 @@ def _resampled(
     places = {opt: [i for i, each in enumerate(points) if each.opt == opt] for opt in law.slopes}
     sizes = {opt: [tuned_size(tuned[i], rows) for i in mine] for opt, mine in places.items()}
     freedom = {opt: sum(len(each.seeds) - 1 for each in mine) for opt, mine in sizes.items()}
-    resamplers = {opt: _resampler(mine) for opt, mine in sizes.items()}
+    resamplers = {opt: resampler(mine) for opt, mine in sizes.items()}
     laws, drawn = [], []
     for _ in range(n if any(freedom.values()) else 0):
         again = list(points)
@@ -231,21 +222,6 @@ def _resampled(
         laws.append(fit_horizon_law(again, law.baseline, start=law))
         drawn.append(again)
     return _Draws(laws, drawn, freedom)
-
-
-def _resampler(sizes: Sequence[TunedSize]) -> Resampler:
-    """How the losses of an optimizer would be drawn again, its rates tuned again where several were tried."""
-    again = retuned(sizes)
-    if again is not None:
-        return again.losses
-    logs = [np.log(each.seeds) for each in sizes]
-    freedom = sum(len(each) - 1 for each in logs)
-    sd = math.sqrt(sum(float(np.sum((each - each.mean()) ** 2)) for each in logs) / freedom) if freedom else 0.0
-
-    def draw(rng: np.random.Generator) -> np.ndarray:
-        return np.exp(np.concatenate([each.mean() + sd * rng.standard_normal(len(each)) for each in logs]))
-
-    return draw
 
 
 def _point(tuned: Tuned, horizon: float) -> HorizonPoint:

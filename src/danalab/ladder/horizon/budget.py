@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from danalab.ladder.fit.tuning import Row, Tuned, TunedSize, differing_settings, has_diverged, is_usable
+from danalab.ladder.fit.tuning import Row, Tuned, TunedSize, differing_settings, has_diverged, is_usable, rung_of
 
 LEAST_VALUES = 3
 """Values of a dial from which one can be inside."""
@@ -68,15 +68,14 @@ def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize
 
 
 def _first_seed(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
-    """The trials at the optimizer's size and horizon."""
+    """The trials at the optimizer's size, horizon and batch."""
     steps = tuned.runs[0]["settings"].get("iterations")
 
     def is_here(row: Row) -> bool:
-        if (row["opt"], row["params"]) != (tuned.opt, tuned.params):
-            return False
         if is_usable(row):
-            return row["tokens"] == tuned.tokens
-        return has_diverged(row) and row["settings"].get("iterations") == steps
+            return rung_of(row) == rung_of(tuned.runs[0])
+        same = (row["opt"], row["params"], row.get("batch") or 0) == (tuned.opt, tuned.params, tuned.batch)
+        return same and has_diverged(row) and row["settings"].get("iterations") == steps
 
     here = [row for row in rows if is_here(row)]
     first = min(row["seed"] for row in here)

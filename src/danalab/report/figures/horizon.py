@@ -1,4 +1,4 @@
-"""Figures of a ladder with several horizons: token multipliers and final losses against the horizon."""
+"""Figures of a ladder with several horizons or batches: token multipliers, final losses and rates against these."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.ladder.horizon.analysis import HorizonAnalysis
+from danalab.ladder.horizon.analysis import HorizonAnalysis, horizon_of
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.drawing import (
     LOSS,
@@ -17,8 +17,10 @@ from danalab.report.figures.drawing import (
     hollow_handle,
     is_leftmost,
     legend,
+    look,
     panels,
     plain,
+    powers,
     styled,
     widen,
 )
@@ -80,6 +82,38 @@ def horizon_loss_figure(data: ReportData) -> Figure | MissingFigure:
         if is_leftmost(axes):
             axes.set_ylabel("final " + LOSS)
     alone = any(len(each.losses) == 1 for each in horizon.points)
+    legend(figure, *([hollow_handle("one seed")] if alone else ()))
+    return figure
+
+
+@styled
+def batch_figure(data: ReportData) -> Figure | MissingFigure:
+    """Final loss and best learning rate against the batch at equal tokens, a pair of panels per size and horizon."""
+    analysis = data.analysis
+    if analysis.batches is None:
+        return MissingFigure("several batches at equal tokens: danalab ladder with batches")
+    rungs = analysis.batches.rungs
+    figure, places = panels(2 * len(rungs), columns=2, each=(4.0, 3.5))
+    for rung, losses, rates in zip(rungs, places[::2], places[1::2], strict=True):
+        for opt in analysis.opts:
+            mine = [each for each in rung if each.opt == opt]
+            batches, lr = [each.batch for each in mine], [each.lr for each in mine]
+            group(losses, opt, [(each.batch, [row["final_loss"] for row in each.runs]) for each in mine], opt)
+            rates.plot(batches, lr, linestyle="", **look(opt))
+            law = analysis.rate_exponents.get(opt)
+            if mine and law is not None and "T" in law.exponents:
+                line = np.exp(np.mean(np.log(lr)) + law.exponents["T"] * (np.log(batches) - np.mean(np.log(batches))))
+                rates.plot(batches, line, color=optimizer_color(opt), linewidth=1.0, alpha=0.7)
+        title = f"{short(rung[0].params)} parameters, f = {horizon_of(rung[0].runs[0]):.3g}"
+        for axes in (losses, rates):
+            axes.set(title=title, xlabel="batch [sequences per step]", xscale="log", yscale="log")
+            widen(axes.xaxis, [each.batch for each in rung])
+            counts(axes.xaxis, {each.batch for each in rung})
+        plain(losses.yaxis)
+        powers(rates.yaxis)
+        losses.set_ylabel("final " + LOSS)
+        rates.set_ylabel("best learning rate")
+    alone = any(len(each.runs) == 1 for each in analysis.batches.tuned)
     legend(figure, *([hollow_handle("one seed")] if alone else ()))
     return figure
 
