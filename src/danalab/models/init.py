@@ -7,7 +7,8 @@
 | standard      | 1           | 1/sqrt(fan_in) | 1/sqrt(fan_in)            | 1/sqrt(fan_in) |
 
 Each matrix of stacked experts is drawn separately; a router is drawn as a linear map, and a table that is embedding and
-head at once as a head, so that logits start near 1 in all schemes.
+head at once as a head, so that logits start near 1 in all schemes. These are the weights of the base model, if there is
+a parametrization (`danalab.models.parametrization`), and have its factors.
 
 Roles of layers also decide the optimizer group and the tensor-parallel cut of their weights:
 
@@ -32,6 +33,7 @@ import torch
 from torch import nn
 
 from danalab.models.parallel.shards import assign
+from danalab.models.parametrization import Factors
 from danalab.registry import Registry
 
 KIND_OF_ROLE = {
@@ -46,7 +48,7 @@ KIND_OF_ROLE = {
     **dict.fromkeys(("gain", "zero_centered_gain", "bias", "oscillator", "convolution", "decay"), "vector"),
 }
 """Role -> parameter kind of `danalab.optim.optimizers.groups`, by which optimizers group."""
-Scheme = Callable[[str, int, int], float]
+Scheme = Callable[[str, float, float], float]
 """(role, columns of the weight: fan_in of a map, width of an embedding; n_layers) -> standard deviation."""
 INITS: Registry[Scheme] = Registry("initialisation")
 
@@ -64,7 +66,13 @@ INITS.add("standard", lambda role, width, _: 1.0 if role == "embedding" else wid
 
 
 def initialise(
-    model: nn.Module, roles: Mapping[str, str], n_layers: int, init: str, generator: torch.Generator
+    model: nn.Module,
+    roles: Mapping[str, str],
+    n_layers: int,
+    init: str,
+    generator: torch.Generator,
+    factors: Mapping[str, Factors],
+    multiples: tuple[float, float],
 ) -> None:
     """Draw all weights of `model` in place, in the order of its parameters.
 
@@ -73,6 +81,8 @@ def initialise(
         init: name in `INITS`.
         generator: on the CPU. Every rank draws every whole weight and keeps its shard, so that the result depends
             neither on the device nor on the number of ranks.
+        factors: parameter name -> factors of its parametrization.
+        multiples: width and depth over those of the base model.
     """
     scheme = INITS.get(init)
     with torch.no_grad():
@@ -80,9 +90,10 @@ def initialise(
             if roles[name] in _DRAWN_BY_MODULE:
                 continue  # below
             if roles[name] in _CONSTANT:
-                parameter.fill_(_CONSTANT[roles[name]])
+                parameter.fill_(_CONSTANT[roles[name]] * factors[name].std)
                 continue
-            std = scheme(_DRAWN_AS.get(roles[name], roles[name]), parameter.shape[-1], n_layers)
+            base = parameter.shape[-1] / multiples[0], n_layers / multiples[1]
+            std = scheme(_DRAWN_AS.get(roles[name], roles[name]), *base) * factors[name].std
             values = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
             assign(parameter, values)
     for module in model.modules():

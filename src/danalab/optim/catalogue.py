@@ -55,6 +55,9 @@ class Row:
     """Each parameter is updated independently; False: a statistic over all of them couples them."""
     sums_over_ranks: bool = False
     """These statistics are sums over coordinates, and its class completes them over ranks (`sum_over`)."""
+    adam_like: bool = False
+    """The size of a step does not depend on that of gradients or weights, as Adam's: the rules of
+    `danalab.models.parametrization` hold."""
     in_parts: bool = False
     """A step may be made in several calls, each with the gradients of other parameters: it counts no steps itself."""
     one_rate: bool = False
@@ -136,7 +139,7 @@ _OF_THE_INNER = Relative("adamw", 1.0, "its inner optimizer")
 # ---- torch's ----
 _torch = partial(_add, in_parts=True)
 _torch("adamw", "torch.optim:AdamW", "Adam with decoupled weight decay (torch's)",
-       "Loshchilov and Hutter 2019, arXiv 1711.05101", defaults={"weight_decay": 0.0}, color="#1f77b4",
+       "Loshchilov and Hutter 2019, arXiv 1711.05101", defaults={"weight_decay": 0.0}, adam_like=True, color="#1f77b4",
        horizon=(-0.37, -0.77, 0.04))
 _torch("sgd", "torch.optim:SGD", "stochastic gradient descent with momentum (torch's)",
        "Robbins and Monro 1951; Polyak 1964", defaults={"momentum": 0.9}, state_words=1.0, color="#bcbd22",
@@ -154,42 +157,46 @@ _torch("adafactor", "torch.optim:Adafactor",
               "eps": "added to squared gradients (none = of the dtype); least root mean square of weights",
               "d": "largest root mean square of an update"})
 _torch("radam", "torch.optim:RAdam", "AdamW whose early steps are rectified in place of a warm-up (torch's)",
-       "Liu et al. 2019, arXiv 1908.03265", defaults={"decoupled_weight_decay": True}, rate=_SAME_STEP)
+       "Liu et al. 2019, arXiv 1908.03265", defaults={"decoupled_weight_decay": True}, rate=_SAME_STEP,
+       adam_like=True)
 _torch("nadam", "torch.optim:NAdam", "AdamW with Nesterov momentum (torch's)", "Dozat 2016", rate=_SAME_STEP,
+       adam_like=True,
        defaults={"decoupled_weight_decay": True},
        texts={"momentum_decay": "how fast the momentum's rate grows to the first of betas"})
 
 # ---- element-wise ----
 _decaying = partial(_add, decay="independent")
+_decaying_adam = partial(_decaying, adam_like=True)
 _log_time = partial(_decaying, log_time=True)
+_log_time_adam = partial(_log_time, adam_like=True)
 _AVERAGES = {"betas": "rates of the fast momentum, the second moment and the slow momentum"}
 _ENOKI = "ratio of their fitted laws on enoki, 7M to 600M parameters"
-_decaying("adamw-decaying-wd", "optimizers.elementwise:AdamWDecayingWD",
+_decaying_adam("adamw-decaying-wd", "optimizers.elementwise:AdamWDecayingWD",
           "AdamW with independent, decaying weight decay", color="#00CED1", marker="s",
           rate=Relative("adamw", 1.0, "the same update"))
 _add("ademamix", "optimizers.elementwise:AdEMAMix", "Adam with a second, slow momentum mixed in",
      "Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137", texts=_AVERAGES, state_words=3.0,
-     rate=Relative("adamw", 0.43, _ENOKI), color="#9467bd", marker="X")
-_decaying("ademamix-decaying-wd", "optimizers.elementwise:AdEMAMixDecayingWD",
+     adam_like=True, rate=Relative("adamw", 0.43, _ENOKI), color="#9467bd", marker="X")
+_decaying_adam("ademamix-decaying-wd", "optimizers.elementwise:AdEMAMixDecayingWD",
           "AdEMAMix with independent, decaying weight decay", "arXiv 2409.03137, 2602.05298", texts=_AVERAGES,
           state_words=3.0, rate=Relative("adamw", 0.47, _ENOKI), color="#4B0082")
-_log_time("adana", "optimizers.elementwise:ADana", "AdamW in logarithmic time, with damped long momentum",
+_log_time_adam("adana", "optimizers.elementwise:ADana", "AdamW in logarithmic time, with damped long momentum",
           color="#228B22", marker="D", horizon=(-0.07, -0.33, 0.18))
-_log_time("dana-mk4", "optimizers.elementwise:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped",
+_log_time_adam("dana-mk4", "optimizers.elementwise:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped",
           color="#CD853F", marker="v")
-_log_time("dana-star", "optimizers.elementwise:DanaStar", "ADana with an effective time for each coordinate",
+_log_time_adam("dana-star", "optimizers.elementwise:DanaStar", "ADana with an effective time for each coordinate",
           state_words=3.0, rate=Relative("dana-star-mk4", 1.0, "the same update but for the clip"),
           color="#7f7f7f", marker="<")
-_log_time("dana-star-mk4", "optimizers.elementwise:DanaStarMK4",
+_log_time_adam("dana-star-mk4", "optimizers.elementwise:DanaStarMK4",
           "ADana with both: an effective time for each coordinate, and the clip", state_words=3.0,
           color="#d62728", marker="^", horizon=(-0.03, -0.25, 0.19))
 _log_time("dana", "optimizers.elementwise:Dana", "ADana without normalisation, for linear problems",
           "arXiv 2602.05298, 2505.16098", state_words=1.0, rate=Usual(0.5, "for gradients clipped to norm 0.5"),
           color="#006d5b")
-_log_time("sign-dana", "optimizers.elementwise:SignDana", "ADana with signs instead of its normalisation",
+_log_time_adam("sign-dana", "optimizers.elementwise:SignDana", "ADana with signs instead of its normalisation",
           "arXiv 2602.05298, 1802.04434", state_words=1.0, color="#9acd32",
           rate=Relative("adana", 0.1, "signs are larger than normalised updates"))
-_log_time("auto-dana", "optimizers.elementwise:AutoDana",
+_log_time_adam("auto-dana", "optimizers.elementwise:AutoDana",
           "ADana that chooses kappa by its momentum's signal-to-noise ratio", color="#556B2F",
           rate=Relative("adana", 1.0, "the same update at its chosen kappa"))
 
@@ -247,10 +254,11 @@ _matrix("adam-mini", "optimizers.matrix:AdamMini",
 _SODA = {"offset": "a larger one makes the first pulls to the initial weights, 1 / (k + offset), weaker"}
 _add("snoo", "optimizers.wrappers:SNOO", "AdamW with an outer Nesterov step every k of its steps",
      "Kallusky et al. 2025, arXiv 2510.15830", inner="adamw", own_weights=True, state_words=4.0, rate=_OF_THE_INNER,
-     color="#ff9896")
-_log_time("snoo-dana", "optimizers.wrappers:SNOO", "Dana-Star-MK4 with an outer Nesterov step every k of its steps",
-          "arXiv 2510.15830, 2602.05298", inner="dana-star-mk4", own_weights=True, state_words=5.0, color="#800000",
-          rate=Relative("dana-star-mk4", 1.0, "its inner optimizer"))
+     adam_like=True, color="#ff9896")
+_log_time_adam("snoo-dana", "optimizers.wrappers:SNOO",
+               "Dana-Star-MK4 with an outer Nesterov step every k of its steps",
+               "arXiv 2510.15830, 2602.05298", inner="dana-star-mk4", own_weights=True, state_words=5.0,
+               color="#800000", rate=Relative("dana-star-mk4", 1.0, "its inner optimizer"))
 _add("soda", "optimizers.wrappers:SODA",
      "AdamW whose weights are pulled to their initial values, ever weaker, in place of weight decay",
      "Pethick et al. 2026, arXiv 2605.11172", inner="adamw", decay="none", texts=_SODA, state_words=3.0,
@@ -298,7 +306,7 @@ _library("soap", "SOAP", "Adam in the eigenbasis of Shampoo's preconditioner", "
          advice="its first step only sets up the preconditioner")
 _library("lion", "Lion", "sign of an interpolated momentum", "Chen et al. 2023, arXiv 2302.06675",
          {"betas": ((0.9, 0.99), "weight of the momentum in the update, and its own rate"), **_FOREACH},
-         state_words=1.0, color="#DAA520",
+         adam_like=True, state_words=1.0, color="#DAA520",
          rate=Relative("adamw", 0.2, "arXiv 2302.06675: 3 to 10 times smaller than AdamW's"))
 _library("prodigy", "Prodigy", "Adam whose learning rate follows an estimate of the distance to the solution",
          "Mishchenko and Defazio 2023, arXiv 2306.06101",
@@ -315,6 +323,7 @@ _library("adopt", "ADOPT",
          "Adam that normalises by the second moment before the new gradient: converges for any beta2",
          "Taniguchi et al. 2024, arXiv 2411.02853",
          {**_MOMENTS, "betas": (0.9, 0.9999), "eps": (1e-6, "least root of the second moment")}, rate=_SAME_STEP,
+         adam_like=True,
          advice="its first step only sets up the second moment")
 _library("mars", "MARS", "Adam on variance-reduced gradients, from differences of successive ones (approximate form)",
          "Yuan et al. 2024, arXiv 2411.10438",
@@ -347,16 +356,17 @@ _library("signsgd", "SignSGD", "sign of the gradient", "Bernstein et al. 2018, a
          {"momentum": (0.0, "rate of the gradient's average"), **_FOREACH}, state_words=0.0,
          rate=Relative("adamw", 0.2, "a sign update, as Lion's; a short sweep agrees"))
 _library("signum", "SignSGD", "sign of the averaged gradient", "Bernstein et al. 2018, arXiv 1802.04434",
-         {"momentum": (0.9, "rate of the gradient's average"), **_FOREACH}, state_words=1.0, rate=_SIGN)
+         {"momentum": (0.9, "rate of the gradient's average"), **_FOREACH}, adam_like=True, state_words=1.0, rate=_SIGN)
 _library("adan", "Adan", "Adam with a Nesterov momentum estimated from differences of gradients",
-         "Xie et al. 2022, arXiv 2208.06677",
+         "Xie et al. 2022, arXiv 2208.06677", adam_like=True, defaults=
          {**_MOMENTS, "betas": ((0.98, 0.92, 0.99), "rates of gradient, its differences, and second moment")},
          state_words=4.0, rate=Relative("adamw", 2.0, "arXiv 2208.06677: above AdamW's"))
 _library("adabelief", "AdaBelief", "Adam that divides by the deviation of gradients from their average",
-         "Zhuang et al. 2020, arXiv 2010.07468", {**_MOMENTS, "eps": 1e-16}, rate=_SAME_STEP)
+         "Zhuang et al. 2020, arXiv 2010.07468", {**_MOMENTS, "eps": 1e-16}, rate=_SAME_STEP, adam_like=True)
 _library("laprop", "LaProp", "Adam that normalises each gradient before averaging it",
          "Ziyin et al. 2020, arXiv 2002.04839",
-         {**_MOMENTS, "eps": 1e-15, "centered": (False, "divide by the deviation from the mean")}, rate=_SAME_STEP)
+         {**_MOMENTS, "eps": 1e-15, "centered": (False, "divide by the deviation from the mean")}, rate=_SAME_STEP,
+         adam_like=True)
 _library("stableadamw", "StableAdamW", "AdamW with each tensor's update clipped to root mean square 1",
          "Wortsman et al. 2023, arXiv 2304.13013",
          {**_MOMENTS, "betas": (0.9, 0.99),

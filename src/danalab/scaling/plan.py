@@ -122,6 +122,7 @@ def plan(
     iterations: int | None = None,
     warmup_steps: int | None = None,
     lr: float | PeakRate | None = None,
+    rate_size: float = 1.0,
     weight_decay: float | None = None,
     wd_ts: float | None = None,
     wd_ts_divisor: float = 10.0,
@@ -140,6 +141,7 @@ def plan(
         tokens_per_param, horizon_basis: the horizon, counted on "total" or "non-emb" parameters.
         horizon_law: "measured": a peak rate that is not given follows the horizon, and with it omega.
         tokens: of the run, where smaller batches come first; default `iterations` of them.
+        rate_size: the law's rate is that of a model of this many times the parameters.
         iterations, warmup_steps, wd_ts: steps.
         wd_ts_divisor: the default wd_ts is iterations / wd_ts_divisor.
         decay_bound: see `Plan`; default `largest_decay`, or none for a `weight_decay` that is given.
@@ -180,7 +182,10 @@ def plan(
         raise UserError(f"--warmup-steps {warmup} must lie in 0..{iterations - 1}: the run has {iterations} steps")
 
     if lr is None:
-        peak = small_run_rate(shape.arch, opt, shape.non_emb_params, kappa, global_batch, tokens_per_step)
+        params = shape.non_emb_params * rate_size
+        peak = small_run_rate(shape.arch, opt, params, kappa, global_batch, tokens_per_step)
+        if rate_size != 1:
+            peak = replace(peak, source=f"{peak.source}; at the {params / 1e6:.3g}M parameters of the base model")
         if shape.n_experts is not None:
             peak = replace(peak, source=f"{peak.source}; at the parameters that are active")
         peak = at_horizon(peak, opt, f)

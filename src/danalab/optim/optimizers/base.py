@@ -20,7 +20,13 @@ from danalab.optim.optimizers.checks import (
     resolve_decay,
     warn_of_large_decay,
 )
-from danalab.optim.optimizers.groups import groups_by_decay, parameter_groups, split_by_rate
+from danalab.optim.optimizers.groups import (
+    apply_factors,
+    groups_by_decay,
+    parameter_groups,
+    split_by_rate,
+    take_factors,
+)
 from danalab.optim.optimizers.stats import collect, update_rms
 from danalab.optim.rules.rule import Rule
 from danalab.optim.rules.scalars import decay_rate, momentum_gain, schedule_factor
@@ -51,6 +57,8 @@ class RuleOptimizer(torch.optim.Optimizer):
         settings: hyper-parameters, and the flags `foreach`, `fused` and `capturable` (see `ADana`).
     """
 
+    decays_independently: ClassVar[bool] = False
+    """Whether weight decay does not follow the learning rate."""
     takes_dtensors: ClassVar[bool] = True
     """Steps on the local parts of DTensors without a wrapper."""
     _plan: StepPlan | None = None
@@ -108,13 +116,12 @@ class RuleOptimizer(torch.optim.Optimizer):
         before = len(self.param_groups)
         try:
             if isinstance(param_group, dict):
-                known = (*self.defaults, "omega", "horizon", "peak_lr", "lr_factor", "use_muon", "kind")
+                known = (*self.defaults, "omega", "horizon", "peak_lr", "lr_factor", "eps_factor", "use_muon", "kind")
                 check_group_keys(self.name, param_group, known)
             for group in self.prepare_groups(param_group):
-                factor = group.pop("lr_factor", 1.0) if isinstance(group, dict) else 1.0
+                factors = take_factors(group)
                 super().add_param_group(group)
-                if factor != 1:
-                    self.param_groups[-1]["lr"] = self.param_groups[-1]["lr"] * factor
+                apply_factors(self.param_groups[-1], *factors, independent=self.decays_independently)
                 self._check_added(self.param_groups[-1])
         except Exception:
             del self.param_groups[before:]
@@ -292,6 +299,7 @@ class ElementwiseOptimizer(RuleOptimizer):
 class DecayingOptimizer(ElementwiseOptimizer):
     """One element-wise rule with independent, decaying weight decay, given in either of two forms."""
 
+    decays_independently: ClassVar[bool] = True
     decay_bound: ClassVar[float] = DECAY_BOUND
     """Bound of a decay that is given by omega, times the peak learning rate."""
     _omega: float | None = None

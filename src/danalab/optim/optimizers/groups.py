@@ -28,12 +28,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def learning_rate_factors(model: nn.Module) -> dict[str, float]:
-    """Parameter name -> factor of its learning rate, where that is not 1.
-
-    A model declares them in a method `learning_rate_factors()`.
-    """
-    own: Any = getattr(unwrapped(model), "learning_rate_factors", None)
+def _declared(model: nn.Module, method: str) -> dict[str, float]:
+    """Parameter name -> factor by a method of the model, where that is not 1."""
+    own: Any = getattr(unwrapped(model), method, None)
     factors = cast("dict[str, float]", own()) if callable(own) else {}
     return {name: factor for name, factor in factors.items() if factor != 1}
 
@@ -105,17 +102,39 @@ def groups_by_decay(
 
 
 def split_by_rate(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
-    """Groups of named parameters, split by the model's `learning_rate_factors`; each part has its `lr_factor`."""
-    factors = learning_rate_factors(model)
-    if not factors:
+    """Groups of named parameters, split by the model's factors on rate and eps: `lr_factor`, `eps_factor`.
+
+    It declares them, by the names of its parameters, in methods `learning_rate_factors()` and `epsilon_factors()`.
+    """
+    rates, epsilons = _declared(model, "learning_rate_factors"), _declared(model, "epsilon_factors")
+    if not rates and not epsilons:
         return groups
     split = []
     for group in groups:
-        parts: dict[float, list[Any]] = {}
+        parts: dict[tuple[float, float], list[Any]] = {}
         for name, parameter in group["params"]:
-            parts.setdefault(factors.get(name, 1.0), []).append((name, parameter))
-        split += [{**group, "params": parts[factor], "lr_factor": factor} for factor in sorted(parts, reverse=True)]
+            parts.setdefault((rates.get(name, 1.0), epsilons.get(name, 1.0)), []).append((name, parameter))
+        split += [
+            {**group, "params": parts[key], "lr_factor": key[0], "eps_factor": key[1]}
+            for key in sorted(parts, reverse=True)
+        ]
     return split
+
+
+def take_factors(group: Any) -> tuple[float, float]:
+    """Remove a group's factors on learning rate and eps, and return them."""
+    return (group.pop("lr_factor", 1.0), group.pop("eps_factor", 1.0)) if isinstance(group, dict) else (1.0, 1.0)
+
+
+def apply_factors(group: dict[str, Any], lr: float, eps: float, *, independent: bool) -> None:
+    """Multiply a group's learning rate and eps; a step decays its weights as before.
+
+    `independent`: whether weight decay does not follow the learning rate, and only its bound does.
+    """
+    decay = "decay_bound" if independent else "weight_decay"
+    for key, factor in (("lr", lr), ("peak_lr", lr), ("eps", eps), (decay, 1 / lr if lr else 1.0)):
+        if factor != 1 and group.get(key) is not None:
+            group[key] = group[key] * factor
 
 
 def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:

@@ -9,7 +9,20 @@ import numpy as np
 
 from danalab.colors import optimizer_color
 from danalab.report.data import CurvePoint, RunCurve
-from danalab.report.figures.drawing import LOSS, band, canvas, counts, legend, look, powers, save_figure, styled, widen
+from danalab.report.figures.drawing import (
+    LOSS,
+    band,
+    canvas,
+    counts,
+    legend,
+    look,
+    panels,
+    powers,
+    save_figure,
+    shades,
+    styled,
+    widen,
+)
 from danalab.report.formats import short
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
@@ -17,6 +30,8 @@ from danalab.train.config.train_config import TrainConfig
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from danalab.train.coordinates import Coordinates
 
 SEEDS = ("seed", "data_seed")
 SHAPE = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads")
@@ -145,3 +160,19 @@ def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[CurvePoi
 
 
 __all__ = ["AXES", "loss_figure", "lr_figure", "save_figure"]
+
+
+@styled
+def coordinate_figure(measured: "Coordinates") -> "Figure":
+    """Sizes of activations against width, a line for each step: the first and last block, and the logits."""
+    names = list(measured.sizes)
+    figure, places = panels(len(shown := [names[0], *names[-2:]] if len(names) > 2 else names))
+    for axes, name in zip(places, shown, strict=True):
+        rows = measured.sizes[name]
+        for step, (row, color) in enumerate(zip(rows, shades(len(rows)), strict=True), 1):
+            axes.plot(measured.widths, row, color=color, marker="o", markersize=2.5, label=f"step {step}")
+        axes.set(title=name, xlabel="width", ylabel="mean |activation|")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    legend(figure)
+    return figure

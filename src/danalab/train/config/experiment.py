@@ -52,6 +52,13 @@ class ModelSettings(Section):
     """One matrix for embedding and head; default as the architecture (gpt has)."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Probability that a feature of the embedding, or of what an attention or mlp adds, is 0 in a training step."""
+    parametrization: Literal["standard", "mup", "completep"] = "standard"
+    """How initial weights and learning rates follow from width (mup, completep) and depth (completep), for Adam-like
+    optimizers; an automatic peak rate is then that of the base model."""
+    base_d_model: Count | None = None
+    """mup, completep: width at which nothing differs from standard; default 256."""
+    base_n_layers: Count | None = None
+    """completep: number of blocks at which nothing differs from mup; default 2."""
     n_experts: Count | None = setting(None, aliases=("moe-num-experts",))
     """Experts in place of each mlp, of any architecture with attention; default 8 (moe, qwen3next), else none."""
     top_k: Count | None = None

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
+from danalab.models.parametrization import BASE_D_MODEL, BASE_N_LAYERS, multiples
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import Dimensions, Plan, dimensions, explicit_dimensions, plan
 from danalab.scaling.learning_rate import PeakRate, decay_lr
@@ -88,7 +89,7 @@ def plan_run(config: TrainConfig, vocab_size: int, global_batch: int, tokens: in
         omega = rules.omega(config.arch, opt)
     fitted = rules.law(config.arch, opt, global_batch)
 
-    def make(lr: float | PeakRate | None) -> Plan:
+    def make(lr: float | PeakRate | None, rate_size: float = 1.0) -> Plan:
         return plan(
             config.arch,
             config.opt,
@@ -101,6 +102,7 @@ def plan_run(config: TrainConfig, vocab_size: int, global_batch: int, tokens: in
             horizon_law="none" if fitted else config.horizon_law,
             tokens=tokens,
             lr=lr,
+            rate_size=rate_size,
             settings={name: getattr(config, name) for name in MODEL_SETTINGS},
             **{name: getattr(config, name) for name in PLAN_SETTINGS},
         )
@@ -108,16 +110,28 @@ def plan_run(config: TrainConfig, vocab_size: int, global_batch: int, tokens: in
     planned = make(config.lr)
     if config.lr is not None:
         return planned
+    rate_size = _base_size(config, planned)
+    if rate_size != 1:
+        planned = make(None, rate_size)
     peak = planned.peak
     if fitted is not None:
         law, source = fitted
-        peak = PeakRate(law(planned.non_emb_params), source, law.batch)
+        peak = PeakRate(law(rate_size * planned.non_emb_params), source, law.batch)
     if config.lr_multiplier != 1:
         source = f"{peak.source}, times {config.lr_multiplier:g}"
         peak = replace(peak, lr=peak.lr * config.lr_multiplier, source=source)
     if peak.lr != planned.lr:  # planned again: a coupled weight decay depends on the learning rate
         planned = make(peak)
     return planned
+
+
+def _base_size(config: TrainConfig, planned: Plan) -> float:
+    """Parameters of the base model of --parametrization over those of the model, embeddings apart."""
+    if config.parametrization == "standard":
+        return 1.0
+    layers = (config.base_n_layers or BASE_N_LAYERS) if config.parametrization == "completep" else None
+    m, n = multiples(planned.d_model, planned.n_layers, config.base_d_model or BASE_D_MODEL, layers)
+    return 1 / (m * m * n)
 
 
 def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:

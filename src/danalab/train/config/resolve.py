@@ -13,6 +13,7 @@ from pathlib import Path
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.plan import OMEGA
@@ -106,10 +107,18 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         dropout=config.dropout,
         num_frequencies=planned.num_frequencies,
         mixer=config.mixer,
+        parametrization=config.parametrization,
+        base_d_model=config.base_d_model,
+        base_n_layers=config.base_n_layers,
         full_attention_interval=config.full_attention_interval,
         **{name: getattr(config, name) for name in (*EXPERT_SETTINGS, *RESONANCE_SETTINGS)},
         **{name: value for name in ROUTER_SETTINGS if (value := getattr(config, name)) is not None},
     )
+    if model.parametrization != "standard" and not OPTIMIZERS.get(planned.opt).adam_like:
+        raise UserError(
+            f"--parametrization {model.parametrization}: how the rate of {planned.opt} follows from width is not "
+            "known; take an optimizer whose steps are like Adam's (adamw, adana, lion, ...), or leave it out"
+        )
     if model.sparsity is None:
         for name in ("expert_parallel", *ROUTER_SETTINGS):
             if getattr(config, name) not in (None, False if name == "expert_parallel" else None):
@@ -124,6 +133,8 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         global_batch=global_batch,
         vocab_size=vocab_size,
         init=config.init or model.architecture.init,
+        base_d_model=model.base_d_model,
+        base_n_layers=model.base_n_layers,
         iterations=planned.steps,
         warmup_steps=planned.warmup,
         **evaluation_settings(config, batches.sequences(planned.steps), planned.steps),

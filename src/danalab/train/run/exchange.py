@@ -178,7 +178,7 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
 MODEL_FLAGS = (
     "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
     "attention_gate", "tied_head", "num_frequencies", "mixer", "full_attention_interval", *EXPERT_SETTINGS,
-    *RESONANCE_SETTINGS,
+    *RESONANCE_SETTINGS, "parametrization", "base_d_model", "base_n_layers",
 )  # fmt: skip
 """Settings of a run that describe its model, apart from those of a router."""
 

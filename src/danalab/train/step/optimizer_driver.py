@@ -27,8 +27,11 @@ from danalab.train.step.loss import IGNORED, TrainingBatch
 class OptimizerDriver:
     """Wraps an optimizer for the training loop."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None):
-        """`spec`: the optimizer's registry entry; None for a plain torch optimizer."""
+    def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None, peak: float | None = None):
+        """`spec`: the optimizer's registry entry; None for a plain torch optimizer.
+
+        `peak`: the run's peak learning rate; None: that of the first group, which may have a factor of its own.
+        """
         self.optimizer: Any = optimizer
         self.name = "" if spec is None else spec.name
         self._switches = spec is not None and spec.train_eval
@@ -36,7 +39,7 @@ class OptimizerDriver:
         for group in optimizer.param_groups:
             # In the group, so that checkpoints have it; the schedule multiplies it.
             group.setdefault("initial_lr", float(group["lr"]))
-        self._rate = math.nan
+        self._peak, self._rate = optimizer.param_groups[0]["initial_lr"] if peak is None else peak, math.nan
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
 
     @classmethod
@@ -57,7 +60,7 @@ class OptimizerDriver:
         wide = settings.get("state_dtype", "float32") == "float32"  # other moments are decoded by the host's step count
         if on_gpu and wide and spec.decay == "independent" and "capturable" in spec.settings:
             settings["capturable"] = True  # the device decides whether a step is skipped, without a wait
-        return cls(make(spec.name, model, **settings), spec)
+        return cls(make(spec.name, model, **settings), spec, resolved.plan.lr)
 
     def set_rate(self, factor: float) -> None:
         """Set the learning rate of the next step to `factor` x peak."""
@@ -67,7 +70,7 @@ class OptimizerDriver:
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
-        self._rate = self.optimizer.param_groups[0]["initial_lr"] * factor
+        self._rate = self._peak * factor
 
     def step(self, finite: Tensor) -> None:
         """Apply the gradients, unless `finite` (0-dim bool, on the parameters' device) is False.
@@ -120,7 +123,7 @@ class OptimizerDriver:
         self.zero_grad()
 
     def scalars(self) -> dict[str, float]:
-        """`lr` of the first group; `optim/*`: coefficients of the last step, means over the state (a pass over it)."""
+        """`lr` of the run; `optim/*`: coefficients of the last step, means over the state (a pass over it)."""
         values: dict[str, Any] = {}
         for name in ("coefficients", "collect_stats"):
             ask = getattr(self.optimizer, name, None)

@@ -30,7 +30,7 @@ from danalab.optim.optimizers.checks import (
     is_number,
     number_of,
 )
-from danalab.optim.optimizers.groups import as_given, hyper, named_groups
+from danalab.optim.optimizers.groups import apply_factors, as_given, hyper, named_groups, take_factors
 from danalab.optim.step.state import is_dummy_step, replaced_too_late
 from danalab.optim.values import WANTED, OptimizerSpec, Setting, kind_of
 
@@ -331,24 +331,22 @@ def build_adapted(
 ) -> torch.optim.Optimizer:
     """The optimizer of an entry, in a `DTensorAdapter` unless its class takes DTensors.
 
-    A group's `lr_factor` multiplies its learning rate.
+    A group's `lr_factor` multiplies its learning rate, its `eps_factor` its eps (`apply_factors`).
 
     Raises:
         UserError: see `DTensorAdapter`; or a factor for an optimizer with a single learning rate.
     """
     groups = parameter_groups(spec, spec.name, params)
-    factors = [group.pop("lr_factor", 1.0) for group in groups]
-    if spec.one_rate and len(set(factors)) > 1:
+    factors = [take_factors(group) for group in groups]
+    if spec.one_rate and len({rate for rate, _ in factors}) > 1:
         raise UserError(
             f"{spec.name}: has one learning rate for all parameters, so a group cannot have an lr_factor; "
             "leave it out, or take another optimizer"
         )
     optimizer = _build(spec, groups, lr, settings)
-    if any(factor != 1 for factor in factors):
-        for group, factor in zip(optimizer.param_groups, factors, strict=True):
-            for rate in ("lr", "peak_lr"):  # weight decay compares the two
-                if rate in group:
-                    group[rate] = group[rate] * factor
+    if any(each != (1.0, 1.0) for each in factors):
+        for group, each in zip(optimizer.param_groups, factors, strict=True):
+            apply_factors(group, *each, independent=spec.decay == "independent")
     return optimizer
 
 
