@@ -76,6 +76,9 @@ def test_a_ladder_with_batches_has_critical_batches_and_an_exponent_and_all_else
     for law in analysis.rate_exponents.values():
         assert law.exponents.keys() == {"T"}
         assert 0.4 in law.intervals["T"]
+    differences = {each.batch: each for each in analysis.batches.tests}
+    assert tuple(differences) == BATCHES
+    assert differences[128].difference == pytest.approx(2.4 * ((1 + 128 / SCALE) ** POWER - 1), abs=0.02)
     json.dumps(analysis.as_dict(), allow_nan=False)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from danalab.ladder.fit.statistics import Interval, log_interval
 from danalab.ladder.fit.tuning import Row, Tuned, resampler
-from danalab.ladder.horizon.analysis import horizon_of
+from danalab.ladder.horizon.analysis import PairedTest, horizon_of, paired_runs, paired_tests
 from danalab.ladder.horizon.budget import tuned_size
 
 RISE = 0.01
@@ -51,6 +51,8 @@ class BatchAnalysis:
     rungs: list[list[Tuned]]
     """The tuned runs of all batches at each size and horizon, by optimizer and batch."""
     critical: list[CriticalBatch]
+    tests: list[PairedTest]
+    """Of each pair of optimizers at each batch; one spread of the differences for all batches."""
 
     @property
     def tuned(self) -> list[Tuned]:
@@ -59,7 +61,11 @@ class BatchAnalysis:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        return {"tuned": [each.as_dict() for each in self.tuned], "critical": [asdict(each) for each in self.critical]}
+        return {
+            "tuned": [each.as_dict() for each in self.tuned],
+            "critical": [asdict(each) for each in self.critical],
+            "tests": [asdict(each) for each in self.tests],
+        }
 
 
 def analyse_batches(
@@ -83,7 +89,10 @@ def analyse_batches(
                 critical.append(_critical(mine, rows, n_bootstrap, np.random.default_rng(seed)))
     if len(kept) == len(tuned):
         return list(tuned), None
-    return [each for each in tuned if id(each) in kept], BatchAnalysis(rungs, critical)
+    tests = sorted(
+        paired_tests(paired_runs(tuned, baseline)), key=lambda each: (each.params, each.first, each.second, each.batch)
+    )
+    return [each for each in tuned if id(each) in kept], BatchAnalysis(rungs, critical, tests)
 
 
 def critical_batch(batches: Sequence[float], losses: Sequence[float], rise: float = RISE) -> float:

@@ -166,7 +166,7 @@ def _runs(page: Page, data: ReportData, address: Address) -> None:
             page.table(*runs_table(mine, address), mark=optimizer_color)
 
 
-FOLDED = ("tolerance", "predicted")
+FOLDED = ("tolerance", "predicted", "batch-pairs")
 """Tables that are folded away."""
 
 
@@ -264,7 +264,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
         ("horizon-gain", "horizon-loss"),
         ("horizon-exponents", "horizon-multipliers", "horizon-pairs", "horizon-budgets"),
     ),
-    ("batch", "The batch", ("batch",), ("batches", "critical-batch")),
+    ("batch", "The batch", ("batch",), ("batches", "critical-batch", "batch-pairs")),
     ("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws", "registered")),
     ("curves", "Loss curves", ("loss-curves",), ()),
     (

@@ -46,6 +46,10 @@ def analysis_tables(
             f"Critical batch [sequences]: the loss is {RISE:.0%} above that of small batches",
             critical_table(analysis.batches.critical if analysis.batches else []),
         ),
+        "batch-pairs": (
+            "Pairs of optimizers at each batch, paired by seed",
+            tests_table(analysis.batches.tests if analysis.batches else []),
+        ),
         "saved": (f"Compute saved against {analysis.baseline}", saved_table(analysis, address)),
     }
     for name, title, table in (
@@ -299,16 +303,23 @@ def pair_table(horizon: HorizonAnalysis) -> Table:
     longest: dict[tuple[str, str, int], PairedTest] = {}
     for test in sorted(horizon.tests, key=lambda test: test.horizon):
         longest[test.first, test.second, test.params] = test
+    return tests_table(sorted(longest.values(), key=lambda test: test.params))
+
+
+def tests_table(tests: Sequence[PairedTest]) -> Table:
+    """A line for each test, with the batch where there are several."""
+    several = len({test.batch for test in tests}) > 1
     lines = [
         [
-            f"{test.first} - {test.second}", f"{test.params:,}", f"{test.horizon:.3g}", f"{test.difference:+.4f}",
+            f"{test.first} - {test.second}", f"{test.params:,}", f"{test.horizon:.3g}",
+            *([str(test.batch)] if several else []), f"{test.difference:+.4f}",
             _span(test.interval, "+.4f"), _or_dash(test.p_value, ".2g"), str(test.n_seeds),
             _or_dash(test.seeds_needed, "d"),
         ]
-        for test in sorted(longest.values(), key=lambda test: test.params)
+        for test in tests
     ]  # fmt: skip
-    needed = f"seeds for {POWER:.0%} power"
-    return ["pair", "parameters", "f", "difference [nats]", "95% interval", "p value", "seeds", needed], lines
+    needed, batch = f"seeds for {POWER:.0%} power", ["batch"] if several else []
+    return ["pair", "parameters", "f", *batch, "difference [nats]", "95% interval", "p value", "seeds", needed], lines
 
 
 def budget_table(horizon: HorizonAnalysis) -> Table:

@@ -16,7 +16,7 @@ import numpy as np
 
 from danalab.errors import UserError
 from danalab.ladder.fit.statistics import Interval, log_interval, scipy, student_interval
-from danalab.ladder.fit.tuning import Row, Tuned, resampler
+from danalab.ladder.fit.tuning import Row, Tuned, resampler, rung_of
 from danalab.ladder.horizon.budget import Budget, budget_of, budgets_are_equal, tuned_size
 from danalab.ladder.horizon.law import HorizonLaw, HorizonPoint, fit_horizon_law
 from danalab.scaling.learning_rate import CHINCHILLA
@@ -57,6 +57,8 @@ class PairedRuns:
     horizon: float
     losses: tuple[tuple[float, float], ...]
     """(first's, second's) final loss of each seed [nats/token]."""
+    batch: int = 0
+    """0: the rows do not say."""
 
     @property
     def differences(self) -> np.ndarray:
@@ -83,6 +85,7 @@ class PairedTest:
     seeds_needed: int | None
     """Seeds that show a gap of this size at the 5% level in four of five repetitions; None: not known, or more than
     `MOST_SEEDS`."""
+    batch: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def analyse_horizons(
     horizons = {id(each): horizon_of(each.runs[0]) for each in tuned}
     points = [_point(each, horizons[id(each)]) for each in tuned]
     budgets = [budget_of(each, horizons[id(each)], rows) for each in tuned]
-    analysis = HorizonAnalysis(baseline, points, budgets, tests=paired_tests(_pairs(tuned, horizons, baseline)))
+    analysis = HorizonAnalysis(baseline, points, budgets, tests=paired_tests(paired_runs(tuned, baseline)))
     rungs = {(each.params, each.horizon) for each in points if each.opt == baseline}
     kept = [i for i, each in enumerate(points) if (each.params, each.horizon) in rungs]
     lone = {each.opt for each in points} - {points[i].opt for i in kept if several[points[i].opt, points[i].params] > 1}
@@ -229,21 +232,22 @@ def _point(tuned: Tuned, horizon: float) -> HorizonPoint:
     return HorizonPoint(tuned.opt, tuned.params, horizon, tuple(row["final_loss"] for row in runs))
 
 
-def _pairs(tuned: Sequence[Tuned], horizons: Mapping[int, float], baseline: str) -> list[PairedRuns]:
+def paired_runs(tuned: Sequence[Tuned], baseline: str) -> list[PairedRuns]:
     """All pairs of optimizers on each rung, with the seeds that both have."""
     opts = sorted({each.opt for each in tuned}, key=lambda opt: (opt != baseline, opt))
     losses: Callable[[Tuned], dict[int, float]] = lambda each: {row["seed"]: row["final_loss"] for row in each.runs}  # noqa: E731
-    cells = {(each.opt, each.params, each.tokens): each for each in tuned}
+    cells = {rung_of(each.runs[0]): each for each in tuned}
     pairs = []
     for first, second in combinations(opts, 2):
-        for (opt, params, tokens), each in cells.items():
-            other = cells.get((second, params, tokens))
+        for (opt, *rung), each in cells.items():
+            other = cells.get((second, *rung))
             if opt != first or other is None:
                 continue
             mine, theirs = losses(each), losses(other)
             common = [(mine[s], theirs[s]) for s in sorted(mine.keys() & theirs.keys())]
             if common:
-                pairs.append(PairedRuns(first, second, params, horizons[id(each)], tuple(common)))
+                f = horizon_of(each.runs[0])
+                pairs.append(PairedRuns(first, second, each.params, f, tuple(common), each.batch))
     return pairs
 
 
@@ -290,5 +294,5 @@ def _test(runs: PairedRuns, sd: float, freedom: int, level: float) -> PairedTest
         p_value = float(2 * scipy("scipy.stats").t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
         needed = seeds_needed(mean, sd, level)
     return PairedTest(
-        runs.first, runs.second, runs.params, runs.horizon, scale * mean, interval, p_value, n, needed
+        runs.first, runs.second, runs.params, runs.horizon, scale * mean, interval, p_value, n, needed, runs.batch
     )  # fmt: skip
