@@ -244,7 +244,7 @@ class Day:
         """Time limits of the sections that are left, within the time that is left [s]."""
         kept = self.result.get("sections", {})
         left = {name: s for name, s in SECTIONS[self.part].items() if kept.get(name, {}).get("ended") != "done"}
-        share = min(1.0, max(10.0, self.deadline - time.time() - 20) / (sum(left.values()) or 1))
+        share = min(5.0 if self.small else 1.0, max(10.0, self.deadline - time.time() - 20) / (sum(left.values()) or 1))
         return {name: limit * share for name, limit in left.items()}
 
     def measure(self) -> None:

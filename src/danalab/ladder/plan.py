@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError, nearest
+from danalab.ladder.merged import kept_steps
+from danalab.ladder.runs.estimate import plan_of
 from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.scaling.plan import OMEGA
 from danalab.train.config.fields import flag
 
+MERGES = ("linear", "cosine", "1-sqrt")
 DECAY_LAWS = ("rules", "sqrt")
 _SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}
 """Kind of decay -> c of omega = c sqrt(f). Source: arXiv 2609.04577, from notes on it."""
@@ -81,6 +84,9 @@ class LadderPlan:
     """Maximum number of multipliers tried beyond the outermost one, where that one is best."""
     start: dict[str, float] = field(default_factory=dict)
     """Optimizer -> factor on the law's rate, from which its multipliers start."""
+    merge: str | None = None
+    """linear, cosine or 1-sqrt: of a size only the longest horizon is trained, at a constant rate, and all horizons are
+    read from its merged checkpoints (`danalab.ladder.merged`). None: every horizon is trained."""
     decay_law: str = "rules"
     """Strength of weight decay: rules (omega 4, or that of `fixed`) or sqrt."""
     dials: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict)
@@ -117,6 +123,7 @@ class LadderPlan:
         if self.trials is not None and self.trials > len(self.multipliers) == 1:
             raise UserError(f"trials {self.trials}: need two multipliers or more")
         self._check_horizons()
+        self._check_merge()
         self._check_dials()
 
     def rungs(self) -> list[Rung]:
@@ -124,7 +131,8 @@ class LadderPlan:
         ordered = []
         for i, size in enumerate(self.sizes):
             own = {key: value for key, value in size.items() if key != "horizons"}
-            ordered += [(f or 0.0, i, Rung(own, f, b)) for f in self._horizons(size) for b in self.batches or [None]]
+            horizons = self._horizons(size) if self.merge is None else self._horizons(size)[-1:]
+            ordered += [(f or 0.0, i, Rung(own, f, b)) for f in horizons for b in self.batches or [None]]
         return [rung for _, _, rung in sorted(ordered, key=lambda each: each[:2])]
 
     @property
@@ -193,7 +201,17 @@ class LadderPlan:
             settings["omega"] = omega
         settings |= {**chosen, "lr_multiplier": multiplier, "seed": seed, "data_seed": 1337 + seed}
         (checked,) = expand({}, self.fixed, [settings])
-        return Cell(name_of(name), checked.settings, label=opt if opt in self.variants else None)
+        cell = Cell(name_of(name), checked.settings, label=opt if opt in self.variants else None)
+        return cell if self.merge is None else self._keeping(cell, rung)
+
+    def _keeping(self, cell: Cell, rung: Rung) -> Cell:
+        """With a constant rate and the checkpoints that are merged."""
+        alike = [size for size in self.sizes if {**size, "horizons": None} == {**rung.size, "horizons": None}]
+        horizons = sorted({f for size in alike for f in self._horizons(size) if f is not None})
+        config = cell.config(Path())
+        steps = {f: plan_of(replace(config, tokens_per_param=CHINCHILLA * f)).steps for f in horizons}
+        constant = {"scheduler": "wsd", "fract_decay": 0.0, "keep_steps": (kept_steps(steps),)}
+        return replace(cell, settings={**cell.settings, **constant})
 
     @staticmethod
     def _at_batch(opt: str, key: str, value: Any, rung: Rung) -> Any:
@@ -212,7 +230,7 @@ class LadderPlan:
         return None if factor == 1 else factor * OMEGA
 
     def _horizons(self, size: Mapping[str, Any]) -> Sequence[float | None]:
-        return [*map(float, size.get("horizons", self.horizons))] or [None]
+        return sorted(map(float, size.get("horizons", self.horizons))) or [None]
 
     def _check_optimizers(self) -> None:
         names = [opt if opt in self.variants else OPTIMIZERS.canonical(opt) for opt in self.opts]
@@ -240,6 +258,18 @@ class LadderPlan:
             for key in ("global_batch", "acc_steps", "iterations"):
                 if key in self.fixed:
                     raise UserError(f"fixed has {flag(key)} beside batches, which set it at equal tokens; leave it out")
+
+    def _check_merge(self) -> None:
+        if self.merge is None:
+            return
+        if self.merge not in MERGES:
+            raise UserError(f"merge {self.merge}{nearest(self.merge, MERGES)}: {', '.join(MERGES)}")
+        if self.rungs()[0].horizon is None or self.decay_law == "sqrt":
+            raise UserError("merge: needs horizons, and a weight decay that does not depend on them (decay_law rules)")
+        for settings in (self.fixed, *self.variants.values(), *self.dials.values()):
+            for key in ("scheduler", "fract_decay", "keep_steps"):
+                if key in settings:
+                    raise UserError(f"merge: sets {flag(key)}; leave it out")
 
     def _check_dials(self) -> None:
         if self.decay_law not in DECAY_LAWS:
@@ -276,6 +306,7 @@ _FORMS = {
     "extensions": "extensions: 2",
     "seeds": "seeds: [0, 1, 2]",
     "start": "start: {adamw: 0.5}",
+    "merge": "merge: linear",
     "decay_law": "decay_law: sqrt",
     "dials": "dials: {all: {decay: [1, 0.5, 2]}}",
     "variants": "variants: {adana-kappa: {opt: adana, kappa: 0.75}}",
@@ -323,7 +354,7 @@ def _has_form(key: str, value: Any) -> bool:
     """Whether the value of a file's key has the right type."""
     if key in ("extensions", "trials"):
         return isinstance(value, int) and not isinstance(value, bool)
-    if key == "decay_law":
+    if key in ("merge", "decay_law"):
         return isinstance(value, str)
     if key in ("dials", "variants"):
         return isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())

@@ -117,7 +117,7 @@ class RowsFile:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._written = {str(row["name"]): row for row in _written_rows(folder / FILE)}
+        self._written = {str(row["name"]): row for row in written_rows(folder / FILE)}
         self._final: dict[str, dict[str, Any]] = {}
         """Rows of finished runs that were read from their folders; they are not read again."""
         self._warned: set[str] = set()
@@ -170,7 +170,7 @@ class RowsFile:
         return row
 
 
-def _written_rows(file: Path) -> list[dict[str, Any]]:
+def written_rows(file: Path) -> list[dict[str, Any]]:
     """The rows of a file as they are written; none where there is no file."""
     rows = []
     for number, line in enumerate(read_text(file).splitlines() if file.is_file() else (), start=1):

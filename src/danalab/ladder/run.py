@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.files import write_json
+from danalab.ladder.merged import MergedRows
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.preregistration import largest_rung, preregister, require_points
 from danalab.ladder.runs.estimate import check_optimizers
@@ -95,6 +96,7 @@ def run_ladder(
         require_points(plan)
     last = largest_rung(plan) if registered else None
     search, result = LadderSearch(plan, last), LadderResult(folder)
+    merged = None if plan.merge is None else MergedRows(folder, plan.merge)
     losses: dict[str, float] = {}
     ended: set[str] = set()
     with Sweep(folder, executor, jobs=jobs, cluster=cluster) as sweep:
@@ -116,6 +118,8 @@ def run_ladder(
                 for row in sweep.rows
                 if row["final_loss"] is not None and math.isfinite(row["final_loss"])
             }
+            if merged is not None:
+                losses |= merged.update(sweep.rows)
             failed = {name for name, each in sweep.failures.items() if not each.job.has_diverged()}
             result.untuned = search.refused(failed)
         while sweep.ended():  # what runs beside an optimizer of which every run fails

@@ -86,6 +86,7 @@ def memory_gib(
     activation_bytes: int = 2,
     *,
     state_dtype: str = "float32",
+    averaged: bool = False,
     weight_shards: int = 1,
     state_shards: int = 1,
     recompute: bool = False,
@@ -98,10 +99,11 @@ def memory_gib(
     Args:
         activation_bytes: of one number of an activation; 2 in bfloat16, 4 in float32.
         state_dtype: format of the optimizer's moments.
+        averaged: a running average of the weights is kept beside them.
         weight_shards, state_shards: ranks that share the weights, and the state.
         recompute: leaves the activations of the blocks out, which checkpointing recomputes: a lower bound.
     """
-    words = 8 / weight_shards + state_bytes(planned.opt, state_dtype) / state_shards
+    words = (12 if averaged else 8) / weight_shards + state_bytes(planned.opt, state_dtype) / state_shards
     states = words * planned.exact_params
     tokens = micro_batch * planned.seq_len
     width = planned.n_heads * planned.head_dim

@@ -43,6 +43,7 @@ def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> 
         spec.plan,
         spec.micro_batch,
         state_dtype=spec.state_dtype,
+        averaged=spec.config.weight_average() is not None,
         weight_shards=world.size if spec.backend == "fsdp" else 1,
         state_shards=world.size if spec.backend in ("fsdp", "zero") else 1,
         recompute=True,
