@@ -248,8 +248,8 @@ def claims() -> list[Claim]:
             "more seeds at the smallest batch" if fixed else "a ladder over batches", BATCHES if fixed else "",
         ),
         Claim(
-            "log-time averages need no change with the batch: ADana against AdamW with that rule is level over "
-            "batches", "ours", nats, growth(ours), 0, 0, BATCH if ours else "",
+            "log-time averages need no change with the batch: ADana's advantage over AdamW with that rule "
+            "is the same at all", "ours", nats, growth(ours), 0, 0, BATCH if ours else "",
             "ADana's delta tried at each batch" if ours else "a ladder over batches", BATCHES if ours else "",
         ),
         Claim(

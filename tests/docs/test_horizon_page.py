@@ -1,9 +1,10 @@
 """Tables of docs/horizon.md and docs/batch.md are those of the committed rows; `python tests/docs/test_horizon_page.py`
-writes both."""
+writes them, with `batch` only that one."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_the_page_shows_the_results_of_the_committed_rows(page):
 
 
 if __name__ == "__main__":
-    for page in stored():
+    for page in sys.argv[1:] or stored():
         data = analysed(page)
         (ROOT / "docs" / f"{page}.md").write_text(written(page, data), encoding="utf-8")
         for name, draw in PAGES[page].items():
