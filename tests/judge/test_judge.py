@@ -276,6 +276,9 @@ def test_a_verdict_without_bounds_is_read_as_it_was_written(tmp_path):
     (row,) = Ledger(tmp_path).verdicts()
     assert (row["low"], row["high"]) == (None, None)
     assert _from_row(row) == verdict
+    assert "0.5000 nats higher" in verdict.sentence()
+    none = replace(verdict, pairs=0, noise=math.nan).sentence()
+    assert none == "b against a on char is undecided: no pair of runs was complete when the budget ended."
 
 
 def test_asking_again_takes_fresh_seeds_and_a_share_of_alpha(invented, tmp_path):

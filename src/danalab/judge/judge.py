@@ -70,6 +70,9 @@ class PairedVerdict:
 
     def sentence(self) -> str:
         """The answer in one sentence."""
+        sides = f"{self.contender} against {self.baseline} on {self.track} is undecided"
+        if not self.pairs:
+            return f"{sides}: no pair of runs was complete when the budget ended."
         change = f"{abs(self.effect):.4f} {self.unit} {'lower' if self.effect < 0 else 'higher'}"
         interval = f"{self.low:+.4f} to {self.high:+.4f}"
         words = {
@@ -77,7 +80,7 @@ class PairedVerdict:
             "worse": f"{self.contender} is worse than {self.baseline} on {self.track}: its loss is {change}",
             "no difference": f"{self.contender} and {self.baseline} differ by less than {self.difference:g} "
                              f"{self.unit} on {self.track}: {change}",
-            "undecided": f"{self.contender} against {self.baseline} on {self.track} is undecided: {change}",
+            "undecided": f"{sides}: {change}",
         }[self.decision]  # fmt: skip
         saved = ""
         if self.saved is not None:
