@@ -249,7 +249,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "log-time averages need no change with the batch: ADana's advantage over AdamW with that rule "
-            "is the same at all", "ours", nats, growth(ours), 0, 0, BATCH if ours else "",
+            "is the same at all batches", "ours", nats, growth(ours), 0, 0, BATCH if ours else "",
             "ADana's delta tried at each batch" if ours else "a ladder over batches", BATCHES if ours else "",
         ),
         Claim(
