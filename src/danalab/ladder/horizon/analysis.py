@@ -239,8 +239,8 @@ def paired_runs(tuned: Sequence[Tuned], baseline: str) -> list[PairedRuns]:
     cells = {rung_of(each.runs[0]): each for each in tuned}
     pairs = []
     for first, second in combinations(opts, 2):
-        for (opt, *rung), each in cells.items():
-            other = cells.get((second, *rung))
+        for (opt, params, tokens, batch), each in cells.items():
+            other = cells.get((second, params, tokens, batch))
             if opt != first or other is None:
                 continue
             mine, theirs = losses(each), losses(other)
