@@ -90,7 +90,9 @@ def test_the_commands_of_the_page_of_the_server_run(folder):
     (folder / "speedrun").mkdir()
     (folder / "speedrun" / "rl").symlink_to(folder / "runs" / "rl")
     (folder / "keys.txt").write_text("secret\n")
-    local, in_terminal, seeded, in_network = commands_of(text)
+    local, *_ = served = [line for line in commands_of(text) if line.startswith("danalab serve")]
+    in_network = served[-1]
+    in_terminal, seeded = (line for line in commands_of(text) if line.startswith("danalab chat"))
     assert run(folder, in_terminal)  # without a terminal: the standard input is empty
     assert run(folder, seeded) == run(folder, seeded)
     [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

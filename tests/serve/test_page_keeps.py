@@ -107,8 +107,10 @@ def test_two_tabs_lose_nothing_of_each_other(page, context, page_server):
 @pytest.mark.slow
 def test_an_answer_of_another_tab_is_seen_as_it_grows(page, context):
     other = context.new_page()
+    other.goto(page.url)  # before the question: loading the page may take longer than the answer
+    ready(other)
     ask(page, "long")
-    grown(page)
+    grown(page, 1)
     other.goto(page.url)
     other.get_by_text("Being written in another tab.").wait_for()
     complete(page)
@@ -155,6 +157,7 @@ def test_conversations_are_found_renamed_deleted_and_grouped_by_date(page):
         asked.onsuccess = () => done(asked.result);
       });
       all.forEach((each, place) => records.put({ ...each, updated: Date.now() - (place ? 90 : 1) * 86400000 }));
+      await new Promise((done) => (records.transaction.oncomplete = done));
     }"""
     page.evaluate(changed)
     page.reload()

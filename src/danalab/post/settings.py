@@ -15,7 +15,7 @@ Share = Annotated[float, Gt(0), Lt(1)]
 if TYPE_CHECKING:
     PolicyLossName = str
 else:
-    PolicyLossName = Literal[tuple(OBJECTIVES)]
+    PolicyLossName = Literal[tuple(OBJECTIVES.get(name).name for name in OBJECTIVES)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,7 +117,7 @@ def test_truncated_answers_are_masked_on_request(rl, tmp_path):
     assert row["update_norm"] == 0
 
 
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in OBJECTIVES if name != "dapo"]
+OTHERS = [pytest.param(OBJECTIVES.get(name).name, marks=pytest.mark.slow) for name in OBJECTIVES if name != "dapo"]
 
 
 @pytest.mark.parametrize("name", ["dapo", *OTHERS])
@@ -127,7 +127,7 @@ def test_a_bandit_is_solved(name, rl, tmp_path):
     (tmp_path / "arms.py").write_text("def reward(problem, answer):\n    return float(answer.isdigit())\n")
     outcome = run_training(
         rl(
-            task=(str(tmp_path / "q.jsonl"),), reward=str(tmp_path / "arms.py"), policy_loss=name.replace("-", "_"),
+            task=(str(tmp_path / "q.jsonl"),), reward=str(tmp_path / "arms.py"), policy_loss=name,
             max_answer=1, problems=1, samples=64, eval_problems=0, iterations=40, lr=1e-2, scheduler="none",
             ckpt_interval=0, rollout_batch=64,
         )
