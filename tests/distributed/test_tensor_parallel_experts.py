@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from danalab.errors import UserError
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.moe.experts import StackedLinear
-from danalab.models.moe.mixture import Usage, router_losses, weighted
+from danalab.models.moe.mixture import Router, Usage, router_losses, weighted
 from danalab.models.parallel.experts import apply_expert_parallel
 from danalab.models.parallel.tensor import apply_tensor_parallel, check_tensor_parallel
 from danalab.optim import build_optimizer
@@ -30,6 +30,7 @@ MODELS = {
     "delta rule": ModelConfig("qwen3next", 32, 2, 4, 8, 60, 31, 12, full_attention_interval=2),
 }  # fmt: skip
 TOKENS = torch.randint(0, 31, (3, 12), generator=torch.Generator().manual_seed(1))
+HIDDEN_TD = torch.randn(5, 8, generator=torch.Generator().manual_seed(2))
 
 
 def cut(config: ModelConfig, size: int) -> Decoder:
@@ -99,6 +100,20 @@ def test_compiled_blocks_make_the_curve_of_one(arch):
     found = run_ranks(curves, 2, [Case(arch, "adana", TENSOR, compiled=True, steps=2)], seconds=290.0)[0][0]
     expected = curve(Case(arch, "adana", steps=2))
     assert (((found - expected) / expected).abs()[:, 0] < 1e-5).all()
+
+
+def test_the_compiler_sees_the_local_shard_of_a_weight():
+    def shared(rank: int, size: int):
+        router = Router(8, 4, 2)
+        torch.nn.init.normal_(router.map.weight)
+        plain = [t.detach() for t in router(HIDDEN_TD)[:2]]
+        mesh = init_device_mesh("cpu", (size,))
+        router.map.weight = torch.nn.Parameter(distribute_tensor(router.map.weight.detach(), mesh, [Replicate()]))
+        router.compile(backend="eager", fullgraph=True)
+        return plain, [t.detach() for t in router(HIDDEN_TD)[:2]]
+
+    ((plain, compiled),) = run_ranks(shared, 1)
+    torch.testing.assert_close(compiled, plain)
 
 
 @pytest.mark.sample(2)

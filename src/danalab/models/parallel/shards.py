@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 def is_sharded(weight: Tensor) -> "TypeIs[DTensor]":
     """Whether `weight` is a DTensor."""
-    return "torch.distributed.tensor" in sys.modules and hasattr(weight, "to_local")
+    if "torch.distributed.tensor" not in sys.modules:
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(weight, DTensor)  # Dynamo traces this; to hasattr(weight, "to_local") it answers False
 
 
 def local_shard(weight: Tensor) -> Tensor:
