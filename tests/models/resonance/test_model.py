@@ -166,7 +166,15 @@ def test_the_sizes_have_as_many_parameters_as_the_formula_says(size):
         ),
         device="meta",
     )  # fmt: skip
-    expected = {"small": 48_641_536, "medium": 191_143_936, "large": 493_368_832, "xlarge": 1_024_588_800}
+    expected = {
+        "small": 48_641_536,
+        "medium": 191_143_936,
+        "large": 493_368_832,
+        "xlarge": 1_024_588_800,
+        "small-32k": 77_650_944,
+        "large-32k": 841_328_640,
+        "xlarge-32k": 4_654_428_160,
+    }
     assert model.num_parameters() == parameter_count(dims) == expected[size]
     products = sum(p.numel() for name, p in model.named_parameters() if model.parameter_kinds()[name] != "vector")
     assert flops_per_token(dims, 32768) == 6 * products
