@@ -11,7 +11,7 @@ import torch
 
 from danalab.data import open_dataset, resolve_dataset
 from danalab.data.formats.array_dataset import ArrayDataset, ArrayFiles, ArrayPart
-from danalab.data.formats.array_files import scan_all
+from danalab.data.formats.array_files import find_files, scan_all
 from danalab.data.formats.array_split import split_arrays
 from danalab.data.open import describe
 from danalab.errors import UserError
@@ -153,6 +153,19 @@ def test_links_to_nowhere_are_named(arrays):
     (arrays / "x.npy").symlink_to("gone.npy")
     with pytest.raises(UserError, match=r"x\.npy: a dangling symbolic link \(to gone\.npy\)"):
         open_dataset(arrays)
+
+
+def test_a_folder_deleted_while_files_are_listed_is_passed_over(arrays, monkeypatch):
+    (arrays / "gone").mkdir()
+    before, listed = find_files(arrays), os.stat
+
+    def stat(path, *rest, **more):
+        if str(path).endswith("gone"):
+            raise FileNotFoundError(path)
+        return listed(path, *rest, **more)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert find_files(arrays) == before
 
 
 @pytest.mark.slow

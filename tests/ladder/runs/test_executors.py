@@ -131,9 +131,18 @@ def test_executors_have_names_that_plugins_may_add_to_and_others_are_refused_in_
     assert "--wait: is for --executor slurm, not threads" in capsys.readouterr().err
 
 
-def local(folder: Path, **more) -> SubmititExecutor:
+@pytest.fixture
+def local(monkeypatch):
+    """Executors of jobs on this machine, which can import this file and what it imports."""
     pytest.importorskip("submitit")
-    return SubmititExecutor(folder, Cluster(resources=Resources(gpus=0, cpus=1), **more))
+    tests = Path(__file__).parents[2]
+    given = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests.parent), str(tests), *([given] if given else [])]))
+
+    def make(folder: Path, **more) -> SubmititExecutor:
+        return SubmititExecutor(folder, Cluster(resources=Resources(gpus=0, cpus=1), **more))
+
+    return make
 
 
 def test_without_submitit_one_line_names_the_extra(tmp_path, monkeypatch):
@@ -173,7 +182,7 @@ def test_runs_at_slurm_by_submitit_are_an_array_that_is_requeued(tmp_path, monke
 
 
 @pytest.mark.slow
-def test_submitit_starts_a_run_again_that_was_told_to_stop_and_reports_failures(tmp_path):
+def test_submitit_starts_a_run_again_that_was_told_to_stop_and_reports_failures(local, tmp_path):
     jobs = [fake(tmp_path / "a", (85, 3), (85, 6), (0, 10)), fake(tmp_path / "b", (1, 3))]
     found = outcomes(local(tmp_path / "sweep", at_once=2), *jobs)
     assert found == {"a": None, "b": "ended with exit code 1: no room [3]"}
@@ -181,7 +190,7 @@ def test_submitit_starts_a_run_again_that_was_told_to_stop_and_reports_failures(
 
 
 @pytest.mark.slow
-def test_submitit_gives_up_a_run_that_makes_no_step(tmp_path):
+def test_submitit_gives_up_a_run_that_makes_no_step(local, tmp_path):
     job = fake(tmp_path / "a", (85, 3))
     found = outcomes(local(tmp_path / "sweep"), job)
     assert found == {"a": "3 attempts in a row ended at step 3: not started again"}
@@ -198,7 +207,7 @@ def test_submitit_gives_up_a_run_that_makes_no_step(tmp_path):
     ids=["preempted twice", "without a step"],
 )
 def test_submitit_queues_a_preempted_run_again_after_its_checkpoint_while_it_makes_steps(
-    tmp_path, plan, attempts, reason
+    local, tmp_path, plan, attempts, reason
 ):
     job, executor, ended = fake(tmp_path / "a", *plan), local(tmp_path / "sweep"), threading.Event()
 

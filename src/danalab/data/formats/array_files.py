@@ -45,7 +45,11 @@ def walk_files(folder: Path) -> Iterator[Path]:
     """`find_files` in any order, as they are met."""
     seen: set[tuple[int, int]] = set()
     for root, folders, names in os.walk(folder, followlinks=True):
-        status = os.stat(root)
+        try:
+            status = os.stat(root)
+        except FileNotFoundError:  # deleted since it was listed
+            folders.clear()
+            continue
         if (status.st_dev, status.st_ino) in seen:  # a link to a parent folder
             folders.clear()
             continue

@@ -21,7 +21,6 @@ from danalab.models.decoder import build_model, materialise
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface.convert import module_file
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
-from danalab.train.checkpoint import tensors
 from danalab.train.config.fields import SPELLINGS
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
@@ -146,6 +145,8 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
 
 def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
     """Write a model as a checkpoint of a run folder, without an optimizer's state."""
+    from danalab.train.checkpoint import tensors  # not at the top: generating text needs no torch.distributed
+
     values = {tensors.MODEL + name: tensor.detach() for name, tensor in model.state_dict().items()}
     meta = {"step": step, "imported": True, "model": model.config.as_dict()}
     RunFolder(folder).store.write(step, meta, lambda step_folder: tensors.write(values, step_folder))

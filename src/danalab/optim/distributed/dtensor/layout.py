@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -51,12 +50,14 @@ def spread_like(local: Tensor, p: Any) -> Any:
 
 def coordinate(mesh: Any, place: int) -> tuple[int, ...]:
     """Coordinates of a rank, from its index in the flattened mesh."""
-    return tuple(map(int, np.unravel_index(place, tuple(mesh.mesh.shape))))
+    shape = tuple(mesh.mesh.shape)
+    return tuple(place // math.prod(shape[d + 1 :]) % shape[d] for d in range(len(shape)))
 
 
 def own_place(mesh: Any) -> int:
     """This rank's index in the flattened mesh."""
-    return int(np.ravel_multi_index([mesh.get_local_rank(d) for d in range(mesh.ndim)], tuple(mesh.mesh.shape)))
+    shape = tuple(mesh.mesh.shape)
+    return sum(mesh.get_local_rank(d) * math.prod(shape[d + 1 :]) for d in range(mesh.ndim))
 
 
 def broadcast_(tensor: Tensor, mesh: Any, owner: int) -> Tensor:
