@@ -84,8 +84,8 @@ def test_fsdp2_shards_and_trains_on_two_ranks():
 def test_proposals_are_judged_and_the_loop_says_what_came_of_them(tmp_path):
     printed = run(sys.executable, str(EXAMPLES / "propose_and_judge.py"), "--quick", "--ledger", str(tmp_path))
     lines = printed.splitlines()
-    assert len(lines) >= 12  # one per proposal, and the end
-    assert "None of 11 proposals is better than ADana." in lines[-1] or lines[-1].startswith("adana:")
+    assert len(lines) >= 4  # one per proposal, and the end
+    assert "None of 3 proposals is better than ADana." in lines[-1] or lines[-1].startswith("adana:")
 
 
 def test_every_example_has_a_test():
