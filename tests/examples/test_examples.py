@@ -21,7 +21,7 @@ OFFLINE = {
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **OFFLINE}, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **OFFLINE}, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
