@@ -107,7 +107,7 @@ PRESETS: dict[str, Preset] = {
         tasks=(_LARGER_SUMS, _WHO, "dialogue"),
         problems=400,
         max_answer=32,
-        minutes={"data": 0.8, "base": 2.8, "mid": 0.7, "sft": 0.4, "rl": 1.1, "scores": 0.1},
+        minutes={"data": 0.1, "base": 1.5, "mid": 1.0, "sft": 0.7, "rl": 0.9, "scores": 0.25},
     ),
     "gpu-small": Preset(
         source="fineweb-edu",
