@@ -16,7 +16,9 @@ from danalab.optim import optimizer_spec
 from danalab.train.config.train_config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES += [page for page in sorted(_DOCS.rglob("*.md")) if page.relative_to(_DOCS).parts[0] != "reference"]  # generated
 EVERYWHERE = {"help", "help_all", "config", "plugin", "print_config", "debug", "cite"}
 EVERYWHERE |= {"model_dim", "num_layers", "data_path", "output_dir"}  # other names of flags
 FLAGS = flag_types()
