@@ -172,33 +172,33 @@ _log_time_adam = partial(_log_time, adam_like=True)
 _AVERAGES = {"betas": "rates of the fast momentum, the second moment and the slow momentum"}
 _ENOKI = "ratio of their fitted laws on enoki, 7M to 600M parameters"
 _decaying_adam("adamw-decaying-wd", "optimizers.elementwise:AdamWDecayingWD",
-          "AdamW with independent, decaying weight decay", color="#00CED1", marker="s",
-          rate=Relative("adamw", 1.0, "the same update"))
+               "AdamW with independent, decaying weight decay", color="#00CED1", marker="s",
+               rate=Relative("adamw", 1.0, "the same update"))
 _add("ademamix", "optimizers.elementwise:AdEMAMix", "Adam with a second, slow momentum mixed in",
      "Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137", texts=_AVERAGES, state_words=3.0,
      adam_like=True, rate=Relative("adamw", 0.43, _ENOKI), color="#9467bd", marker="X")
 _decaying_adam("ademamix-decaying-wd", "optimizers.elementwise:AdEMAMixDecayingWD",
-          "AdEMAMix with independent, decaying weight decay", "arXiv 2409.03137, 2602.05298", texts=_AVERAGES,
-          state_words=3.0, rate=Relative("adamw", 0.47, _ENOKI), color="#4B0082")
+               "AdEMAMix with independent, decaying weight decay", "arXiv 2409.03137, 2602.05298", texts=_AVERAGES,
+               state_words=3.0, rate=Relative("adamw", 0.47, _ENOKI), color="#4B0082")
 _log_time_adam("adana", "optimizers.elementwise:ADana", "AdamW in logarithmic time, with damped long momentum",
-          color="#228B22", marker="D", horizon=(-0.07, -0.33, 0.18))
+               color="#228B22", marker="D", horizon=(-0.07, -0.33, 0.18))
 _log_time_adam("dana-mk4", "optimizers.elementwise:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped",
-          color="#CD853F", marker="v")
+               color="#CD853F", marker="v")
 _log_time_adam("dana-star", "optimizers.elementwise:DanaStar", "ADana with an effective time for each coordinate",
-          state_words=3.0, rate=Relative("dana-star-mk4", 1.0, "the same update but for the clip"),
-          color="#7f7f7f", marker="<")
+               state_words=3.0, rate=Relative("dana-star-mk4", 1.0, "the same update but for the clip"),
+               color="#7f7f7f", marker="<")
 _log_time_adam("dana-star-mk4", "optimizers.elementwise:DanaStarMK4",
-          "ADana with both: an effective time for each coordinate, and the clip", state_words=3.0,
-          color="#d62728", marker="^", horizon=(-0.03, -0.25, 0.19))
+               "ADana with both: an effective time for each coordinate, and the clip", state_words=3.0,
+               color="#d62728", marker="^", horizon=(-0.03, -0.25, 0.19))
 _log_time("dana", "optimizers.elementwise:Dana", "ADana without normalisation, for linear problems",
           "arXiv 2602.05298, 2505.16098", state_words=1.0, rate=Usual(0.5, "for gradients clipped to norm 0.5"),
           color="#006d5b")
 _log_time_adam("sign-dana", "optimizers.elementwise:SignDana", "ADana with signs instead of its normalisation",
-          "arXiv 2602.05298, 1802.04434", state_words=1.0, color="#9acd32",
-          rate=Relative("adana", 0.1, "signs are larger than normalised updates"))
+               "arXiv 2602.05298, 1802.04434", state_words=1.0, color="#9acd32",
+               rate=Relative("adana", 0.1, "signs are larger than normalised updates"))
 _log_time_adam("auto-dana", "optimizers.elementwise:AutoDana",
-          "ADana that chooses kappa by its momentum's signal-to-noise ratio", color="#556B2F",
-          rate=Relative("adana", 1.0, "the same update at its chosen kappa"))
+               "ADana that chooses kappa by its momentum's signal-to-noise ratio", color="#556B2F",
+               rate=Relative("adana", 1.0, "the same update at its chosen kappa"))
 
 # ---- matrices by a rule of their own ----
 _matrix = partial(_add, elementwise=False, by_kind=True)
@@ -358,9 +358,9 @@ _library("signsgd", "SignSGD", "sign of the gradient", "Bernstein et al. 2018, a
 _library("signum", "SignSGD", "sign of the averaged gradient", "Bernstein et al. 2018, arXiv 1802.04434",
          {"momentum": (0.9, "rate of the gradient's average"), **_FOREACH}, adam_like=True, state_words=1.0, rate=_SIGN)
 _library("adan", "Adan", "Adam with a Nesterov momentum estimated from differences of gradients",
-         "Xie et al. 2022, arXiv 2208.06677", adam_like=True, defaults=
+         "Xie et al. 2022, arXiv 2208.06677",
          {**_MOMENTS, "betas": ((0.98, 0.92, 0.99), "rates of gradient, its differences, and second moment")},
-         state_words=4.0, rate=Relative("adamw", 2.0, "arXiv 2208.06677: above AdamW's"))
+         adam_like=True, state_words=4.0, rate=Relative("adamw", 2.0, "arXiv 2208.06677: above AdamW's"))
 _library("adabelief", "AdaBelief", "Adam that divides by the deviation of gradients from their average",
          "Zhuang et al. 2020, arXiv 2010.07468", {**_MOMENTS, "eps": 1e-16}, rate=_SAME_STEP, adam_like=True)
 _library("laprop", "LaProp", "Adam that normalises each gradient before averaging it",

@@ -159,9 +159,6 @@ def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[CurvePoi
     axes.set_xlim(0.9 * min(shown), 1.1 * max(shown))
 
 
-__all__ = ["AXES", "loss_figure", "lr_figure", "save_figure"]
-
-
 @styled
 def coordinate_figure(measured: "Coordinates") -> "Figure":
     """Sizes of activations against width, a line for each step: the first and last block, and the logits."""
@@ -176,3 +173,6 @@ def coordinate_figure(measured: "Coordinates") -> "Figure":
         axes.set_yscale("log")
     legend(figure)
     return figure
+
+
+__all__ = ["AXES", "coordinate_figure", "loss_figure", "lr_figure", "save_figure"]
