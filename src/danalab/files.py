@@ -32,11 +32,7 @@ def naming(path: object) -> Iterator[None]:
 
 
 def fsync_path(path: str | os.PathLike[str]) -> None:
-    """Make the content of a file durable, or renames and new names inside a folder.
-
-    Raises:
-        OSError: names the path.
-    """
+    """Make a file's content durable, or renames and new names in a folder; an OSError names the path."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with naming(path):
@@ -53,10 +49,8 @@ def cache_folder(name: str = "") -> Path:
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write `data` so that a reader sees the old file or the whole new one, whatever happens in between.
 
-    Temporary file in the same folder, fsync, rename, fsync of the folder. The temporary file is removed on failure.
-
-    Raises:
-        OSError: the disk is full, or the folder cannot be written; names a file.
+    Temporary file in the same folder, fsync, rename, fsync of the folder. The temporary file is removed on failure, an
+    OSError that names a file: the disk is full, or the folder cannot be written.
     """
     path = Path(path)
     payload = data.encode() if isinstance(data, str) else data
@@ -93,8 +87,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
 def read_text(path: str | os.PathLike[str]) -> str:
     """The UTF-8 text of a file of settings or facts.
 
-    Raises:
-        UserError: absent, unreadable, not a regular file (a named pipe would block), larger than 256 MiB, or not UTF-8.
+    UserError: absent, unreadable, not a regular file (a named pipe would block), larger than 256 MiB, or not UTF-8.
     """
     try:
         status = os.stat(path)
@@ -114,11 +107,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Parse a JSON file.
-
-    Raises:
-        UserError: as of `read_text`, or malformed; the message names the file and the position.
-    """
+    """Parse a JSON file; errors as of `read_text`, or one with the file and position where it is malformed."""
     try:
         return json.loads(read_text(path))
     except RecursionError as error:
@@ -130,9 +119,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 def read_yaml(path: str | os.PathLike[str]) -> Any:
     """Parse a YAML file of plain values.
 
-    Raises:
-        UserError: as of `read_text`, malformed, a key given twice, or aliases that contain themselves or expand
-            without bound.
+    UserError: as of `read_text`, malformed, a key given twice, or aliases that contain themselves or expand without
+    bound.
     """
     import yaml
 
@@ -173,22 +161,16 @@ def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
 
 
 def require_unique(names: Iterable[str]) -> None:
-    """Check that each key of a mapping is given once.
-
-    Raises:
-        ValueError: names the first that is not.
-    """
+    """Check that each key of a mapping is given once; a ValueError names the first that is not."""
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"{name} is given {count} times; leave one")
 
 
 def require_uncompressed(file: IO[bytes], size: int) -> None:
-    """Check that a zip archive, such as torch writes, does not unpack to more than it has; see `refuse_shared_tuples`.
+    """Check that a zip archive of `size` bytes, such as torch writes, at whose beginning `file` is, unpacks to no more.
 
-    Args: file: at the archive's beginning; size: of the archive [bytes].
-    Raises:
-        ValueError: it does, or it is no archive.
+    ValueError: it does, or is no archive. See `refuse_shared_tuples`.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -208,12 +190,9 @@ _SHAREABLE = {"GLOBAL", "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_DICT", "EMPTY_L
 
 
 def refuse_shared_tuples(pickled: IO[bytes]) -> None:
-    """Check one pickle of tensors, without loading it: it may repeat texts and objects, but no tuple.
+    """ValueError if a pickle of tensors repeats a tuple (texts and objects may repeat) or is none; nothing is loaded.
 
     Hashing a tuple of twice a tuple of twice a tuple ... takes a time exponential in the depth.
-
-    Raises:
-        ValueError: it repeats a tuple, or is not a pickle.
     """
     import pickletools
 
@@ -232,9 +211,8 @@ def refuse_shared_tuples(pickled: IO[bytes]) -> None:
 def validated(kind: type[T], content: Any, place: object, *, strict: bool = False) -> T:
     """`content`, read from a file, as a `kind`: a data class, pydantic model or any type that pydantic can check.
 
-    Args: strict: only the types that JSON has for a field: no number in quotes, no truth value in place of a number.
-    Raises:
-        UserError: `place` and the first thing that does not fit, in one line.
+    `strict`: only the types that JSON has for a field: no number in quotes, no truth value in place of a number. A
+    UserError says `place` and the first thing that does not fit, in one line.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -250,11 +228,7 @@ def validated(kind: type[T], content: Any, place: object, *, strict: bool = Fals
 
 
 def read_state(kind: type[T], path: str | os.PathLike[str]) -> T:
-    """A JSON file that a program wrote, as a `kind`; see `validated`.
-
-    Raises:
-        UserError: as of `read_json`, or the content does not fit; names the file and the first thing that is wrong.
-    """
+    """A JSON file that a program wrote, as a `kind`; errors as of `read_json` and `validated`."""
     return validated(kind, read_json(path), path)
 
 

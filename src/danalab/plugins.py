@@ -35,8 +35,7 @@ _state = {"entry points": False, "loading": ""}
 def use(files: Iterable[str | Path]) -> None:
     """Load plugins, in this process and in all that it starts.
 
-    Raises:
-        UserError: no such file, or it fails as it is imported.
+    UserError: no such file, or it fails as it is imported.
     """
     paths = list(dict.fromkeys([*in_use(), *(str(Path(file).resolve()) for file in files)]))
     for path in paths:
@@ -84,8 +83,7 @@ def digests() -> dict[str, str]:
 def load_address(address: str) -> Any:
     """The class or function at FILE.py:NAME or module:NAME.
 
-    Raises:
-        UserError: no such file, module or name, or it fails as it is imported.
+    UserError: no such file, module or name, or it fails as it is imported.
     """
     module, name = _module_at(address), address.rpartition(":")[2]
     known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

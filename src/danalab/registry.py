@@ -24,11 +24,7 @@ class Registry(Generic[T]):
         self._plugins: dict[str, str] = {}
 
     def add(self, name: str, item: T, *aliases: str) -> T:
-        """Register `item` under `name` and `aliases`; returns it.
-
-        Raises:
-            KeyError: a name is already taken (a programmer's mistake, hence no `UserError`).
-        """
+        """Register `item` under `name` and `aliases`; returns it. KeyError: one is taken (a programmer's mistake)."""
         for key in (name, *aliases):
             if self._has(key):
                 raise KeyError(f"{self.kind} '{key}' is registered twice")
@@ -38,10 +34,9 @@ class Registry(Generic[T]):
         return item
 
     def canonical(self, name: str) -> str:
-        """The registered name that `name` (perhaps an alias, or spelled with underscores) stands for.
+        """The registered name of `name` (perhaps an alias, or with underscores).
 
-        Raises:
-            UserError: unknown; offers the nearest spelling and lists the names.
+        UserError: unknown; offers the nearest spelling and lists the names.
         """
         known = name in self  # which loads plugins
         key = self._aliases.get(_normal(name), _normal(name))

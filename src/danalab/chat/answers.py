@@ -78,16 +78,11 @@ def answer_problems(
     max_tokens: int,
     temperature: float,
 ) -> list[AnsweredProblem | None]:
-    """The problems answered and scored, in their order; None for one whose prompt leaves no space for an answer.
+    """The problems answered `samples` times and scored, in their order; None: its prompt leaves no space for an answer.
 
     An answer is a function of the problem's key and the number of the sample, whatever the batch, except for rounding.
-
-    Args:
-        problems: by a key, from which the seeds are made.
-        samples: answers to each.
-        max_tokens: limit on an answer; less where prompt and answer fill the context.
-    Raises:
-        UserError: a reward misbehaves, or logits are not finite.
+    It has `max_tokens`, or less where prompt and answer fill the context. UserError: a reward misbehaves, or logits are
+    not finite.
     """
     prompts = [chat.render_prompt(Conversation.of(problem.prompt())) for problem in problems.values()]
     spaces = [engine.model.config.seq_len - len(prompt) for prompt in prompts]
@@ -121,9 +116,7 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
     """The answers to prompts of `chat.render_prompt`, in the order of the requests.
 
     The end tokens of the conversation end an answer, whatever the requests say. Only `ChatFormat` has calls of tools.
-
-    Raises:
-        UserError: a request that the engine refuses, or logits that are not finite.
+    UserError: a request that the engine refuses, or logits that are not finite.
     """
     answers = [SampledAnswer() for _ in requests]
     callers = [ToolCaller(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
@@ -153,11 +146,7 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
 
 
 class ModelEngine:
-    """An engine for a model whose weights change between its uses.
-
-    Args:
-        model: a `Decoder`.
-    """
+    """An engine for a model, a `Decoder`, whose weights change between its uses."""
 
     def __init__(self, model: Any, chat: ChatFormat | TemplateFormat, *, max_batch_size: int = 64):
         self._model, self._chat, self._max_batch_size = model, chat, max_batch_size

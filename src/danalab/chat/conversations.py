@@ -54,8 +54,7 @@ class Part:
 class Message:
     """What one side says in one turn.
 
-    Raises:
-        UserError: an unknown role, an empty message, or a tool call outside of an assistant's message.
+    UserError: an unknown role, an empty message, or a tool call outside of an assistant's message.
     """
 
     role: Role
@@ -104,11 +103,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Conversation:
-    """An optional system message, then user and assistant in turn.
-
-    Raises:
-        UserError: roles out of order, or no user's message.
-    """
+    """An optional system message, then user and assistant in turn (else a UserError), with a user's message."""
 
     messages: tuple[Message, ...]
 
@@ -126,9 +121,7 @@ class Conversation:
     def of(cls, value: Any, where: str = "") -> Conversation:
         """A conversation from the content of a JSON object; entries beside "messages" are ignored.
 
-        Args: where: the origin, for errors, e.g. "FILE line 3".
-        Raises:
-            UserError: names the origin and the first thing that is wrong.
+        A UserError names the origin `where`, e.g. "FILE line 3", and the first thing that is wrong.
         """
         try:
             if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
@@ -204,11 +197,7 @@ def _part(entry: Any) -> Part:
 
 
 def iter_conversations(file: str | Path) -> Iterator[tuple[int, Conversation]]:
-    """(line number from 1, conversation) of each line that is not blank.
-
-    Raises:
-        UserError: no such file, or a line that holds no conversation: names file, line and reason.
-    """
+    """(line number from 1, conversation) of each line that is not blank; a UserError names file, line and reason."""
     path = Path(file)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -362,11 +351,7 @@ class ChatFormat:
 
 
 def render_conversation(tokenizer: Tokenizer, conversation: Conversation) -> Rendered:
-    """The ids of a conversation with the mask of what the assistant says.
-
-    Raises:
-        UserError: the tokenizer lacks special tokens.
-    """
+    """The ids of a conversation, and what the assistant says; UserError: the tokenizer lacks special tokens."""
     return ChatFormat(tokenizer).render(conversation)
 
 

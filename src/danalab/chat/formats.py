@@ -40,9 +40,7 @@ _MAX_TEMPLATE = 1 << 20
 def format_of(folder: Path, tokenizer: Tokenizer) -> ChatFormat | TemplateFormat | PlainFormat:
     """Our marks where a stage or a template says that the model knows them, else its own template, else plain text.
 
-    Args: folder: a run folder, or a folder in Hugging Face format.
-    Raises:
-        UserError: the template is malformed.
+    `folder` is a run's, or in Hugging Face format. UserError: the template is malformed.
     """
     template = ChatTemplate.read(tokenizer_folder_of(folder))
     knows_marks = (
@@ -112,17 +110,12 @@ class TemplateFormat:
     def render_prompt(self, conversation: Conversation) -> list[int]:
         """The ids after which the assistant speaks; an assistant's message at the end is continued.
 
-        Raises:
-            UserError: the template refuses the conversation, or a message has calls of tools.
+        UserError: the template refuses the conversation, or a message has calls of tools.
         """
         return self.encode(self.render_text(conversation))
 
     def render_text(self, conversation: Conversation) -> str:
-        """The text of `render_prompt`, for `encode`: special tokens that messages spell out are broken up.
-
-        Raises:
-            UserError: see `render_prompt`.
-        """
+        """The text of `render_prompt` (or its error) for `encode`: special tokens in messages are broken up."""
         messages = [{"role": each.role, "content": self._content(each)} for each in conversation.messages]
         is_open = messages[-1]["role"] == "assistant"
         text = self._renderer.render(messages=messages, **self._variables, add_generation_prompt=not is_open)
@@ -180,11 +173,7 @@ class Renderer:
         self._start()
 
     def render(self, **variables: Any) -> str:
-        """The text for the values of the template's variables.
-
-        Raises:
-            UserError: the template refuses them, fails, or exceeds a limit.
-        """
+        """The text for values of the template's variables; UserError: it refuses them, fails, or exceeds a limit."""
         with self._lock:  # requests are planned in threads
             if self._process.poll() is not None:
                 self._start()

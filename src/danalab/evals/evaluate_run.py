@@ -96,13 +96,9 @@ def evaluate_core(
     device: str | None = None,
     report: Callable[[InContextResult], None] = lambda result: None,
 ) -> CoreEvaluation:
-    """Score a run on the in-context tasks of a folder in DCLM's format.
+    """Score a run on the in-context tasks of a folder in DCLM's format, on `limit` questions of each task.
 
-    Args:
-        limit: questions of each task.
-        report: called with the result of each task.
-    Raises:
-        UserError: no such run or checkpoint, or a malformed folder.
+    `report` is called with the result of each. UserError: no such run or checkpoint, or a malformed folder.
     """
     if limit is not None and limit < 1:
         raise UserError(f"--limit {limit}: must be at least 1")
@@ -118,10 +114,8 @@ def evaluate_core(
 def harness_format(run: str | Path, tokenizer: Tokenizer) -> TemplateFormat:
     """The format of a run's conversations for lm-eval's harness, which renders to text first and encodes it later.
 
-    It is the run's own template where it has one, else our marks as a template.
-
-    Raises:
-        UserError: a malformed template, or no template and no special tokens of ours.
+    It is the run's own template where it has one, else our marks as a template. UserError: a malformed template, or no
+    template and no special tokens of ours.
     """
     own = format_of(Path(run), tokenizer)
     return own if isinstance(own, TemplateFormat) else TemplateFormat(tokenizer, own_template(tokenizer))

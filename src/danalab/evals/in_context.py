@@ -85,8 +85,7 @@ class _Row(NamedTuple):
 def read_suite(folder: str | Path) -> list[InContextTask]:
     """The tasks of a folder.
 
-    Raises:
-        UserError: no or several YAML files, or malformed ones; a file that is named and not there.
+    UserError: no or several YAML files, or malformed ones; a file that is named and not there.
     """
     folder = Path(folder)
     files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
@@ -131,11 +130,8 @@ def evaluate_in_context(
 ) -> InContextResult:
     """Score a model on one task; text beyond the model's context is cut off at its beginning.
 
-    Args:
-        limit: questions, a random choice that depends on the file alone; default all.
-        seed: with the number of the question, draws its examples.
-    Raises:
-        UserError: the file is malformed or has too few questions; names the line.
+    `limit` questions are a random choice that depends on the file alone; default all. `seed` and a question's number
+    draw its examples. UserError: the file is malformed or has too few questions; names the line.
     """
     items = read_rows(task.file)
     for place, item in items:

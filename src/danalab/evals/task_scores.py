@@ -138,10 +138,8 @@ def evaluate_task(
     """Answer the problems of a task and score the answers, turn by turn where they are conversations.
 
     An answer is a function of the seed, the task, the problem and the sample, whatever the batch, except for rounding.
-    Before a later turn stands what the model itself has said, its first sample.
-
-    Raises:
-        UserError: no problem leaves space for an answer, or a reward misbehaves.
+    Before a later turn stands what the model itself has said, its first sample. UserError: no problem leaves space for
+    an answer, or a reward misbehaves.
     """
     asked = {(settings.seed, task.name, place): task.problem(place) for place in _positions(task, settings)}
     turns: list[list[ScoredProblem | None]] = []
@@ -176,9 +174,7 @@ def _answer(
 class TaskEvaluator:
     """Scores the model that is trained on tasks; an `Evaluator` of the trainer. Ranks share the problems.
 
-    Args:
-        settings: with a limit, since generated tasks are endless.
-        scorer: of all answers; default the reward of each problem.
+    `settings` have a limit, since generated tasks are endless; `scorer`: of all answers, default each problem's reward.
     """
 
     def __init__(
@@ -261,11 +257,8 @@ def mean_score(scores: Sequence[Score]) -> Score:
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
-    """Probability that one of k samples is right, without bias: 1 - C(n - c, k) / C(n, k).
+    """Probability that one of k of n samples is right (c are), without bias: 1 - C(n - c, k) / C(n, k); k, c <= n.
 
-    Args: samples: n >= k. right: c.
-    Raises:
-        ValueError: k > n, or c > n.
     Source: Chen et al. 2021, arXiv 2107.03374, eq. 1.
     """
     if not 1 <= k <= samples or not 0 <= right <= samples:

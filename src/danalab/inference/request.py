@@ -182,10 +182,7 @@ class Completion:
 
 
 class RequestState:
-    """One request inside the engine.
-
-    Args: limit: tokens to draw at most. ends: token ids that end the text. seq_len: the model's context.
-    """
+    """One request inside the engine, with limit of tokens to draw, ids that end it, and the model's context."""
 
     __slots__ = (
         *("id", "request", "parameters", "limit", "ends", "tokens", "computed", "blocks", "node", "published"),

@@ -44,11 +44,7 @@ class JudgeConfig:
         return self.track if self.data is None else f"data:{self.data}"
 
     def limits(self) -> tuple[float | None, int | None]:
-        """(seconds, runs) of the budget; one of them is None.
-
-        Raises:
-            UserError: it is neither.
-        """
+        """(seconds, runs) of the budget, one of them None; UserError: it is neither."""
         text = self.budget.strip()
         number, unit = (text[:-4], "runs") if text.endswith("runs") else (text[:-1], text[-1:])
         try:
@@ -60,10 +56,7 @@ class JudgeConfig:
         return (None, int(value)) if unit == "runs" else (value * _UNITS[unit], None)
 
     def check(self) -> None:
-        """
-        Raises:
-            UserError: numbers out of range, or fewer than two contestants.
-        """
+        """UserError: numbers out of range, or fewer than two contestants."""
         if len(self.contestants) < 2:
             raise UserError("judge: name a baseline and at least one contender, such as: danalab judge adamw adana")
         for name, low, high in (("alpha", 0.0, 1.0), ("difference", 0.0, float("inf"))):

@@ -38,11 +38,7 @@ class Contestant:
 
 
 def read_contestant(text: str) -> Contestant:
-    """The contestant that a word of the command line names.
-
-    Raises:
-        UserError: no such optimizer, file, module, name or setting.
-    """
+    """The contestant that a word names; UserError: no such optimizer, file, module, name or setting."""
     if Path(text).suffix in (".yaml", ".yml"):
         content = read_yaml(text)
         if not isinstance(content, Mapping) or not isinstance(content.get("opt"), str):

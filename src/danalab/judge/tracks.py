@@ -124,11 +124,7 @@ TRACKS = tuple(_TASKS)
 
 
 def get_track(name: str, steps: int | None = None) -> SmallProblem:
-    """The problem of that name, or of `data:PATH`; `steps` is the length of its runs, default the track's.
-
-    Raises:
-        UserError: unknown; no data set there.
-    """
+    """The problem of that name, or of `data:PATH` (UserError: unknown); `steps`: of its runs, default the track's."""
     if name.startswith(OWN_DATA):
         _own_text(name.removeprefix(OWN_DATA))
         title, unit, usual = f"nanogpt's model on {name.removeprefix(OWN_DATA)}", "nats/token", _TITLES["nanogpt"][2]

@@ -68,8 +68,7 @@ class Workers:
     def execute(self, trials: Iterable[PlannedRun], limit: float) -> Iterator[tuple[PlannedRun, RunResult]]:
         """Make runs; each with its result as it ends.
 
-        Args:
-            limit: time that a run has; the first one of a process has more, for torch and the data [seconds].
+        `limit`: time of a run [s]; the first of a process has more, for torch and data.
         """
         waiting = list(trials)
         while len(self._workers) < min(self._jobs, len(waiting)):

@@ -96,12 +96,9 @@ def analyse_batches(
 
 
 def critical_batch(batches: Sequence[float], losses: Sequence[float], rise: float = RISE) -> float:
-    """The batch whose loss is `rise` above that of small ones; infinite where it does not rise.
+    """The batch (of ascending ones, `LEAST_BATCHES` or more) whose loss is `rise` above small ones'; infinite: none is.
 
     The smallest batches are left out where they are themselves `rise` above the least loss.
-
-    Args:
-        batches: ascending, `LEAST_BATCHES` or more.
     """
     b, y = np.asarray(batches, float), np.log(losses)
     first = min(int(np.argmax(y <= y.min() + math.log1p(rise))), len(b) - LEAST_BATCHES + 1)

@@ -177,11 +177,7 @@ class LadderPlan:
         }
 
     def cell(self, opt: str, rung: Rung, multiplier: float, seed: int, dials: Mapping[str, Any] | None = None) -> Cell:
-        """One run of the ladder; its data order goes with its seed.
-
-        Args:
-            dials: values of the optimizer's dials; default the first ones.
-        """
+        """One run of the ladder; its data order goes with its seed; `dials` defaults to the first values."""
         defaults = {name: values[0] for name, values in self.dials_of(opt).items()}
         chosen = {**defaults, **(dials or {})}
         moved = {name: value for name, value in chosen.items() if value != defaults[name]}
@@ -320,8 +316,7 @@ _BY_NAME = ("start", "dials", "variants")
 def read_plan(path: Path) -> LadderPlan:
     """The plan in a YAML file with the fields of `LadderPlan` (`heads: [2, 3]` is short for sizes).
 
-    Raises:
-        UserError: names the file and the key, or see `LadderPlan`.
+    A UserError names the file and the key.
     """
     loaded = {key: value for key, value in parse_plan(path, _BY_NAME).items() if value is not None}
     for key, value in loaded.items():

@@ -62,11 +62,7 @@ def largest_rung(plan: LadderPlan) -> Rung:
 
 
 def require_points(plan: LadderPlan) -> None:
-    """Refuse a ladder whose rungs without the largest give no law, before they run.
-
-    Raises:
-        UserError: names the number of rungs.
-    """
+    """Refuse, before they run, rungs whose number (in the UserError) gives no law without the largest."""
     if len(plan.batches) > 1:
         raise UserError("--preregister: laws of the loss have no axis for several batches; choose one with --batches")
     last = largest_rung(plan)
@@ -83,8 +79,7 @@ def require_points(plan: LadderPlan) -> None:
 def preregister(folder: Path, plan: LadderPlan, rows: Sequence[Row]) -> list[Prediction]:
     """Predict the largest rung from finished runs and write the file; an existing file is kept and read.
 
-    Raises:
-        UserError: a run of the rung has begun, or the runs give no law.
+    UserError: a run of the rung has begun, or the runs give no law.
     """
     if (folder / FILE).is_file():
         return read_predictions(folder)

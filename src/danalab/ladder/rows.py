@@ -126,9 +126,7 @@ class RowsFile:
         """Write the file again, the rows of these run folders first; returns the rows.
 
         A run that has no folder, a damaged one, or one where it is being made again keeps the row that it had.
-
-        Args:
-            labels: name of a run -> its optimizer's name in the row, e.g. that of a variant.
+        `labels`: name of a run -> its optimizer's name in the row, e.g. that of a variant.
         """
         rows: dict[str, dict[str, Any]] = {}
         missing = []
@@ -204,13 +202,9 @@ def save_curve(folder: Path, name: str, points: Iterable[Mapping[str, Any]]) -> 
 
 
 def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """Write a ladder without its run folders: rows and validation points, small enough to commit.
+    """Write the `rows` of a ladder without its run folders: rows and validation points, small enough to commit.
 
-    Args:
-        rows: of `read_ladder`.
-        folder: without a ladder, or with a packed one.
-    Raises:
-        UserError: the folder holds a ladder with its runs.
+    UserError: the folder holds a ladder with its runs; a packed one is replaced.
     """
     if (folder / FILE).is_file() and not (folder / CURVES).is_dir():
         raise UserError(f"{folder}: holds a ladder with its runs; pack into another folder")

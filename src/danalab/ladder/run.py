@@ -86,11 +86,7 @@ def run_ladder(
     cluster: Cluster | None = None,
     registered: bool = False,
 ) -> LadderResult:
-    """Run everything that is not finished.
-
-    Args:
-        registered: predict the largest rung when all others have ended, before it runs.
-    """
+    """Run everything that is not finished; `registered`: predict the largest rung before it runs, after all others."""
     _check(folder, plan)
     if registered:
         require_points(plan)
@@ -150,10 +146,8 @@ class LadderSearch:
     ) -> tuple[str, list[Cell], list[tuple[int, ...]]]:
         """(what they are, the runs, their places among all): those whose inputs are there and that were not given yet.
 
-        A run's place is that of a ladder whose searches advance together, rung by rung: rows are in this order.
-
-        Args:
-            losses: final loss of each run by name; those that are not there have failed.
+        A run's place is that of a ladder whose searches advance together, rung by rung: rows are in this order. A run
+        of `ended` without final loss in `losses` has failed.
         """
         titles, cells, places = [], [], []
         for i, (opt, rung) in enumerate(self._where):
@@ -196,11 +190,7 @@ class LadderSearch:
         return ["{} at {}".format(*self._where[i]) for i in ended]
 
     def refused(self, failed: Collection[str]) -> list[str]:
-        """Optimizers of which every run of several failed, on all rungs that are tuned together: more would fail too.
-
-        Args:
-            failed: runs that failed otherwise than by a loss that is not finite.
-        """
+        """Optimizers of which every run of several failed (not by loss) on rungs tuned together: more would too."""
         runs: dict[tuple[int, str], set[str]] = defaultdict(set)
         for i, names in self._started.items():
             runs[self._groups[i], self._where[i][0]] |= names
@@ -208,11 +198,7 @@ class LadderSearch:
 
 
 class RungSearch:
-    """The tuning of an optimizer on a rung: which runs to train next, given the losses so far.
-
-    Args:
-        centre: factor on the law's rate that the multipliers multiply.
-    """
+    """What to train next to tune an optimizer on a rung; multipliers multiply `centre` x the law's rate."""
 
     def __init__(self, plan: LadderPlan, opt: str, rung: Rung, centre: float):
         self._steps = _search(plan, opt, rung, centre)
@@ -271,9 +257,8 @@ def _search(
 def next_multiplier(tried: Mapping[float, float], *, refine: bool) -> float | None:
     """The next multiplier: beyond the outermost where that is best, at the distance of its neighbour.
 
-    Args:
-        tried: multiplier -> final loss, two or more.
-        refine: where the best lies inside, the geometric mean of it and its better neighbour; otherwise None.
+    `tried`: multiplier -> final loss, two or more. With `refine`, where the best lies inside, the geometric mean of it
+    and its better neighbour; otherwise None.
     """
     multipliers = sorted(tried)
     losses = [tried[m] for m in multipliers]

@@ -246,10 +246,8 @@ def compute_gain(
 ) -> Gain:
     """Compute saved between two laws of compute that were fitted together (their resamples are taken in pairs).
 
-    Args:
-        losses: where to compare; None: `n_points` over the range that both measured.
-    Raises:
-        UserError: laws of parameters and tokens, or nothing in common and no `losses` given.
+    They are compared at `losses`, or at `n_points` over the range that both measured. UserError: laws of parameters and
+    tokens, or nothing in common and no `losses` given.
     """
     low, high = _common_range(baseline, contender)
     if losses is None:

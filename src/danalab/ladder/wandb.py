@@ -334,12 +334,7 @@ def read_exports(paths: Sequence[Path]) -> list[Export]:
 
 
 def read_api(path: str, filters: Mapping[str, Any] | None = None) -> list[Export]:
-    """All runs of a project, over the network.
-
-    Args:
-        path: entity/project.
-        filters: in the API's form, such as {"group": "enoki"}.
-    """
+    """All runs of a project (entity/project), over the network; filters as in the API, {"group": "enoki"}."""
     try:
         import wandb
     except ImportError as error:

@@ -74,15 +74,10 @@ def initialise(
     factors: Mapping[str, Factors],
     multiples: tuple[float, float],
 ) -> None:
-    """Draw all weights of `model` in place, in the order of its parameters.
+    """Draw all weights of `model` in place, in the order of its parameters; roles and factors are by parameter name.
 
-    Args:
-        roles: parameter name -> role.
-        init: name in `INITS`.
-        generator: on the CPU. Every rank draws every whole weight and keeps its shard, so that the result depends
-            neither on the device nor on the number of ranks.
-        factors: parameter name -> factors of its parametrization.
-        multiples: width and depth over those of the base model.
+    `generator` is on the CPU. Every rank draws every whole weight and keeps its shard, so that the result depends
+    neither on the device nor on the number of ranks. `multiples`: width and depth over those of the base model.
     """
     scheme = INITS.get(init)
     with torch.no_grad():

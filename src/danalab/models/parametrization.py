@@ -58,8 +58,7 @@ class Factors:
 def base_sizes(config: Parametrized) -> tuple[int | None, int | None]:
     """(width, layers) of the base model, defaults filled in; None where the parametrization has none.
 
-    Raises:
-        UserError: no such parametrization, a base size that it does not use, or layers for which no rule is known.
+    UserError: no such parametrization, a base size that it does not use, or layers for which no rule is known.
     """
     name, width, layers = config.parametrization, config.base_d_model, config.base_n_layers
     if name not in PARAMETRIZATIONS:

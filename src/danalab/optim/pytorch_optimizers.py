@@ -17,10 +17,9 @@ from danalab.optim.optimizers.matrix.base import AUXILIARY
 
 
 def build(row: Row, values: dict[str, Any], params: Any, lr: float) -> torch.optim.Optimizer:
-    """The library's optimizer. Weight decay is never part of the gradient: p <- p (1 - lr weight_decay).
+    """The library's optimizer, from values of all settings of the row.
 
-    Args:
-        values: of all settings of the row.
+    Weight decay is never part of the gradient: p <- p (1 - lr weight_decay).
     """
     groups = list(params)
     name = row.path.partition(":")[2]

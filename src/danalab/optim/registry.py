@@ -217,11 +217,7 @@ def optimizer_spec(name: str) -> OptimizerSpec:
 
 
 def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for `build_optimizer`, by name in `spec`'s order.
-
-    Args:
-        given: names (with hyphens or underscores) -> values or their text.
-    """
+    """Values for `build_optimizer`, in `spec`'s order, from names with hyphens or underscores -> values or text."""
     named = current_names({name.replace("-", "_"): value for name, value in given.items()})
     require_known(spec.name, spec.settings, named)
     known = ((name, setting) for name, setting in spec.settings.items() if name in named)

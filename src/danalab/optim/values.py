@@ -17,11 +17,7 @@ RENAMED = {"adamw_lr": "aux_lr", "adamw_weight_decay": "aux_weight_decay"}
 
 
 def current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a configuration by their names of today.
-
-    Raises:
-        UserError: both names of one setting are given.
-    """
+    """Settings of a configuration by their names of today; UserError: both names of one are given."""
     for old, new in RENAMED.items():
         if old in settings and new in settings:
             raise UserError(f"{old} is the former name of {new}, and both are given; leave {old} out")
@@ -50,8 +46,7 @@ class OptimizerSpec(Row):
 def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **defaults: Any) -> dict[str, Setting]:
     """The settings of an optimizer class, from its constructor's signature; `defaults` overrides.
 
-    Raises:
-        KeyError: a setting without a help text (a programmer's mistake).
+    KeyError: no help text (a programmer's mistake).
     """
     settings = {}
     for name, parameter in inspect.signature(optimizer).parameters.items():
@@ -100,11 +95,7 @@ def require_known(optimizer: str, known: Mapping[str, Setting], given: Mapping[s
 
 
 def read_value(where: str, setting: Setting, value: Any) -> Any:
-    """One value, from its text or from YAML or JSON.
-
-    Raises:
-        UserError: the message begins with `where`.
-    """
+    """One value, from its text or from YAML or JSON; a UserError begins with `where`."""
     kind = kind_of(setting)
     if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
         if setting.default is None:

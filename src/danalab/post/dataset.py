@@ -45,11 +45,7 @@ _TOGETHER = 1000
 
 
 class ChatDataset(Dataset):
-    """One split of data in the tokens of a chat format; `path` is the words that name them.
-
-    Args:
-        identity: of the split's content, for its fingerprint.
-    """
+    """One split of data in the tokens of a chat format; `path` is words that name them, `identity` its content's."""
 
     def __init__(
         self, words: Iterable[str], split: str, chat: ChatFormat, identity: bytes, open_split: Callable[[str], Dataset]
@@ -89,13 +85,8 @@ class ChatDataset(Dataset):
 class ConversationDataset(ChatDataset):
     """One split of a list of conversations; `n_tokens` counts all positions of its rows, padding included.
 
-    Args:
-        words: the source, for records and messages.
-        splits: conversations of "train" and "val".
-        seq_len: positions of a row.
-        masked: see `ConversationRows`.
-    Raises:
-        UserError: no conversation fits in a row.
+    `words` name the source, `splits` has conversations of "train" and "val"; `masked`: see `ConversationRows`.
+    UserError: no conversation fits in a row.
     """
 
     def __init__(
@@ -138,12 +129,9 @@ class ConversationDataset(ChatDataset):
 
 
 class ReplayedDataset(MixedDataset):
-    """Conversations with a share of another data set; an epoch is one pass over the conversations.
+    """Conversations with a `share` of rows of another data set; an epoch is one pass over the conversations.
 
-    Args:
-        share: of the rows that are from `replay`.
-    Raises:
-        UserError: the two have different tokenizers.
+    UserError: the two have different tokenizers.
     """
 
     def __init__(self, conversations: ConversationDataset, replay: Dataset, share: float):
@@ -155,9 +143,8 @@ class ReplayedDataset(MixedDataset):
 def tokenize(words: Iterable[str], chat: ChatFormat) -> TokenizedConversations:
     """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]) together.
 
-    Raises:
-        UserError: a malformed line (named with its reason), an unknown task, a file without conversations, or text that
-            the tokenizer cannot encode.
+    UserError: a malformed line (named with its reason), an unknown task, a file without conversations, or text that the
+    tokenizer cannot encode.
     """
     parts = [_of_file(Path(word), chat) if _has_conversations(word) else _of_task(word, chat) for word in words]
     if not parts:
@@ -258,11 +245,7 @@ class TokenizedConversations:
         return TokenizedConversations(np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces]))
 
     def split(self, share: float, key: bytes) -> tuple[TokenizedConversations, TokenizedConversations]:
-        """(the others, a random `share` of at least one), by a keyed permutation.
-
-        Raises:
-            UserError: fewer than two conversations.
-        """
+        """(the others, a random `share` of at least one), by a keyed permutation; UserError: fewer than two."""
         if len(self) < 2:
             raise UserError("one conversation cannot be split for validation: give more, or --val-data")
         order = Permutation(len(self), key)(np.arange(len(self)))
@@ -291,11 +274,7 @@ class PackingCounts:
 
 
 class ConversationRows:
-    """Rows of `seq_len` positions; a `Rows` of `danalab.data.order.batches`.
-
-    Args:
-        masked: only what the assistant says is a target; otherwise every token is.
-    """
+    """Rows of `seq_len` positions for `danalab.data.order.batches`; `masked`: only the assistant's are targets."""
 
     def __init__(self, conversations: TokenizedConversations, chat: ChatFormat, seq_len: int, *, masked: bool):
         self.seq_len, self._masked, self._bos = seq_len, masked, chat.bos

@@ -111,12 +111,7 @@ class PolicyObjective:
         return values.where(tokens.mask, 0.0).sum() / max(total, 1.0)
 
     def total(self, active_tokens: float, sequences: float, max_tokens: int) -> float:
-        """The divisor, from counts of the global batch.
-
-        Args:
-            sequences: all that were sampled.
-            max_tokens: limit on the tokens of an answer.
-        """
+        """The divisor, from counts of the global batch: active tokens, sampled answers, and their limit of tokens."""
         return {"tokens": active_tokens, "sequences": sequences, "budget": sequences * max_tokens}[self.normaliser]
 
 

@@ -47,8 +47,7 @@ HASHED = 10_000
 def configure(flags: RlFlags) -> RlConfig:
     """The configuration of a run that starts from `flags.run`, with its model, tokenizer and optimizer.
 
-    Raises:
-        UserError: not a run, or one without a tokenizer or checkpoint; ranks that do not hold the whole model.
+    UserError: not a run, or one without a tokenizer or checkpoint; ranks that do not hold the whole model.
     """
     if flags.distributed_backend in WITHOUT_WHOLE_MODEL or flags.expert_parallel:
         what = "--expert-parallel" if flags.expert_parallel else flags.distributed_backend

@@ -78,14 +78,10 @@ class Rollouts(BatchSource):
         self._engine = ModelEngine(model, self._chat, max_batch_size=self._settings.rollout_batch)
 
     def batch(self, step: int) -> TrainingBatch:
-        """The answers of this rank to its part of the problems of a step.
+        """The answers of this rank to its part of the problems of a step. Collective.
 
-        Groups without signal are left out, unless a KL penalty acts on them; the loss counts them.
-
-        Collective.
-
-        Raises:
-            UserError: a reward misbehaves, or no problem leaves space for an answer.
+        Groups without signal are left out, unless a KL penalty acts on them; the loss counts them. UserError: a reward
+        misbehaves, or no problem leaves space for an answer.
         """
         counts: dict[str, float] = dict.fromkeys(COUNTS, 0.0)
         answers = self._answers(step, counts)

@@ -39,8 +39,7 @@ C = TypeVar("C", bound=SftConfig | MidConfig)
 def configure(flags: FinetuneSettings, kind: type[C]) -> C:
     """The configuration of a run that starts from `flags.run`, with its model, tokenizer and optimizer.
 
-    Raises:
-        UserError: not a run, one without a tokenizer or checkpoint, a longer --seq-len than its context, or bad data.
+    UserError: not a run, one without a tokenizer or checkpoint, a longer --seq-len than its context, or bad data.
     """
     base, settings = continued(flags, kind, "mid" if issubclass(kind, MidConfig) else "sft", flags.data)
     context = settings["context_len"] = settings["seq_len"]

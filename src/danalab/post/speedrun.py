@@ -90,11 +90,7 @@ class StageScores:
 
 
 class Speedrun:
-    """A speedrun in its folder.
-
-    Args:
-        preset: in place of the one that the configuration names.
-    """
+    """A speedrun in its folder, with `preset` in place of the one that the configuration names."""
 
     def __init__(self, config: SpeedrunConfig, preset: Preset | None = None):
         self.config, self.preset = config, preset or PRESETS[config.preset]
@@ -103,9 +99,7 @@ class Speedrun:
     def run(self, stop: StopRequest | None = None) -> None:
         """Make all steps that are left.
 
-        Raises:
-            UserError: the folder is that of another speedrun, or bad data.
-            InterruptedRunError: the caller ends with its code.
+        UserError: another speedrun's folder, or bad data; InterruptedRunError ends the caller.
         """
         stop = StopRequest() if stop is None else stop
         self.open()
@@ -134,11 +128,7 @@ class Speedrun:
             raise InterruptedRunError(stop.exit_code) from None
 
     def open(self) -> None:
-        """Make the folder, or check that it is this speedrun's.
-
-        Raises:
-            UserError: it has other files, or is that of another speedrun.
-        """
+        """Make the folder; UserError: it has other files, or is that of another speedrun."""
         file = self.out / "speedrun.json"
         names = names_of(SpeedrunConfig, "run")
         ours = {name: value for name, value in self.config.as_dict().items() if name in names}

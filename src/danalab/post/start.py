@@ -36,9 +36,7 @@ COPY, START = "base", "start.json"
 def continued(flags: Any, kind: type[TrainConfig], stage: str, words: tuple[str, ...]) -> tuple[Run, dict[str, Any]]:
     """(the run that `flags.run` names, settings of a stage that continues it with its model, tokenizer and optimizer).
 
-    Args: words: the stage's data.
-    Raises:
-        UserError: not a run, or one without a tokenizer.
+    `words` are the stage's data. UserError: not a run, or one without a tokenizer.
     """
     base = open_run(flags.run)
     run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-{stage}"))
@@ -63,10 +61,7 @@ def with_vocabulary(base: Run, run_dir: Path) -> tuple[Path, ModelConfig, Path]:
     """(weights to start from, their model, folder of the tokenizer to extend).
 
     They are the base run's own where its model has rows for the special tokens; otherwise a copy with more rows in
-    `run_dir`/base, which `prepare_start` writes.
-
-    Raises:
-        UserError: the base run has no tokenizer.
+    `run_dir`/base, which `prepare_start` writes. UserError: the base run has no tokenizer.
     """
     if not base.folder.tokenizer_folder.is_dir():
         raise UserError(f"{base.path}: the run has no tokenizer, so it cannot learn from conversations")
@@ -80,11 +75,8 @@ def with_vocabulary(base: Run, run_dir: Path) -> tuple[Path, ModelConfig, Path]:
 def prepare_start(config: TrainConfig) -> None:
     """Record the checkpoint that a stage starts from, and copy it with more rows where `with_vocabulary` says so.
 
-    Until the stage has a checkpoint of its own it starts from the newest one of its base run: a copy of an older one
-    is replaced. The caller holds the lock of the run folder.
-
-    Raises:
-        UserError: the base run has no usable checkpoint.
+    Until the stage has a checkpoint of its own it starts from the newest one of its base run: a copy of an older one is
+    replaced. The caller holds the lock of the run folder. UserError: the base run has no usable checkpoint.
     """
     assert config.run_dir is not None
     assert config.tokenizer is not None
@@ -129,11 +121,7 @@ class Start:
 
 
 def recorded_start(folder: RunFolder) -> Start | None:
-    """The checkpoint that a stage started from; None where its run folder does not say.
-
-    Raises:
-        UserError: the record is malformed.
-    """
+    """The checkpoint that a stage started from; None where its folder does not say; UserError: a malformed record."""
     file = folder.path / START
     return validated(Start, read_json(file), file) if file.is_file() else None
 
@@ -164,11 +152,7 @@ _NOT_TAKEN = ("opt", "lr", "lr_multiplier", "weight_decay", "wd_ts", "wd_ts_divi
 
 
 def extend_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with all special tokens of conversations; the ids of its own tokens stay.
-
-    Raises:
-        UserError: a kind of tokenizer that cannot be extended.
-    """
+    """The tokenizer with all special tokens of conversations; its own ids stay. UserError: it cannot be extended."""
     missing = missing_specials(tokenizer)
     if not missing:
         return tokenizer

@@ -48,11 +48,7 @@ class ComparedRun:
 
 
 def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[ComparedRun]:
-    """One row per run, in the same order.
-
-    Raises:
-        UserError: `baseline` is not among the runs, or two runs share a name.
-    """
+    """One row per run, in order. UserError: `baseline` is not among the runs, or two runs share a name."""
     names = [curve.name for curve in curves]
     if len(set(names)) < len(names):
         raise UserError(f"two runs have the same name: {', '.join(sorted(names))}")

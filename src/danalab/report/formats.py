@@ -78,11 +78,7 @@ def as_csv(table: Table) -> str:
 
 
 def print_table(headings: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A table on standard output; with full width where the output is a file or a pipe.
-
-    Args:
-        left: number of columns of text, aligned to the left; numbers are aligned to the right.
-    """
+    """A table on standard output, `left` columns aligned to the left; of full width in a file or a pipe."""
     from rich.console import Console
     from rich.table import Table
 

@@ -223,11 +223,9 @@ def plan(
 def own_model(
     params: int, opt: str, tokens_per_step: int, steps: int, *, arch: str, kappa: float, omega: float
 ) -> tuple[PeakRate, float, float | None]:
-    """Peak learning rate, weight decay and its time scale [steps] for a model that is not one of ours.
+    """Peak learning rate, weight decay and its time scale [steps] for a model that is not ours, by `arch`'s laws.
 
-    Args:
-        params: without embeddings and head; so the horizon is not known, and rate and decay are those at f = 1.
-        arch: whose fitted laws are used.
+    `params` are without embeddings and head; so the horizon is not known, and rate and decay are those at f = 1.
     """
     opt, batch = OPTIMIZERS.canonical(opt), max(1, tokens_per_step // 2048)
     peak = small_run_rate(arch, opt, params, kappa, batch, tokens_per_step)

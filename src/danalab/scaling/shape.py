@@ -238,11 +238,7 @@ def _refuse_without_experts(shape: Shape) -> None:
 
 
 def mlp_params(shape: Shape, *, active: bool = False) -> int:
-    """Matrix weights of all layers' MLPs, experts, routers and gates.
-
-    Args:
-        active: count only the experts that a token passes through.
-    """
+    """Matrix weights of all layers' MLPs, (`active`: the token's) experts, routers and gates."""
     matrices = shape.architecture.mlp_matrices
     sparse = sparsity(shape)
     if sparse is None:

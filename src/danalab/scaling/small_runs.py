@@ -16,14 +16,10 @@ best."""
 def small_run_rate(
     arch: str, opt: str, non_emb_params: float, kappa: float, global_batch: int, tokens_per_step: int
 ) -> PeakRate:
-    """The fitted law's rate, lower for small batches and held for small models.
+    """The fitted law's rate for size P of the canonical `opt`, lower for small batches and held for small models.
 
-    Args:
-        opt: canonical name.
-        non_emb_params: P, the size law.
-        tokens_per_step: batches below 65,536 tokens have (tokens / 65,536)^(1/3) of the rate, where that was measured.
-    Raises:
-        UserError: unknown optimizer.
+    Batches below 65,536 tokens have (tokens / 65,536)^(1/3) of the rate, where that was measured. UserError: unknown
+    optimizer.
     """
     law, source = lr_law(arch, opt, kappa, global_batch)
     if arch == "resonance" or law.d == 0:

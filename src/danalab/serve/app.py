@@ -55,13 +55,9 @@ def create_app(
     settings: ServerSettings,
     ready: Callable[[], None] = lambda: None,
 ) -> FastAPI:
-    """The server of one or several models.
+    """The server of one or several models of different names with their engines; the first answers unnamed requests.
 
-    Args:
-        served: models of different names with their engines; the first answers requests that name none.
-        ready: called when the server starts.
-    Raises:
-        OSError: the conversation log cannot be written.
+    `ready` is called when the server starts. OSError: the conversation log cannot be written.
     """
     workers = {chat_model.name: worker for chat_model, worker in served}
     models = {chat_model.name: chat_model for chat_model, _ in served}

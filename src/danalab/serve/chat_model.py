@@ -46,11 +46,7 @@ class ChatModel:
         return min(self.tokenizer.n_tokens, self.model.config.vocab_size)
 
     def ids(self, prompt: str | Sequence[int], field: str) -> list[int]:
-        """The ids of a text, which never become special tokens; or the given ids, checked.
-
-        Raises:
-            RequestError: an unknown id; names the field.
-        """
+        """Ids of a text (never specials), or the given ids; a RequestError names a `field` with unknown ones."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         for position, token in enumerate(prompt):
@@ -84,11 +80,7 @@ def open_chat_model(
     tokenizer: str | None = None,
     name: str | None = None,
 ) -> ChatModel:
-    """The model of a run folder, or of a folder in Hugging Face format.
-
-    Raises:
-        UserError: both or neither are given, or the folder cannot be read.
-    """
+    """The model of one run folder, or of one folder in Hugging Face format; UserError: not one, or unreadable."""
     from danalab.serve.run_card import run_card
 
     generator = open_text_generator(run, huggingface, step, tokenizer)

@@ -201,13 +201,10 @@ _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class RequestError(UserError):
-    """A request that cannot be answered.
+    """A request that cannot be answered, with an HTTP `status` and `headers`.
 
-    Args:
-        status: as in HTTP.
-        param: path of the field at fault, e.g. "messages.0.content".
-        code: name for programs, e.g. "context_length_exceeded".
-        headers: for the HTTP response.
+    `param`: path of the field at fault, e.g. "messages.0.content"; `code`: name for programs, e.g.
+    "context_length_exceeded".
     """
 
     def __init__(
@@ -235,12 +232,7 @@ def json_bytes(content: Any) -> bytes:
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Sequence[str]) -> RequestError:
-    """The error 400 for pydantic's errors about a request.
-
-    Args:
-        body: the JSON of the request.
-        known: fields of the request, for suggestions.
-    """
+    """The error 400 for pydantic's errors about a request's JSON; `known` fields are suggested."""
     # A union reports an error for each member; the one that lies deepest is about the member that was meant.
     path, details = max(((_path(error, body), error) for error in errors), key=lambda pair: len(pair[0]))
     param = ".".join(map(str, path))[:200] or None

@@ -72,9 +72,7 @@ class ConversationBuilder:
     def build(self, tools: Sequence[Function], where: str) -> Conversation:
         """The conversation.
 
-        Args: where: name of the field, for errors.
-        Raises:
-            RequestError: a call without result, roles out of order, or an empty message.
+        RequestError, at `where`: a call without result, roles out of order, or an empty message.
         """
         system = [*self.system, *([_describe(tools)] if tools else [])]
         try:
@@ -128,11 +126,7 @@ def call_schema(tools: Sequence[Function]) -> dict[str, Any]:
 
 
 def check_tools(tools: Sequence[Function], choice: ToolChoice | NamedFunction) -> None:
-    """Check that names are unique and that a required call is possible.
-
-    Raises:
-        RequestError: names the field at fault.
-    """
+    """Check that names are unique and a required call is possible; a RequestError names the field at fault."""
     names = [tool.name for tool in tools]
     if twice := {name for name in names if names.count(name) > 1}:
         raise RequestError(400, f"'tools': two functions have the name {min(twice)!r}", param="tools")

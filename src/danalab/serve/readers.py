@@ -163,11 +163,9 @@ class TextReader:
 
 
 class ChatReader(TextReader):
-    """Reads the assistant's message of a conversation.
+    """Reads the assistant's message of a conversation; `is_call`: it is a call from its first token on.
 
-    Args:
-        call: constraint of a call; None: the request has no tools that the model may choose to call.
-        is_call: whether the answer is a call from its first token on.
+    `call` constrains a call; None: the request has no tools that the model may choose to call.
     """
 
     def __init__(

@@ -31,10 +31,7 @@ CURVES = {"rl": ("rl/reward", "train/loss")}
 
 
 def run_card(folder: Path, model: Decoder, step: int | None) -> dict[str, Any]:
-    """The card of a run folder, or of a folder in Hugging Face format.
-
-    Args: step: of the checkpoint; the curve ends there.
-    """
+    """The card of a run folder, up to `step`, or of a folder in Hugging Face format."""
     card: dict[str, Any] = {
         "params": sum(parameter.numel() for parameter in model.parameters()),
         "arch": model.config.arch,

@@ -43,10 +43,7 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; then finish running requests, for at most `settings.drain_seconds`.
 
-    Args:
-        chat_models: of different names; each has an engine of its own.
-        listener: see `bind`.
-        ready: called when requests are accepted.
+    Models have different names, each an engine; `listener` is of `bind`; `ready` is called when requests are accepted.
     """
     app = create_app([(each, make_worker(each, settings)) for each in chat_models], settings, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -57,8 +54,7 @@ def serve(
 def bind(settings: ServerSettings) -> socket.socket:
     """The listening socket.
 
-    Raises:
-        UserError: the address is not ours, or in use; or the process may open too few files for a server.
+    UserError: the address is not ours or in use, or too few files may be opened for a server.
     """
     connection_limit(settings.max_connections)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -104,11 +100,7 @@ def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
 
 
 def connection_limit(wanted: int) -> int:
-    """Connections that the process may have: `wanted`, or fewer where it may open fewer files.
-
-    Raises:
-        UserError: it may open too few files for a server.
-    """
+    """`wanted` connections, or fewer where the process may open fewer files; UserError: too few for a server."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted

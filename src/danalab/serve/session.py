@@ -26,11 +26,7 @@ class ChatSession:
 
     @property
     def conversation(self) -> Conversation:
-        """Instructions and turns.
-
-        Raises:
-            UserError: nothing has been said.
-        """
+        """Instructions and turns; UserError: nothing has been said."""
         return self._with(self.turns)
 
     def load(self, conversation: Conversation) -> bool:
@@ -41,11 +37,7 @@ class ChatSession:
         return len(self.turns) < len(messages)
 
     def retry(self) -> Generator[Delta, None, None]:
-        """Another answer to the last question. The old one stays if the new one is empty.
-
-        Raises:
-            UserError: there is no question.
-        """
+        """Another answer to the last question (UserError: there is none). An empty one does not replace the old."""
         if not self.turns:
             raise UserError("there is no question to answer anew")
         question, before = self.turns[-2].text, self.turns

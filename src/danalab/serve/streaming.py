@@ -26,11 +26,9 @@ class JsonAnswer(JSONResponse):
 
 
 class EventStream(StreamingResponse):
-    """A stream of events.
+    """A stream of events; `end` is called however it ends.
 
-    Args:
-        end: called however the stream ends.
-        named: whether an event has a line with its name, its "type"; otherwise "[DONE]" ends the stream.
+    `named`: an event has a line with its name, its "type"; otherwise "[DONE]" ends the stream.
     """
 
     def __init__(
@@ -87,12 +85,9 @@ async def _disconnected(request: Request) -> None:
 
 
 class ConversationLog:
-    """A file with a JSON object a line, readable by its owner only; written only where it is asked for.
+    """A file with a JSON object a line, readable by its owner only; written only where it is asked for (OSError: not).
 
     JSON escapes line breaks and control characters, so text of a conversation cannot look like another line.
-
-    Raises:
-        OSError: the file cannot be written.
     """
 
     def __init__(self, path: Path):

@@ -42,8 +42,7 @@ REFRESH = 0.08
 class Terminal:
     """One conversation at a terminal, or at a pipe.
 
-    Args:
-        read: gives the next line; EOFError at the end. Default: with editing where there is a terminal.
+    `read` gives the next line, EOFError at the end; default: with editing where there is a terminal.
     """
 
     def __init__(self, session: ChatSession, read: Callable[[], str] | None = None):
@@ -84,11 +83,7 @@ class Terminal:
             print()
 
     def command(self, line: str) -> None:
-        """Carry out a line that begins with a slash.
-
-        Raises:
-            UserError: an unknown command, or a value that it cannot take.
-        """
+        """Carry out a line that begins with a slash; UserError: an unknown command, or a value that it cannot take."""
         name, _, value = line.partition(" ")
         value, session = value.strip(), self.session
         match name:

@@ -83,10 +83,7 @@ class Generations:
 
 
 class EngineWorker:
-    """Runs an engine in a thread for callers in an event loop.
-
-    Args: max_requests: running and waiting together; more are refused.
-    """
+    """Runs an engine in a thread for callers in an event loop; refuses more than `max_requests` running and waiting."""
 
     def __init__(self, engine: Engine, *, max_requests: int):
         self.engine, self.max_requests, self.metrics = engine, max_requests, Metrics()

@@ -112,9 +112,7 @@ def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batc
 def next_token(config: "ModelConfig", training: Tensor, held_out: Tensor, batch: int, seed: int) -> Objective:
     """A language model on windows of `training`, int64 [tokens]; measured on 128 fixed windows of `held_out`.
 
-    Args:
-        batch: windows of a step.
-        seed: of the initial weights and of the order of the data.
+    A step takes `batch` windows; `seed` draws the initial weights and the order of the data.
     """
     from danalab.models import build_model
 
@@ -173,11 +171,7 @@ QUICK_SHARE = 10
 
 
 def get_problem(name: str, quick: bool = False) -> SmallProblem:
-    """The problem of that name; `quick` shortens its runs.
-
-    Raises:
-        UserError: unknown.
-    """
+    """The problem of that name (UserError: unknown); `quick` shortens its runs."""
     if name not in PROBLEMS:
         raise UserError(f"unknown problem '{name}'{nearest(name, PROBLEMS)}; known: {', '.join(PROBLEMS)}")
     problem = PROBLEMS[name]

@@ -207,8 +207,7 @@ def race(
 ) -> dict[str, RaceOutcome]:
     """Run all contenders from theta = 0 on one stream; risks at `times` (ascending step counts).
 
-    Args:
-        ranks: 0-based order statistics of tau over the d coordinates to record, where a contender has tau.
+    Where a contender has tau, its 0-based order statistics `ranks` over the d coordinates are recorded.
     """
     settings = {name: c.stacked() for name, c in contenders.items()}
     rules = tuple((name, c.rule) for name, c in contenders.items())

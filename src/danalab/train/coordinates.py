@@ -53,10 +53,8 @@ def check_coordinates(config: TrainConfig, widths: Sequence[int], steps: int = S
     """Train models of `config` that differ in width for a few steps on the run's first batch; nothing is written.
 
     The rate is --lr, or the automatic one of the narrowest, which is the base of mup and completep (default of
-    --base-d-model here); the size of a head is --head-dim, or half the narrowest width.
-
-    Raises:
-        UserError: a width that is no multiple of the size of a head, or an optimizer whose steps are not like Adam's.
+    --base-d-model here); the size of a head is --head-dim, or half the narrowest width. UserError: a width that is no
+    multiple of the size of a head, or an optimizer whose steps are not like Adam's.
     """
     if not optimizer_spec(config.opt).adam_like:
         raise UserError(f"--coordinates: {config.opt} does not take steps like Adam's, which the check is for")

@@ -66,12 +66,8 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
     """Train as the command line does; returns however training ends.
 
     With `config.nproc` it starts that many processes and waits for them. Under torchrun or srun it is one of many
-    processes, which all return the same; the summary is complete on rank 0.
-
-    Args: stop: of the caller, where it listens for signals already.
-    Raises:
-        UserError: bad settings, data or checkpoints.
-        LostRankError: a rank died or stopped answering.
+    processes, which all return the same; the summary is complete on rank 0. `stop`: of a caller that listens for
+    signals already. UserError: bad settings, data or checkpoints. LostRankError: a rank died or stopped answering.
     """
     stop = StopRequest() if stop is None else stop
     if config.nproc is not None and find_place(os.environ) is None:

@@ -45,11 +45,8 @@ from danalab.train.system.device import device_type
 def check_run(config: TrainConfig, *, steps: int, overfit_steps: int) -> Iterator[Verdict]:
     """Check a run before it is launched; nothing of it is written but a temporary folder beside the run folder.
 
-    Args:
-        steps: first steps to train, at least 2; each is trained twice.
-        overfit_steps: steps on one sequence.
-    Raises:
-        UserError: bad settings, or started by torchrun or srun.
+    The first `steps` (at least 2) are trained twice; `overfit_steps` are made on one sequence. UserError: bad settings,
+    or started by torchrun or srun.
     """
     if find_place(os.environ) is not None:
         raise UserError("danalab check: start it without torchrun or srun; --nproc N starts the ranks")
@@ -103,8 +100,7 @@ MOST_EPOCHS = 4
 def check_data(spec: RunSpec, dataset: Dataset) -> Verdict:
     """Read all data of a run: checksums, ids, a validation split; passes over the data.
 
-    Raises:
-        UserError: there is no validation split, or the vocabulary of the model is too small.
+    UserError: there is no validation split, or the vocabulary of the model is too small.
     """
     pairs = parse_mixture(spec.config.data)
     names = [spec.config.data] if pairs is None else [name for name, _ in pairs]
@@ -204,9 +200,7 @@ class Trial:
 def make_trial(spec: RunSpec, config: TrainConfig, folder: Path, steps: int) -> Trial:
     """Train the first `steps` steps of a run in `folder`, in all its ranks; then again with a resume in the middle.
 
-    Raises:
-        UserError: the run cannot be trained: memory, device, ranks.
-        NonFiniteError: a loss or gradient is not finite.
+    UserError: memory, device or ranks do not allow it. NonFiniteError: a loss or gradient is not finite.
     """
     assert steps < spec.iterations
     quiet = replace(

@@ -27,9 +27,7 @@ log = logging.getLogger(__name__)
 class TokenBatches(BatchSource):
     """Batches of a dataset, a function of the step; a thread assembles them ahead.
 
-    Args:
-        pin_memory: page-locked memory, which a GPU copies beside its work.
-        description: goes into reports about a batch.
+    A GPU copies pinned ones beside its work. `description` goes into reports about a batch.
     """
 
     def __init__(self, batches: Batches, *, pin_memory: bool, **description: Any):
@@ -53,10 +51,9 @@ def pretraining(
     device: torch.device,
     autocast: Callable[[], Any],
 ) -> Stage:
-    """The stage of `danalab train`. Keeps the tokenizer in the run folder.
+    """The stage of `danalab train`.
 
-    Raises:
-        UserError: the data has no validation split, or too few tokens.
+    Keeps the tokenizer in the run folder. UserError: no validation split, or too few tokens.
     """
     batches = dataset.batches(
         seed=spec.config.data_seed,

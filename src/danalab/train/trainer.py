@@ -255,10 +255,9 @@ class Trainer:
     # ---- checkpoints ----
 
     def save(self, *, wait: bool = False) -> float:
-        """Checkpoint this step; returns the seconds for which training stood still.
+        """Checkpoint this step; the seconds that training stood still.
 
-        Raises:
-            NonFiniteError: weights are not finite; nothing is saved.
+        NonFiniteError, nothing saved: by weights not finite.
         """
         self._report_updates(self.guard.settle())
         self.time.tick()

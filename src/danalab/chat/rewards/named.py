@@ -89,11 +89,7 @@ class Scorer:
         return value
 
     def score_all(self, pairs: Iterable[tuple[Problem, str]]) -> list[float]:
-        """The scores of (problem, answer) pairs, in their order; programs run on all cores.
-
-        Raises:
-            UserError: as for a single one.
-        """
+        """The scores of (problem, answer) pairs, in order, on all cores; errors as for a single one."""
         if self._threads == 1:
             return [self(*pair) for pair in pairs]
         pool = ThreadPoolExecutor(self._threads)
@@ -151,13 +147,9 @@ def program_of(problem: Problem, answer: str) -> str:
 
 
 class UserReward:
-    """Calls the function in a process that is started at the first call.
+    """Calls `reward` of FILE.py, or FILE.py:NAME (UserError: no such file), in a process that its first call starts.
 
-    Args:
-        text: FILE.py, whose function is `reward`, or FILE.py:NAME.
-        seconds: after which a call counts as hanging.
-    Raises:
-        UserError: no such file.
+    A call counts as hanging after `seconds`.
     """
 
     def __init__(self, text: str, *, seconds: float = 30.0):
@@ -169,11 +161,7 @@ class UserReward:
         self._seconds = seconds
 
     def __call__(self, problem: Problem, answer: str) -> float:
-        """The score.
-
-        Raises:
-            UserError: the function is missing, raised, hung, ended its process, or gave no finite number.
-        """
+        """The score; UserError: the function is missing, raised, hung, ended its process, or gave no finite number."""
         if self._process is None:
             task = json.dumps({"path": str(self._path), "function": self._function})
             words = [sys.executable, str(PROCESS), task]

@@ -52,17 +52,10 @@ def run_tests(
     file_mib: int = FILE_MIB,
     trusted: bool = False,
 ) -> ProgramResult:
-    """Run tests of a function that a program defines; arguments and values are plain Python values.
+    """Run `tests`, statements that call `function` of a program; arguments and values are plain Python values.
 
-    Args:
-        tests: statements that call `function`.
-        prompt: statements that define what else the tests use.
-        seconds: of wall time and, rounded up, of CPU time.
-        memory_mib: address space of each process [MiB].
-        file_mib: size of a file that they write [MiB].
-        trusted: run them without isolation where the system has none.
-    Raises:
-        UserError: the system cannot isolate them, and they are not trusted.
+    `prompt` defines what else they use. Limits: `seconds` of wall time and, rounded up, of CPU time; address space of
+    each process and size of a file [MiB]. UserError: the system cannot isolate them, and they are not `trusted`.
     """
     obstacle = why_not_isolated()
     if obstacle and not trusted:

@@ -110,8 +110,7 @@ TASKS: Registry[type[Task]] = Registry("task")
 def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
     """(the task of a specification, its weight in a mixture); `defaults` fill settings that the task has.
 
-    Raises:
-        UserError: unknown task or setting, a value of the wrong type, or data that cannot be read.
+    UserError: unknown task or setting, a value of the wrong type, or data that cannot be read.
     """
     from pydantic import ConfigDict, ValidationError, validate_call
 
@@ -137,11 +136,7 @@ def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
 
 
 def parse_specification(text: str) -> tuple[str, dict[str, str]]:
-    """(name or path, settings as text) of NAME[:KEY=VALUE,...].
-
-    Raises:
-        UserError: a setting without a value, or given twice.
-    """
+    """(name or path, settings as text) of NAME[:KEY=VALUE,...]; UserError: no value, or a setting given twice."""
     name, _, rest = text.strip().partition(":")
     if not name:
         raise UserError(f"task '{text}': a name or a path is missing")
@@ -175,12 +170,9 @@ class MixedProblem(NamedTuple):
 
 
 class TaskMixture:
-    """An endless list of problems.
+    """An endless list of problems; `weights`: share of each task, default equal.
 
-    Args:
-        weights: share of each task; default equal.
-    Raises:
-        UserError: no task, an empty one, or bad weights.
+    UserError: no task, an empty one, or bad weights.
     """
 
     def __init__(self, tasks: Sequence[Task], weights: Sequence[float] | None = None, *, seed: int = 0):

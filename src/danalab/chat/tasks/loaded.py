@@ -216,12 +216,9 @@ def _index(answer: str, labels: Sequence[str], place: str) -> int:
 
 
 class JsonlTask(LoadedTask):
-    """Problems of a file of one's own.
+    """Problems of a file of one's own; `reward`: of those without their own.
 
-    Args:
-        reward: of problems without one of their own.
-    Raises:
-        UserError: malformed, empty, or a problem without question or answer; names the line.
+    UserError: malformed, empty, or a problem without question or answer; names the line.
     """
 
     name = "jsonl"
@@ -253,10 +250,7 @@ def _of_line(place: str, row: Row, reward: str) -> Problem:
 
 
 def choice_problem(question: str, options: Sequence[str], answer: int, **more: Any) -> Problem:
-    """A multiple choice, whose answer is a letter: the question, and a line for each option.
-
-    Args: more: further fields of the problem.
-    """
+    """A multiple choice, answered by a letter: the question, a line per option, and `more` fields."""
     letters = tuple(LETTERS[: len(options)])
     lines = "\n".join(f"{letter}. {option}" for letter, option in zip(letters, options, strict=True))
     asked = f"{question.strip()}\n{lines}\nAnswer with the letter of the right option."
@@ -269,9 +263,8 @@ def choice_problem(question: str, options: Sequence[str], answer: int, **more: A
 def read_rows(path: str | Path, split: str = "") -> list[tuple[str, Row]]:
     """(place for messages, row) of each row of a file, or of the files of a folder whose names contain `split`.
 
-    Raises:
-        UserError: no such file, no file of the split, or malformed content; names the line.
-        MissingExtra: .parquet without pyarrow.
+    UserError: no such file, no file of the split, or malformed content (names the line). MissingExtra: .parquet without
+    pyarrow.
     """
     path = Path(path)
     if not path.is_dir():
@@ -286,11 +279,9 @@ def read_rows(path: str | Path, split: str = "") -> list[tuple[str, Row]]:
 
 
 def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple[str, Row]]:
-    """(place, row) of each row of a data set of the hub.
+    """(place, row) of each row of a data set of the hub. MissingExtra: `datasets` is not installed.
 
-    Raises:
-        MissingExtra: `datasets` is not installed.
-        UserError: the hub cannot be reached, or has no such data set or split; says how to use local files.
+    UserError: the hub cannot be reached, or has no such data set or split; says how to use local files.
     """
     try:
         import datasets
@@ -307,11 +298,7 @@ def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple
 
 
 def text_field(row: Row, name: str, place: str) -> str:
-    """The text of a field, without spaces around it.
-
-    Raises:
-        UserError: the field is missing, empty or no text; names the place.
-    """
+    """The text of a field, stripped; a UserError names the place where it is missing, empty or no text."""
     value = row.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)

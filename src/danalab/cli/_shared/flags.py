@@ -41,11 +41,9 @@ class Parsed:
 
 
 def parse(flags_type: type, arguments: list[str], *, prog: str, description: str) -> Parsed:
-    """Parse `arguments` into an instance of the data class `flags_type`.
+    """Parse `arguments` into an instance of the data class `flags_type`; `--help` ends with SystemExit 0.
 
-    Raises:
-        UserError: unknown flags (with the nearest spellings), a bad value, an unknown key in the YAML file.
-        SystemExit: with code 0 after `--help`.
+    UserError: unknown flags (with the nearest spellings), a bad value, an unknown key in the YAML file.
     """
     translate = getattr(flags_type, "translate_words", list)
     arguments = translate(arguments)

@@ -48,12 +48,7 @@ class ModelFlags(RunFlags):
         return self.chosen_run(), self.from_
 
     def open(self, name: str | None = None) -> "ChatModel":
-        """The model.
-
-        Args: name: default that of the folder.
-        Raises:
-            UserError: no model is given, two are, or it cannot be read.
-        """
+        """The model, of its folder's name by default; UserError: none is given, two are, or it cannot be read."""
         from danalab.serve import open_chat_model
 
         run, folder = self.source()

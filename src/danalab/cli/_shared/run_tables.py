@@ -18,12 +18,9 @@ Columns = dict[str, Callable[[Any], str]]
 
 
 def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[str], more: str = "") -> int:
-    """Print the estimates of cells; for SLURM also write the scripts without submitting. Returns the exit code.
+    """Print the estimates of cells, a line per name, and `more`; returns the exit code. `flags`: of a sweep or ladder.
 
-    Args:
-        flags: of a sweep or a ladder.
-        names: of the cells in the table; cells of one name share a line.
-        more: a line at the end.
+    For SLURM it also writes the scripts without submitting.
     """
     rate, source = flags.rate(folder)
     estimates = estimate(cells, folder, rate, flags.price)

@@ -234,11 +234,7 @@ def _scan(shard: Shard, *, anew: bool) -> Scan:
 def _examine(
     path: Path, tokenizer: TokenizerEntry, recorded: Mapping[str, str], seen: dict[str, Path], *, anew: bool
 ) -> tuple[Shard, Scan, list[str]]:
-    """(shard, its facts, what is wrong with them). `seen`: the files so far by their hash.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """(shard, its facts, what is wrong with them); UserError: unreadable. `seen`: the files so far by their hash."""
     shard = _open_file(path, token_dtype(tokenizer.vocab_size))
     facts, faults = _scan(shard, anew=anew), []
     if recorded and path.name not in recorded:

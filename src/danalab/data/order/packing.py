@@ -157,12 +157,9 @@ class PackingReport:
 
 
 def pack(lengths: np.ndarray, capacity: int, n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Fill `n_rows` rows of `capacity` with pieces, best fit first.
+    """Fill `n_rows` rows of `capacity` with pieces, best fit first; their lengths are in [1, capacity] and suffice.
 
-    Args:
-        lengths: of the pieces, each in [1, capacity]; n_rows x capacity <= their sum.
-    Returns:
-        For each segment, int64: its row, its piece, the offset in the piece, its length. Row by row.
+    Returns, row by row, for each segment, int64: its row, its piece, the offset in the piece, its length.
     """
     order = np.argsort(lengths, kind="stable").tolist()
     ends = np.cumsum(np.bincount(lengths, minlength=capacity + 1)).tolist()

@@ -55,17 +55,11 @@ def split_documents(
     counts: tuple[int, int] = (0, 0),
     enough: Callable[[], bool] = lambda: False,
 ) -> Iterator[SplitDocument]:
-    """The source's non-empty documents, each with its split.
+    """The source's non-empty documents, each with its split, from the place `start` on.
 
-    The source's own validation documents come last. Without them the rule decides; if it selects none, the last
-    document validates.
-
-    Args:
-        source: the source of the documents.
-        rule: selects the validation documents.
-        start: continue after this place.
-        counts: training and validation documents before `start`.
-        enough: called before each training document of a source with its own validation; True skips the others.
+    The source's own validation documents come last; before each of its training documents `enough` may end those.
+    Without them the rule decides; if it selects none, the last document validates. `counts`: training and validation
+    documents before `start`.
     """
     if source.parts(VAL) is not None:
         yield from _with_own_validation(source, rule, start, counts, enough)

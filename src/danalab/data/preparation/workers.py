@@ -80,12 +80,8 @@ def encode_in_order(
 ) -> Generator[tuple[T, Result], None, None]:
     """Encode each chunk; results come in the order of the chunks, each with its chunk's mark.
 
-    Args:
-        tokenizer: used by threads of this process.
-        folder: where it is saved, for child processes.
-        chunks: marks and chunks, read a few ahead of the results.
-        workers: number of threads or processes; 1 means this thread.
-        processes: whether to start child processes.
+    Chunks are read a few ahead of the results. One worker is this thread; threads of this process use `tokenizer`,
+    child processes the one that is saved in `folder`.
     """
     if workers == 1:
         for mark, chunk in chunks:

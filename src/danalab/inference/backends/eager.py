@@ -22,11 +22,9 @@ PIECE = 64
 
 
 class EagerBackend:
-    """Computes logits with the model's own layers.
+    """Computes logits with the model's own layers. `pool`: the blocks; None: the model has no attention.
 
-    Args:
-        pool: the blocks; None: the model has no attention.
-        alone: compute every sequence alone: the kernels of torch round differently in other batches.
+    `alone`: compute every sequence alone: the kernels of torch round differently in other batches.
     """
 
     def __init__(self, model: Decoder, pool: BlockPool | None, *, alone: bool):

@@ -38,11 +38,7 @@ class LossParabola:
 
 
 def fit_curvature(lr: ArrayLike, loss: ArrayLike) -> LossParabola:
-    """Fit the parabola; where all rates together have no minimum, those nearest to the best one are used.
-
-    Args:
-        lr, loss: 1-D, of equal length; losses that are not finite are left out.
-    """
+    """Fit the parabola to finite losses; where all rates together have no minimum, to those nearest to the best one."""
     x, y = np.log(np.asarray(lr, float)), np.asarray(loss, float)
     keep = np.isfinite(x) & np.isfinite(y)
     x, y = x[keep], y[keep]
@@ -84,8 +80,7 @@ class SharedCurvature:
 def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: float = 0.95) -> SharedCurvature:
     """Parabolas of one curvature, one best rate and one best loss per size, by least squares.
 
-    Args:
-        trials: (learning rates, final losses) of each size; sizes of fewer than three rates are left out.
+    `trials`: (learning rates, final losses) of each size; sizes of fewer than three rates are left out.
     """
     bends, bent, n_sizes, freedom, span = [], [], 0, -1, 1.0
     for lr, loss in trials:
@@ -129,11 +124,9 @@ class Tolerance:
 
 
 def fit_tolerance(lr: ArrayLike, loss: ArrayLike, within: float = 0.01) -> Tolerance:
-    """Interval of learning rates around the best one, by straight lines between the points on a logarithmic axis.
+    """Interval of learning rates around the best one whose loss is `within` a share of the best.
 
-    Args:
-        lr, loss: 1-D, of equal length; losses that are not finite are out of the interval.
-        within: share of the best loss.
+    By straight lines between the points on a logarithmic axis; losses that are not finite are out of the interval.
     """
     x, y = np.asarray(lr, float), np.asarray(loss, float)
     if not within > 0:

@@ -51,12 +51,8 @@ def fit_exponents(
 ) -> ExponentLaw:
     """Fit the law to tuned rungs; those where one value was tried are left out.
 
-    Args:
-        axes: name -> its value on each rung.
-        rungs: values of the setting in `rates`.
-        n_bootstrap: draws of the noise.
-    Raises:
-        UserError: no axis varies over the rungs where several values were tried.
+    `axes` names each axis's value on every rung; a rung's `rates` are values of the setting; the noise is drawn
+    `n_bootstrap` times. UserError: no axis varies over the rungs where several values were tried.
     """
     kept = [i for i, rung in enumerate(rungs) if len(rung.rates) > 1]
     tuned = [rungs[i] for i in kept]
@@ -107,12 +103,9 @@ def _curvature_is_known(rungs: Sequence[TunedSize]) -> bool:
 
 
 def _best_values(x: Sequence[np.ndarray], logs: Sequence[np.ndarray], curved: bool) -> np.ndarray:
-    """log x* of each rung and draw, within the values tried.
+    """log x* of each rung and draw, within the values tried; log losses are [draws, values] for each rung.
 
-    Args:
-        x: log values of each rung.
-        logs: log losses of each rung [draws, values].
-        curved: whether to take the vertices of parabolas of one curvature, a draw's own.
+    `curved` takes the vertices of parabolas of one curvature, a draw's own.
     """
     best = np.stack([each[y.argmin(axis=1)] for each, y in zip(x, logs, strict=True)])
     if not curved:

@@ -138,12 +138,7 @@ def _interval(name: str, value: float, draws: Sequence[float], freedom: float, l
 def best_laws(
     data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] | None = None, held: float | None = None
 ) -> list[LossLaw]:
-    """The best laws, with one E for all.
-
-    Args:
-        start: laws near the best ones; None: `STARTS` starting points.
-        held: the value that E has; None: the best.
-    """
+    """The best laws, with one E for all (`held`, or the best), from near ones, or else from `STARTS` points."""
     problem = _Problem(data, kind, held)
     if start is not None and held is not None:
         start = _moved(start, held)
@@ -273,10 +268,8 @@ def _starts(problem: _Problem) -> list[np.ndarray]:
 def profile_interval(refit: Callable[[float, Laws], Laws], best: Laws, floor: float, level: float) -> Interval:
     """The interval of E by the likelihood ratio, for residuals with Laplace's distribution: 2 n log(b / b_best).
 
-    Args:
-        refit: laws with an E that is held, from the laws at a neighbouring E.
-        best: laws with the best E, fitted together.
-        floor: the least loss; E is between 0 and this.
+    `refit` gives laws with an E that is held, from those at a neighbouring E; `best` were fitted together with theirs;
+    E is between 0 and `floor`, the least loss.
     """
     allowed = float(scipy("scipy.stats").chi2.ppf(level, 1))
     n, least = sum(len(law.residuals) for law in best), _spread(best)

@@ -90,13 +90,7 @@ class LossPoints:
 
     @classmethod
     def of(cls, name: str, kind: str, x: Any, y: ArrayLike) -> "LossPoints":
-        """The points of a law of this kind.
-
-        Args:
-            x, y: as for `fit_loss_law`.
-        Raises:
-            UserError: as `fit_loss_law`.
-        """
+        """The points of a law of this kind; x, y and errors as of `fit_loss_law`."""
         if kind not in KINDS:
             raise UserError(f"--law {kind}{nearest(kind, KINDS)}: known are {', '.join(KINDS)}")
         columns = columns_of(kind, x if kind == "chinchilla" else (x,))

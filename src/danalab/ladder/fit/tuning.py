@@ -106,15 +106,11 @@ def has_diverged(row: Row) -> bool:
 
 
 def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> list[Tuned]:
-    """The tuned runs, in the order of optimizer, size, horizon and batch.
+    """The tuned runs, in the order of optimizer, size, horizon and batch; `rows` are the usable ones.
 
     Runs that differ only in seeds are repeats of one trial. The trial of least mean loss is taken among those with the
-    most seeds: one lucky seed does not beat the mean of three.
-
-    Args:
-        rows: usable ones.
-        convention: of compute; see `danalab.ladder.flop_conventions`.
-        diverged: runs whose loss was not finite: they count as trials and bound the best rate.
+    most seeds: one lucky seed does not beat the mean of three. Runs that `diverged` count as trials and bound the best
+    rate. `convention`: of compute, see `danalab.ladder.flop_conventions`.
     """
     cells: dict[tuple[str, int, int, int], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -226,8 +222,7 @@ class TunedSize:
 class Retuning:
     """How an optimizer's tuned losses would vary if its learning rates were tuned again.
 
-    Args:
-        noise: standard deviation of the logarithm of the loss over seeds, with `freedom` degrees of freedom.
+    `noise`: standard deviation of the logarithm of the loss over seeds, with `freedom` degrees of freedom.
     """
 
     def __init__(self, sizes: Sequence[TunedSize], noise: float, freedom: int):

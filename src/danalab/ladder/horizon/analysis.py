@@ -130,12 +130,7 @@ def horizon_of(row: Row) -> float:
 def analyse_horizons(
     tuned: Sequence[Tuned], rows: Sequence[Row], baseline: str, *, n_bootstrap: int = 200, seed: int = 0
 ) -> HorizonAnalysis | None:
-    """The results over horizons; None where no size has several.
-
-    Args:
-        tuned: of `danalab.ladder.fit.tuning.tune`.
-        rows: all rows, for the trials.
-    """
+    """The results over horizons of tuned runs, with the trials in `rows`; None where no size has several."""
     several = Counter((each.opt, each.params) for each in tuned)
     if not any(count > 1 for count in several.values()):
         return None
@@ -268,11 +263,7 @@ def paired_tests(runs: Sequence[PairedRuns], level: float = 0.95) -> list[Paired
 
 
 def seeds_needed(gap: float, sd: float, level: float = 0.95, power: float = POWER) -> int | None:
-    """Least number of paired seeds with which a two-sided t test shows `gap` with this power; None: too many.
-
-    Args:
-        gap, sd: mean and standard deviation of the differences, in the same unit.
-    """
+    """Least number of paired seeds by which a two-sided t test shows a mean difference `gap`; None: too many."""
     stats = scipy("scipy.stats")
     if not sd > 0 or gap == 0:
         return 2 if sd == 0 and gap else None

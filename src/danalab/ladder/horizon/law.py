@@ -87,12 +87,9 @@ class HorizonLaw:
 
 
 def fit_horizon_law(points: Sequence[HorizonPoint], baseline: str, start: HorizonLaw | None = None) -> HorizonLaw:
-    """Fit the law by least squares of log losses, weighted by the number of seeds.
+    """Fit the law by least squares of log losses, weighted by the number of seeds; from `start`, or a grid of F.
 
-    Args:
-        start: where the search begins, for resamples; None: from a grid of F.
-    Raises:
-        UserError: too few horizons of the baseline, or of a contender.
+    UserError: too few horizons of the baseline, or of a contender.
     """
     sizes = sorted({point.params for point in points})
     opts = [baseline, *dict.fromkeys(point.opt for point in points if point.opt != baseline)]

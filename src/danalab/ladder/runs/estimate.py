@@ -139,8 +139,7 @@ def estimate(
 def check_optimizers(cells: Sequence[Cell]) -> None:
     """Build each optimizer, with each of its settings, on a tiny model.
 
-    Raises:
-        UserError: an optimizer refuses its settings, needs a package, or cannot be run by the trainer.
+    UserError: one refuses its settings, needs a package, or cannot be run by the trainer.
     """
     from danalab.models import ModelConfig, build_model
     from danalab.train.step.optimizer_driver import OptimizerDriver

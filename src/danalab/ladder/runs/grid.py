@@ -122,10 +122,9 @@ def plain_value(word: str) -> Any:
 
 
 def parse_plan(path: Path, names: Sequence[str] = ()) -> dict[str, Any]:
-    """A YAML file that is a mapping: keys as fields, numbers as numbers, paths relative to the file.
+    """A YAML mapping: keys as fields, numbers as numbers, paths relative to the file.
 
-    Args:
-        names: keys whose values are mappings by names of the user's, which stay as they are spelled.
+    Values of the keys `names` are mappings by names of the user's, which stay as they are spelled.
     """
     loaded = read_yaml(path) or {}
     if not isinstance(loaded, dict):

@@ -43,15 +43,11 @@ def run_jobs(
     keep_going: bool = False,
     on_end: Callable[[Job], Any] = lambda job: None,
 ) -> list[Failure]:
-    """Train all runs, `parallel` at a time; see `PoolExecutor`.
+    """Train all runs, `parallel` at a time; see `PoolExecutor`. `on_end` is called for each that ended, well or not.
 
-    Args:
-        keep_going: a run that fails does not stop the others; it is in the list returned.
-        on_end: called for each run that has ended, successfully or not.
-    Raises:
-        UserError: a run failed, without `keep_going`; has its name and the end of its log. Runs beside it are stopped,
-            and resume when the pool is started again.
-        SystemExit: SIGTERM was received; the runs were stopped at a checkpoint.
+    A run that fails is in the list returned; without `keep_going` it is a UserError with its name and the end of its
+    log, and runs beside it are stopped; they resume when the pool is started again. SystemExit: SIGTERM was received;
+    the runs were stopped at a checkpoint.
     """
     failures = []
     with sigterm_raises(), PoolExecutor(parallel) as pool:

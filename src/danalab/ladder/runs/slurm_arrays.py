@@ -59,11 +59,7 @@ class SlurmExecutor(PolledExecutor):
         self.waits, self.poll_seconds = cluster.wait, cluster.poll_seconds if cluster.wait else 0.0
 
     def poll(self) -> None:
-        """Submit what is new, and ask the queue for the rest.
-
-        Raises:
-            UserError: the queue cannot be queried, or sbatch refused.
-        """
+        """Submit what is new, and ask the queue for the rest; UserError: one of them failed."""
         if not self.units:
             return
         state = queue_state(self._folder, [unit.job for unit, _ in self.units])
@@ -110,11 +106,7 @@ class _Array:
 
 
 def queue_state(folder: Path, jobs: Sequence[Job]) -> QueueState:
-    """The state of each unfinished run.
-
-    Raises:
-        UserError: there are submissions, and the queue cannot be queried.
-    """
+    """The state of each unfinished run; UserError: there are submissions, and the queue cannot be queried."""
     attempts: Counter[str] = Counter()
     logs: dict[str, Path] = {}
     for name, cells in _arrays(folder, submitted=True).items():
@@ -158,8 +150,7 @@ def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Pa
 def submit_arrays(scripts: Sequence[Path]) -> list[str]:
     """Submit scripts of `write_arrays`; returns the answers of sbatch.
 
-    Raises:
-        UserError: there is no sbatch here, or it refused; the rest does not count as submitted.
+    UserError: there is no sbatch here, or it refused; the rest does not count as submitted.
     """
     answers = []
     for script in scripts:

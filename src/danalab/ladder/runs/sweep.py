@@ -46,14 +46,9 @@ for _name, _factory in _OWN.items():
 
 
 def open_executor(name: str, folder: Path, *, jobs: int | None = None, cluster: Cluster | None = None) -> Executor:
-    """The executor of a name or an address.
+    """The executor of a name or an address, for the sweep in `folder`; UserError: none, or it cannot be opened.
 
-    Args:
-        folder: of the sweep, for scripts and logs.
-        jobs: runs at a time of the pool; default one a core.
-        cluster: resources of each run, for slurm and submitit.
-    Raises:
-        UserError: there is none of this name, or it cannot be opened.
+    The pool takes `jobs` runs at a time (default one a core), slurm and submitit the `cluster` resources of each run.
     """
     if name in _OWN:
         return _OWN[name](folder, jobs, cluster or Cluster())
@@ -81,10 +76,7 @@ class SweepResult:
 class Sweep:
     """The runs of a folder at an executor, as a context: started in any number at a time, gathered as they end.
 
-    Attributes:
-        rows: one per run, as in ladder.jsonl.
-    Raises:
-        UserError: an unknown executor.
+    `rows` has one per run, as in ladder.jsonl. UserError: an unknown executor.
     """
 
     def __init__(
@@ -106,13 +98,10 @@ class Sweep:
         self._signals.__exit__(*error)
 
     def start(self, cells: Sequence[Cell], title: str, places: Sequence[tuple[int, ...]] = ()) -> None:
-        """Train what is not finished.
+        """Train what is not finished. UserError, before anything runs: a setting out of range, or a folder with others.
 
-        Args:
-            places: of the cells among all rows, whenever they end; default in the order in which they are started.
-                The first number is their priority.
-        Raises:
-            UserError: a setting out of range, or a run folder with other settings; before anything runs.
+        `places` of the cells among all rows, whenever they end; default in the order in which they are started. The
+        first number is their priority.
         """
         self._places |= {cell.name: place for cell, place in zip(cells, places, strict=bool(places))}
         wanted = _prepare(self._folder, cells, self._places)

@@ -129,8 +129,7 @@ def delta_step(
 def delta_scan(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """(v [n, M, C, V], S [n + 1, M, K, V]: the state before each chunk, and the last one).
 
-    Args:
-        u: [n, M, C, V]. w, k: [n, M, C, K]. decay: d, [n, M]. state: S_0, [M, K, V].
+    u: [n, M, C, V]; w, k: [n, M, C, K]; d: [n, M]; S_0: [M, K, V].
     """
     return (_compute if is_plain_inference() else scan_op)(u, w, k, decay, state)
 

@@ -96,9 +96,8 @@ def expert_entries(
 ) -> list[Entry]:
     """Router and experts of a sparse layer: one matrix per expert, as in published files.
 
-    Args:
-        module: name of the layer there. names: of gate, up and down.
-        read: what is read; the stacks of version 5 are, too, and their module is always `mlp`.
+    `module`: name of the layer there; `names`: of gate, up and down. Stacks of version 5 are read, too; their module is
+    always `mlp`.
     """
     sparsity, d = config.sparsity, config.d_model
     assert sparsity is not None

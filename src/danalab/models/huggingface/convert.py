@@ -33,11 +33,7 @@ _LAYOUTS = {"gpt": gpt2, "llama": llama_qwen, "qwen3": llama_qwen, "qwen3next": 
 
 
 def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Weights]:
-    """(config.json, named tensors) of `transformers` for a model and its state dict.
-
-    Raises:
-        UserError: `transformers` has no class that computes this model's function.
-    """
+    """(config.json, named tensors) of `transformers` for a model and its state dict; UserError: no such class."""
     require_class(config)
     if obstacle(config) is not None:
         return module_settings(config), dict(weights)
@@ -50,11 +46,7 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
 
 
 def require_class(config: ModelConfig) -> None:
-    """Check that a class of `transformers`, or ours, computes this model's function.
-
-    Raises:
-        UserError: none does; says why.
-    """
+    """Check that a class of `transformers`, or ours, computes this model's function; a UserError says why none does."""
     reason = obstacle(config)
     if reason is None or in_module(config):
         return
@@ -99,9 +91,8 @@ def obstacle(config: ModelConfig) -> str | None:
 def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
     """(configuration, state dict) of our model for a config.json and named tensors of `transformers`.
 
-    Raises:
-        UserError: another kind of model, a setting that our models do not support, or weights that are missing,
-            unknown or of a wrong shape.
+    UserError: another kind of model, a setting that our models do not support, or weights that are missing, unknown or
+    of a wrong shape.
     """
     kind = described.get("model_type")
     if kind == MODEL_TYPE:

@@ -50,12 +50,9 @@ _lengths: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 def chunked_bank_convolution(
     u_BTD: Tensor, skip_D: Tensor, gamma_GR: Tensor, omega_GR: Tensor, weight_GCR: Tensor
 ) -> Tensor:
-    """y [B, T, D] of a bank of oscillators that starts at rest; differentiable once.
+    """y [B, T, D] of a bank of oscillators that starts at rest; differentiable once; all float32 or float64.
 
-    Args:
-        u: the input, float32 or float64, as all the others.
-        skip: d, the direct path.
-        gamma, omega: the poles. weight: C = A beta e^(i phi), complex.
+    d is the direct path, gamma and omega are the poles, weight is C = A beta e^(i phi), complex.
     """
     batch, length, dim = u_BTD.shape
     chunk = min(chunk_length(length), length)

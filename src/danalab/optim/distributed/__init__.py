@@ -32,12 +32,7 @@ def why_not(spec: Row, mode: str) -> str | None:
 
 
 def require_supported(optimizer: Row, mode: str) -> None:
-    """Check, before a run starts, that an optimizer is exact in a parallel mode.
-
-    Args:
-        optimizer: its entry in the registry (`optimizer_spec(name)`).
-        mode: see `MODES`.
-    """
+    """Check, before a run starts, that an optimizer (`optimizer_spec(name)`) is exact in a mode of `MODES`."""
     reason = why_not(optimizer, mode)
     if reason is not None:
         able = [other for other in MODES if why_not(optimizer, other) is None]

@@ -80,11 +80,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        """Refuse settings that make no sense.
-
-        Raises:
-            UserError: names the setting.
-        """
+        """Refuse settings that make no sense; a UserError names the setting."""
         raise NotImplementedError
 
     def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
@@ -96,11 +92,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         return [group]
 
     def check_backend(self, group: Mapping[str, Any]) -> None:
-        """Refuse flags that ask for a back end that the group's rule or its devices do not have.
-
-        Raises:
-            UserError: see `require_backend`.
-        """
+        """Refuse flags for a back end that the group's rule or its devices do not have; see `require_backend`."""
         require_backend(self.name, self.rule_of(group), group, {p.device.type for p in group["params"]})
 
     @property
@@ -110,8 +102,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own settings; the others are as at construction.
 
-        Raises:
-            UserError: a setting out of range, or a parameter that cannot be optimized; nothing has been added then.
+        UserError, with nothing added: a setting out of range, or a parameter that cannot be optimized.
         """
         before = len(self.param_groups)
         try:
@@ -221,8 +212,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore moments, step counts and every hyper-parameter; the flags of back ends (fused, ...) stay as built.
 
-        Raises:
-            UserError: saved by another optimizer or from another model; nothing has changed then.
+        UserError, with nothing changed: saved by another optimizer or from another model.
         """
         if not isinstance(state_dict, dict):
             raise UserError(f"{self.name}: not an optimizer state_dict but {type(state_dict).__name__}")

@@ -82,11 +82,7 @@ def check_coupled_decay(owner: str, group: Mapping[str, Any]) -> None:
 
 
 def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
-    """Refuse hyper-parameters that are no numbers or out of range.
-
-    Args:
-        rates: how many numbers `betas` has, where there is one.
-    """
+    """Refuse hyper-parameters that are no numbers or out of range; `betas`, where there are, have `rates` numbers."""
     for name, (accept, words) in RANGES.items():
         if name not in group or (group[name] is None and name in (*MAY_BE_NONE, "beta2")):
             continue
@@ -129,9 +125,7 @@ def resolve_decay(
 ) -> tuple[float, float | None]:
     """(weight_decay, wd_ts) from either form: lambda(t) = weight_decay / (1 + t/wd_ts) = omega / (wd_ts + t).
 
-    Args:
-        omega: decay strength; then wd_ts = horizon / 10 unless given, and weight_decay = omega / wd_ts.
-        horizon: length of the run [steps].
+    With omega, wd_ts = horizon / 10 [steps of the run] unless given, and weight_decay = omega / wd_ts.
     """
     if omega is None:
         if horizon is not None:

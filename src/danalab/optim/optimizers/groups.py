@@ -79,10 +79,9 @@ OWN_KEYS = ("params", "param_names")
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Two groups of named parameters that require gradients: decayed, and with weight decay 0. Empty ones are left out.
+    """Two groups of named parameters that require gradients: decayed, and with weight decay 0; no empty ones.
 
-    Raises:
-        UserError: no parameter requires gradients.
+    UserError: no parameter requires gradients.
     """
     named = [(name, p) for name, p in unwrapped(model).named_parameters() if p.requires_grad]
     if not named:

@@ -46,9 +46,8 @@ def collect(
 def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Tensor]:
     """Sums over the coordinates of one parameter's state, 0-dim tensors; `collect` takes their means.
 
-    Args:
-        state: `step`, `exp_avg` and, where the optimizer has them, `exp_avg_sq` and `tau`; of DTensors the local part.
-        group: the parameter's settings.
+    The state has `step`, `exp_avg` and, where the optimizer has them, `exp_avg_sq` and `tau`; of DTensors the local
+    part.
     """
     m = local(state["exp_avg"])
     t = state["step"].to(m.device)

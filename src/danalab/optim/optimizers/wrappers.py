@@ -112,11 +112,9 @@ class Wrapper(torch.optim.Optimizer):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], Any] | None = None, *, found_nonfinite: Tensor | bool | None = None
     ) -> Any:
-        """Make an inner step, and what the wrapper adds to it.
+        """Make an inner step (it gets the `closure`), and what the wrapper adds to it.
 
-        Args:
-            closure: evaluates the model again and returns the loss; passed to the inner optimizer.
-            found_nonfinite: True skips the step, step counts included. A tensor is read.
+        `found_nonfinite` True skips the step, step counts included. A tensor is read.
         """
         # GradScaler sets this attribute for fused optimizers; the inner one does not receive it.
         found_inf = getattr(self, "found_inf", None)
@@ -198,8 +196,7 @@ class Wrapper(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore inner and outer state, the count of steps, and every hyper-parameter.
 
-        Raises:
-            UserError: saved without the wrapper, or from another model; nothing has changed then.
+        UserError, with nothing changed: saved without the wrapper, or from another model.
         """
         check_groups(self.name, self.param_groups, state_dict)
         if any(not set(self.keys.values()) <= set(group) for group in state_dict["param_groups"]):
@@ -299,12 +296,7 @@ class SNOO(Wrapper):
 
 
 def outer_step(weights: list[Tensor], outers: list[Tensor], momenta: list[Tensor], *, lr: float, mu: float) -> None:
-    """SGD with Nesterov momentum on the outer weights, along X - x, in place; then x is set to X.
-
-    Args:
-        weights: x, any floating dtype, all alike.
-        outers, momenta: X and b, in the dtype of the moments.
-    """
+    """SGD with Nesterov momentum on the outer weights X, along X - x, in place; then x (of any dtype) is set to X."""
     wide = [x.to(outer.dtype) for x, outer in zip(weights, outers, strict=True)]
     d = torch._foreach_sub(outers, wide)
     torch._foreach_mul_(momenta, mu)

@@ -110,8 +110,7 @@ def gather(
 ) -> list[TensorBatch]:
     """Advance the step counts of all parameters that have a gradient, and sort these parameters into batches.
 
-    Raises:
-        UserError: a sparse gradient, or a learning rate above 0 in a group that was built with 0. Nothing has changed.
+    UserError, with nothing changed: a sparse gradient, or a learning rate above 0 in a group that was built with 0.
     """
     groups = list(groups)
     drop_replaced(optimizer.state, groups, type(optimizer).__name__)

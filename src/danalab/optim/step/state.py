@@ -61,8 +61,7 @@ def follow_parameter(
 def drop_replaced(state: dict[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], owner: str) -> None:
     """Drop the state of parameters that are in no group any more: libraries that shard a model replace them.
 
-    Raises:
-        UserError: one of them has taken steps; its moments and its step count would be lost.
+    UserError: one of them has taken steps; its moments and its step count would be lost.
     """
     held = [p for group in groups for p in group["params"]]
     if len(state) <= len(held) and all(p in state for p in held):

@@ -45,11 +45,9 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def check_groups(
     owner: str, groups: list[dict[str, Any]], saved: Any, needed: Iterable[str] = (), maker: str = ""
 ) -> None:
-    """Refuse what is no state_dict, or one of other groups or of another optimizer.
+    """Refuse what is no state_dict, or one of other groups or of another optimizer (`maker` may be noted in them).
 
-    Args:
-        needed: settings that its groups must have.
-        maker: the optimizer that may be noted in them.
+    `needed`: settings that its groups must have.
     """
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
         raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
@@ -90,9 +88,8 @@ def check_entry(
 ) -> None:
     """Refuse the state of one parameter that lacks something, or has other shapes or an impossible step count.
 
-    Args:
-        form: what it has to be: nested, with anything that has a shape in place of tensors.
-        optional: keys that it may have besides.
+    `form` is what it has to be: nested, with anything that has a shape in place of tensors; `optional` keys may be
+    there.
     """
     lacks, extra = sorted(set(form) - set(entry) - set(optional)), sorted(set(entry) - set(form) - set(optional))
     wanted, given = dict(leaves(form)), dict(leaves(entry))

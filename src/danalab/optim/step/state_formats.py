@@ -129,10 +129,7 @@ def decode(state: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def encode(state: Mapping[str, Tensor], name: str, value: Tensor, noise: Tensor) -> None:
-    """Store the moment `name` in a state of local tensors, rounded at random.
-
-    Args: noise: 32 random bits for each element, see `danalab.optim.step.backends.rounding.element_noise`.
-    """
+    """Store the moment `name` in a state of local tensors, rounded at random by 32-bit noise (`element_noise`)."""
     bits = noise.bitwise_right_shift(_NOISE_BITS.get(name, 8)).bitwise_and_(0xFFFF)
     if name in state:
         if state[name] is not value:
@@ -162,10 +159,7 @@ def split(value: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def codes_of(value: Tensor, scale: Tensor, name: str, noise: Tensor) -> Tensor:
-    """The code of each value: the upper one of two where the noise is below the value's place between them.
-
-    Args: noise: from 0 to 65535.
-    """
+    """The code of each value: the upper of two where the noise (0 to 65535) is below the value's place between them."""
     levels, fourth = _levels(name), name in _FOURTH_POWER
     # A scale below the normal numbers has no inverse.
     share = (value.abs() * torch.where(scale >= _SMALLEST, scale.reciprocal(), 0.0)).nan_to_num_(0.0)

@@ -93,11 +93,7 @@ def headline_figure(data: ReportData) -> Figure:
 
 
 def draw_saved(axes: "Axes", analysis: Analysis, named: str | None = None) -> None:
-    """Compute saved at each size with 95% intervals; hollow where there are too few seeds for one.
-
-    Args:
-        named: the baseline's name in a legend.
-    """
+    """Compute saved at each size with 95% intervals; hollow where there are too few seeds. `named`: as the baseline."""
     contenders = [opt for opt in analysis.opts[1:] if analysis.saved.get(opt)]
     values = [0.0]
     axes.axhline(0, color=optimizer_color(analysis.baseline), linewidth=1.4, label=named)

@@ -198,11 +198,7 @@ def at_the_edge(axes: Axes, x: Sequence[float], color: Any) -> None:
 
 
 def save_figure(figure: Figure, stem: Path, svg: str | None = None) -> list[Path]:
-    """Write `stem`.png, .svg and .pdf; returns their paths.
-
-    Args:
-        svg: its `svg_text`, where the caller has it already.
-    """
+    """Write `stem`.png, .svg (`svg`, where the caller has its `svg_text`) and .pdf; returns their paths."""
     files = [stem.with_suffix(suffix) for suffix in (".png", ".svg", ".pdf")]
     picture = io.BytesIO()
     figure.savefig(picture, dpi=160)

@@ -86,11 +86,7 @@ class Page:
     def table(
         self, headings: Sequence[str], rows: Sequence[Sequence[str]], mark: Callable[[str], str] | None = None
     ) -> None:
-        """A table; wide ones scroll on their own.
-
-        Args:
-            mark: colour of the dot before the first cell of a row, by its text.
-        """
+        """A table; wide ones scroll on their own. `mark`: colour of the dot before the first cell, by its text."""
         columns = [
             {"heading": heading, "is_text": i > 0 and all(_is_words(row[i]) for row in rows)}
             for i, heading in enumerate(headings)

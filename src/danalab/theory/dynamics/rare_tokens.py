@@ -50,13 +50,11 @@ def equilibrium(
     memories: Sequence[float] = (math.inf,),
     weights: Sequence[float] = (1.0,),
 ) -> np.ndarray:
-    """Probabilities at which an Adam-like optimizer rests, for tokens that arrive at random.
+    """Probabilities at which an Adam-like optimizer rests, for tokens that arrive at random with these frequencies (sum
+    1).
 
-    Args:
-        frequencies: f of all tokens, adding up to 1; a step draws one token.
-        tau: memory of the second moment [steps].
-        memories: r of each part of the update: memory of v over the memory of that part; inf: the gradient itself.
-        weights: of the parts, as in g + alpha m.
+    A step draws one token. `tau`: memory of the second moment [steps]. The update has parts with `weights`, as in g +
+    alpha m; `memories` are r of each: memory of v over the memory of that part; inf: the gradient itself.
     """
     f = np.asarray(frequencies, float)
     arrivals = _U**0.5 * np.exp(-np.outer(f * tau, _ein(_U)))

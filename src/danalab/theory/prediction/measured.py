@@ -103,11 +103,8 @@ class MeasuredComparison:
 def compare_curves(measured: Sequence[Measured], speedup: float, *, skip: float = 0.1) -> MeasuredComparison:
     """Exponents in tokens of the curves of one model size, against the baseline's and the theory's `speedup`.
 
-    Args:
-        speedup: predicted ratio of the exponents for logarithmic-time optimizers (`Prediction.speedup`).
-        skip: share of each run's tokens that is left out at the beginning (warm-up).
-    Raises:
-        UserError: no baseline among the curves, too few points.
+    `speedup` is the predicted ratio of the exponents for logarithmic-time optimizers (`Prediction.speedup`); a share
+    `skip` of each run's tokens is left out at the beginning (warm-up). UserError: no baseline, too few points.
     """
     windows = [(m.tokens[keep], m.loss[keep]) for m in measured for keep in [m.tokens >= skip * m.tokens[-1]]]
     return _compare(list(measured), windows, "tokens", speedup)
@@ -116,8 +113,7 @@ def compare_curves(measured: Sequence[Measured], speedup: float, *, skip: float 
 def compare_ladder(measured: Sequence[Measured], exponents: Mapping[str, float]) -> MeasuredComparison:
     """Final losses against compute, one curve an optimizer, against the baseline and the predicted ratio of exponents.
 
-    Raises:
-        UserError: no baseline, fewer than four sizes of an optimizer.
+    UserError: no baseline, fewer than four sizes of an optimizer.
     """
     groups: dict[str, list[Measured]] = {}
     for m in measured:

@@ -77,11 +77,9 @@ def smallest_eigenvalue(model: PLRF) -> float:
 
 
 def resolvent(model: PLRF, x: np.ndarray, relative_height: float = 1e-4) -> np.ndarray:
-    """m(z) at z = x (1 + i relative_height): Newton's method, followed down from far above the real axis.
+    """m(z) at z = x (1 + i relative_height), x > 0: Newton's method, followed down from far above the real axis.
 
-    Args:
-        x: positive real points.
-        relative_height: distance from the axis as a share of x; the density is smoothed by as much.
+    The density is smoothed by as much.
     """
     grid = _thinned(model)
     level, weight = grid.level[:, None], (grid.count / model.d)[:, None]

@@ -44,13 +44,9 @@ def compute(
 ) -> Study:
     """Least excess risk at the end of a run over learning rate and kappa, for each candidate on each problem.
 
-    Args:
-        horizons: lengths of the runs [steps].
-        deltas: averaging windows.
-        noises: irreducible risks: label noise that does not shrink while the model learns.
-        d: modes of the spectrum.
-    Raises:
-        UserError: no horizon, delta or noise, or one that is not positive.
+    Lengths of the runs `horizons` [steps], averaging windows `deltas`, irreducible risks `noises` (label noise that
+    does not shrink while the model learns), `d` modes of the spectrum. UserError: an empty list, or a value that is not
+    positive.
     """
     for name, values, least in (("horizons", horizons, 10), ("deltas", deltas, 0.1), ("noises", noises, 0)):
         if not values or not min(values) >= least:

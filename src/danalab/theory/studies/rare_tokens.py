@@ -294,9 +294,7 @@ def language_bias(
 ) -> LanguageBias:
     """Train `LastToken` for one pass over `steps * documents` documents, the learning rate falling to 0 in a line.
 
-    Args:
-        documents: per step.
-        seed: of the weights, and of the part of the corpus that is read.
+    `seed` draws the weights, and the part of the corpus that is read.
     """
     torch.manual_seed(seed)
     model = LastToken(len(corpus.vocabulary), width)

@@ -139,13 +139,10 @@ def _run(p: Any, delta: Any, key: Any, times: Any, *, kind: str, coordinates: in
 
 
 def pooled_cdf(values: np.ndarray, ranks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distribution function of a uniformly chosen coordinate of a uniformly chosen expert.
+    """Distribution function of a uniformly chosen coordinate of a uniformly chosen expert: all values, and shares up to
+    each.
 
-    Args:
-        values: order statistics [experts, ranks], ascending along the ranks.
-        ranks: their 0-based ranks among `size` coordinates.
-    Returns:
-        the union of all values, ascending, and the share of coordinates at or below each.
+    `values`: order statistics [experts, ranks], ascending along the 0-based `ranks` among `size` coordinates.
     """
     grid = np.unique(values)
     height = (ranks + 1) / size

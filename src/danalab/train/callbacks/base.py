@@ -95,11 +95,7 @@ class Callback:
         """The run ended or was stopped; entries may be added to the summary."""
 
     def sync(self) -> None:
-        """Make written data durable before a checkpoint is committed. Called from another thread.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Make written data durable before a checkpoint is committed (OSError: it cannot be). From another thread."""
 
     def close(self) -> None:
         """Release files and connections; called however training ends."""

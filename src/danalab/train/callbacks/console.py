@@ -21,11 +21,7 @@ from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
 
 
 class ConsoleProgress(Callback):
-    """Shows the rows of metrics.
-
-    Args:
-        sample_tokens: tokens of each sequence of the data, to show sequences per second; None: not shown.
-    """
+    """Shows the rows of metrics, with sequences per second where `sample_tokens` (of each sequence) is given."""
 
     name = "console"
 

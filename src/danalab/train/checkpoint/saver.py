@@ -104,15 +104,11 @@ class Saver:
         before: Callable[[], None] = lambda: None,
         wait: bool = False,
     ) -> float:
-        """Save `tensors`; returns the seconds that the caller was blocked.
+        """Save `tensors`; returns the seconds that the caller was blocked. UserError: with `wait`, the save failed.
 
-        Args:
-            meta: content of meta.json; that of rank 0, and "random" of every rank. Must not be changed afterwards.
-            before: called in the thread before the commit, to write what the checkpoint depends on; its OSError fails
-                the save.
-            wait: return when the checkpoint is committed.
-        Raises:
-            UserError: with `wait`, the save failed.
+        `meta` (content of meta.json; that of rank 0, and "random" of every rank) must not change afterwards. `before`
+        is called in the thread before the commit, to write what the checkpoint depends on; its OSError fails the save.
+        `wait`: return when the checkpoint is committed.
         """
         start = time.perf_counter()
         if step == self.committed or (self._job is not None and self._job.step == step):
@@ -139,11 +135,7 @@ class Saver:
             self._report()
 
     def drain(self) -> None:
-        """Wait until the last save is committed.
-
-        Raises:
-            UserError: it failed; the message names the last good checkpoint.
-        """
+        """Wait until the last save is committed; a UserError that names the last good checkpoint if it failed."""
         self._finish_thread()
         job, self._job = self._job, None
         if job is not None and job.error is not None:
@@ -300,10 +292,8 @@ Writer = Callable[[Mapping[str, SavedTensor], Path], None]
 def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
     """This rank's folder on the local disk, below `given` or $SLURM_TMPDIR; None without either.
 
-    The folder's name contains a hash of the run's path, so that runs on the same node do not collide.
-
-    Raises:
-        UserError: `given` is not a folder that can be written.
+    The folder's name contains a hash of the run's path, so that runs on the same node do not collide. UserError:
+    `given` is not a folder that can be written.
     """
     disk = given or (Path(os.environ["SLURM_TMPDIR"]) if os.environ.get("SLURM_TMPDIR") else None)
     if disk is None:
@@ -315,13 +305,7 @@ def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
 
 
 class LocalDisk:
-    """Writes through `folder`; if that fails it warns, and writes directly from then on.
-
-    Args:
-        folder: this rank's; deleted here.
-        write: as `tensors.write`; collective.
-        world: its `control` group is used.
-    """
+    """Writes like `tensors.write` through this rank's `folder`, deleted here; if that fails it warns, then directly."""
 
     def __init__(self, folder: Path, write: Writer, world: World):
         self.folder = folder
@@ -330,11 +314,7 @@ class LocalDisk:
         shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
 
     def __call__(self, tensors: Mapping[str, SavedTensor], target: Path) -> None:
-        """Write `tensors` into `target`. Collective.
-
-        Raises:
-            OSError: `target` cannot be written.
-        """
+        """Write `tensors` into `target`, or raise OSError. Collective."""
         if self._in_use:
             try:
                 staged = self._stage(tensors)
@@ -368,11 +348,7 @@ class LocalDisk:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy every file of `source` into `target` and compare the copies.
-
-    Raises:
-        OSError: `target` cannot be written, or a copy differs.
-    """
+    """Copy every file of `source` into `target`; OSError: `target` cannot be written, or a copy differs."""
     for file in sorted(source.iterdir()):
         copy, sent = target / file.name, hashlib.sha256()
         with naming(copy), open(file, "rb") as incoming, open(copy, "wb") as outgoing:

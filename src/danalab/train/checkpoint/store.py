@@ -72,11 +72,7 @@ class CheckpointStore:
     # ---- writing ----
 
     def require_writable(self) -> None:
-        """Check that checkpoints can be written here.
-
-        Raises:
-            UserError: they cannot.
-        """
+        """Check that checkpoints can be written here; UserError if not."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
@@ -94,13 +90,8 @@ class CheckpointStore:
     ) -> Path:
         """Write and commit the checkpoint of `step`, replacing an existing one. Collective.
 
-        Args:
-            meta: content of meta.json; that of rank 0 is used.
-            write_tensors: writes this rank's files into the given folder.
-            world: its `control` group is used.
-        Raises:
-            OSError: the disk is full or not writable for some rank; the incomplete checkpoint is removed, older
-                checkpoints are untouched.
+        `meta` of rank 0 becomes meta.json; `write_tensors` writes this rank's files into the given folder. OSError: the
+        disk is full or not writable for some rank; the incomplete checkpoint is removed, older ones are untouched.
         """
         target = self.path(step)
 
@@ -138,14 +129,11 @@ class CheckpointStore:
         shutil.rmtree(target)
 
     def prune(self, newest: int, keep_last: int, keep_every: int = 0, keep: Container[int] = ()) -> list[int]:
-        """Delete the checkpoints up to `newest` (which must be committed) that retention does not keep.
+        """Delete the checkpoints up to `newest` (committed) that retention does not keep; returns the deleted steps.
 
         Kept are the `keep_last` newest that are not known to be damaged, multiples of `keep_every`, steps in `keep`,
         and named ones. Steps after `newest` are damaged checkpoints that were passed over: they do not count and are
-        not deleted, and training will replace them.
-
-        Returns:
-            The deleted steps. A checkpoint that cannot be deleted is reported and kept.
+        not deleted, and training will replace them. A checkpoint that cannot be deleted is reported and kept.
         """
         steps = [step for step in self.steps() if step <= newest]
         last = [step for step in steps if step not in self.damaged][-keep_last:]
@@ -164,8 +152,7 @@ class CheckpointStore:
     def name(self, step: int, name: str) -> None:
         """Name a checkpoint by a symbolic link beside it; an existing name moves to this checkpoint.
 
-        Raises:
-            OSError: the file system has no symbolic links, or another file has the name.
+        OSError: the file system has no symbolic links, or another file has the name.
         """
         link, temporary = self.folder / name, self.folder / f".{name}.new"
         if link.exists() and not link.is_symlink():
@@ -232,8 +219,7 @@ class CheckpointStore:
 def commit(folder: Path, known: Mapping[str, Any] | None = None) -> None:
     """Commit a checkpoint: fsync its files, write the manifest, then COMMIT.
 
-    Args:
-        known: manifest entries of files that are synced and hashed already.
+    `known`: entries of files that are synced already.
     """
     entries = dict(known or {})
     entries |= _entries(folder, [file for file in _files(folder) if str(file.relative_to(folder)) not in entries])
@@ -267,11 +253,7 @@ def why_unusable(folder: Path) -> str | None:
 
 
 def verify(folder: Path) -> None:
-    """Check a checkpoint against its manifest, and the manifest against COMMIT.
-
-    Raises:
-        DamagedCheckpointError: names the first file that differs.
-    """
+    """Check a checkpoint against its manifest, and that against COMMIT; DamagedCheckpointError names what differs."""
     try:
         if not (folder / COMMIT).is_file():
             raise DamagedCheckpointError(f"{folder}: no COMMIT file, so its writing was never completed")
@@ -309,11 +291,7 @@ T = TypeVar("T")
 
 
 def run_on_all_ranks(world: World, work: Callable[[], T]) -> list[T]:
-    """Run `work` on all ranks; returns the results of all, in order of ranks. Collective.
-
-    Raises:
-        Exception: that of the first rank that failed, on all ranks.
-    """
+    """Run `work` on all ranks; all get all results, in order of ranks, or the first failed rank's error. Collective."""
     if world.size == 1:
         return [work()]
     result: tuple[T | None, Exception | None]

@@ -48,12 +48,9 @@ def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[st
 
 
 def write(tensors: Mapping[str, SavedTensor], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
-    """Write host tensors into `folder`; each rank writes those it is given. Collective.
+    """Write host tensors into `folder`; each rank writes those it is given.
 
-    Args:
-        world: its `control` group is used.
-    Raises:
-        OSError: the disk is full or not writable for some rank; raised on all ranks.
+    Collective. OSError, on all ranks: the disk is full or not writable for some rank.
     """
     writer = _Writer(folder, sync_files=False)  # `commit` syncs them, with everything else
     alone = world.size == 1
@@ -108,11 +105,7 @@ def read(
 
 
 def read_named(folder: Path, target: Mapping[str, Tensor]) -> None:
-    """Load tensors of a verified checkpoint, in place, by their names.
-
-    Raises:
-        DamagedCheckpointError: one is missing, or they cannot be read.
-    """
+    """Load tensors of a verified checkpoint in place, by name; DamagedCheckpointError: one is missing or unreadable."""
     try:
         stored = CheckpointReader(folder).read_metadata().state_dict_metadata
         for name in target:
@@ -245,12 +238,9 @@ _TENSOR, _TUPLE, _PAIRS = "__tensor__", "__tuple__", "__pairs__"
 
 
 def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
-    """(tensors or shards by flat name; plain values).
+    """(tensors or shards by flat name; plain values). UserError: a value is neither a tensor nor plain.
 
-    Args:
-        names: of the parameters, in the order of the groups.
-    Raises:
-        UserError: a value is neither a tensor nor plain.
+    `names` are those of the parameters, in the order of the groups.
     """
     tensors: dict[str, SavedTensor] = {}
     plain: dict[str, dict[str, Any]] = {}

@@ -27,11 +27,7 @@ MODEL = "model."
 
 
 def require_size_of(folder: Path, config: ModelConfig) -> None:
-    """Check before a model is built that the checkpoint holds one of its size.
-
-    Raises:
-        DamagedCheckpointError: it does not, or cannot be read.
-    """
+    """Check before a model is built that the checkpoint holds one of its size; else DamagedCheckpointError."""
     stored = {n: each for n, each in read_metadata(folder).state_dict_metadata.items() if n.startswith(MODEL)}
     values = sum(math.prod(entry.size) for entry in stored.values())
     if config.n_layers > len(stored) or parameter_count(config) > values:
@@ -45,8 +41,7 @@ def require_size_of(folder: Path, config: ModelConfig) -> None:
 def read_weights(folder: Path, model: nn.Module, prefix: str = MODEL) -> None:
     """Load the weights of a verified checkpoint, or those with another prefix, in place.
 
-    Raises:
-        DamagedCheckpointError: they cannot be read, or do not belong to this model.
+    DamagedCheckpointError: they cannot be read, or do not belong to this model.
     """
     target = {prefix + name: value for name, value in model.state_dict().items()}
     metadata = read_metadata(folder)
@@ -172,11 +167,9 @@ class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo as large a
 
 
 def read_metadata(folder: Path, *, real_classes: bool = False) -> Any:
-    """The metadata of a checkpoint.
+    """The metadata of a checkpoint, in torch's own classes for its readers (`real_classes`), else `Record`s alike.
 
-    Args: real_classes: torch's own, for its readers; else `Record`s with the same attributes.
-    Raises:
-        DamagedCheckpointError: the file is not the metadata of a checkpoint of ours; names the reason.
+    DamagedCheckpointError: the file is not the metadata of a checkpoint of ours; names the reason.
     """
     try:
         content = (folder / METADATA).read_bytes()
@@ -228,11 +221,9 @@ def _check_sizes(metadata: Any, folder: Path) -> None:
 
 
 def open_block(file: IO[bytes], place: Any) -> io.BytesIO:
-    """The archive of one block of a tensor, read from its file.
+    """The archive of one block of a tensor; `place` is torch's record of its position.
 
-    Args: place: torch's record of its position.
-    Raises:
-        ValueError: it unpacks to more than its bytes, or is no archive.
+    ValueError: it unpacks to more than its bytes, or is no archive.
     """
     file.seek(place.offset)
     block = io.BytesIO(file.read(place.length))
@@ -242,12 +233,7 @@ def open_block(file: IO[bytes], place: Any) -> io.BytesIO:
 
 
 def require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping[str, Tensor], prefix: str) -> None:
-    """Check that the stored tensors of a model are those of `target`, by name and shape.
-
-    Args: prefix: of the names of a model's tensors.
-    Raises:
-        DamagedCheckpointError: they are not.
-    """
+    """DamagedCheckpointError unless a model's stored tensors are those of `target`, by name and shape."""
     for name, tensor in target.items():
         entry = stored.get(name)
         if entry is None:

@@ -64,11 +64,7 @@ def names_of(section: type, *kinds: Kind) -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Section:
-    """A group of settings that belong together.
-
-    Raises:
-        UserError: a value of the wrong type or out of range, or a contradiction between settings.
-    """
+    """A group of settings that belong together; UserError: wrong type, out of range, or a contradiction in them."""
 
     title: ClassVar[str] = ""
     """Heading in the help."""
@@ -154,11 +150,7 @@ def _adapter(cls: type) -> Any:
 
 
 def _prepared(value: Any, hint: Any) -> Any:
-    """A value before pydantic converts it.
-
-    Raises:
-        ValueError: a value that pydantic would convert by mistake, e.g. true into 1; says what is expected.
-    """
+    """A value before pydantic converts it; ValueError where it would by mistake (true into 1) says what is expected."""
     if isinstance(value, (list, tuple)):
         return [_prepared(item, hint) for item in value]
     types = leaf_types(hint)

@@ -79,8 +79,7 @@ def steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int)
 def plan_run(config: TrainConfig, vocab_size: int, global_batch: int, tokens: int | None = None) -> Plan:
     """Size, length, learning rate and weight decay: explicit ones, else those of the rules, else of the fitted laws.
 
-    Args:
-        tokens: of the run, where smaller batches come first.
+    `tokens`: of the run, where smaller batches come first.
     """
     rules = Rules() if config.rules is None else read_rules(config.rules)
     dims = model_dimensions(config, vocab_size, rules.size(config.arch))
@@ -137,8 +136,7 @@ def _base_size(config: TrainConfig, planned: Plan) -> float:
 def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
     """Refuse an explicit weight decay that flips signs in the first step; limit an automatic one (`given` is None).
 
-    Returns:
-        The plan, and a note where the weight decay was limited.
+    Returns the plan, and a note where the weight decay was limited.
     """
     independent = OPTIMIZERS.get(planned.opt).decay == "independent"
     factor = 1.0

@@ -55,11 +55,7 @@ class RunSpec:
 
     @cached_property
     def optimizer_settings(self) -> dict[str, Any]:
-        """The settings of the optimizer for `build_optimizer`; imports torch.
-
-        Raises:
-            UserError: a setting that the optimizer does not have.
-        """
+        """The settings of the optimizer for `build_optimizer`, or a UserError for one it lacks; imports torch."""
         return optimizer_settings(self.config, self.plan.steps)
 
     @property

@@ -50,9 +50,8 @@ class RunSettings(
 class TrainConfig(RunSettings, DataSettings, StartSettings, ModelSettings):
     """Settings of `danalab train`; fields come from the last section to the first.
 
-    Raises:
-        UserError: a setting out of its range. What only shows together with the data or the scaling rules is refused
-            by `danalab.train.config.resolve`.
+    UserError: a setting out of its range. What only shows together with the data or the scaling rules is refused by
+    `danalab.train.config.resolve`.
     """
 
     stage: ClassVar[str] = "danalab.train.pretraining:PRETRAINING"
@@ -78,11 +77,7 @@ _OPTIMIZER = {"adema-alpha": "alpha", "muon-ns-steps": "ns-steps"}
 
 
 def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.environ) -> list[str]:
-    """`words` with the original's flags in our form; all others stay as they are.
-
-    Args:
-        environment: takes the folders that the original has flags for.
-    """
+    """`words` with the original's flags in our form; all others stay. `environment` takes folders it has flags for."""
     translated: list[str] = []
     named: dict[str, str] = {}
     pending = list(reversed(words))

@@ -221,8 +221,7 @@ def evaluate_run(
 ) -> RunEvaluation:
     """Evaluate a checkpoint on a whole split, in the number format of its training.
 
-    Raises:
-        UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's; no batch.
+    UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's; no batch.
     """
     if batch_size is not None and batch_size < 1:
         raise UserError(f"--batch-size {batch_size}: must be at least 1")

@@ -48,10 +48,7 @@ class ConversationFormat(Protocol):
 class HarnessModel(TemplateLM):
     """A model with its tokenizer. A text follows the end-of-document token, as documents do in training.
 
-    Args:
-        batch_size: sequences at a time.
-        autocast: makes the context manager of forward computations.
-        chat: questions are asked in this format; None: as plain text.
+    Questions are asked in the format `chat`; None: as plain text. `autocast` makes the context of forward computations.
     """
 
     def __init__(

@@ -289,15 +289,10 @@ class OuterStep:
         momentum: Mapping[str, Tensor],
         workers: Sequence[Callable[[str], Tensor]],
     ) -> OuterStatistics:
-        """Update `theta` and `momentum`, in place, from the weights of `workers`.
+        """Update `theta` (weights by name, float32 on the CPU) and `momentum` in place, from the weights of `workers`.
 
-        Sums are taken in the order of `workers` and in float64, so that every worker gets the same result; a single
-        worker with lr 1 and momentum 0 gets exactly its own weights.
-
-        Args:
-            theta: outer weights by name, float32 on the CPU.
-            momentum: m, likewise.
-            workers: for each present worker, name -> weights; one tensor at a time is in memory.
+        Each of `workers` gives a name's weights, one tensor at a time. Sums are taken in their order and in float64, so
+        that every worker gets the same result; a single worker with lr 1 and momentum 0 gets exactly its own weights.
         """
         mean_square = spread = 0.0
         for name, outer in theta.items():

@@ -31,13 +31,9 @@ FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.002, 0.5
 
 
 class Exchange:
-    """A worker's access to the shared folder. A round is named by the step that ends it.
+    """A worker's access to the shared folder, created at its first write; a round is named by the step that ends it.
 
-    Args:
-        folder: the same for all workers; created at the first write.
-        worker: index of this worker.
-        workers: number of workers.
-        patience: time that a round waits for expected workers [s].
+    A round waits `patience` [s] for expected workers.
     """
 
     def __init__(self, folder: Path, worker: int, workers: int, patience: float):
@@ -73,11 +69,7 @@ class Exchange:
         write_json(self.folder / "coming" / f"worker-{self.worker}.json", end)
 
     def deposit(self, end: int, weights: Mapping[str, Tensor], facts: Mapping[str, float]) -> None:
-        """Write this worker's weights (contiguous, on the CPU) and numbers about them.
-
-        Raises:
-            UserError: the folder cannot be written.
-        """
+        """Write this worker's weights (contiguous, on the CPU) and numbers about them, or raise UserError."""
         metadata = {name: repr(value) for name, value in facts.items()}
         self._write(self._file(end, self.worker), weights, metadata)
 
@@ -125,20 +117,13 @@ class Exchange:
         return read_state(Workers, file)
 
     def weights_of(self, end: int, worker: int) -> tuple[Callable[[str], Tensor], dict[str, float]]:
-        """(name -> weights, facts) that a worker wrote.
-
-        Raises:
-            FileNotFoundError: the round is old and its files were deleted.
-        """
+        """(name -> weights, facts) that a worker wrote; FileNotFoundError once an old round's files were deleted."""
         return self._read(self._file(end, worker))
 
     # ---- outcomes ----
 
     def publish(self, end: int, outcome: Mapping[str, Tensor], keep_from: int) -> None:
-        """Write the outer weights for workers that return later; delete files of old rounds.
-
-        Args: keep_from: outcomes from this step on may be needed again; the last two rounds are kept.
-        """
+        """Write the outer weights for workers that return later; delete rounds before `keep_from` but the last two."""
         self._write(self._round(end) / _OUTCOME, outcome, {})
         for old in self._rounds()[:-2]:
             # The decision is kept: it tells a returning worker which rounds it has missed.
@@ -148,11 +133,7 @@ class Exchange:
                 file.unlink(missing_ok=True)
 
     def outcome(self, end: int) -> Callable[[str], Tensor]:
-        """Name -> outer weights or momentum after a round.
-
-        Raises:
-            FileNotFoundError: they are not in the folder.
-        """
+        """Name -> outer weights or momentum after a round; FileNotFoundError if the folder does not have them."""
         return self._read(self._round(end) / _OUTCOME)[0]
 
     # ---- files ----

@@ -38,10 +38,8 @@ GRACE_SECONDS = 15.0
 def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest) -> int:
     """Run `config` on `ranks` processes; returns the exit code of the run: 0, 3, 85 or 130.
 
-    Args: stop: of the caller, with the signals that came before this function receives them.
-    Raises:
-        UserError: more ranks than GPUs, or bad input of the run (`FirstRankError` if rank 0 printed it already).
-        LostRankError: names the rank that died or failed.
+    `stop` has the signals that came before this function receives them. UserError: more ranks than GPUs, or bad input
+    of the run (`FirstRankError` if rank 0 printed it already). LostRankError names the rank that died or failed.
     """
     from torch.distributed import TCPStore
 
@@ -120,11 +118,7 @@ def _output(folder: Path, rank: int) -> Path:
 
 @contextlib.contextmanager
 def _forwarding_signals(processes: list[subprocess.Popen[bytes]]) -> Iterator[tuple[list[int], list[int]]]:
-    """Forward signals to all processes within the block.
-
-    Yields:
-        the received signals, and those of them that came while there was no process.
-    """
+    """Forward signals to all processes within the block; gives those received, and those that met no process."""
     received: list[int] = []
     early: list[int] = []
 

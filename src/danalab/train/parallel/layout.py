@@ -29,8 +29,7 @@ class RankLayout:
     def shape(self, size: int) -> dict[str, int]:
         """Ranks along each dimension of the mesh of `size` ranks; empty for a single process.
 
-        Raises:
-            UserError: `size` is not divisible by the layout.
+        UserError: it does not divide.
         """
         if self.backend == "single":
             if size != 1:
@@ -91,11 +90,7 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> RankLayout
 
 
 def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
-    """Check that a run can use a layout, before anything is built.
-
-    Raises:
-        UserError: the optimizer does not support it, or the model's sizes do not allow it.
-    """
+    """UserError, before anything is built, where a run's optimizer or sizes do not allow a layout."""
     if layout.backend == "single":
         return
     if layout.backend == "diloco":
@@ -149,8 +144,7 @@ class Place:
 def find_place(environment: Mapping[str, str]) -> Place | None:
     """The place that a launcher gave to this process; None for a process without a launcher.
 
-    Raises:
-        UserError: a variable is not a number, or another variable of its launcher is missing.
+    UserError: a variable is not a number, or another variable of its launcher is missing.
     """
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return Place(

@@ -56,10 +56,7 @@ class DDPStrategy(ParallelStrategy):
 class GradientBuckets:
     """Sums `p.grad` over the ranks of a group; all ranks must run the same backward passes.
 
-    Args:
-        parameters: in the order of the forward pass.
-        group: the process group of the replicas.
-        bucket_mib: size of a bucket [MiB].
+    `parameters` are in the order of the forward pass.
     """
 
     def __init__(self, parameters: Sequence[Tensor], group: Any, bucket_mib: float = BUCKET_MIB):

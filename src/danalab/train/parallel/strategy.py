@@ -46,10 +46,7 @@ class ParallelStrategy:
         return build_model(config, init=init, seed=seed, device=device)
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
-        """Prepare `model`, in place, after activation checkpointing and compilation were set up.
-
-        Args: compute_dtype: of matrix products; None: the parameters' dtype.
-        """
+        """Prepare `model`, in place, after checkpointing and compilation; `compute_dtype` None: the parameters'."""
 
     def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
         """The optimizer `name` for this rank's parameters."""
@@ -135,9 +132,7 @@ class ParallelStrategy:
     def restore(self, path: Path, state: Mapping[str, Any] | None, step: int, *, own: bool) -> int:
         """Restore from a checkpoint that model and optimizer have read; returns the step to continue from.
 
-        Args:
-            state: a saved `state_dict`.
-            own: whether this run wrote the checkpoint.
+        `state` is a saved `state_dict`; `own`: this run wrote the checkpoint.
         """
         return step
 

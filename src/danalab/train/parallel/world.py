@@ -122,10 +122,9 @@ class World:
         return objects[0]
 
     def compute_on_rank0(self, compute: Callable[[], T]) -> T:
-        """The result of `compute` on rank 0 (picklable), on every rank. Collective.
+        """The result of `compute` on rank 0 (picklable), on every rank.
 
-        Raises:
-            UserError: `compute` raised it on rank 0; other ranks raise `FirstRankError`.
+        Collective. Rank 0 raises its UserError, others `FirstRankError`.
         """
         if self.size == 1:
             return compute()
@@ -277,11 +276,7 @@ ROLL_CALL_SECONDS = 4.0
 
 @contextlib.contextmanager
 def report_lost_ranks(world: World) -> Iterator[None]:
-    """Name lost ranks where this rank fails because of them; leave a message for the others where it fails first.
-
-    Raises:
-        LostRankError: in place of the error of a broken connection.
-    """
+    """A LostRankError names ranks whose loss breaks this one's connection; its own failure leaves others a message."""
     try:
         yield
     except Exception as error:

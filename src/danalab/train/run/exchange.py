@@ -107,8 +107,7 @@ def export_run(
 def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     """Make a run folder of a model in Hugging Face format, with a tokenizer of byte-level BPE and its chat template.
 
-    Raises:
-        UserError: no such folder, an unsupported model, damaged files, or a folder in use.
+    UserError: no such folder, an unsupported model, damaged files, or a folder in use.
     """
     from danalab.data.tokenizers import load_tokenizer
 
@@ -153,11 +152,7 @@ def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
 
 
 def read_model(source: str | Path) -> "Decoder":
-    """The model of a folder in Hugging Face format, in float32 on the CPU.
-
-    Raises:
-        UserError: no such folder, an unsupported model, or damaged files.
-    """
+    """The model of a folder in Hugging Face format, in float32 on the CPU. UserError: none, unsupported or damaged."""
     return _read_folder(Path(source))[1]
 
 
@@ -217,12 +212,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def model_card(run: Run, step: int, class_name: str) -> str:
-    """Markdown with front matter for the Hugging Face hub.
-
-    Args:
-        step: of the checkpoint that was exported.
-        class_name: in `transformers`.
-    """
+    """Markdown with front matter for the Hugging Face hub; `class_name` is that in `transformers`."""
     name = json.dumps(run.path.resolve().name)  # quoted: any name is a valid YAML string then
     trust = ", trust_remote_code=True" if class_name.startswith("Danalab") else ""
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(run, step).items() if value is not None)
@@ -304,8 +294,7 @@ def open_generator(
 ) -> TextGenerator:
     """The model of a run folder at `step`, or at its newest checkpoint that verifies.
 
-    Raises:
-        UserError: no run there, no such checkpoint, no tokenizer, or no such device.
+    UserError: no run there, no such checkpoint, no tokenizer, or no such device.
     """
     from danalab.data.tokenizers import load_tokenizer
 

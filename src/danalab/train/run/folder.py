@@ -83,9 +83,7 @@ class RunFolder:
     def read_summary(self, *, tolerant: bool = False) -> dict[str, Any] | None:
         """The content of summary.json, or None while there is none.
 
-        Args: tolerant: None, with a warning, also where it is damaged.
-        Raises:
-            UserError: it is damaged.
+        UserError: it is damaged (`tolerant`: None, warned).
         """
         if not self.summary_file.is_file():
             return None

@@ -122,8 +122,7 @@ def _sizes(config: "ModelConfig") -> dict[str, Any]:
 def _vocabulary(tokenizer: "Tokenizer", vocab_size: int) -> dict[str, Any]:
     """The tokenizer's metadata, by the writer's names.
 
-    Raises:
-        UserError: not a byte-level BPE, or words are split by a rule that has no name in llama.cpp.
+    UserError: not a byte-level BPE, or words are split by a rule that has no name in llama.cpp.
     """
     content = json.loads(tokenizer.to_json())
     model, rule = content["model"], _splitting_rule(content["pre_tokenizer"])

@@ -69,11 +69,7 @@ class Logbook:
             )  # fmt: skip
 
     def sync(self) -> None:
-        """Make the rows so far durable.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Make the rows so far durable, or raise OSError."""
         if self._metrics is not None:
             self._metrics.sync()
 

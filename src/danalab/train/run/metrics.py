@@ -53,11 +53,7 @@ class MetricsFile:
                 self._is_refused = True
 
     def sync(self) -> None:
-        """Make the rows durable; a checkpoint of their step may be committed after this.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Make the rows durable, or raise OSError; then a checkpoint of their step may be committed."""
         with self._lock:
             self._empty()
         fsync_path(self.path)
@@ -94,11 +90,7 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """All rows, without a last line that a kill cut short.
-
-    Raises:
-        UserError: a malformed line elsewhere; names it.
-    """
+    """All rows, without a last line that a kill cut short; a UserError names a malformed line elsewhere."""
     path = Path(path)
     rows, broken = _read_lines(path)
     for number, reason in broken:

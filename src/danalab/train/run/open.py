@@ -54,11 +54,7 @@ class Run:
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The run's tokenizer.
-
-        Raises:
-            UserError: the run has none.
-        """
+        """The run's tokenizer; UserError where it has none."""
         from danalab.data.tokenizers import load_tokenizer
 
         if not self.folder.tokenizer_folder.is_dir():
@@ -73,10 +69,8 @@ class Run:
     ) -> LoadedModel:
         """The model at `step`, or at the newest checkpoint that verifies (others are logged).
 
-        Args: prefix: of its weights in the checkpoint; "average." is the average of a run with `--average`.
-
-        Raises:
-            UserError: no such checkpoint, or it is damaged.
+        Its weights have the `prefix` in the checkpoint; "average." is the average of a run with `--average`. UserError:
+        no such checkpoint, or it is damaged.
         """
         from danalab.models import build_model
         from danalab.train.checkpoint.weights import read_weights, require_size_of
@@ -98,11 +92,7 @@ class Run:
         return self.newest_checkpoint()
 
     def newest_checkpoint(self) -> Path:
-        """The folder of the newest checkpoint that verifies (others are logged).
-
-        Raises:
-            UserError: there is none.
-        """
+        """The folder of the newest checkpoint that verifies (others are logged); UserError if there is none."""
 
         def report(bad: PassedOver) -> None:
             log.warning("passed over %s", bad)
@@ -114,9 +104,5 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """Open a run folder for reading.
-
-    Raises:
-        UserError: it is not one.
-    """
+    """Open a run folder for reading; UserError if it is not one."""
     return Run(path)

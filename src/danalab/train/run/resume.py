@@ -134,21 +134,15 @@ def random_state_of(meta: dict[str, Any], world: World) -> dict[str, Any]:
 def agree_on_resume_point(
     spec: RunSpec, dataset: Dataset, folder: RunFolder, world: World
 ) -> tuple[RunSpec, ResumePoint | None]:
-    """`choose_resume_point` by rank 0, which has the lock and verifies, for all ranks. Collective.
-
-    Raises:
-        UserError: on all ranks, see `choose_resume_point`.
-    """
+    """`choose_resume_point` by rank 0, which has the lock and verifies, for all ranks; so is its error. Collective."""
     return world.compute_on_rank0(lambda: choose_resume_point(spec, dataset, folder))
 
 
 def choose_resume_point(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec, ResumePoint | None]:
     """(the run with what it takes over from the resume point, the resume point); None: new weights.
 
-    The folder is locked by the caller.
-
-    Raises:
-        UserError: the folder holds another run, or checkpoints that `--no-auto-resume` protects, or nothing usable.
+    The folder is locked by the caller. UserError: it holds another run, or checkpoints that `--no-auto-resume`
+    protects, or nothing usable.
     """
     spec, point = _choose(spec, dataset, folder)
     return (spec if point is None else _with_model_of(point, spec)), point

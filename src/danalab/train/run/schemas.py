@@ -91,11 +91,7 @@ RunRecord = _lax_schema(
 
 
 def check_record(content: Any, where: str) -> dict[str, Any]:
-    """The content of config.json with typed values; settings that are newer than the run have their defaults.
-
-    Raises:
-        UserError: malformed; names the entry.
-    """
+    """Content of config.json with typed values and defaults for newer settings; a UserError names a malformed entry."""
     record: dict[str, Any] = dict(validated_content(RunRecord, content, where))
     known = {field.name for field in fields(TrainConfig)}
     settings = validated(TrainConfig, {k: v for k, v in record["config"].items() if k in known}, f"{where}: config")

@@ -29,12 +29,9 @@ AVERAGE = "average."
 
 
 class WeightAverage:
-    """The average of a model's floating-point state.
+    """The average of a model's floating-point state; the model is on its device, and sharded already.
 
-    Args:
-        model: on its device, and sharded already.
-        rule: ema, tail or log, and its number.
-        iterations: steps of the whole run.
+    `rule`: ema, tail or log, and its number; `iterations`: steps of the whole run.
     """
 
     def __init__(self, model: nn.Module, rule: tuple[str, float], iterations: int):

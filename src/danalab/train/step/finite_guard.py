@@ -56,10 +56,8 @@ class FiniteGuard:
     def check(self, step: int, result: StepResult, *, wait: bool = False) -> list[tuple[int, bool]]:
         """Read a step's check; on a GPU the previous step's, and with `wait` this step's too.
 
-        Returns:
-            (step, whether its update is made) of each check that was read.
-        Raises:
-            NonFiniteError: by mode "stop", after 10 skips in a row, or where the weights themselves are not finite.
+        Returns (step, whether its update is made) of each check that was read. NonFiniteError: by mode "stop", after 10
+        skips in a row, or where the weights themselves are not finite.
         """
         if result.empty:
             return [*self.settle(), (step, False)]
@@ -79,11 +77,7 @@ class FiniteGuard:
         return [(seen.step, self._act(seen))]
 
     def check_weights(self, step: int) -> None:
-        """Refuse weights that are not finite; before they are saved. Collective.
-
-        Raises:
-            NonFiniteError: names the parameters.
-        """
+        """Refuse weights that are not finite, before they are saved; NonFiniteError names them. Collective."""
         names, values = list(self.parameters), [local(p.detach()) for p in self.parameters.values()]
         largest = torch._foreach_norm([v if v.numel() else v.new_zeros(1) for v in values], float("inf"))
         bad = [name for name, ok in zip(names, torch.isfinite(torch.stack(largest)).tolist(), strict=True) if not ok]

@@ -54,14 +54,10 @@ def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> 
 def check_memory(
     gradients: GradientStep, driver: OptimizerDriver, *, device: torch.device, state_share: float = 1.0
 ) -> float:
-    """Compute the gradients of a full micro-batch and drop them. Collective.
+    """Compute the gradients of a full micro-batch and drop them; returns the peak [GiB] on a GPU, else 0. Collective.
 
-    Args:
-        state_share: part of the optimizer's state of its weights that this rank keeps.
-    Returns:
-        peak memory [GiB] on a GPU; else 0.
-    Raises:
-        UserError: out of memory; names the flags to change.
+    `state_share`: part of the optimizer's state of its weights that this rank keeps. UserError: out of memory; names
+    the flags to change.
     """
     random, micro_batch, seq_len = random_state(), gradients.micro_batch, gradients.seq_len
     assert seq_len is not None
@@ -113,11 +109,9 @@ class MemoryFit:
 
 
 def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
-    """The largest micro-batch of a run.
+    """The largest micro-batch of a run; UserError: not even one sequence fits.
 
-    Args: gpu: name of an accelerator, for the estimate; None: the GPU of this machine, by trials, else its memory.
-    Raises:
-        UserError: not even one sequence fits.
+    By an estimate for the accelerator `gpu`; None: for the GPU of this machine by trials, else for its memory.
     """
     if gpu is not None:
         device = named(gpu)
@@ -149,9 +143,7 @@ def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
 def largest(fits: Callable[[int], bool], guess: int, resolution: int = 16) -> int:
     """A number n of 1..`LARGEST` that fits while n + max(1, n / resolution) does not; 0 where 1 does not.
 
-    Args:
-        fits: true up to some number and false beyond; an expensive trial.
-        guess: where to start.
+    `fits` is an expensive trial, true up to some number and false beyond; the search starts at `guess`.
     """
     low, high, trial = 0, LARGEST + 1, min(guess, LARGEST)
     while high - low > max(1, low // resolution):
@@ -184,11 +176,7 @@ def _by_estimate(needed: Callable[[int], float], limit_gib: float) -> int:
 
 
 def _trial(spec: RunSpec, micro_batch: int, device: torch.device) -> float:
-    """Peak memory of a step [GiB].
-
-    Raises:
-        UserError: out of memory.
-    """
+    """Peak memory of a step [GiB]; UserError: out of memory."""
     torch.cuda.reset_peak_memory_stats(device)
     with explain_errors(micro_batch, spec.plan.seq_len):
         model = build_model(spec.model, seed=0, device=device)

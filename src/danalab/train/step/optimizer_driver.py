@@ -46,11 +46,9 @@ class OptimizerDriver:
     def build(
         cls, resolved: RunSpec, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
     ) -> "OptimizerDriver":
-        """The run's optimizer for `model`, which is on its device.
+        """The run's optimizer for `model`, which is on its device; a parallel strategy gives its own `make`.
 
-        Args: make: has the arguments of `build_optimizer`; a parallel strategy gives its own.
-        Raises:
-            UserError: unknown optimizer or setting, or an optimizer that this trainer cannot run.
+        UserError: unknown optimizer or setting, or an optimizer that this trainer cannot run.
         """
         spec = optimizer_spec(resolved.plan.opt)
         if spec.closure:
@@ -146,11 +144,10 @@ class CurvatureEstimator:
         self._rows = LOGITS_AT_ONCE // vocab_size
 
     def before_step(self, step: int, batch: TrainingBatch) -> None:
-        """Estimate, where one is due, at the current weights; the gradients are empty before and after. Collective.
+        """Estimate, where one is due after `step` steps, at the current weights. Collective.
 
-        Args:
-            step: steps made so far.
-            batch: this rank's part of the next step's batch; positions without a target draw no label.
+        The gradients are empty before and after. `batch` is this rank's part of the next step's; positions without a
+        target draw no label.
         """
         if not self._driver.curvature_is_due():
             return

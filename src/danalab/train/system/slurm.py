@@ -28,11 +28,7 @@ _OPTION = re.compile(r"--[A-Za-z][A-Za-z0-9-]*([= ][^\x00-\x1f\x7f-\x9f\u2028\u2
 
 @dataclass(frozen=True, kw_only=True)
 class Resources(Section):
-    """Resources of a job.
-
-    Raises:
-        UserError: a value that sbatch would not accept, or that could end its line in the script.
-    """
+    """Resources of a job; UserError: a value that sbatch would not accept, or that could end its line in the script."""
 
     title: ClassVar[str] = "SLURM"
     last: ClassVar[float] = True
@@ -189,8 +185,7 @@ def read_runs(file: Path) -> list[list[str]]:
 def _quoted(*values: object) -> str:
     """Values as words of a script: for the shell, and for a line of options, which sbatch splits alike.
 
-    Raises:
-        UserError: it has a control character; a line break would end an option and begin a command.
+    UserError: it has a control character; a line break would end an option and begin a command.
     """
     words = [str(value) for value in values]
     for word in filter(_CONTROL.search, words):

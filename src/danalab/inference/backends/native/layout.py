@@ -106,10 +106,8 @@ STRUCTS = (MatrixStruct, NormStruct, MlpStruct, ExpertsStruct, LayerStruct, Mode
 class NativeWeights:
     """The structures of a model, with the tensors that they point to.
 
-    Args:
-        panel, lanes: outputs of a panel; floats of a vector.
-        weight_dtype: of the matrices of layers and head.
-        slots: sequences that run at the same time. rows: tokens of a step, at most.
+    A panel has `panel` outputs, a vector `lanes` floats; `weight_dtype` is that of the matrices of layers and head.
+    `slots` sequences run at the same time; a step has at most `rows` tokens.
     """
 
     def __init__(

@@ -30,8 +30,7 @@ LIBRARY = NativeLibrary(
 def library() -> ctypes.CDLL:
     """The compiled step, built when it is not in the cache.
 
-    Raises:
-        UserError: there is no compiler, it fails, or its result cannot be kept or loaded.
+    UserError: there is no compiler, it fails, or its result cannot be kept or loaded.
     """
     loaded = LIBRARY.load()
     loaded.step.argtypes, loaded.step.restype = (*[ctypes.c_void_p] * 3, ctypes.c_int), None

@@ -116,8 +116,7 @@ class DTensorAdapter(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own settings; missing ones are those given at construction.
 
-        Raises:
-            UserError: a setting out of range, or a parameter that cannot be optimized.
+        UserError: a setting out of range, or a parameter that cannot be optimized.
         """
         if not self._built:
             super().add_param_group(param_group)
@@ -189,13 +188,9 @@ class DTensorAdapter(torch.optim.Optimizer):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], Any] | None = None, *, found_nonfinite: Tensor | bool | None = None
     ) -> Any:
-        """Apply the gradients. Collective where parameters are sharded.
+        """Apply the gradients; `found_nonfinite` True leaves all as it is. Collective where parameters are sharded.
 
-        Args:
-            closure: evaluates the model again and returns the loss.
-            found_nonfinite: True leaves everything as it is.
-        Raises:
-            UserError: a sparse gradient.
+        `closure` evaluates the model again and returns the loss. UserError: a sparse gradient.
         """
         if found_nonfinite is not None and bool(found_nonfinite):
             return None
@@ -297,8 +292,7 @@ class DTensorAdapter(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore state and hyper-parameters, from any layout; the implementation (foreach, ...) stays.
 
-        Raises:
-            UserError: saved by another optimizer or from another model; nothing was changed.
+        UserError, with nothing changed: saved by another optimizer or from another model.
         """
         self._follow_replaced()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
@@ -331,10 +325,8 @@ def build_adapted(
 ) -> torch.optim.Optimizer:
     """The optimizer of an entry, in a `DTensorAdapter` unless its class takes DTensors.
 
-    A group's `lr_factor` multiplies its learning rate, its `eps_factor` its eps (`apply_factors`).
-
-    Raises:
-        UserError: see `DTensorAdapter`; or a factor for an optimizer with a single learning rate.
+    A group's `lr_factor` multiplies its learning rate, its `eps_factor` its eps (`apply_factors`). UserError: see
+    `DTensorAdapter`; or a factor for an optimizer with a single learning rate.
     """
     groups = parameter_groups(spec, spec.name, params)
     factors = [take_factors(group) for group in groups]
@@ -374,12 +366,7 @@ def _build(
 
 
 def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
-    """Refuse settings that make no sense: of another type, not finite, or negative where the default is not.
-
-    Args:
-        known: settings of the optimizer; `lr` is always one.
-        given: settings by name; unknown ones are ignored.
-    """
+    """Refuse known settings (and `lr`) of another type, not finite, or negative where the default is not."""
     for name, value in given.items():
         if name == "lr":
             _check_number(owner, name, value, 1e-3)

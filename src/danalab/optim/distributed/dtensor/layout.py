@@ -94,10 +94,7 @@ def whole_of(value: Tensor) -> Tensor:
 class RowExchange:
     """Exchange between shards along the first dimension and owners; all ranks build it with the same arguments.
 
-    Args:
-        shapes: of the whole tensors.
-        owners: rank of the mesh that owns each.
-        mesh: of one dimension.
+    `shapes` are of the whole tensors, `owners` a rank for each on the 1-D `mesh`.
     """
 
     def __init__(self, shapes: Sequence[Sequence[int]], owners: Sequence[int], mesh: Any):

@@ -175,10 +175,9 @@ class OwnedFull(Plain):
 
 
 def gather_rows(places: Sequence[OwnedFull]) -> Any:
-    """`gather` for owned parameters sharded by rows on one mesh, of one dtype, all with gradients or none. Collective.
+    """`gather` for owned parameters sharded by rows on one mesh, of one dtype, all with gradients or none.
 
-    Returns:
-        The exchange, for `scatter_rows`.
+    Collective. Returns the exchange, for `scatter_rows`.
     """
     exchange = RowExchange([place.p.shape for place in places], [place.owner for place in places], places[0].mesh)
     values = exchange.to_owners([local(place.p.detach()) for place in places])
@@ -204,8 +203,7 @@ def scatter_rows(places: Sequence[OwnedFull], exchange: Any) -> None:
 def place_parameters(spec: Row, params: Sequence[Any]) -> list[Plain]:
     """The placement of each parameter; ownership is balanced over the ranks of each mesh.
 
-    Raises:
-        UserError: the optimizer is not exact on sharded parameters.
+    UserError: the optimizer is not exact on sharded parameters.
     """
     places: list[Plain | None] = [None] * len(params)
     owned: dict[Any, list[int]] = {}

@@ -68,8 +68,7 @@ class Bucket:
 def plan(contents: Sequence[Content], ranks: int, bucket_elements: int) -> list[Bucket]:
     """Buckets for all parameters, in the order in which a backward pass completes them: last parameters first.
 
-    Args:
-        bucket_elements: a bucket is closed at this size, unless its chunks are too uneven.
+    A bucket is closed at `bucket_elements`, unless its chunks are too uneven.
     """
     sliced = [c.sliceable and c.numel >= SMALL and ranks > 1 for c in contents]
     owner = iter(owners([c.cost for c, s in zip(contents, sliced, strict=True) if not s], ranks))

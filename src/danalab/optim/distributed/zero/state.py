@@ -71,9 +71,8 @@ class OwnedState:
     ) -> dict[str, Any]:
         """The state_dict without sharding, on every rank, tensors in host memory.
 
-        Args:
-            groups: of the whole optimizer; settings that a library adds at its first step are added to them.
-            sharded: with a `TensorShard` of this rank's own state in place of each tensor that is not 0-dim.
+        To `groups` of the whole optimizer settings are added that a library adds at its first step. `sharded`: with a
+        `TensorShard` of this rank's own state in place of each tensor that is not 0-dim.
         """
         own = self._own_states()  # first: it may add settings to the groups
         for group, inner in zip(groups, self._inner.param_groups, strict=True):
@@ -94,8 +93,7 @@ class OwnedState:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Load this rank's part of a whole state_dict whose outline was checked.
 
-        Raises:
-            UserError: the optimizer of some rank refuses its part; no rank has changed anything.
+        UserError: the optimizer of some rank refuses its part; no rank has changed anything.
         """
         inner = self._inner
         cut = self._cut_state_dict(saved)

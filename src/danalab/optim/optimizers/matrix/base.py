@@ -50,9 +50,7 @@ State = dict[str, Any]
 class TwoRules(torch.optim.Optimizer):
     """Groups of matrices and of other parameters, which have a learning rate and a weight decay of their own.
 
-    Args:
-        params: parameters, named parameters, groups or a model, as for `danalab.optim.Muon`.
-        settings: hyper-parameters, those of `Auxiliary` among them.
+    `params` as for `danalab.optim.Muon`; `settings` have those of `Auxiliary` among them.
     """
 
     _auxiliary: dict[str, Any]
@@ -118,11 +116,9 @@ class MatrixOptimizer(TwoRules):
             self.check_group(group)
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
-        """The new matrices.
+        """The new matrices, from matrices and gradients, [rows, columns] or stacks of them, in the dtype of the state.
 
-        Args:
-            x, g: matrices and their gradients, [rows, columns] or [matrices, rows, columns], in the dtype of the state.
-            state: of these matrices, with `step` = 1, 2, ...; changed in place.
+        The state is of these matrices, with `step` = 1, 2, ...; changed in place.
         """
         raise NotImplementedError
 
@@ -228,12 +224,7 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
 
 
 def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any) -> list[dict[str, Any]]:
-    """The parts of a group by `split_group`; those of other parameters have their own learning rate and decay.
-
-    Args:
-        auxiliary: the settings `AUXILIARY`.
-        lr: of groups that have none.
-    """
+    """The parts of a group by `split_group`; other parameters have the rate and decay of the `auxiliary` settings."""
     completed = []
     for part in split_group(owner, group):
         was_split = part.pop("was_split", False)

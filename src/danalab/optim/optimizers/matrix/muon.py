@@ -68,13 +68,10 @@ def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
 
 
 def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tensor]:
-    """One step of one matrix as a pure function, the reference of `update_all`.
+    """One step of one matrix as a pure function, the reference of `update_all`; new (p, buffer) in the buffer's dtype.
 
-    Args:
-        p, g, buffer: parameter, gradient, momentum, [rows, ...]; more than two dimensions count as columns.
-        s: see `matched_scalars`.
-    Returns:
-        The new (p, buffer), in the dtype of the buffer.
+    Parameter, gradient and momentum are [rows, ...]; more than two dimensions count as columns. s: see
+    `matched_scalars`.
     """
     p, g = p.to(buffer.dtype), g.to(buffer.dtype)
     buffer = s["decay"] * buffer + s["gain"] * g

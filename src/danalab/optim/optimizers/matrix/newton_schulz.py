@@ -100,12 +100,8 @@ def orthogonalize_each(
 ) -> Iterator[tuple[int, Tensor]]:
     """Orthogonalise many matrices; those of equal shape, up to transposition, in one batch.
 
-    Args:
-        shapes: (rows, columns) of each.
-        fetch: index -> matrix, in any dtype; called once for each, shortly before it is needed.
-        chain: coefficients of each step.
-    Yields:
-        index, and a [rows, columns] tensor in `dtype`; ordered by shape, not by index.
+    `shapes`: (rows, columns) of each; `fetch`: index -> matrix in any dtype, called once for each, shortly before it is
+    needed; `chain`: coefficients of each step. Yields index and a [rows, columns] tensor in `dtype`, ordered by shape.
     """
     for members in _batches(shapes, device.type):
         stack = torch.empty(len(members), *sorted(shapes[members[0]]), dtype=dtype, device=device)
@@ -142,15 +138,9 @@ def _batches(shapes: Sequence[tuple[int, int]], device: str) -> list[list[int]]:
 
 
 def iterate(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
-    """All steps on a stack of matrices, which is overwritten.
+    """All steps of `chain` on a stack of matrices, which is overwritten; one's result does not depend on the others.
 
-    The result of a matrix does not depend on the other matrices of the stack.
-
-    Args:
-        x: [matrices, rows, columns] with rows <= columns, contiguous, in the dtype of the computation.
-        chain: coefficients of each step.
-    Returns:
-        The same shape.
+    x: [matrices, rows, columns] with rows <= columns, contiguous, in the dtype of the computation; so is the result.
     """
     if x.numel() == 0:
         return x

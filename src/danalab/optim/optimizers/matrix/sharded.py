@@ -17,12 +17,8 @@ def orthogonalize_shards(
 ) -> Iterator[tuple[int, Tensor]]:
     """Orthogonalise sharded matrices. Collective: all ranks of the mesh call it with the same matrices.
 
-    Args:
-        like: DTensor parameters on one mesh with the same placements, which give the sharding.
-        local: this rank's shard of each matrix, in the dtype of the computation.
-        chain: coefficients of each step.
-    Yields:
-        index, and this rank's shard of the result.
+    `like` are DTensor parameters on one mesh with the same placements, `local` this rank's shard of each, in the dtype
+    of the computation. Yields index, and this rank's shard of the result.
     """
     mesh, placements = like[0].device_mesh, like[0].placements
     if mesh.ndim == 1 and type(placements[0]) is Shard and placements[0].dim == 0:

@@ -27,10 +27,7 @@ _UNUSED = {**dict.fromkeys(NAMES, 0.0), "clip": -1.0}
 
 
 def kernel_scalars(rule: Rule, group: Mapping[str, Any], scalars: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of `NAMES`, in this order: numbers, or tensors where step counts are on the device.
-
-    Args: scalars: those of the rule in this step.
-    """
+    """Values of `NAMES` from the rule's scalars, in order: numbers, or tensors where step counts are on the device."""
     assert rule.kernel_scalars is not None  # `choose_backend` sends no other rule here
     return {
         **_UNUSED,

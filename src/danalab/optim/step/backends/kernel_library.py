@@ -22,11 +22,7 @@ KERNELS = ("adana", "dana_star", "adamw_decaying_wd", "ademamix", "dana", "sign_
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled kernels, built when they are not in the cache.
-
-    Raises:
-        UserError: there is no compiler, it fails, or its result cannot be kept or loaded.
-    """
+    """The compiled kernels, built when they are not in the cache; UserError: as `NativeLibrary.load`."""
     loaded = LIBRARY.load()
     for rule in KERNELS:
         function = getattr(loaded, rule)

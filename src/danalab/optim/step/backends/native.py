@@ -42,9 +42,8 @@ _PARTS = ("m", "m_rest", "v", "v_rest", "third", "third_rest")
 class KernelCall:
     """A call of a rule's kernel for all parameters of some batches. It has raw pointers: keep the tensors alive.
 
-    Args:
-        params, moments: of all batches, in order; laid out alike. Moments in their dtype, or the tensors that
-            `danalab.optim.step.state_formats` stores in place of them.
+    `params` and `moments` are of all batches, in order, laid out alike; moments in their dtype, or the tensors that
+    `danalab.optim.step.state_formats` stores in place of them.
     """
 
     def __init__(

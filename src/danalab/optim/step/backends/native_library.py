@@ -62,8 +62,7 @@ def instruction_sets() -> list[str]:
 def target() -> str:
     """What libraries are compiled for: $DANALAB_TARGET, else "native", all instructions of this CPU.
 
-    Raises:
-        UserError: the name is unknown, or this CPU does not have the instructions.
+    UserError: the name is unknown, or this CPU does not have the instructions.
     """
     name, known = os.environ.get("DANALAB_TARGET") or "native", ("native", *TARGETS)
     if name not in known:
@@ -102,8 +101,7 @@ class NativeLibrary:
     def load(self) -> ctypes.CDLL:
         """The library, built when it is not in the cache.
 
-        Raises:
-            UserError: there is no compiler, it fails, or its result cannot be kept or loaded.
+        UserError: there is no compiler, it fails, or its result cannot be kept or loaded.
         """
         path = self.path()
         if not path.exists():
@@ -120,9 +118,8 @@ class NativeLibrary:
     def path(self) -> Path:
         """Where the compiled library is kept.
 
-        Raises:
-            UserError: the target is unusable; the folder cannot be created or written to, or somebody else owns it or
-                can write to it.
+        UserError: the target is unusable; the folder cannot be created or written to, or somebody else owns it or can
+        write to it.
         """
         return _own_folder(self.instead) / f"{self.name}-{target()}-{self._key()}.so"
 
@@ -173,11 +170,7 @@ class NativeLibrary:
 
 
 def _require_own(path: Path, has_type: Callable[[int], bool]) -> None:
-    """Code is loaded from here, so nobody else may own or write it.
-
-    Raises:
-        PermissionError: somebody else owns it or may write it, or it is a link or of another type.
-    """
+    """Code is loaded from here: PermissionError if others own or may write it, or it is a link or of another type."""
     status = path.lstat()
     if status.st_uid != os.getuid() or not has_type(status.st_mode):
         raise PermissionError(f"{path} is not yours")

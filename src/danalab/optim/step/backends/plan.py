@@ -37,12 +37,7 @@ class Call(Protocol):
 
 
 class StepPlan:
-    """The kernel call of a step whose parameters, states and groups are still those of the last step.
-
-    Args:
-        batches: those of the last step, all of `rule`.
-        call: the kernel.
-    """
+    """The kernel call of a step whose parameters, states and groups are still those of the last step's `batches`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, rule: Rule, batches: list[TensorBatch], call: type[Call]):
         groups = optimizer.param_groups
@@ -81,10 +76,7 @@ class StepPlan:
         return True
 
     def repeat(self, optimizer: torch.optim.Optimizer, skip: Tensor | None = None) -> bool:
-        """Make the step; False, with nothing done, where something has changed.
-
-        Args: skip: see `TensorBatch`.
-        """
+        """Make the step; False, with nothing done, where something has changed. `skip`: see `TensorBatch`."""
         if skip is not None and not self._on_device:
             return False
         groups = optimizer.param_groups

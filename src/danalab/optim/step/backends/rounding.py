@@ -24,10 +24,7 @@ def stochastic_round(x: Tensor, dtype: torch.dtype, seed: Any) -> Tensor:
     """Round float32 `x` to bfloat16 or float16, up or down with probabilities that make the mean exact.
 
     An update smaller than half a unit in the last place is then not lost: it is made with a small probability.
-
-    Args:
-        x: float32, any shape; infinities and NaN pass through.
-        seed: see `rounding_seed`; element i (in memory order) gets noise hash(seed, i).
+    Infinities and NaN pass through. Element i (in memory order) gets noise hash(seed, i); see `rounding_seed`.
     """
     dropped = 16 if dtype == torch.bfloat16 else 13  # mantissa bits that the target does not have
     noise = element_noise(x, seed) >> (32 - dropped)
@@ -44,11 +41,7 @@ _GOLDEN = 0x9E3779B1
 
 
 def rounding_seed(t: Any, index: int) -> Any:
-    """Seed of the noise of parameter `index` in step t.
-
-    Args:
-        t: a number, or a 0-dim tensor; so is the result.
-    """
+    """Seed of the noise of parameter `index` in step t: a number, or a 0-dim tensor, as t is."""
     t = t.to(torch.int64) if isinstance(t, Tensor) else int(t)
     return hash32((hash32(t & _MASK) + index * _GOLDEN) & _MASK)
 

@@ -132,10 +132,9 @@ class AddressTable:
         self._spare: Tensor | None = None
 
     def upload(self, addresses: list[int], device: torch.device, *, spare: bool) -> Tensor:
-        """The table, int64. Args: spare: also keep memory for the capture of a CUDA graph.
+        """The table, int64; `spare`: also keep memory for the capture of a CUDA graph.
 
-        Raises:
-            UserError: a graph is captured, and no step was made before.
+        UserError: a graph is captured, and no step was made before.
         """
         captures = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if self._table is None or self._addresses != addresses:
