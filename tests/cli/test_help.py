@@ -10,6 +10,7 @@ import sys
 
 from build_verbs import README
 from danalab.cli.app import CITATION, GROUPS, RENAMED, VERBS, main
+from danalab.cli.training import _summary
 
 ASK = """
 import contextlib, io, json, sys
@@ -120,3 +121,19 @@ def test_the_citation_is_that_of_readme(capsys):
     assert main(["--cite"]) == 0
     assert capsys.readouterr().out == CITATION + "\n"
     assert CITATION in README.read_text(encoding="utf-8")
+
+
+def test_inner_verbs_stand_in_one_column(capsys):
+    main(["data"])
+    names = re.findall(r"^  (\S+ +)", capsys.readouterr().out, re.MULTILINE)
+    assert len(set(map(len, names))) == 1
+
+
+def test_the_last_line_of_a_run_says_what_its_validation_loss_was_measured_on():
+    run = {"status": "finished", "step": 3, "iterations": 3, "val/loss": 4.9, "val/bpb": 1.9, "train/loss": 4.7}
+    assert _summary(run) == "finished at step 3 of 3, train loss 4.7000, val loss 4.9000 (1.9000 bits/byte)"
+    whole = _summary({**run, "val/share": 1.0})
+    assert whole.endswith("val loss 4.9000 (1.9000 bits/byte, over the whole validation split)")
+    part = _summary({**run, "val/share": 0.25})
+    assert "over 25.0% of the validation split; --final-eval-batches 0: all" in part
+    assert "val loss" not in _summary({"status": "stopped", "step": 1, "iterations": 3})

@@ -15,7 +15,7 @@ from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.pool import run_jobs
 from danalab.showcase import DemoConfig
 from danalab.showcase import demo as demo_module
-from danalab.showcase.demo import run_demo, verdict
+from danalab.showcase.demo import next_steps, run_demo, verdict
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,21 @@ def test_both_optimizers_start_from_the_same_weights_and_see_the_same_data(made)
     alike = ("seed", "data_seed", "iterations", "global_batch", "omega", "grad_clip", "scheduler")
     for name in alike:
         assert runs[0]["config"][name] == runs[1]["config"][name]
+
+
+def test_it_ends_with_three_commands_that_this_shell_knows(made, monkeypatch, tmp_path):
+    _, demo = made
+    monkeypatch.setattr(demo_module.shutil, "which", lambda _: "/usr/bin/danalab")
+    begin, *commands = next_steps(demo)
+    assert begin == "Next:"
+    assert [line.split()[:2] for line in commands] == [["danalab", verb] for verb in ("generate", "train", "speedrun")]
+    assert str(demo.page.parent / "runs" / min(demo.rows, key=lambda row: row.val_loss).run) in commands[0]
+    monkeypatch.setattr(demo_module.shutil, "which", lambda _: None)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert "activate" not in next_steps(demo)[1]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "activate").touch()
+    assert next_steps(demo)[1].endswith("/bin/activate")
 
 
 def test_started_again_it_trains_nothing(made, monkeypatch):

@@ -153,6 +153,7 @@ def test_the_page_is_self_contained_and_shows_text_as_text(runs):
     page.figure(loss_figure([read_curve(run) for run in runs]), "loss against tokens")
     page.table(["a", "b"], [["1", "<2>"]])
     markup = page.render()
+    assert '<pre tabindex="0">' in markup, "text that scrolls sideways is reached by keys"
 
     class Links(HTMLParser):
         def __init__(self):

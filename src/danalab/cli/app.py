@@ -240,7 +240,8 @@ def _subverb(
 ) -> tuple[str, Any, Callable[..., int | None] | None, list[str]]:
     known = module.SUBVERBS
     if not rest or rest[0] in ("-h", "--help"):
-        lines = [f"  {name:<12} {_first_line(run)}" for name, (_, run) in known.items()]
+        width = max(12, *map(len, known))
+        lines = [f"  {name:<{width}} {_first_line(run)}" for name, (_, run) in known.items()]
         print(f"usage: {prog} VERB [flags]\n\n{_first_line(module)}\n\n" + "\n".join(lines))
         return prog, None, None, []
     name = rest[0]
@@ -269,7 +270,7 @@ def _beginning() -> str:
             "Three things to type:",
             "  danalab demo             AdamW and ADana side by side on real text: 4 minutes on two cores",
             "  danalab plan --heads 4   what a run would be; trains nothing",
-            "  danalab train --d-model 64 --n-layers 2 --n-heads 1 --seq-len 128 --iterations 300",
+            "  danalab train --d-model 64 --n-layers 2 --n-heads 1 --seq-len 128 --batch-size 8 --iterations 300",
             "",
             "Verbs:",
             *groups,

@@ -16,7 +16,7 @@ def run(flags: Flags) -> None:
 
     from danalab.report.comparison import COLUMNS, table_cells
     from danalab.report.formats import print_table
-    from danalab.showcase.demo import run_demo, verdict
+    from danalab.showcase.demo import next_steps, run_demo, verdict
 
     demo = run_demo(flags)
     if flags.print_json(demo.as_dict()):
@@ -25,4 +25,5 @@ def run(flags: Flags) -> None:
     print()
     for sentence in verdict(demo.rows):
         print(sentence)
-    print(f"\nAll results on one page: {demo.page}")
+    print(f"\nAll results on one page: {demo.page}\n")
+    print("\n".join(next_steps(demo)))

@@ -84,13 +84,23 @@ def _run(flags: TrainConfig | StageFlags) -> int:
     return outcome.exit_code
 
 
+def _details(summary: dict[str, Any]) -> str:
+    """Bits per byte, and what the last validation read: evaluations before it read less, and so differ."""
+    words = [f"{summary['val/bpb']:.4f} bits/byte"] if summary.get("val/bpb") is not None else []
+    share = summary.get("val/share")
+    if share is not None:
+        of_split = "the whole validation split"
+        part = f"{share:.1%} of the validation split; --final-eval-batches 0: all"
+        words.append(f"over {of_split if share >= 1 else part}")
+    return f" ({', '.join(words)})" if words else ""
+
+
 def _summary(summary: dict[str, Any]) -> str:
     words = [f"{summary.get('status')} at step {summary.get('step')} of {summary.get('iterations')}"]
-    for key, unit in (("train/loss", ""), ("val/loss", ""), ("val/bpb", " bits/byte")):
-        if summary.get(key) is not None:
-            words.append(f"{key.replace('/', ' ')} {summary[key]:.4f}{unit}")
-    if summary.get("val/share", 1) < 1:
-        words[-1] += f" (over {summary['val/share']:.1%} of the validation split; --final-eval-batches 0: all)"
+    if summary.get("train/loss") is not None:
+        words.append(f"train loss {summary['train/loss']:.4f}")
+    if summary.get("val/loss") is not None:
+        words.append(f"val loss {summary['val/loss']:.4f}{_details(summary)}")
     words += [f"{key} {summary[key]:.3f}" for key in summary if key.startswith("task/") and not key.endswith("_error")]
     if summary.get("tokens_per_second"):
         words.append(f"{summary['tokens_per_second']:,.0f} tok/s")

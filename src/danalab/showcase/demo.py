@@ -8,6 +8,10 @@
 Start it again to continue after an interruption.
 """
 
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -168,6 +172,22 @@ def verdict(rows: Sequence[ComparedRun]) -> list[str]:
     else:
         compute = f"ADana reached AdamW's final loss with {mean(saved):.0%} of the compute saved."
     return [first, spread, compute]
+
+
+def next_steps(demo: Demo) -> list[str]:
+    """Three commands to type next; `make demo` leaves a shell that does not know `danalab` yet."""
+    best = min(demo.rows, key=lambda row: row.val_loss)
+    run = shlex.quote(str(demo.page.parent / "runs" / best.run))
+    activate = Path(sys.prefix, "bin", "activate")
+    lines = ["Next:"]
+    if shutil.which("danalab") is None and activate.exists():
+        lines.append(f"  source {shlex.quote(os.path.relpath(activate))}")
+    return [
+        *lines,
+        f'  danalab generate --run {run} --prompt "def read_"   # text of the better model',
+        "  danalab train --d-model 64 --n-layers 2 --n-heads 1 --seq-len 128 --batch-size 8 --iterations 300",
+        "  danalab speedrun --preset cpu-tiny --out speedrun   # a chat of your own, in minutes",
+    ]
 
 
 def _samples(folder: Path) -> list[str]:

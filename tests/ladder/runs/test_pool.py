@@ -195,6 +195,24 @@ def test_a_line_of_progress_has_the_runs_under_way_and_the_remaining_time_by_the
         assert progress.line([1]) == "1 of 2 runs done; b (step 5, val loss 3.2000); about 15 min left"
 
 
+def test_the_remaining_time_is_said_after_the_start_and_a_run_ends_with_its_last_evaluation(tmp_path, capsys) -> None:
+    now = 0.0
+    jobs = [Job(tmp_path / "a", {"iterations": 600})]
+    jobs[0].folder.mkdir()
+    with Progress(clock=lambda: now) as progress:
+        progress.add(jobs[0])
+        lines = []
+        for now, step in ((15.0, 10), (20.0, 60)):  # noqa: B007 - the clock
+            (jobs[0].folder / "metrics.jsonl").write_text(json.dumps({"step": step, "val/loss": 3.5}) + "\n")
+            progress.update([0])
+            lines.append(progress.line([0]))
+        (jobs[0].folder / "summary.json").write_text(json.dumps({"status": "finished", "val/loss": 3.4}))
+        progress.ended(0)
+    assert "not known yet" in lines[0]
+    assert "about 3 min left" in lines[1]
+    assert capsys.readouterr().err.splitlines()[-1] == "  a: 60 steps, val loss 3.4000"
+
+
 def test_the_time_of_all_runs_is_said_once_after_the_first_fifty_steps(tmp_path, capsys) -> None:
     now = 0.0
     jobs = [Job(tmp_path / name, {"iterations": 600}) for name in "ab"]

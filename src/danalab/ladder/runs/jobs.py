@@ -104,6 +104,10 @@ class Job:
             step, val_loss = row["step"], row.get("val/loss", val_loss)
         return step, val_loss
 
+    def final_loss(self) -> float | None:
+        """Validation loss of the last evaluation, which reads more of the split than those before."""
+        return (RunFolder(self.folder).read_summary(tolerant=True) or {}).get("val/loss")
+
 
 def _same(name: str, made: Any, wanted: Any) -> bool:
     """Whether a recorded setting equals the wanted one: 1 equals 1.0, an alias its optimizer, a file its new place."""

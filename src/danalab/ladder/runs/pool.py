@@ -289,7 +289,8 @@ class Progress:
             words = f"step {step}" + ("" if loss is None else f", val loss {loss:.4f}")
             shown.append(f"{self._jobs[index].folder.name} ({words})")
         done, left = self._amounts(running)
-        seconds = (self._clock() - self._began) * left / done if done > 0 else None
+        known = done > 0 and (self._estimated or self._done > 0)  # before, processes started: too long by minutes
+        seconds = (self._clock() - self._began) * left / done if known else None
         eta = "remaining time not known yet" if seconds is None else f"about {_duration(seconds)} left"
         return f"{len(self._jobs) - len(self._open)} of {len(self._jobs)} runs done; {'; '.join(shown)}; {eta}"
 
@@ -309,7 +310,7 @@ class Progress:
         self._redraw(index)
         if self._bars.disable or failure is not None:
             step, loss = self._jobs[index].progress()
-            words = failure or f"{step} steps{_loss(loss)}"
+            words = failure or f"{step} steps{_loss(self._jobs[index].final_loss() or loss)}"
             self._console.print(f"  {self._jobs[index].folder.name}: {words}", markup=False, soft_wrap=True)
 
     def _redraw(self, index: int) -> None:
