@@ -23,9 +23,7 @@ COMMON = {"errors", "files", "lazy", "plugins", "registry"}
 THEORY = {"theory", "optim", "colors"} | COMMON
 USERS_OF_THEORY = {"theory", "report", "cli"}
 LARGEST_FOLDER, LONGEST_FILE, SMALLEST_FILE = 20, 500, 40
-ALONE = {
-    "ladder.flop_conventions": "a page of the guide names it",
-}
+ALONE: dict[str, str] = {}
 """Modules below the smallest size with one importer, and why they are files of their own."""
 
 

@@ -3,6 +3,8 @@
 import difflib
 import errno
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 
 class UserError(ValueError):
@@ -18,6 +20,14 @@ class MissingExtra(UserError):
 
     def __init__(self, package: str, extra: str, purpose: str):
         super().__init__(f"{purpose} needs {package}: pip install 'danalab[{extra}]'")
+
+
+def import_extra(module: str, extra: str, purpose: str, package: str | None = None) -> Any:
+    """A module of an optional dependency; MissingExtra where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(package or module.partition(".")[0], extra, purpose) from error
 
 
 class LostRankError(RuntimeError):

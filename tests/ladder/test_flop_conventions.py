@@ -1,8 +1,7 @@
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder.fit.tuning import flops_of
-from danalab.ladder.flop_conventions import training_flops
+from danalab.ladder.fit.tuning import flops_of, training_flops
 from danalab.models import ModelConfig
 from danalab.scaling import dimensions, flops_per_token
 

@@ -18,7 +18,7 @@ from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint import store as store_module
 from danalab.train.config.resolve import resolve
-from danalab.train.evaluation.evaluator import ValidationLoss, ValidationResult, evaluate_run
+from danalab.train.evaluation.evaluator import ValidationLoss, ValidationResult
 from danalab.train.job import run_training, train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
@@ -85,25 +85,6 @@ def test_every_optimizer_resumes_bitwise(tiny, tmp_path, opt):
     assert torch.equal(weights(tmp_path / "parts"), weights(whole))
     kept = rows(tmp_path / "parts")
     assert kept == rows(whole)
-
-
-@pytest.mark.slow
-def test_evaluating_a_run_gives_its_final_loss_at_any_batch_size(tiny):
-    folder = train(tiny())
-    summary = open_run(folder).summary
-    assert summary is not None
-    for batch_size in (1, 5):
-        result = evaluate_run(folder, batch_size=batch_size)
-        assert (result.step, result.tokens) == (20, summary["val/tokens"])
-        assert result.loss == pytest.approx(summary["val/loss"], rel=1e-6)
-        assert result.bpb == pytest.approx(summary["val/bpb"], rel=1e-6)
-
-
-@pytest.mark.parametrize("batch_size", [0, -1])
-def test_evaluating_in_batches_of_nothing_is_refused(tiny, batch_size):
-    folder = train(tiny(iterations_to_run=1))
-    with pytest.raises(UserError, match=f"--batch-size {batch_size}: must be at least 1"):
-        evaluate_run(folder, batch_size=batch_size)
 
 
 def test_a_finished_run_is_left_alone(tiny):

@@ -7,7 +7,7 @@ from typing import Literal
 from danalab.cli._shared.model_flags import RunFlags
 from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.errors import UserError
-from danalab.train.config.fields import Dtype
+from danalab.train.config.fields import Dtype, MergeShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class MergeFlags(JsonFlags, RunFlags):
     """New run folder."""
     steps: tuple[int, ...] = ()
     """Checkpoints, of which the decay begins at the first and ends at the last; default all of the run."""
-    as_: Literal["linear", "cosine", "1-sqrt", "average"] = "1-sqrt"
+    as_: Literal[MergeShape, "average"] = "1-sqrt"
     """The decay of the learning rate that is imitated; average: in place of this, the run's own --average."""
 
 

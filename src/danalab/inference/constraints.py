@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from danalab.errors import MissingExtra, UserError
+from danalab.errors import UserError, import_extra
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -29,10 +29,7 @@ class JsonConstraint:
     """
 
     def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None, *, whitespace: bool = False):
-        try:
-            import llguidance
-        except ImportError:
-            raise MissingExtra("llguidance", "serve", "constrained decoding") from None
+        llguidance = import_extra("llguidance", "serve", "constrained decoding")
         schema = {"type": "object"} if schema is None else dict(schema)
         compact: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
         try:

@@ -181,7 +181,7 @@ def analyse(
         baseline: optimizer that the others are compared with; None: adamw, or the first one that finished.
         law: kind of the loss law, saturated, broken or chinchilla; None: saturated, or chinchilla where several sizes
             have several horizons, which no law of compute alone describes.
-        convention: of compute; see `danalab.ladder.flop_conventions`.
+        convention: of compute; see `danalab.ladder.fit.Convention`.
         joint: one E for all optimizers; otherwise each law has its own.
         predict: sizes [parameters without embeddings] for which to predict learning rates; default: multiples of
             the largest.
@@ -321,7 +321,7 @@ def _loss_laws(
     analysis: Analysis, retunings: Mapping[str, Retuning | None], law: str, joint: bool, n_bootstrap: int, seed: int
 ) -> dict[str, LossLaw]:
     """The laws, with one E or each its own; an optimizer with too few runs becomes a note."""
-    curves, groups = {}, {}
+    fitted, groups = {}, {}
     resamplers = {opt: again.losses for opt, again in retunings.items() if again is not None}
     for opt in analysis.opts:
         points = [
@@ -329,15 +329,13 @@ def _loss_laws(
             for each in analysis.at(opt)
             for row in each.runs
         ]
-        x = [np.array(column, float) for column in zip(*(x for x, _ in points), strict=True)]
-        curves[opt] = (tuple(x) if law == "chinchilla" else x[0], np.array([loss for _, loss in points]))
+        columns = [np.array(column, float) for column in zip(*(x for x, _ in points), strict=True)]
+        x, loss = tuple(columns) if law == "chinchilla" else columns[0], np.array([loss for _, loss in points])
         groups[opt] = [x for x, _ in points]
-    settings: Any = {"n_bootstrap": n_bootstrap, "seed": seed}
-    fitted = {}
-    for opt, (x, loss) in curves.items():
         with analysis.noting(f"loss law of {opt}"):
             LossPoints.of("", law, x, loss)  # refuses too few
             fitted[opt] = x, loss
+    settings: Any = {"n_bootstrap": n_bootstrap, "seed": seed}
     if not fitted:
         return {}
     if joint:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.merged import kept_steps
@@ -22,9 +22,8 @@ from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.scaling.plan import OMEGA
-from danalab.train.config.fields import flag
+from danalab.train.config.fields import MergeShape, flag
 
-MERGES = ("linear", "cosine", "1-sqrt")
 DECAY_LAWS = ("rules", "sqrt")
 _SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}
 """Kind of decay -> c of omega = c sqrt(f). Source: arXiv 2609.04577, from notes on it."""
@@ -258,8 +257,8 @@ class LadderPlan:
     def _check_merge(self) -> None:
         if self.merge is None:
             return
-        if self.merge not in MERGES:
-            raise UserError(f"merge {self.merge}{nearest(self.merge, MERGES)}: {', '.join(MERGES)}")
+        if self.merge not in (shapes := get_args(MergeShape)):
+            raise UserError(f"merge {self.merge}{nearest(self.merge, shapes)}: {', '.join(shapes)}")
         if self.rungs()[0].horizon is None or self.decay_law == "sqrt":
             raise UserError("merge: needs horizons, and a weight decay that does not depend on them (decay_law rules)")
         for settings in (self.fixed, *self.variants.values(), *self.dials.values()):

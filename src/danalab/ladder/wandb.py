@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from danalab.errors import MissingExtra, UserError, first_line, nearest
+from danalab.errors import UserError, first_line, import_extra, nearest
 from danalab.files import read_text
 from danalab.ladder.rows import checked_row, device_hours, save_curve, save_rows
 from danalab.optim.catalogue import OPTIMIZERS
@@ -335,10 +335,7 @@ def read_exports(paths: Sequence[Path]) -> list[Export]:
 
 def read_api(path: str, filters: Mapping[str, Any] | None = None) -> list[Export]:
     """All runs of a project (entity/project), over the network; filters as in the API, {"group": "enoki"}."""
-    try:
-        import wandb
-    except ImportError as error:
-        raise MissingExtra("wandb", "track", "--api") from error
+    wandb = import_extra("wandb", "track", "--api")
     try:
         return _unique([
             _run(

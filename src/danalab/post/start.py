@@ -8,24 +8,22 @@ import shutil
 import tempfile
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from danalab.chat.conversations import ChatFormat, missing_specials
 from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
 from danalab.files import read_json, sha256, validated, write_json
 from danalab.models.config import ModelConfig
+from danalab.models.decoder import Decoder
 from danalab.optim import optimizer_spec
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint.store import MANIFEST
 from danalab.train.config.experiment import OptimizerSettings
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.exchange import MODEL_FLAGS, write_weights
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
-
-if TYPE_CHECKING:
-    from danalab.models.decoder import Decoder
-    from danalab.train.config.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import SOFT, optimizer_color
@@ -27,9 +28,6 @@ from danalab.report.page import Page
 from danalab.showcase import CompareConfig
 from danalab.showcase.problems import SmallProblem, get_problem
 from danalab.showcase.trials import RateSearch, Result, search_all
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ def orthogonalisation_figure(size: int = 96, steps: int = 5) -> Figure:
     return figure
 
 
-def _zoom(axes: "Axes", results: Sequence[Result]) -> None:
+def _zoom(axes: Axes, results: Sequence[Result]) -> None:
     """Leave out the first fall from the logarithm of the vocabulary, but no optimizer's final loss."""
     finals = [loss for result in results for loss in result.losses if math.isfinite(loss)]
     lowest, first = min(finals), max(result.best[0].losses[0] for result in results)

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.train.evaluation.evaluator import ValidationLoss, position_ranges
+from danalab.train.evaluation.evaluator import ValidationLoss, evaluate_run, position_ranges
+from danalab.train.job import train
+from danalab.train.run.open import open_run
 
 VOCAB, EOS, LENGTH, COUNT = 64, 7, 16, 13
 
@@ -125,3 +128,22 @@ def test_a_stop_request_ends_it_early_and_leaves_the_model_training(model):
     answers = iter([False, True])
     assert evaluator(batch_size=4).full(model, lambda: next(answers)) is None
     assert model.training
+
+
+@pytest.mark.slow
+def test_evaluating_a_run_gives_its_final_loss_at_any_batch_size(tiny):
+    folder = train(tiny())
+    summary = open_run(folder).summary
+    assert summary is not None
+    for batch_size in (1, 5):
+        result = evaluate_run(folder, batch_size=batch_size)
+        assert (result.step, result.tokens) == (20, summary["val/tokens"])
+        assert result.loss == pytest.approx(summary["val/loss"], rel=1e-6)
+        assert result.bpb == pytest.approx(summary["val/bpb"], rel=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_evaluating_in_batches_of_nothing_is_refused(tiny, batch_size):
+    folder = train(tiny(iterations_to_run=1))
+    with pytest.raises(UserError, match=f"--batch-size {batch_size}: must be at least 1"):
+        evaluate_run(folder, batch_size=batch_size)

@@ -20,7 +20,7 @@ from typing import Any
 
 from danalab.chat.conversations import Conversation
 from danalab.chat.tasks.base import TASKS, TEST, TRAIN, Problem, Task
-from danalab.errors import MissingExtra, UserError, first_line
+from danalab.errors import UserError, first_line, import_extra
 
 Row = Mapping[str, Any]
 SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
@@ -283,10 +283,7 @@ def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple
 
     UserError: the hub cannot be reached, or has no such data set or split; says how to use local files.
     """
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtra("datasets", "data", f"the data set {repository}") from error
+    datasets = import_extra("datasets", "data", f"the data set {repository}")
     try:
         found: Any = datasets.load_dataset(repository, config, split=split)
     except Exception as error:  # the library raises errors of a dozen packages
@@ -343,11 +340,7 @@ def _csv(file: Any, path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "data", f"reading {path.name}") from error
+    pa, pq = (import_extra(name, "data", f"reading {path.name}") for name in ("pyarrow", "pyarrow.parquet"))
     try:
         rows = pq.read_table(path).to_pylist()
     except pa.ArrowException as error:

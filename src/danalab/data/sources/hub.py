@@ -25,7 +25,7 @@ from pydantic import AfterValidator, Field
 
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
 from danalab.data.sources.text import File, read_documents
-from danalab.errors import MissingExtra, UserError, first_line
+from danalab.errors import UserError, first_line, import_extra
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -218,11 +218,7 @@ def _digest(facts: dict[str, Any]) -> str | None:
 
 
 def _hub_library() -> Any:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise MissingExtra("huggingface_hub", "data", "reading from the hub") from error
-    return huggingface_hub
+    return import_extra("huggingface_hub", "data", "reading from the hub")
 
 
 def read_persistently(

@@ -22,7 +22,7 @@ from typing import BinaryIO
 from danalab.data.formats.shards import reading
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
 from danalab.data.tokenizers.base import reject_surrogates
-from danalab.errors import MissingExtra, UserError
+from danalab.errors import UserError, import_extra
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 PLAIN = {".txt", ".md"}
@@ -209,10 +209,7 @@ def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _zstd_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise MissingExtra("zstandard", "data", f"reading {PurePath(name).name}") from error
+    zstandard = import_extra("zstandard", "data", f"reading {PurePath(name).name}")
     unpacker = zstandard.ZstdDecompressor()
     frame = unpacker.decompressobj()
     try:
@@ -304,11 +301,8 @@ def _lines_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[s
 
 
 def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "data", f"reading {PurePath(name).name}") from error
+    purpose = f"reading {PurePath(name).name}"
+    pa, pq = (import_extra(module, "data", purpose) for module in ("pyarrow", "pyarrow.parquet"))
     row = 0
     try:
         with pq.ParquetFile(stream) as table:

@@ -5,4 +5,12 @@ from typing import Literal
 LawKind = Literal["saturated", "broken", "chinchilla"]
 """saturated: E + A C^-alpha; broken: E + A C^-alpha + B C^-beta; chinchilla: E + A N^-alpha + B D^-beta."""
 Convention = Literal["exact", "6nd", "6nd-total", "kaplan", "deepseek"]
-"""Ways of counting compute; see `danalab.ladder.flop_conventions`."""
+"""Ways of counting compute. With N the parameters of the blocks' matrices (12 d^2 L for enoki; of experts, those that a
+token passes through), V the vocabulary, d the width, L the layers with attention:
+
+    6nd         6 (N + V d) a token: matrices and head
+    6nd-total   6 (N + 2 V d): embedding too
+    kaplan      6 N: matrices alone
+    deepseek    6 N + 12 L d seq_len: matrices and attention
+    exact       every matrix product as it is computed
+"""

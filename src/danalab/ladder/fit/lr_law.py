@@ -48,11 +48,8 @@ class LRLaw:
         return student_interval(math.log(float(self(params))), error, max(self.n_sizes - LEAST_SIZES, 1), level).exp()
 
 
-@dataclass(frozen=True)
-class _Point:
-    params: float
-    lr: float
-    weight: float
+_Point = tuple[float, float, float]
+"""Parameters, learning rate, weight."""
 
 
 def fit_lr_law(
@@ -114,7 +111,7 @@ def _best_trials(params: np.ndarray, lr: np.ndarray, loss: np.ndarray, top: int)
                 kept.append(int(i))
         if kept:
             weights = _rank_weights(loss[kept], top)
-            sizes.append([_Point(float(size), lr[i], weight) for i, weight in zip(kept, weights, strict=True)])
+            sizes.append([(float(size), lr[i], weight) for i, weight in zip(kept, weights, strict=True)])
     return sizes
 
 
@@ -128,10 +125,8 @@ def _rank_weights(losses: np.ndarray, top: int) -> np.ndarray:
 
 
 def _fit(points: Sequence[_Point]) -> tuple[float, float, float]:
-    P = np.array([point.params for point in points])
-    y = np.log([point.lr for point in points])
-    w = np.array([point.weight for point in points])
-    w = w / w.sum()
+    P, lr, weights = np.array(points).T
+    y, w = np.log(lr), weights / weights.sum()
     my = float(w @ y)
 
     def lines(log_b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from danalab.errors import MissingExtra
+from danalab.errors import import_extra
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,4 @@ def log_interval(value: float, drawn: Sequence[float], freedom: int) -> Interval
 
 def scipy(module: str) -> Any:
     """Import a module of SciPy."""
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MissingExtra("scipy", "ladder", "fitting") from error
+    return import_extra(module, "ladder", "fitting")

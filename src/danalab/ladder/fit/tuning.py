@@ -12,16 +12,18 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from danalab.errors import UserError
+from danalab.errors import UserError, nearest
+from danalab.ladder.fit import Convention
 from danalab.ladder.fit.curvature import fit_shared_curvature
 from danalab.ladder.fit.statistics import SelectionNoise
-from danalab.ladder.flop_conventions import training_flops
 from danalab.models.config import ModelConfig
+from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix_params
 from danalab.scaling.plan import OMEGA
+from danalab.scaling.shape import Shape
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -110,7 +112,7 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
 
     Runs that differ only in seeds are repeats of one trial. The trial of least mean loss is taken among those with the
     most seeds: one lucky seed does not beat the mean of three. Runs that `diverged` count as trials and bound the best
-    rate. `convention`: of compute, see `danalab.ladder.flop_conventions`.
+    rate. `convention`: of compute, see `danalab.ladder.fit.Convention`.
     """
     cells: dict[tuple[str, int, int, int], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -178,13 +180,30 @@ def flops_of(row: Row, tokens: float, convention: str) -> float:
     return training_flops(shape, tokens, settings["seq_len"], convention)
 
 
+def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = "exact") -> float:
+    """FLOPs to train on `tokens` tokens."""
+    if convention == "exact":
+        return float(flops_per_token(shape, seq_len)) * tokens
+    matrices = matrix_params(shape, active=True)
+    attends = not shape.architecture.oscillators
+    embedding = shape.vocab_size * shape.d_model
+    per_token = {
+        "6nd": 6 * (matrices + embedding),
+        "6nd-total": 6 * (matrices + 2 * embedding),
+        "kaplan": 6 * matrices,
+        "deepseek": 6 * matrices + 12 * attends * attention_layers(shape) * shape.n_heads * shape.head_dim * seq_len,
+    }
+    if convention not in per_token:
+        known = get_args(Convention)
+        raise UserError(f"--convention {convention}{nearest(convention, known)}: known are {', '.join(known)}")
+    return float(per_token[convention]) * tokens
+
+
 def differing_settings(row: Row) -> dict[str, Any]:
     """The settings that make a run another trial than one of the same optimizer, size and horizon: the learning rate
     and what was set beside it, without seeds and the decay that follows from the rate."""
     settings = {"lr": row["lr"], **_settings(row, _FOLLOW_THE_RATE)}
-    for name, value in (settings.pop("optimizer_settings", None) or {}).items():
-        settings[name] = value
-    return settings
+    return settings | (settings.pop("optimizer_settings", None) or {})
 
 
 def _trial(row: Row, without: Sequence[str] = ()) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from danalab.errors import MissingExtra, UserError
+from danalab.errors import UserError, import_extra
 from danalab.ladder.runs.executors import PolledExecutor, PolledFuture, Training
 from danalab.ladder.runs.slurm_arrays import Cluster
 
@@ -49,10 +49,7 @@ class SubmititExecutor(PolledExecutor):
 
     def __init__(self, folder: Path, cluster: Cluster):
         super().__init__()
-        try:
-            import submitit
-        except ImportError as error:
-            raise MissingExtra("submitit", "cluster", "--executor submitit") from error
+        submitit = import_extra("submitit", "cluster", "--executor submitit")
         own = cluster.resources
         if own.nodes > 1:
             raise UserError(f"--nodes {own.nodes}: a job of submitit is on one machine; --executor slurm has several")

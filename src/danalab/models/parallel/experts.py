@@ -9,22 +9,20 @@ and gradients take the reverse way. Shapes: R rows of this rank, A rows received
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.models.moe.experts import Experts, StackedLinear
 from danalab.models.moe.mixture import MixtureOfExperts, Order, sort_by_expert, spread
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
 
 
 def check_expert_parallel(config: ModelConfig, ranks: int) -> None:

@@ -1,10 +1,11 @@
 """The figures of compute: saved at each size, at equal loss by the laws and beside the losses (the headline); spent."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from danalab.colors import optimizer_color
@@ -29,10 +30,6 @@ from danalab.report.figures.drawing import (
     widen,
 )
 from danalab.report.figures.loss_laws import draw_laws
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 
 @styled
@@ -92,7 +89,7 @@ def headline_figure(data: ReportData) -> Figure:
     return figure
 
 
-def draw_saved(axes: "Axes", analysis: Analysis, named: str | None = None) -> None:
+def draw_saved(axes: Axes, analysis: Analysis, named: str | None = None) -> None:
     """Compute saved at each size with 95% intervals; hollow where there are too few seeds. `named`: as the baseline."""
     contenders = [opt for opt in analysis.opts[1:] if analysis.saved.get(opt)]
     values = [0.0]
@@ -113,20 +110,20 @@ def draw_saved(axes: "Axes", analysis: Analysis, named: str | None = None) -> No
     percent(axes.yaxis, signed=True)
 
 
-def few_seeds(analysis: Analysis) -> "list[Line2D]":
+def few_seeds(analysis: Analysis) -> list[Line2D]:
     """The legend entry of hollow points, where there are any."""
     few = any(each.interval is None for sizes in analysis.saved.values() for each in sizes.values())
     return [hollow_handle(f"fewer than {LEAST_SEEDS} seeds")] if few else []
 
 
-def _band(axes: "Axes", points: Sequence[GainPoint], color: str) -> None:
+def _band(axes: Axes, points: Sequence[GainPoint], color: str) -> None:
     bounds = [(p.baseline_compute, p.interval.low, p.interval.high) for p in points if p.interval is not None]
     if bounds:
         at, low, high = np.array(bounds).T
         axes.fill_between(at, low, high, color=color, alpha=0.12, linewidth=0)
 
 
-def _limit(axes: "Axes", values: Sequence[float]) -> None:
+def _limit(axes: Axes, values: Sequence[float]) -> None:
     """Vertical limits around these values, between -100% and 100%: wide intervals are cut off."""
     low, high = max(min(values), -1.0), min(max(values), 1.0)
     span = max(high - low, 0.1)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import (
@@ -25,13 +26,8 @@ from matplotlib.ticker import (
 
 from danalab.colors import FIGURE_STYLE, SOFT, optimizer_color, optimizer_marker
 from danalab.files import write_atomically
-from danalab.report.formats import short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-
-    from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.fit.statistics import Interval
+from danalab.report.formats import as_csv, short
 
 LOSS = "validation loss [nats/token]"
 _COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
@@ -222,17 +218,15 @@ def svg_text(figure: Figure) -> str:
 
 def save_points(figure: Figure, path: Path) -> None:
     """The lines of a figure as numbers: panel, label, x, y; lines without a label are laws, bands and rules."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["panel", "label", "x", "y"])
+    rows = []
     for axes in figure.axes:
         for line in axes.get_lines():
             label = str(line.get_gid() or line.get_label())
             if label == _OVER:
                 continue
             for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):  # pyright: ignore[reportArgumentType]
-                writer.writerow([axes.get_title(), "" if label.startswith("_") else label, _short(x), _short(y)])
-    write_atomically(path, text.getvalue())
+                rows.append([axes.get_title(), "" if label.startswith("_") else label, _short(x), _short(y)])
+    write_atomically(path, as_csv((["panel", "label", "x", "y"], rows)))
 
 
 def _short(value: Any) -> Any:

@@ -1,8 +1,7 @@
 """Figures of a ladder with several horizons or batches: token multipliers, final losses and rates against these."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
@@ -25,9 +24,6 @@ from danalab.report.figures.drawing import (
     widen,
 )
 from danalab.report.formats import fraction, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 HORIZON = "horizon f = tokens / (20 parameters)"
 _MISSING = MissingFigure("several horizons of two optimizers at one size: danalab ladder with horizons")
@@ -118,7 +114,7 @@ def batch_figure(data: ReportData) -> Figure | MissingFigure:
     return figure
 
 
-def _multipliers(axes: "Axes", horizon: HorizonAnalysis, params: int) -> None:
+def _multipliers(axes: Axes, horizon: HorizonAnalysis, params: int) -> None:
     """One size: points with intervals, and the law's line over the size's horizons."""
     axes.axhline(1, color=optimizer_color(horizon.baseline), linewidth=1.4, label=f"{horizon.baseline} (baseline)")
     opts = list(dict.fromkeys(each.opt for each in horizon.multipliers))

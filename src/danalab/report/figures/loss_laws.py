@@ -2,9 +2,9 @@
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
@@ -36,9 +36,6 @@ from danalab.report.figures.drawing import (
     widen,
 )
 from danalab.report.formats import short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ABOVE = 0.45
 """Share of the way from final to first loss that a loss curve shows: the rest is left out."""
@@ -146,7 +143,7 @@ def residual_figure(data: ReportData) -> Figure | MissingFigure:
     return figure
 
 
-def draw_laws(axes: "Axes", analysis: Analysis) -> None:
+def draw_laws(axes: Axes, analysis: Analysis) -> None:
     """Final loss against compute: one point per size, bars over seeds, the laws with their 95% band."""
     for opt in analysis.opts:
         group(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in analysis.at(opt)], opt)
@@ -164,7 +161,7 @@ def draw_laws(axes: "Axes", analysis: Analysis) -> None:
     plain(axes.yaxis)
 
 
-def _draw_distances(axes: "Axes", analysis: Analysis) -> None:
+def _draw_distances(axes: Axes, analysis: Analysis) -> None:
     """Final loss minus the baseline's at the same size and horizon, bars over seeds."""
     base = {(each.params, each.tokens): each for each in analysis.at(analysis.baseline)}
     axes.axhline(0, color=optimizer_color(analysis.baseline), linewidth=1.4)
@@ -186,7 +183,7 @@ def _draw_distances(axes: "Axes", analysis: Analysis) -> None:
     powers(axes.xaxis)
 
 
-def _curve(axes: "Axes", tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
+def _curve(axes: Axes, tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
     """Draw one optimizer's curve; returns tokens and mean losses."""
     runs = [_validation(run["curve"]) for run in tuned.runs]
     length = min(map(len, runs))

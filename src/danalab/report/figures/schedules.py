@@ -4,13 +4,12 @@ Every number comes from the functions that the optimizers themselves call in eac
 `danalab.optim.schedules`); there is no second implementation.
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
@@ -20,9 +19,7 @@ from danalab.optim.rules.scalars import decay_rate, log_time_scalars, schedule_f
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND, warmup_steps
 from danalab.optim.schedules import get_schedule
 from danalab.report.figures.drawing import counts, panels, plain, powers, shades, styled
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from danalab.report.formats import as_csv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +66,8 @@ class ScheduleTable:
 
     def as_csv(self) -> str:
         """One row a step."""
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([f"{value:.10g}" for value in row] for row in zip(*self.columns.values(), strict=True))
-        return buffer.getvalue()
+        rows = zip(*self.columns.values(), strict=True)
+        return as_csv((list(self.columns), [[f"{value:.10g}" for value in row] for row in rows]))
 
     def at(self, t: int) -> dict[str, float]:
         """The row of update t (from 1)."""
@@ -165,7 +159,7 @@ def _decay_title(table: ScheduleTable) -> str:
     return rf"weight decay, $\lambda(t)$ = {table.weight_decay:.3g} / (1 + t / {table.wd_ts:g}){bound}"
 
 
-def _finish(axes: "Axes", title: str, y: str, log: bool = True, floor: float = 0.0) -> None:
+def _finish(axes: Axes, title: str, y: str, log: bool = True, floor: float = 0.0) -> None:
     values = [float(value) for line in axes.lines for value in line.get_ydata() if value > 0]  # pyright: ignore
     axes.set(title=title, xlabel="optimizer step t", ylabel=y)
     if log:

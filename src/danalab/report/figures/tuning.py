@@ -3,14 +3,16 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from danalab.colors import optimizer_color
+from danalab.ladder.fit.tuning import diverged_trials, rate_trials
 from danalab.report.data import SWEPT, MissingFigure, ReportData, Row, has_diverged, is_finished, setting, varied
 from danalab.report.figures.drawing import (
     LOSS,
@@ -33,14 +35,6 @@ from danalab.report.figures.drawing import (
     widen,
 )
 from danalab.report.formats import fraction, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-from collections.abc import Iterable
-
-from matplotlib.lines import Line2D
-
-from danalab.ladder.fit.tuning import diverged_trials, rate_trials
 
 LEAST_VALUES = 3
 """Values of a setting that make a sweep."""
@@ -116,7 +110,7 @@ def _sweep(data: ReportData, name: str, label: str, log: bool = False) -> Figure
     return figure
 
 
-def _draw_baseline(axes: "Axes", data: ReportData, name: str) -> None:
+def _draw_baseline(axes: Axes, data: ReportData, name: str) -> None:
     """The baseline's loss as a line, where all runs of the sweep have one size and horizon, and it was not swept."""
     analysis, swept = data.analysis, varied(data.rows)
     places = {(row["params"], row["tokens"]) for row in data.rows
@@ -132,7 +126,7 @@ def _draw_baseline(axes: "Axes", data: ReportData, name: str) -> None:
         )
 
 
-def _draw_bests(axes: "Axes", bests: dict[str, list[tuple[float, float]]], symbol: str, tried: Sequence[float]) -> bool:
+def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol: str, tried: Sequence[float]) -> bool:
     """The best value against the horizon, with the power law through it where it moves at all; whether it does."""
     for opt, points in bests.items():
         steps, values = (np.array(column, float) for column in zip(*points, strict=True))
@@ -316,7 +310,7 @@ def _top(lines: Iterable[list[tuple[float, list[float]]]]) -> float:
     return min(max(others), TALLEST * float(np.median(others))) if others else 1.0
 
 
-def _parabola(axes: "Axes", data: ReportData, opt: str, params: int, tried: Sequence[float], top: float) -> None:
+def _parabola(axes: Axes, data: ReportData, opt: str, params: int, tried: Sequence[float], top: float) -> None:
     """The fitted parabola, where there are rates enough for one."""
     curvature = data.analysis.curvatures.get(opt, {}).get(params)
     tuned = [each for each in data.analysis.at(opt) if each.params == params]

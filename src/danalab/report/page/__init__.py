@@ -3,22 +3,18 @@
 import functools
 import html
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-
-from danalab.report.figures.drawing import svg_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-from collections.abc import Iterable
+from matplotlib.figure import Figure
 
 from danalab.colors import INK, LINE, SOFT
+from danalab.report.figures.drawing import svg_text
 
 REM_PER_INCH = 6.6
 """Width of figures on the page."""
@@ -72,7 +68,7 @@ class Page:
         ])  # fmt: skip
 
     def figure(
-        self, figure: "Figure", caption: str, files: Sequence[tuple[str, str]] = (), svg: str | None = None
+        self, figure: Figure, caption: str, files: Sequence[tuple[str, str]] = (), svg: str | None = None
     ) -> None:
         """A figure as inline SVG; its caption is also its description for screen readers."""
         # Narrow figures stay as wide as they are drawn: text keeps one size over the page.

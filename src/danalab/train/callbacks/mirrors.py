@@ -3,10 +3,9 @@
 import secrets
 import sys
 from contextlib import redirect_stdout, suppress
-from importlib import import_module
 from typing import Any
 
-from danalab.errors import MissingExtra, UserError
+from danalab.errors import UserError, import_extra
 from danalab.files import read_state, write_json
 from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.run.metrics import read_rows, scalars
@@ -21,10 +20,7 @@ class Mirror(Callback):
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
-        try:
-            self._library: Any = import_module(self.module)
-        except ImportError as error:
-            raise MissingExtra(self.name, self.extra, f"--{self.name}") from error
+        self._library = import_extra(self.module, self.extra, f"--{self.name}", self.name)
         self._run: Any = None
 
     @classmethod

@@ -28,6 +28,8 @@ Positive = Annotated[float, Gt(0), Lt(math.inf)]
 NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+MergeShape = Literal["linear", "cosine", "1-sqrt"]
+"""Shapes of the decay that a merge of checkpoints imitates."""
 
 SPELLINGS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Other spellings of the choices of a setting."""

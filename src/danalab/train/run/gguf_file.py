@@ -16,7 +16,7 @@ from torch import Tensor
 
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS
 from danalab.data.tokenizers.chat_template import ChatTemplate
-from danalab.errors import MissingExtra, UserError
+from danalab.errors import UserError, import_extra
 from danalab.files import write_atomically
 from danalab.models.huggingface.common import to_halves
 from danalab.models.huggingface.convert import obstacle
@@ -60,10 +60,7 @@ def export_gguf(
     Raises:
         UserError: no such run or checkpoint, a model or tokenizer that llama.cpp does not have, or a folder in use.
     """
-    try:
-        import gguf
-    except ImportError as error:
-        raise MissingExtra("gguf", "gguf", "export --format gguf") from error
+    gguf = import_extra("gguf", "gguf", "export --format gguf")
     run, folder = open_run(source), new_folder(out)
     config, tokenizer = run.model_config, run.tokenizer
     if config.arch not in ("llama", "qwen3") or config.sparsity is not None:
