@@ -30,8 +30,9 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
     ("name", "content", "reason"),
     [
         ("deep.json", "[" * 100_000, "nested too deeply"),
-        ("long.json", "1" * 5000, "4300 digits"),
-        ("cut.json", '{"a": 1', "line 1 column 8"),
+        ("long.json", "1" * 5000, "thousands of digits"),
+        ("cut.json", '{"a": 1', "column 8"),
+        ("cut lines.json", '{"a":\n1', "line 2, column 2"),
         ("deep.yaml", "[" * 20_000, "nested too deeply"),
         ("long.yaml", "a: " + "1" * 5000, "4300 digits"),
         ("self.yaml", "a: &a [*a]", "contains itself"),

@@ -106,14 +106,22 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise UserError(f"{str(path)!r}: {error}") from error
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """Parse a JSON file; errors as of `read_text`, or one with the file and position where it is malformed."""
+def parse_json(text: str, place: object) -> Any:
+    """Parse JSON; a UserError says `place`, where the text is from, and what is malformed."""
     try:
-        return json.loads(read_text(path))
-    except RecursionError as error:
-        raise UserError(f"{path}: not valid JSON: nested too deeply") from error
-    except ValueError as error:  # also of a number with thousands of digits
-        raise error if isinstance(error, UserError) else UserError(f"{path}: not valid JSON: {error}") from error
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        reason = f"{error.msg} ({f'line {error.lineno}, ' if error.lineno > 1 else ''}column {error.colno})"
+    except RecursionError:
+        reason = "nested too deeply"
+    except ValueError:  # Python's bound on the digits of an integer
+        reason = "a number with thousands of digits"
+    raise UserError(f"{place}: not valid JSON: {reason}")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Parse a JSON file; errors as of `read_text` and `parse_json`."""
+    return parse_json(read_text(path), path)
 
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:

@@ -45,7 +45,7 @@ def test_a_ladder_that_cannot_be_read_ends_in_one_line(tmp_path):
     }
     file = tmp_path / "ladder.jsonl"
     for text, what in (
-        (b"\xff\xfe", "not text in UTF-8"),
+        (b"\xff\xfe", "not UTF-8"),
         (json.dumps({**row, "settings": [1]}).encode(), "settings is"),
         (json.dumps({**row, "lr": "a"}).encode(), "lr is 'a'"),
     ):
@@ -188,7 +188,7 @@ def test_the_command_prints_tables_for_people_and_json_for_programs(tmp_path, ca
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
         ('{"opt": "adamw"}', "no params, curve"),
         ("[1]", "not a row"),
         ("", "no rows"),

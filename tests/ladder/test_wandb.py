@@ -112,7 +112,7 @@ HEAD = "_step,iter,tokens,val/loss\n"
         ("a.csv", "x,x\n1,2\n", r"a\.csv:1: the column 'x' appears twice"),
         ("a.csv", HEAD, "a heading and no line below"),
         ("a.csv", "", "empty"),
-        ("a.json", '[{"iter": 1,\n "val/loss" 3}]', r"a\.json:2, column 13: not JSON"),
+        ("a.json", '[{"iter": 1,\n "val/loss" 3}]', r"a\.json: not valid JSON: .* \(line 2, column 13\)"),
         ("a.json", "[1]", "step 1 of the history is int"),
         ("a.json", "3", "neither a history"),
         ("a.json", '[{"val/loss": 3}]', "step 1 of the history: a validation loss at no step"),

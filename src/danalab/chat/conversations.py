@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
 from danalab.errors import UserError
+from danalab.files import parse_json
 
 Role = Literal["system", "user", "assistant"]
 PartType = Literal["text", "python", "python_output"]
@@ -133,12 +134,7 @@ class Conversation:
     @classmethod
     def from_json(cls, line: str, where: str = "") -> Conversation:
         """A conversation from one line of a JSONL file. Arguments and errors as of `of`."""
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise UserError(f"{where}: not valid JSON: {reason}" if where else f"not valid JSON: {reason}") from None
-        return cls.of(value, where)
+        return cls.of(parse_json(line, where or "a conversation"), where)
 
     @classmethod
     def ask(cls, question: str, answer: str | Sequence[Part] | None = None, system: str | None = None) -> Conversation:

@@ -113,7 +113,6 @@ class MixedDataset(Dataset):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of all parts."""
         return self.parts[0].tokenizer
 
     def set_cache(self, budget: int) -> None:

@@ -33,7 +33,7 @@ from pydantic import (
 
 from danalab.data.formats.shards import Manifest
 from danalab.errors import UserError
-from danalab.files import finite, read_text, write_atomically
+from danalab.files import finite, parse_json, read_text, write_atomically
 from danalab.ladder.runs.grid import PATH_SETTINGS, is_number
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
@@ -235,20 +235,15 @@ def read_ladder(path: Path) -> list[dict[str, Any]]:
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"{path}: no {FILE} there; danalab sweep and danalab ladder write one")
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file}: not text in UTF-8: {error}") from error
+    lines = read_text(file).splitlines()
     rows: dict[str, dict[str, Any]] = {}
     seen: dict[str, tuple[int, Any]] = {}
     for number, line in enumerate(lines, start=1):
+        read = parse_json(line, f"{file}:{number}")
         try:
-            read = json.loads(line)
             row = _resolve_paths(checked_row(read), file.parent)
-        except UserError as error:
-            raise UserError(f"{file}:{number}: not a row of a ladder: {error}") from error
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{file}:{number}: not JSON: {error}") from error
+            raise UserError(f"{file}:{number}: not a row of a ladder: {error}") from error
         # A run counts once: copies would narrow every interval.
         first, other = seen.setdefault(row["name"] if "name" in read else line, (number, read))
         if other != read:

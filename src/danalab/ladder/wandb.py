@@ -10,7 +10,6 @@ and of the trainers that ADana was published with; `--map OURS=THEIRS` names ano
 import contextlib
 import csv
 import itertools
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError, first_line, import_extra, nearest
-from danalab.files import read_text
+from danalab.files import parse_json, read_text
 from danalab.ladder.rows import checked_row, device_hours, save_curve, save_rows
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.dimensions import Dimensions, explicit_dimensions, flops_per_token, parameter_count
@@ -357,7 +356,7 @@ def _read(file: Path) -> list[Export]:
         return _of_csv(file, text)
     if file.suffix != ".json":
         raise UserError(f"{file}: .csv or .json is expected")
-    loaded = _json(file, text)
+    loaded = parse_json(text, file)
     if isinstance(loaded, dict) and isinstance(loaded.get("runs"), list):
         loaded = loaded["runs"]
     runs = loaded if isinstance(loaded, list) else [loaded]
@@ -366,15 +365,6 @@ def _read(file: Path) -> list[Export]:
     if isinstance(loaded, list):
         return [_history(file.stem, loaded, str(file))]
     raise UserError(f"{file}: neither a history (a list of steps) nor runs (with name, config, summary, history)")
-
-
-def _json(file: Path, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{file}:{error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:  # a number with thousands of digits
-        raise UserError(f"{file}: not JSON: {error}") from error
 
 
 def _run(run: Mapping[str, Any], where: str) -> tuple[str, Export]:

@@ -66,16 +66,13 @@ class ChatDataset(Dataset):
 
     @property
     def location(self) -> str:
-        """See `Dataset.location`: the words that were given."""
         return str(self.path)
 
     @property
     def least_vocab_size(self) -> int:
-        """See `Dataset.least_vocab_size`."""
         return self.chat.n_ids
 
     def check_vocab(self, vocab_size: int) -> None:
-        """See `Dataset.check_vocab`."""
         if self.chat.n_ids > vocab_size:
             raise UserError(
                 f"{self.path}: its special tokens need a vocabulary of {self.chat.n_ids}, the model has {vocab_size}"
@@ -120,7 +117,6 @@ class ConversationDataset(ChatDataset):
         self.n_tokens = rows.n * seq_len
 
     def rows(self, seq_len: int) -> ConversationRows:
-        """See `Dataset.rows`."""
         return self._packed_rows(seq_len)
 
     def packed(self, seq_len: int, key: bytes) -> Sequences:

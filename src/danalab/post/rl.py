@@ -249,7 +249,6 @@ class TaskDataset(ChatDataset):
 
     @property
     def size(self) -> str:
-        """See `Dataset.size`."""
         return f"{sum(map(len, self.tasks)):,} problems"
 
     def _no_split(self, split: str) -> NoReturn:

@@ -74,7 +74,6 @@ class Rollouts(BatchSource):
         self._last: dict[str, float] = {}
 
     def attach(self, model: nn.Module) -> None:
-        """See `BatchSource.attach`."""
         self._engine = ModelEngine(model, self._chat, max_batch_size=self._settings.rollout_batch)
 
     def batch(self, step: int) -> TrainingBatch:
@@ -191,7 +190,6 @@ class Rollouts(BatchSource):
         return dict(self._totals)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`."""
         self._totals = {name: float(state[name]) for name in self._totals}
 
 

@@ -192,7 +192,6 @@ class RlFlags(RolloutFlags, PolicyFlags, RunSettings):
     """Steps between rows of metrics.jsonl."""
 
     def check(self) -> None:
-        """Refuse settings of the batch, which follow from the problems."""
         super().check()
         for name in ("global_batch", "acc_steps", "batch_ramp", "epochs"):
             if getattr(self, name) is not None:

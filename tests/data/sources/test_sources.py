@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import gzip
 import json
+import sys
 
 import pytest
 
@@ -97,15 +97,8 @@ def test_rows_of_parquet_are_documents(tmp_path):
 
 @pytest.mark.parametrize(("name", "package"), [("x.parquet", "pyarrow"), ("x.txt.zst", "zstandard")])
 def test_a_missing_extra_is_one_line(tmp_path, monkeypatch, name, package):
-    real = builtins.__import__
-
-    def without(module, *args, **kwargs):
-        if module.split(".")[0] == package:
-            raise ImportError(module)
-        return real(module, *args, **kwargs)
-
     (tmp_path / name).write_bytes(b"")
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=r"pip install 'danalab\[data\]'"):
         _documents(tmp_path / name)
 

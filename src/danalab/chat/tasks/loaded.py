@@ -11,7 +11,6 @@ FILE.jsonl  {"question": "6 * 7?", "answer": "42", "reward": "number", "solution
 
 import csv
 import gzip
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from typing import Any
 from danalab.chat.conversations import Conversation
 from danalab.chat.tasks.base import TASKS, TEST, TRAIN, Problem, Task
 from danalab.errors import UserError, first_line, import_extra
+from danalab.files import parse_json
 
 Row = Mapping[str, Any]
 SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
@@ -47,7 +47,6 @@ class LoadedTask(Task):
         return len(self._problems)
 
     def problem(self, position: int) -> Problem:
-        """See `Task.problem`."""
         return self._problems[position]
 
 
@@ -325,10 +324,7 @@ def _lines(file: Any, path: Path) -> Iterator[tuple[str, Row]]:
         if not line.strip():
             continue
         place = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: not valid JSON: {first_line(error)}") from None
+        row = parse_json(line, place)
         if not isinstance(row, dict):
             raise UserError(f"{place}: an object is expected")
         yield place, row

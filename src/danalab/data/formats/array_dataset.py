@@ -147,12 +147,10 @@ class ArrayDataset(Dataset):
 
     @property
     def least_vocab_size(self) -> int:
-        """The largest id + 1."""
         return self._least
 
     @property
     def n_files(self) -> int:
-        """Number of array files."""
         return len(self.files.parts)
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import json
 import platform
 import sysconfig
 import zlib
@@ -23,6 +22,7 @@ from danalab.data.formats.shards import reading
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
 from danalab.data.tokenizers.base import reject_surrogates
 from danalab.errors import UserError, import_extra
+from danalab.files import parse_json
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 PLAIN = {".txt", ".md"}
@@ -282,14 +282,7 @@ def _lines_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[s
         position += len(line)
         if not text.strip():
             continue
-        try:
-            document = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{name}, line {number}: not valid JSON: {error.msg} (column {error.colno})") from None
-        except RecursionError:
-            raise UserError(f"{name}, line {number}: JSON nested too deeply") from None
-        except ValueError:  # Python's bound on the digits of an integer
-            raise UserError(f"{name}, line {number}: not valid JSON: a number with thousands of digits") from None
+        document = parse_json(text, f"{name}, line {number}")
         content = document.get(field) if isinstance(document, dict) else None
         if not isinstance(content, str):
             raise UserError(f'{name}, line {number}: an object with the field "{field}" (a string) is expected')

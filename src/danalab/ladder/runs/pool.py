@@ -88,7 +88,6 @@ class PoolExecutor(PolledExecutor):
         self._load: Counter[str] = Counter()
 
     def poll(self) -> None:
-        """Start and end what can be."""
         for unit, future in self.units:  # new ones
             self._waiting.append(len(self._jobs))
             self._jobs.append(unit.job)

@@ -142,7 +142,6 @@ class SpikeMonitor(Callback):
             history.append(value)
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        """Add the number of spikes to the summary."""
         summary["spikes"] = self.spikes
 
     def state_dict(self) -> dict[str, Any]:

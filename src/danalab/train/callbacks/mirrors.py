@@ -35,7 +35,6 @@ class Mirror(Callback):
         return read_state(RunId, file)["id"]
 
     def on_row(self, row: dict[str, Any]) -> None:
-        """Log a row at its own step."""
         self._run.log({**scalars(row), "step": row["step"]})
 
     def close(self) -> None:
@@ -73,7 +72,6 @@ class WandbMirror(Mirror):
         self._run.define_metric("*", step_metric="step")
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        """Add the summary of the run."""
         self._run.summary.update({f"final/{key}": value for key, value in scalars(summary).items()})
 
 
@@ -110,7 +108,6 @@ class TensorBoardMirror(Mirror):
     name, module, end = "tensorboard", "torch.utils.tensorboard", "close"
 
     def on_start(self, step: int) -> None:
-        """Open a new file of events."""
         self._run = self._library.SummaryWriter(str(self.context.folder / "tensorboard"), purge_step=step + 1)
 
     def on_row(self, row: dict[str, Any]) -> None:

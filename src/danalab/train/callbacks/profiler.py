@@ -30,7 +30,6 @@ class ProfilerTrace(Callback):
         self._step = 0
 
     def on_start(self, step: int) -> None:
-        """Start the profiler's own schedule."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -59,7 +58,6 @@ class ProfilerTrace(Callback):
                 log.info("  %5.1f%%  %8.2f ms  %s", 100 * share, milliseconds, name)
 
     def after_update(self, step: int) -> None:
-        """Tell the profiler that a step ended."""
         if self._profiler is not None:
             self._step = step
             self._profiler.step()

@@ -47,7 +47,6 @@ class Dynamics(RowsCallback):
         self._row: dict[str, Any] = {}
 
     def before_update(self, step: int) -> None:
-        """Copy the weights and measure the gradients."""
         if not self.context.spec.is_logged(step):
             return
         self._row = {}
@@ -63,7 +62,6 @@ class Dynamics(RowsCallback):
                 self._row[f"{name}/grad_rms"] = norms[id(p)] / math.sqrt(p.numel())
 
     def after_update(self, step: int) -> None:
-        """Measure the update and write the row."""
         if not self.context.spec.is_logged(step):
             return
         for (name, p), before in zip(self._parameters, self._before, strict=True):

@@ -148,7 +148,6 @@ class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo as large a
         """By id: a tuple, which is kept alive, its size with all parts written out, and its depth."""
 
     def check_tuple(self) -> None:
-        """Refuse a tuple of tuples that share parts and hash for ever, as keys of a mapping."""
         made = self.stack[-1]  # pyright: ignore[reportAttributeAccessIssue]
         parts = [self._tuples.get(id(item), (item, 1, 0)) for item in made]
         size, depth = 1 + sum(part[1] for part in parts), 1 + max((part[2] for part in parts), default=0)
@@ -157,7 +156,6 @@ class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo as large a
         self._tuples[id(made)] = made, size, depth
 
     def find_class(self, module: str, name: str) -> Any:
-        """Load an allowed name."""
         if name in _PLAIN.get(module, ()) and not self._real_classes:
             return self._records.setdefault(name, type(name, (Record,), {}))
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)

@@ -72,7 +72,6 @@ class ParallelSettings(Section):
     """How long ranks wait for one that doesn't answer, after the first step (which may take half an hour) [s]."""
 
     def check(self) -> None:
-        """Refuse flags of another backend than the chosen one."""
         super().check()
         if self.distributed_backend in ("nccl", "gloo"):
             object.__setattr__(self, "distributed_backend", "ddp")
@@ -147,7 +146,6 @@ class CheckpointSettings(Section):
     """Write checkpoints while training continues, from a copy in host memory."""
 
     def check(self) -> None:
-        """Refuse steps that cannot be read."""
         super().check()
         self.kept_steps()
 
@@ -185,7 +183,6 @@ class EvaluationSettings(Section):
     of the steps; log:8: average in logarithmic time, where step t has the rate 8/(8 + t)."""
 
     def check(self) -> None:
-        """Refuse averages that cannot be read."""
         super().check()
         self.weight_average()
 

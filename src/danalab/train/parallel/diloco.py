@@ -206,7 +206,6 @@ class DiLoCoWorker(ParallelStrategy):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluate the outer weights."""
         if not self._moved:
             yield
             return

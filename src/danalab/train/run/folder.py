@@ -170,9 +170,6 @@ def _take(descriptor: int, path: Path) -> None:
     os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
 
-log = logging.getLogger(__name__)
-
-
 def tokenizer_folder_of(model: Path) -> Path:
     """The folder with the tokenizer of a run folder, or of a folder in Hugging Face format."""
     own = RunFolder(model).tokenizer_folder
