@@ -7,10 +7,11 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from build_verbs import README
 from danalab.cli.app import CITATION, GROUPS, RENAMED, VERBS, main
-from danalab.cli.training import _summary
+from danalab.cli.training import ending
 
 ASK = """
 import contextlib, io, json, sys
@@ -131,9 +132,17 @@ def test_inner_verbs_stand_in_one_column(capsys):
 
 def test_the_last_line_of_a_run_says_what_its_validation_loss_was_measured_on():
     run = {"status": "finished", "step": 3, "iterations": 3, "val/loss": 4.9, "val/bpb": 1.9, "train/loss": 4.7}
-    assert _summary(run) == "finished at step 3 of 3, train loss 4.7000, val loss 4.9000 (1.9000 bits/byte)"
-    whole = _summary({**run, "val/share": 1.0})
-    assert whole.endswith("val loss 4.9000 (1.9000 bits/byte, over the whole validation split)")
-    part = _summary({**run, "val/share": 0.25})
+    first, last = ending(run, Path("runs/a")).splitlines()
+    assert first == "finished at step 3 of 3, train loss 4.7000, val loss 4.9000 (1.9000 bits/byte)"
+    assert last == "results in runs/a"
+    whole = ending({**run, "val/share": 1.0}, Path("a"))
+    assert "val loss 4.9000 (1.9000 bits/byte, over the whole validation split)" in whole
+    part = ending({**run, "val/share": 0.25}, Path("a"))
     assert "over 25.0% of the validation split; --final-eval-batches 0: all" in part
-    assert "val loss" not in _summary({"status": "stopped", "step": 1, "iterations": 3})
+    stopped = ending({"status": "interrupted", "step": 1, "iterations": 3}, Path("a"))
+    assert stopped == "interrupted at step 1 of 3\nresults in a; the same command continues it"
+
+
+def test_a_flag_that_is_like_none_of_the_verb_gets_no_suggestion(capsys):
+    assert main(["demo", "--foo"]) == 2
+    assert "did you mean" not in capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_no_part_of_an_answer_controls_the_terminal(capsys):
         yield Delta("\x1b]0;owned\x07fine", finish_reason="stop")
 
     terminal().answer(pieces())
-    assert capsys.readouterr().out == "[\ufffd[2J1+1 = \ufffd2]\ufffd]0;owned\ufffdfine\n"
+    assert capsys.readouterr().out == "[\ufffd[2J1+1 = \ufffd2] \ufffd]0;owned\ufffdfine\n"
 
 
 @pytest.mark.parametrize("text", ["--5", "\u00b2", "\u0661", "9" * 5000, "9" * 30, "1.5", "-"])

@@ -1,6 +1,7 @@
 """Train a model, or continue a run by a stage: `danalab train`, `mid`, `sft`, `rl`; the same command resumes each."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
@@ -80,8 +81,14 @@ def _run(flags: TrainConfig | StageFlags) -> int:
     if outcome.is_main and flags.json:
         print(json.dumps(finite({**outcome.summary, "run": str(outcome.folder)})))
     elif outcome.is_main:
-        print(f"{_summary(outcome.summary)}\nresults in {outcome.folder}", file=sys.stderr)
+        print(ending(outcome.summary, outcome.folder), file=sys.stderr)
     return outcome.exit_code
+
+
+def ending(summary: dict[str, Any], folder: Path) -> str:
+    """The last lines of a run: how it ended, where it is, and how it goes on."""
+    goes_on = "; the same command continues it" if summary.get("status") in ("interrupted", "stopped") else ""
+    return f"{_summary(summary)}\nresults in {folder}{goes_on}"
 
 
 def _details(summary: dict[str, Any]) -> str:

@@ -208,7 +208,7 @@ def _history() -> Any:
 def _text(delta: Delta) -> str:
     """What a piece of an answer adds, without anything that controls a terminal."""
     done = delta.calculation
-    return printable(delta.text if done is None else f"[{done.expression} = {done.result}]")
+    return printable(delta.text if done is None else f"[{done.expression} = {done.result}] ")
 
 
 def _show_plain(texts: Iterable[str]) -> None:

@@ -166,12 +166,17 @@ def _read_file(file: str) -> dict[str, Any]:
     return dict(zip(names, loaded.values(), strict=True))
 
 
+def _nearest_flag(word: str, names: list[str]) -> str:
+    """` (did you mean --x?)` for the closest name, or nothing; compared without the dashes that all flags share."""
+    return nearest(word.lstrip("-").replace("_", "-"), names).replace("'", "--", 1).replace("'", "")
+
+
 def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str, more: str) -> None:
     """Name all unknown flags at once, each with the nearest spelling."""
     unknown = list(dict.fromkeys(word.partition("=")[0] for word in extra if word.startswith("--")))
-    known = [flag(option.name) for option in options if not option.positional]
+    known = [flag(option.name).lstrip("-") for option in options if not option.positional]
     if unknown:
-        named = ", ".join(f"{word}{nearest(word.replace('_', '-'), known).replace(chr(39), '')}" for word in unknown)
+        named = ", ".join(word + _nearest_flag(word, known) for word in unknown)
         raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
     if extra:
         raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")

@@ -178,7 +178,7 @@ def model_dimensions(settings: ModelSettings, vocab_size: int, rule: SizeRule | 
         _agree_with_heads(settings, ruled or dimensions(settings.arch, settings.heads, vocab_size))
         return ruled
     if settings.d_model is None or settings.n_layers is None or settings.n_heads is None:
-        raise UserError("give a size: --heads N, or --d-model, --n-layers and --n-heads")
+        raise UserError("give a size: --heads 4, or --d-model 64 --n-layers 2 --n-heads 1")
     return explicit_dimensions(
         settings.arch, settings.d_model, settings.n_layers, settings.n_heads, settings.head_dim, settings.mlp_dim,
         vocab_size, settings.n_kv_heads,
