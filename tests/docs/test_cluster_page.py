@@ -25,7 +25,18 @@ def train_flags(command: str) -> TrainConfig:
 def test_the_file_of_skypilot_is_a_task_that_resumes_from_a_bucket():
     (text,) = re.findall(r"```yaml\n(# task\.yaml.*?)```", PAGE, re.DOTALL)
     task = yaml.safe_load(text)
-    assert set(task) <= {"name", "resources", "num_nodes", "file_mounts", "volumes", "envs", "secrets", "setup", "run"}
+    assert set(task) <= {
+        "name",
+        "resources",
+        "num_nodes",
+        "file_mounts",
+        "volumes",
+        "envs",
+        "secrets",
+        "workdir",
+        "setup",
+        "run",
+    }
     assert set(task["resources"]) <= {"infra", "accelerators", "use_spot", "cpus", "memory", "disk_size", "any_of"}
     config = train_flags(task["run"])
     assert config.distributed_backend == "fsdp"

@@ -205,3 +205,25 @@ def test_a_page_ends_with_an_exercise_and_links_to_what_others_wrote(page):
     assert re.search(r"\*\*Further:\*\* .*https://", end, re.DOTALL)
     known = (GUIDE / "resources.md").read_text()
     assert all(link in known for link in re.findall(r"\]\((https://[^)]+)\)", end.partition("**Further:**")[2]))
+
+
+def test_the_hour_of_the_first_path_is_one(tmp_path):
+    """Its pages and sections, without those that it names in quotes; its questions; and the guide's first page."""
+    path = (GUIDE / "README.md").read_text().split("**1 hour")[1].split("**2 hours")[0]
+    left_out = re.findall(r'"([^"]+)"', path)
+    first, last = (int(number) for number in re.findall(r"Questions (\d+) to (\d+)", path)[0])
+    kept = [(GUIDE / "README.md").read_text()]
+    for target, anchor in re.findall(r"\]\(([^)#]+\.md)#?([^)]*)\)", path):
+        parts = re.split(r"^(?=## |\*\*\d+\. )", (GUIDE / target).read_text(), flags=re.MULTILINE)
+        for part in parts:
+            title = part.splitlines()[0].lstrip("# ")
+            if target == "questions.md":
+                number = re.match(r"\*\*(\d+)\. ", part)
+                wanted = number is not None and first <= int(number[1]) <= last
+            else:
+                wanted = not anchor or anchor == title.lower().replace(" ", "-")
+            kept += [part] if wanted and title not in left_out else []
+    page = tmp_path / "path.md"
+    page.write_text("".join(kept))
+    assert len(left_out) == 2
+    assert 50 <= reading_minutes(page) <= 62
