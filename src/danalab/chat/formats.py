@@ -212,11 +212,7 @@ class Renderer:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):
-            if pipe is not None:
-                pipe.close()
+    process.communicate()  # closes the pipes
 
 
 _TEMPLATE = """\

@@ -47,7 +47,13 @@ class Dataset:
     """Tokens of each sequence, if the data are sequences already."""
 
     def __post_init__(self) -> None:
-        self.n_tokens = self.store.n_tokens
+        self.n_tokens, self.n_files = self.store.n_tokens, len(self.store.shards)
+        self.least_vocab_size = self.vocab_size
+        """The minimum number of embedding rows."""
+        self.name = self.path.name
+        """The name that runs on it carry."""
+        self.location = str(self.path.resolve())
+        """An argument of `open_data` that works from any folder."""
 
     @property
     def max_id(self) -> int:
@@ -71,29 +77,9 @@ class Dataset:
         return self.tokenizer.token_bytes()
 
     @property
-    def name(self) -> str:
-        """The name that runs on it carry."""
-        return self.path.name
-
-    @property
-    def location(self) -> str:
-        """An argument of `open_data` that works from any folder."""
-        return str(self.path.resolve())
-
-    @property
     def size(self) -> str:
         """The amount of data, for logs."""
         return f"{self.n_tokens:,} tokens"
-
-    @property
-    def least_vocab_size(self) -> int:
-        """The minimum number of embedding rows."""
-        return self.vocab_size
-
-    @property
-    def n_files(self) -> int:
-        """Number of files of the split."""
-        return len(self.store.shards)
 
     def set_cache(self, budget: int) -> None:
         """Set the memory for files that cannot be memory-mapped [bytes]; no effect on other files."""

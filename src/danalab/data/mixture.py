@@ -75,7 +75,7 @@ class MixedDataset(Dataset):
 
     def __init__(self, parts: Sequence[Dataset], weights: Sequence[float]):
         self.parts, self.weights = list(parts), [float(weight) for weight in weights]
-        self._vocabulary = merge_vocabularies(parts)
+        vocabulary = merge_vocabularies(parts)
         self._counts = block_counts(self.weights)
         shares = " + ".join(
             f"{part.path.name}:{count / BLOCK:g}" for part, count in zip(parts, self._counts, strict=True)
@@ -85,31 +85,19 @@ class MixedDataset(Dataset):
             Path(shares),
             parts[0].split,
             TokenStore([], f"{shares} ({parts[0].split})"),
-            vocab_size=self._vocabulary.vocab_size,
-            eos_id=self._vocabulary.eos_id,
+            vocab_size=vocabulary.vocab_size,
+            eos_id=vocabulary.eos_id,
             fingerprint=hashlib.sha256(f"mixture 1\n{identity}".encode()).hexdigest(),
             max_ids=[part.max_id for part in parts],
-            tokenizer_name=self._vocabulary.tokenizer_name,
+            tokenizer_name=vocabulary.tokenizer_name,
             open_split=lambda split: MixedDataset([part.open_split(split) for part in self.parts], self.weights),
-            sequence_length=self._vocabulary.sequence_length,
+            sequence_length=vocabulary.sequence_length,
         )
-        self.n_tokens = sum(part.n_tokens for part in parts)
-
-    @property
-    def name(self) -> str:
-        return self._vocabulary.name
-
-    @property
-    def location(self) -> str:
-        return ",".join(f"{part.location}:{weight:g}" for part, weight in zip(self.parts, self.weights, strict=True))
-
-    @property
-    def least_vocab_size(self) -> int:
-        return self._vocabulary.least_vocab_size
-
-    @property
-    def n_files(self) -> int:
-        return sum(part.n_files for part in self.parts)
+        self.n_tokens, self.n_files = sum(part.n_tokens for part in parts), sum(part.n_files for part in parts)
+        self.name, self.least_vocab_size = vocabulary.name, vocabulary.least_vocab_size
+        self.location = ",".join(
+            f"{part.location}:{weight:g}" for part, weight in zip(parts, self.weights, strict=True)
+        )
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

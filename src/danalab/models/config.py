@@ -9,7 +9,7 @@ from danalab.files import validated
 from danalab.models.parametrization import Parametrized, base_sizes
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.resonance import check_resonance
-from danalab.scaling.shape import LinearAttention, Sparsity, linear_attention, sparsity
+from danalab.scaling.shape import LinearAttention, Sparsity, linear_attention, require_positive_integer, sparsity
 
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
 MIXERS = ("oscillators", "none")
@@ -39,7 +39,7 @@ class ModelConfig(Parametrized):
         object.__setattr__(self, "arch", ARCHITECTURES.canonical(self.arch))
         object.__setattr__(self, "mlp_only_layers", tuple(self.mlp_only_layers))
         for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len"):
-            _require_positive_integer(name, getattr(self, name))
+            require_positive_integer(name, getattr(self, name))
         for name in ("norm_eps", "rope_theta"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} must be positive: got {getattr(self, name)}")
@@ -72,11 +72,11 @@ class ModelConfig(Parametrized):
         if self.mixer is not None:
             raise UserError(f"mixer '{self.mixer}': only resonance lets it be chosen (here it is {self.arch})")
         if self.n_kv_heads is not None:
-            _require_positive_integer("n_kv_heads", self.n_kv_heads)
+            require_positive_integer("n_kv_heads", self.n_kv_heads)
             if self.n_heads % self.n_kv_heads:
                 raise UserError(f"n_kv_heads must divide n_heads: {self.n_kv_heads} does not divide {self.n_heads}")
         if self.rotary_dim is not None:
-            _require_positive_integer("rotary_dim", self.rotary_dim)
+            require_positive_integer("rotary_dim", self.rotary_dim)
             if not self.architecture.rotary:
                 raise UserError(f"rotary_dim {self.rotary_dim}: {self.arch} has no rotary positions; leave it out")
             if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
@@ -94,7 +94,7 @@ class ModelConfig(Parametrized):
         if self.mixer is not None and self.mixer not in MIXERS:
             raise UserError(f"unknown mixer '{self.mixer}'{nearest(self.mixer, MIXERS)}; known: {', '.join(MIXERS)}")
         if self.num_frequencies is not None:
-            _require_positive_integer("num_frequencies", self.num_frequencies)
+            require_positive_integer("num_frequencies", self.num_frequencies)
             if self.num_frequencies % self.n_heads:
                 raise UserError(
                     f"n_heads must divide num_frequencies: {self.n_heads} does not divide {self.num_frequencies}"
@@ -148,8 +148,3 @@ class ModelConfig(Parametrized):
                     f"{place}: unknown model setting '{name}'{nearest(name, known)}; known: {', '.join(sorted(known))}"
                 )
         return validated(cls, dict(values), place, strict=True)
-
-
-def _require_positive_integer(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"{name} must be a positive integer: got {value!r}")

@@ -63,14 +63,7 @@ class ChatDataset(Dataset):
             open_split=open_split,
         )
         self.chat, self.tokenizer = chat, chat.tokenizer
-
-    @property
-    def location(self) -> str:
-        return str(self.path)
-
-    @property
-    def least_vocab_size(self) -> int:
-        return self.chat.n_ids
+        self.location, self.least_vocab_size = name, chat.n_ids
 
     def check_vocab(self, vocab_size: int) -> None:
         if self.chat.n_ids > vocab_size:

@@ -343,6 +343,11 @@ def linear_attention(shape: Shape) -> LinearAttention | None:
 def _size(name: str, given: int | None, default: int) -> int:
     if given is None:
         return default
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise UserError(f"{name} must be a positive integer: got {given!r}")
+    require_positive_integer(name, given)
     return given
+
+
+def require_positive_integer(name: str, value: object) -> None:
+    """Refuse a setting that is none."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"{name} must be a positive integer: got {value!r}")

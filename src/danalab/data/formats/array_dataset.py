@@ -128,7 +128,6 @@ class ArrayDataset(Dataset):
     ):
         """Use `open_dataset`. `vocab_size`: largest id of all splits + 1."""
         self.files = ArrayFiles(parts)
-        self._least = vocab_size
         chosen = [part.chosen.tobytes() if part.chosen is not None else b"" for part in parts]
         hashes = [f"{part.scan.sha256} {some.hex()}" for part, some in zip(parts, chosen, strict=True)]
         super().__init__(
@@ -143,15 +142,8 @@ class ArrayDataset(Dataset):
             open_split=open_split,
             sequence_length=self.files.length,
         )
-        self.n_tokens = self.files.n * self.files.length
-
-    @property
-    def least_vocab_size(self) -> int:
-        return self._least
-
-    @property
-    def n_files(self) -> int:
-        return len(self.files.parts)
+        self.n_tokens, self.n_files = self.files.n * self.files.length, len(parts)
+        self.least_vocab_size = vocab_size
 
     @property
     def tokenizer(self) -> Tokenizer:  # pyright: ignore[reportIncompatibleVariableOverride]

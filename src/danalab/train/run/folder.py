@@ -42,31 +42,16 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
         self.store = CheckpointStore(self.path / "checkpoints")
-
-    @property
-    def config_file(self) -> Path:
-        """RunSpec configuration, versions, dataset fingerprint."""
-        return self.path / "config.json"
-
-    @property
-    def metrics_file(self) -> Path:
+        self.config_file = self.path / "config.json"
+        """Configuration, versions, fingerprint of the data."""
+        self.metrics_file = self.path / "metrics.jsonl"
         """One JSON object per logged step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary_file(self) -> Path:
+        self.summary_file = self.path / "summary.json"
         """Status and final results."""
-        return self.path / "summary.json"
-
-    @property
-    def nonfinite_file(self) -> Path:
+        self.nonfinite_file = self.path / "nonfinite.json"
         """Report of the step at which a loss, gradient or weight was not finite."""
-        return self.path / "nonfinite.json"
-
-    @property
-    def tokenizer_folder(self) -> Path:
+        self.tokenizer_folder = self.path / "tokenizer"
         """The tokenizer of the run's data."""
-        return self.path / "tokenizer"
 
     def read_config(self) -> dict[str, Any]:
         """The content of config.json."""

@@ -38,16 +38,16 @@ class TrainingBatch:
 
     def rows(self, part: slice) -> "TrainingBatch":
         """Some of the sequences."""
-        weights = None if self.weights is None else self.weights[part]
-        extra = {name: value[part] for name, value in self.extra.items()}
-        return TrainingBatch(self.inputs[part], self.targets[part], weights, extra)
+        return self._each(lambda value: value[part])
 
     def to(self, device: torch.device) -> "TrainingBatch":
         """The batch on a device; copies from page-locked memory run beside the computation."""
-        weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
-        extra = {name: value.to(device, non_blocking=True) for name, value in self.extra.items()}
-        inputs, targets = (value.to(device, non_blocking=True) for value in (self.inputs, self.targets))
-        return TrainingBatch(inputs, targets, weights, extra)
+        return self._each(lambda value: value.to(device, non_blocking=True))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "TrainingBatch":
+        weights = None if self.weights is None else change(self.weights)
+        extra = {name: change(value) for name, value in self.extra.items()}
+        return TrainingBatch(change(self.inputs), change(self.targets), weights, extra)
 
 
 class RouterBalance:
