@@ -19,6 +19,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
 
+# Hundreds of processes import the package: compiled files are kept, also where the environment (a container) says no.
+unexport PYTHONDONTWRITEBYTECODE
+
 # JAX starts threads, and other tests fork: each kind has processes of its own.
 JAX_TESTS := tests/theory tests/optim/test_optax.py tests/cli/test_theory_cli.py tests/examples/test_optax_example.py
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4

@@ -1,8 +1,14 @@
-"""Shared by all tests: one thread per process (the suite runs in parallel), hypothesis examples, the golden arrays."""
+"""Shared by all tests: one thread per process (the suite runs in parallel), hypothesis examples, the golden arrays.
+
+No test depends on those before it: each starts from the same seeds, and what it changes in its process is put back.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault(
@@ -10,14 +16,13 @@ os.environ.setdefault(
 )  # before torch: a forked child hangs where its parent had a team of threads
 
 import pytest
-import torch
-import torch._dynamo  # every optimizer imports it: here once, not in each forked rank (1.5 s of CPU)
 from hypothesis import settings
-
-torch.set_num_threads(1)
 
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("random", print_blob=True)
+
+OF_COMMANDS = {"CUBLAS_WORKSPACE_CONFIG", "DANALAB_PLUGINS", "GOMP_SPINCOUNT", "TOKENIZERS_PARALLELISM"}
+"""Variables that a command sets for its process, in which it is usually alone."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,6 +30,32 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile", None):
         fast = "not slow" in config.getoption("markexpr")
         settings.load_profile("fixed" if fast else "random")
+    if not config.getoption("numprocesses", None):  # the process that distributes tests to others needs no torch
+        import torch
+        import torch._dynamo  # every optimizer imports it: here once, not in each forked rank (1.5 s of CPU)
+
+        torch.set_num_threads(1)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Nearly all objects of the imports and of the tests stay to the end: garbage is not looked for among them."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()  # a forked rank then copies no page for the sake of their reference counts, either
+    gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The same random numbers whichever tests ran before, in fixtures as well."""
+    import numpy as np
+    import torch
+
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,11 +74,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """A test may start threads in this process; the next one has one again, as forked children do."""
+def process_as_before() -> Iterator[None]:
+    """A test leaves the process as it was; of threads and determinism, which commands set, the old ones return.
+
+    A forked child of a process with a team of threads hangs.
+    """
+    import torch
+
+    folder, environment, dtype = os.getcwd(), dict(os.environ), torch.get_default_dtype()
     yield
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+    if torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(False)
+    changed = {name for name, _ in environment.items() ^ os.environ.items()}
+    for name in changed:
+        os.environ.pop(name, None)
+        if name in environment:
+            os.environ[name] = environment[name]
+    left = torch.get_default_dtype(), torch.is_grad_enabled(), os.getcwd()
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(True)
+    os.chdir(folder)
+    assert changed <= OF_COMMANDS | {"PYTEST_CURRENT_TEST"}
+    assert left == (dtype, True, folder)
 
 
 @pytest.fixture(scope="session")
