@@ -21,9 +21,6 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("random", print_blob=True)
 
-OF_COMMANDS = {"CUBLAS_WORKSPACE_CONFIG", "DANALAB_PLUGINS", "GOMP_SPINCOUNT", "TOKENIZERS_PARALLELISM"}
-"""Variables that a command sets for its process, in which it is usually alone."""
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """The fast suite checks the same examples in every run; one that takes the slow tests draws new ones."""
@@ -75,29 +72,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def process_as_before() -> Iterator[None]:
-    """A test leaves the process as it was; of threads and determinism, which commands set, the old ones return.
+    from isolation import kept_process
 
-    A forked child of a process with a team of threads hangs.
-    """
-    import torch
-
-    folder, environment, dtype = os.getcwd(), dict(os.environ), torch.get_default_dtype()
-    yield
-    if torch.get_num_threads() != 1:
-        torch.set_num_threads(1)
-    if torch.are_deterministic_algorithms_enabled():
-        torch.use_deterministic_algorithms(False)
-    changed = {name for name, _ in environment.items() ^ os.environ.items()}
-    for name in changed:
-        os.environ.pop(name, None)
-        if name in environment:
-            os.environ[name] = environment[name]
-    left = torch.get_default_dtype(), torch.is_grad_enabled(), os.getcwd()
-    torch.set_default_dtype(dtype)
-    torch.set_grad_enabled(True)
-    os.chdir(folder)
-    assert changed <= OF_COMMANDS | {"PYTEST_CURRENT_TEST"}
-    assert left == (dtype, True, folder)
+    with kept_process():
+        yield
 
 
 @pytest.fixture(scope="session")
