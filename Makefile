@@ -6,7 +6,7 @@
 #   make bench   the benchmarks; results in bench/results
 #   make gpu-check   the tests and the benchmark of a GPU; installs nothing
 #   make docs    the site, in build/docs
-#   make screenshots   README's pictures of the program, from real runs: 20 minutes; needs Chromium
+#   make screenshots   README's pictures of the program, from real runs: 15 minutes; needs Chromium
 #   make docs-check   every command and code block of README and docs, in about 15 minutes on two idle cores; goes on where it stopped
 
 PYTHON ?= python3
@@ -18,9 +18,6 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
-
-# Hundreds of processes import the package: compiled files are kept, also where the environment (a container) says no.
-unexport PYTHONDONTWRITEBYTECODE
 
 # JAX starts threads, and other tests fork: each kind has processes of its own.
 JAX_TESTS := tests/theory tests/optim/test_optax.py tests/cli/test_theory_cli.py tests/examples/test_optax_example.py

@@ -1,38 +1,115 @@
-"""The table of a ladder over widths: the best rate at each, and what the narrowest width's best rate costs there.
+"""The best learning rate against the width, with and without mup: table and figure of docs/models.md.
 
 danalab ladder bench/width_transfer.yaml
-python bench/width_transfer.py ladders/width_transfer
+python bench/width_transfer.py ladders/width_transfer     # packs its rows into bench/results/width_cpu, and writes both
+python bench/width_transfer.py                            # from the stored rows
 """
 
 import argparse
+import math
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from danalab.ladder.rows import read_ladder
+import numpy as np
+
+from danalab.errors import UserError
+from danalab.ladder.fit.statistics import Interval, student_interval
+from danalab.ladder.rows import pack, read_ladder
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "bench" / "results" / "width_cpu", ROOT / "docs" / "models.md"
+_TABLE = re.compile(r"(<!-- width: transfer -->\n).*?(<!-- end -->)", re.DOTALL)
+Losses = dict[str, dict[int, dict[float, float]]]
+"""Optimizer -> width -> peak rate -> final loss [nats/token]."""
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """A table in Markdown: a row for each optimizer; in each cell the best rate, and + the loss of transfer [nats]."""
-    losses: dict[str, dict[int, dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
+def losses(rows: list[dict[str, Any]]) -> Losses:
+    found: Losses = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         if row["status"] == "finished":
-            losses[row["opt"]][row["settings"]["d_model"]][row["lr"]] = row["final_loss"]
-    widths = sorted({width for each in losses.values() for width in each})
-    lines = ["| best rate, + cost of the narrowest's | " + " | ".join(map(str, widths)) + " |"]
-    lines.append("|" + " --- |" * (len(widths) + 1))
-    for opt, by_width in losses.items():
-        first = min(by_width[widths[0]], key=by_width[widths[0]].__getitem__)
-        cells = []
+            found[row["opt"]][row["settings"]["d_model"]][row["lr"]] = row["final_loss"]
+    return found
+
+
+def best_rate(tried: dict[float, float]) -> float:
+    """Where a parabola through the best trial and its two neighbours is lowest; UserError: the best is outermost."""
+    rates = sorted(tried)
+    place = min(range(len(rates)), key=lambda i: tried[rates[i]])
+    if place in (0, len(rates) - 1):
+        raise UserError(f"the best rate {rates[place]:g} is the outermost one tried")
+    near = rates[place - 1 : place + 2]
+    curvature, slope, _ = np.polyfit(np.log(near), [tried[rate] for rate in near], 2)
+    return math.exp(-slope / (2 * curvature))
+
+
+def exponent(by_width: dict[int, dict[float, float]]) -> tuple[float, Interval]:
+    """x of best rate ~ width^x, by least squares over the widths, with its 95% interval."""
+    widths = np.log(sorted(by_width))
+    best = np.log([best_rate(by_width[width]) for width in sorted(by_width)])
+    (slope, _), covariance = np.polyfit(widths, best, 1, cov="unscaled")
+    freedom = len(widths) - 2
+    residuals = best - np.polyval(np.polyfit(widths, best, 1), widths)
+    error = math.sqrt(covariance[0, 0] * residuals @ residuals / freedom)
+    return float(slope), student_interval(float(slope), error, freedom)
+
+
+def table(found: Losses) -> str:
+    """In Markdown: a row for each optimizer; in each cell the best rate, and + the loss of transfer [nats/token].
+
+    Transfer takes the narrowest width's best rate of those that all widths tried.
+    """
+    widths = sorted({width for each in found.values() for width in each})
+    lines = ["| | " + " | ".join(f"width {width}" for width in widths) + " | best rate ~ width^x |"]
+    lines.append("| --- |" + " --- |" * (len(widths) + 1))
+    for opt, by_width in found.items():
+        common = set.intersection(*({float(f"{rate:.3g}") for rate in tried} for tried in by_width.values()))
+        cells, first = [], None
         for tried in (by_width[width] for width in widths):
-            best = min(tried, key=tried.__getitem__)
-            same = next((loss for lr, loss in tried.items() if abs(lr / first - 1) < 1e-6), None)
-            cells.append(f"{best:.3g}, " + ("not tried" if same is None else f"+{same - tried[best]:.3f}"))
-        lines.append(f"| {opt} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            rounded = {float(f"{rate:.3g}"): loss for rate, loss in tried.items()}
+            first = first or min(common, key=rounded.__getitem__)
+            cells.append(f"{best_rate(tried):.2g}, +{rounded[first] - min(tried.values()):.3f}")
+        slope, interval = exponent(by_width)
+        lines.append(f"| {opt} | {' | '.join(cells)} | {slope:+.2f} ({interval.low:+.2f} to {interval.high:+.2f}) |")
+    return "\n".join(lines) + "\n"
+
+
+def figure(found: Losses, path: Path) -> None:
+    """Loss against rate, a line a width; a panel for each optimizer."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from danalab.report.figures.drawing import panels, shades, styled
+
+    @styled
+    def draw() -> None:
+        whole, places = panels(len(found), each=(3.1, 2.4))
+        for axes, (opt, by_width) in zip(places, found.items(), strict=True):
+            for width, color in zip(sorted(by_width), shades(len(by_width)), strict=True):
+                rates = sorted(by_width[width])
+                values = [by_width[width][rate] for rate in rates]
+                axes.plot(rates, values, color=color, linewidth=1.2, marker=".", label=f"width {width}")
+                lowest = int(np.argmin(values))
+                axes.plot(rates[lowest], values[lowest], color=color, marker="o", markersize=6)
+            axes.set(xscale="log", title=opt, xlabel="peak learning rate", ylabel="loss [nats/token]")
+        places[0].legend(fontsize=7)
+        whole.savefig(path, dpi=160)
+
+    draw()
+
+
+def fill(page: str, found: Losses) -> str:
+    """The page with the table of the rows."""
+    return _TABLE.sub(lambda match: match[1] + table(found) + match[2], page)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ladder", type=Path)
-    print(table(read_ladder(parser.parse_args().ladder)))
+    parser.add_argument("ladder", type=Path, nargs="?")
+    if (folder := parser.parse_args().ladder) is not None:
+        pack(read_ladder(folder), RESULTS)
+    stored = losses(read_ladder(RESULTS))
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), stored), encoding="utf-8")
+    figure(stored, ROOT / "docs" / "figures" / "width_cpu.png")
+    print(table(stored), end="")

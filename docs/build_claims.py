@@ -30,6 +30,8 @@ SAVED = "danalab report bench/results/ladder_cpu --tables-only"
 EXPONENTS = "danalab report bench/results/horizon_cpu --tables-only"
 BATCHES = "danalab report bench/results/batch_cpu --tables-only"
 FINDINGS = "python bench/decay_law.py findings family"
+WIDTHS = "widths 32 to 256 (58 k to 1.8 M parameters), 300 steps, one seed"
+TRANSFER = "python bench/width_transfer.py"
 MORE = "larger models: an interval on the other side"
 
 
@@ -128,6 +130,12 @@ def growth(tests: list[PairedTest]) -> Interval | None:
     half = sum(((each.interval.high - each.interval.low) / 2) ** 2 for each in (least, most) if each.interval) ** 0.5
     middle = most.difference - least.difference
     return Interval(middle - half, middle + half, 0.95)
+
+
+def width_exponent(opt: str) -> Interval:
+    """Exponent of the best rate over the width."""
+    rows = page_table("models.md", "width: transfer")
+    return interval_of(next(row[-1] for row in rows if row[0] == opt).partition("(")[2])
 
 
 def cooldown() -> Interval:
@@ -256,6 +264,20 @@ def claims() -> list[Claim]:
             "gaps between optimizers grow with the batch: Muon against AdamW with that rule (0.02 is taken)",
             "arXiv 2507.07101", nats, growth(muon), 0.02, 0, BATCH if muon else "",
             "larger models and batches" if muon else "a ladder over batches", BATCHES if muon else "",
+        ),
+        *(
+            Claim(
+                f"{name}'s best rate falls as 1/width in the standard parametrization", "arXiv 2203.03466",
+                "exponent of width", width_exponent(opt), -1, 0, WIDTHS, "more seeds, longer runs", TRANSFER,
+            )
+            for opt, name in (("adamw", "AdamW"), ("adana", "ADana"))
+        ),
+        *(
+            Claim(
+                f"{name}'s best rate does not depend on the width with mup", source, "exponent of width",
+                width_exponent(f"{opt}-mup"), 0, 0, WIDTHS, "more seeds, longer runs", TRANSFER,
+            )
+            for opt, name, source in (("adamw", "AdamW", "arXiv 2203.03466"), ("adana", "ADana", "ours"))
         ),
         Claim(
             "long averages help rare tokens", "ours, by the theory of rare features", "", None, 0, 0, "",

@@ -1,14 +1,8 @@
-"""Shared by all tests: one thread per process (the suite runs in parallel), hypothesis examples, the golden arrays.
-
-No test depends on those before it: each starts from the same seeds, and what it changes in its process is put back.
-"""
+"""Shared by all tests: one thread per process (the suite runs in parallel), hypothesis examples, the golden arrays."""
 
 from __future__ import annotations
 
-import gc
 import os
-import random
-from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault(
@@ -16,7 +10,11 @@ os.environ.setdefault(
 )  # before torch: a forked child hangs where its parent had a team of threads
 
 import pytest
+import torch
+import torch._dynamo  # every optimizer imports it: here once, not in each forked rank (1.5 s of CPU)
 from hypothesis import settings
+
+torch.set_num_threads(1)
 
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("random", print_blob=True)
@@ -27,32 +25,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile", None):
         fast = "not slow" in config.getoption("markexpr")
         settings.load_profile("fixed" if fast else "random")
-    if not config.getoption("numprocesses", None):  # the process that distributes tests to others needs no torch
-        import torch
-        import torch._dynamo  # every optimizer imports it: here once, not in each forked rank (1.5 s of CPU)
-
-        torch.set_num_threads(1)
-
-
-def pytest_collection(session: pytest.Session) -> None:
-    """Nearly all objects of the imports and of the tests stay to the end: garbage is not looked for among them."""
-    gc.disable()
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    gc.freeze()  # a forked rank then copies no page for the sake of their reference counts, either
-    gc.enable()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The same random numbers whichever tests ran before, in fixtures as well."""
-    import numpy as np
-    import torch
-
-    random.seed(0)
-    np.random.seed(0)
-    torch.manual_seed(0)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,11 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def process_as_before() -> Iterator[None]:
-    from isolation import kept_process
-
-    with kept_process():
-        yield
+def one_thread():
+    """A test may start threads in this process; the next one has one again, as forked children do."""
+    yield
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -149,8 +149,7 @@ def write_comparison(
 ) -> Path:
     """Write compare.html, the loss curves as PNG, SVG and PDF, and table.md into `out`; returns the page."""
     from danalab.colors import optimizer_color
-    from danalab.report.figures.drawing import save_figure, svg_text
-    from danalab.report.figures.training import CURVES_CAPTION, loss_figure
+    from danalab.report.figures.training import CURVES_CAPTION, loss_figure, save_figure
     from danalab.report.formats import Linked
     from danalab.report.page import Page
 
@@ -171,10 +170,9 @@ def write_comparison(
         page.paragraph(note[0].upper() + note[1:] + ".")
     for axis, words in (("tokens", "tokens"), ("flops", "compute")):
         figure = loss_figure(curves, axis, baseline)
-        svg = svg_text(figure)
-        files = save_figure(figure, out / f"loss-{axis}", svg)
+        files = save_figure(figure, out / f"loss-{axis}")
         caption = f"Validation loss against {words}. {CURVES_CAPTION}"
-        page.figure(figure, caption, [(file.suffix[1:].upper(), file.name) for file in files], svg)
+        page.figure(figure, caption, [(file.suffix[1:].upper(), file.name) for file in files])
     write_atomically(out / "table.md", markdown_table(rows))
     write_atomically(out / "compare.html", page.render())
     return out / "compare.html"
