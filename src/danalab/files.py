@@ -119,6 +119,17 @@ def parse_json(text: str, place: object) -> Any:
     raise UserError(f"{place}: not valid JSON: {reason}")
 
 
+def sound_objects(lines: bytes) -> Iterator[dict[str, Any]]:
+    """The JSON objects of lines, without lines that are none: a kill may have cut one short."""
+    for line in lines.split(b"\n"):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Parse a JSON file; errors as of `read_text` and `parse_json`."""
     return parse_json(read_text(path), path)

@@ -1,6 +1,6 @@
 """Runs side by side: table, loss curves, tokens to equal loss."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from danalab.cli._shared.options import JsonFlags, Positional
@@ -20,8 +20,6 @@ class Flags(JsonFlags):
 
 def run(flags: Flags) -> None:
     """Runs side by side: final losses, tokens each needed to reach the baseline's loss, and the loss curves."""
-    from dataclasses import asdict
-
     from danalab.errors import UserError
     from danalab.report.comparison import COLUMNS, compare, named_apart, noise_note, table_cells, write_comparison
     from danalab.report.data import read_curve

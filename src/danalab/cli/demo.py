@@ -13,7 +13,6 @@ class Flags(JsonFlags, DemoConfig):
 
 def run(flags: Flags) -> None:
     """A demonstration on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, figures, table, samples, one page."""
-
     from danalab.report.comparison import COLUMNS, table_cells
     from danalab.report.formats import print_table
     from danalab.showcase.demo import next_steps, run_demo, verdict

@@ -1,5 +1,6 @@
 """Sample text from a run, or from a model in Hugging Face format."""
 
+import json
 import sys
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -46,8 +47,6 @@ class Flags(JsonFlags, ModelFlags):
 
 def run(flags: Flags) -> None:
     """Sample text from a run or an exported model: the prompt and its continuation, streamed to standard output."""
-    import json
-
     from danalab.inference.request import SamplingParameters
 
     if flags.samples < 1:

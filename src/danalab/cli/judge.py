@@ -1,6 +1,7 @@
 """Is one optimizer better than another? Paired seeds, and an end as soon as it is known."""
 
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from danalab.cli._shared.options import JsonFlags, Positional
@@ -21,9 +22,6 @@ class Flags(JsonFlags, JudgeConfig):
 
 def run(flags: Flags) -> int:
     """Judge contenders against a baseline. Exit code 0: one is better; 1: none is; 3: the budget ended undecided."""
-    import sys
-    from dataclasses import asdict
-
     from danalab.judge.judge import judge
     from danalab.judge.ledger import Ledger
     from danalab.judge.page import BOARD_HEADINGS, board, write_board, write_page

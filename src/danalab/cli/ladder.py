@@ -5,13 +5,14 @@ danalab ladder import-wandb exports/ --out ladders/published   # histories, and 
 danalab ladder import-wandb --api ENTITY/PROJECT --filter group=enoki --out ladders/published
 """
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.cli._shared.run_flags import SweepFlags
-from danalab.errors import UserError
+from danalab.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from danalab.ladder.plan import LadderPlan
@@ -47,8 +48,6 @@ class Flags(SweepFlags):
 def run(flags: Flags) -> int:
     """Run a ladder: learning-rate trials at every size, then more seeds at the best; start it again to continue.
     danalab ladder import-wandb makes one from runs of Weights & Biases."""
-    import sys
-
     from danalab.cli._shared.run_tables import show_open_ends, show_rows, show_rungs, with_costs
     from danalab.ladder.plan import read_plan
     from danalab.ladder.run import run_ladder
@@ -105,10 +104,6 @@ def run(flags: Flags) -> int:
 
 def _chosen(flags: Flags, plan: "LadderPlan") -> "LadderPlan":
     """The part of the plan that the flags name."""
-    from dataclasses import replace
-
-    from danalab.errors import nearest
-
     if flags.tokens_per_param is not None:
         plan = replace(plan, fixed={**plan.fixed, "tokens_per_param": flags.tokens_per_param})
     if not flags.tune_lr:
@@ -170,7 +165,6 @@ class ImportWandbFlags(JsonFlags):
 
 def import_wandb(flags: ImportWandbFlags) -> None:
     """Write runs of Weights & Biases as rows of a ladder with their validation curves, for danalab report."""
-
     from danalab.cli._shared.run_tables import print_rows
     from danalab.ladder.runs.grid import parse_fixed
     from danalab.ladder.wandb import Keys, import_runs, read_api, read_exports

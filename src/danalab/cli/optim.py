@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,6 @@ class CompareFlags(JsonFlags, CompareConfig):
 
 def compare(flags: CompareFlags) -> None:
     """Optimizers on three small problems, with learning rates tuned alike; minutes on two cores."""
-    import sys
-
     from danalab.report.formats import print_table
     from danalab.showcase.compare import HEADINGS, compare_optimizers, table_rows
 
@@ -62,7 +61,6 @@ class SchedulesFlags(JsonFlags, ScheduleSettings):
 
 def schedules(flags: SchedulesFlags) -> None:
     """The schedules of a run: beta(t), alpha(t), lambda(t) and the learning rate, as a figure and a table."""
-
     from danalab.files import write_atomically
     from danalab.report.figures.schedules import RunSchedules, schedule_figure, schedule_table
     from danalab.report.figures.training import save_figure
@@ -100,7 +98,6 @@ class ListFlags(JsonFlags):
 
 def list_optimizers(flags: ListFlags) -> None:
     """The optimizers and their capabilities, or one of them with settings, defaults, learning rate and reference."""
-
     from danalab.optim import list_optimizers as names
     from danalab.optim import optimizer_spec
 

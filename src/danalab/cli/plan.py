@@ -7,7 +7,7 @@ from annotated_types import Gt, Le
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
-from danalab.scaling.plan import Plan
+from danalab.scaling.plan import OMEGA, Plan, own_model
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.train.config.experiment import BatchSettings, ModelSettings, OptimizerSettings, SequenceSettings
 from danalab.train.config.fields import Count, Positive
@@ -88,7 +88,6 @@ def run(flags: Flags) -> None:
 
 def _print_own_model(flags: Flags) -> None:
     from danalab.optim.run_length import warmup_steps
-    from danalab.scaling.plan import OMEGA, own_model
 
     if flags.params is None or flags.tokens_per_step is None or flags.iterations is None:
         raise UserError("a model of your own needs all of --params, --tokens-per-step and --iterations")

@@ -1,5 +1,6 @@
 """A ladder's results: laws of learning rate and loss, compute saved, curves, tuning, cost; one page, or tables only."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,6 @@ class Flags(JsonFlags):
 
 def run(flags: Flags) -> None:
     """Fit the laws of a ladder, compute the compute saved, and write a page with every figure and table."""
-
     from danalab.ladder.analysis import analyse, fitted_rules
     from danalab.ladder.rows import read_ladder
 
@@ -84,8 +84,6 @@ def run(flags: Flags) -> None:
 
 
 def _write_page(flags: Flags) -> "tuple[Analysis, Path]":
-    import shutil
-
     from danalab.ladder.preregistration import FILE as PREDICTIONS
     from danalab.report.ladder_report import read_report_data, write_report
 

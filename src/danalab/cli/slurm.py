@@ -37,7 +37,6 @@ class Flags(JsonFlags, ResourceFlags):
 
 def run(flags: Flags, rest: list[str]) -> int:
     """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
-
     from danalab.train.system.slurm import SlurmJob, read_runs, submit
 
     resources = flags.resources()

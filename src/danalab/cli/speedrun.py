@@ -1,5 +1,6 @@
 """From text to a chat in one command."""
 
+import sys
 from dataclasses import dataclass
 
 from danalab.cli._shared.options import JsonFlags
@@ -13,8 +14,6 @@ class Flags(JsonFlags, SpeedrunConfig):
 
 def run(flags: Flags) -> int:
     """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues."""
-    import sys
-
     from danalab.train.system.signals import StopRequest
 
     with StopRequest() as stop:  # before the imports below, which take seconds

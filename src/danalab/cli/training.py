@@ -1,6 +1,8 @@
 """Train a model, or continue a run by a stage: `danalab train`, `mid`, `sft`, `rl`; the same command resumes each."""
 
+import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +68,6 @@ def _configuration(flags: TrainConfig | StageFlags) -> TrainConfig:
 
 def _run(flags: TrainConfig | StageFlags) -> int:
     """Train; returns the exit code."""
-    import json
-    import sys
-
     from danalab.files import finite
     from danalab.train.system.signals import StopRequest
 

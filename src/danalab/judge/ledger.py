@@ -8,7 +8,6 @@ A row is one line, written under a lock. A line that a kill cut short is skipped
 
 import fcntl
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.files import finite, read_json
+from danalab.files import finite, read_json, sound_objects
 from danalab.judge.workers import PlannedRun, RunResult
 
 STORED = Path(__file__).with_name("baselines.json")
@@ -44,7 +43,7 @@ class Ledger:
 
     def verdicts(self) -> list[dict[str, Any]]:
         """All verdicts, oldest first."""
-        return list(_rows(_lines(self.folder / "judge.jsonl")[0]))
+        return list(sound_objects(_lines(self.folder / "judge.jsonl")[0]))
 
     def add_verdict(self, row: dict[str, Any]) -> None:
         self._append("judge.jsonl", row)
@@ -52,7 +51,7 @@ class Ledger:
     def _read_runs(self) -> None:
         """Read the lines that came since the last time; a run that failed from outside counts as not made."""
         whole, self._read = _lines(self.folder / "runs.jsonl", self._read)
-        for row in _rows(whole):
+        for row in sound_objects(whole):
             if row.get("run") not in self._runs and not row.get("from_outside"):
                 steps, losses = tuple(row["steps"]), tuple(row["losses"])
                 self._runs[row["run"]] = RunResult(row["loss"], steps, losses, row["seconds"], row["failure"])
@@ -100,13 +99,3 @@ def _lines(path: Path, first: int = 0) -> tuple[bytes, int]:
         raise UserError(f"{path}: {error.strerror}") from None
     end = content.rfind(b"\n") + 1
     return content[:end], first + end
-
-
-def _rows(lines: bytes) -> Iterator[dict[str, Any]]:
-    for line in lines.split(b"\n"):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # cut short by a kill
-        if isinstance(row, dict):
-            yield row

@@ -70,12 +70,7 @@ def _open(config: RlConfig) -> Dataset:
 
 
 def _stage(
-    spec: RunSpec,
-    dataset: Dataset,
-    folder: RunFolder,
-    world: World,
-    device: torch.device,
-    autocast: Callable[[], Any],
+    spec: RunSpec, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
     assert isinstance(dataset, TaskDataset)
     settings = spec.config
@@ -84,10 +79,7 @@ def _stage(
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
     scorer = Scorer(
-        settings.reward,
-        seconds=settings.reward_seconds,
-        ranks=world.size,
-        trusts_model_code=settings.trust_model_code,
+        settings.reward, seconds=settings.reward_seconds, ranks=world.size, trusts_model_code=settings.trust_model_code
     )
     rollouts = Rollouts(
         dataset.mixture,

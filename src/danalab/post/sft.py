@@ -101,12 +101,7 @@ def _require_tokenizer(replay: Dataset, conversations: ConversationDataset, name
 
 
 def _stage(
-    spec: RunSpec,
-    dataset: Dataset,
-    folder: RunFolder,
-    world: World,
-    device: torch.device,
-    autocast: Callable[[], Any],
+    spec: RunSpec, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
     if world.is_main:
         counts = dataset.counts  # pyright: ignore[reportAttributeAccessIssue]

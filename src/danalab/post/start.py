@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from danalab.chat.conversations import ChatFormat, missing_specials
 from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
 from danalab.files import read_json, sha256, validated, write_json
 from danalab.models.config import ModelConfig
-from danalab.models.decoder import Decoder
+from danalab.models.decoder import Decoder, build_model
 from danalab.optim import optimizer_spec
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint.store import MANIFEST
@@ -178,12 +180,6 @@ def extend_vocabulary(model: Decoder, n_ids: int) -> Decoder:
     """
     if model.config.vocab_size >= n_ids:
         return model
-    from dataclasses import replace
-
-    import torch
-
-    from danalab.models import build_model
-
     old = model.config.vocab_size
     larger = build_model(replace(model.config, vocab_size=padded(n_ids)), device=model.head_weight.device)
     target = larger.state_dict()

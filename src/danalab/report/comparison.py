@@ -16,7 +16,7 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.files import write_atomically
 from danalab.report.data import RunCurve, tokens_to_reach
-from danalab.report.formats import as_markdown
+from danalab.report.formats import Linked, as_markdown
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,6 @@ def write_comparison(
     """Write compare.html, the loss curves as PNG, SVG and PDF, and table.md into `out`; returns the page."""
     from danalab.colors import optimizer_color
     from danalab.report.figures.training import CURVES_CAPTION, loss_figure, save_figure
-    from danalab.report.formats import Linked
     from danalab.report.page import Page
 
     out.mkdir(parents=True, exist_ok=True)

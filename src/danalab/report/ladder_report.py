@@ -16,7 +16,7 @@ from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.preregistration import outcomes, read_predictions
-from danalab.ladder.rows import pack, read_ladder
+from danalab.ladder.rows import CURVES, pack, read_ladder
 from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
 from danalab.report.figures.compute_saved import cost_figure, gain_figure, headline_figure, saved_figure
 from danalab.report.figures.drawing import save_figure, save_points, svg_text
@@ -108,8 +108,6 @@ def _lead(data: ReportData) -> str:
 
 def _address(out: Path, packed: bool) -> Address:
     """Where a run is, from the page."""
-    from danalab.ladder.rows import CURVES
-
     if packed:
         return lambda row: f"{CURVES}/{row['name']}.jsonl"
     return lambda row: os.path.relpath(row["run"], out)

@@ -51,9 +51,7 @@ REQUESTS: dict[str, type[Body]] = {
 
 
 def create_app(
-    served: Sequence[tuple[ChatModel, EngineWorker]],
-    settings: ServerSettings,
-    ready: Callable[[], None] = lambda: None,
+    served: Sequence[tuple[ChatModel, EngineWorker]], settings: ServerSettings, ready: Callable[[], None] = lambda: None
 ) -> FastAPI:
     """The server of one or several models of different names with their engines; the first answers unnamed requests.
 

@@ -32,12 +32,7 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(
-        self,
-        chunks: AsyncIterator[dict[str, Any]],
-        end: Callable[[], None],
-        headers: dict[str, str],
-        *,
-        named: bool,
+        self, chunks: AsyncIterator[dict[str, Any]], end: Callable[[], None], headers: dict[str, str], *, named: bool
     ):
         self._end = end
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}

@@ -199,11 +199,7 @@ class RaceOutcome(NamedTuple):
 
 
 def race(
-    problem: Draw,
-    contenders: Mapping[str, Racer],
-    times: np.ndarray,
-    stream: Stream,
-    ranks: np.ndarray | None = None,
+    problem: Draw, contenders: Mapping[str, Racer], times: np.ndarray, stream: Stream, ranks: np.ndarray | None = None
 ) -> dict[str, RaceOutcome]:
     """Run all contenders from theta = 0 on one stream; risks at `times` (ascending step counts).
 

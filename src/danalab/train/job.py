@@ -142,12 +142,7 @@ def folder_of(spec: RunSpec, world: World) -> RunFolder:
 
 
 def _run(
-    spec: RunSpec,
-    dataset: Dataset,
-    folder: RunFolder,
-    source: ResumePoint | None,
-    world: World,
-    stop: StopRequest,
+    spec: RunSpec, dataset: Dataset, folder: RunFolder, source: ResumePoint | None, world: World, stop: StopRequest
 ) -> TrainingOutcome:
     if spec.config.tune_malloc:
         tune_malloc()  # after the data are open: one arena slows down the threads that tokenise

@@ -44,12 +44,7 @@ class TokenBatches(BatchSource):
 
 
 def pretraining(
-    spec: RunSpec,
-    dataset: Dataset,
-    folder: RunFolder,
-    world: World,
-    device: torch.device,
-    autocast: Callable[[], Any],
+    spec: RunSpec, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
     """The stage of `danalab train`.
 

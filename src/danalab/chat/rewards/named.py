@@ -56,12 +56,7 @@ class Scorer:
     """
 
     def __init__(
-        self,
-        reward: str | None = None,
-        *,
-        seconds: float = 30.0,
-        ranks: int = 1,
-        trusts_model_code: bool = False,
+        self, reward: str | None = None, *, seconds: float = 30.0, ranks: int = 1, trusts_model_code: bool = False
     ):
         self._name, self._trusts_model_code = reward, trusts_model_code
         self._function: Reward | None = None

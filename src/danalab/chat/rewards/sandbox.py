@@ -70,10 +70,7 @@ def run_tests(
         )
         program_task = {**common, "source": program}
         test_task = {**common, "source": prompt, "tests": tests}
-        with (
-            _process(program_task, reads_questions, answers),
-            _process(test_task, reads_answers, questions) as tester,
-        ):
+        with _process(program_task, reads_questions, answers), _process(test_task, reads_answers, questions) as tester:
             ends.close()  # each process sees the end of the other
             try:
                 _, verdict = tester.communicate(timeout=seconds)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import math
 import os
+import pickle
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -197,8 +198,6 @@ def _claimed_bytes(stream: IO[bytes]) -> int:
 
 
 def _read_pt(path: Path) -> np.ndarray:
-    import pickle
-
     import torch
 
     try:

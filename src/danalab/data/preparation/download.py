@@ -132,9 +132,5 @@ def _verify(folder: Path) -> Iterator[Finding]:
 
 
 LAYOUT = DataLayout(
-    "download",
-    lambda folder: (folder / NAME).is_file(),
-    _not_tokens,
-    lambda folder, _: _not_tokens(folder),
-    _verify,
+    "download", lambda folder: (folder / NAME).is_file(), _not_tokens, lambda folder, _: _not_tokens(folder), _verify
 )

@@ -12,6 +12,7 @@ import fcntl
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -203,8 +204,6 @@ def _widen(descriptor: int) -> None:
 
 def _serve(folder: str) -> None:
     """Main loop of a child: read chunks ahead and answer each with its result, until the pipe is closed."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipes
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keep prints of libraries out of the answers

@@ -156,9 +156,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) ->
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # pyright: ignore
     engine.decoder = decoders.ByteLevel()  # pyright: ignore
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIALS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=vocab_size - len(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     engine.train_from_iterator(texts, trainer)
     learned = engine.get_vocab_size()

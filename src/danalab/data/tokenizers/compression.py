@@ -65,10 +65,7 @@ def measure(tokenizer: Tokenizer, texts: dict[str, str], reference: Tokenizer | 
     """Compression of each text (none of them empty), and the reference's."""
     return [
         Compression(
-            name,
-            len(text.encode()),
-            len(tokenizer.encode(text)),
-            len(reference.encode(text)) if reference else None,
+            name, len(text.encode()), len(tokenizer.encode(text)), len(reference.encode(text)) if reference else None
         )
         for name, text in texts.items()
     ]

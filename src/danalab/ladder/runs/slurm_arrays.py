@@ -71,8 +71,7 @@ class SlurmExecutor(PolledExecutor):
         self._submitted |= {job.folder for job in (*new, *state.queued)}
         reasons = {each.job.folder: each.reason for each in state.failed}
         reasons |= dict.fromkeys(
-            (job.folder for job in lost),
-            f"its job ended before the run did; see the logs in {self._folder / 'slurm'}",
+            (job.folder for job in lost), f"its job ended before the run did; see the logs in {self._folder / 'slurm'}"
         )
         going = {job.folder for job in (*new, *state.queued)}
         for unit, future in self.units:

@@ -64,11 +64,7 @@ class Resonator(nn.Module):
         self.out = Linear(d, d, role="residual")
 
     def forward(
-        self,
-        x_BLD: Tensor,
-        rotary: Tensor | None = None,
-        state: ConvState | None = None,
-        starts: Tensor | None = None,
+        self, x_BLD: Tensor, rotary: Tensor | None = None, state: ConvState | None = None, starts: Tensor | None = None
     ) -> Tensor:
         """[B, L, D]; arguments as of `Attention.forward`, of which `rotary` is ignored."""
         v = self.v(x_BLD)

@@ -35,10 +35,7 @@ from danalab.optim.step.backends.choice import Backend, call_of, choose_backend,
 from danalab.optim.step.backends.low_memory import step_by_format
 from danalab.optim.step.backends.plan import StepPlan
 from danalab.optim.step.batch import TensorBatch, gather
-from danalab.optim.step.state import (
-    fill_state,
-    is_dummy_step,
-)
+from danalab.optim.step.state import fill_state, is_dummy_step
 from danalab.optim.step.state_dict import IMPLEMENTATION, check_rule_state, parameter_name, split_like
 from danalab.optim.step.state_formats import check_format, format_of, require_format, stored_tensors
 
@@ -278,12 +275,7 @@ class ElementwiseOptimizer(RuleOptimizer):
             t: Any = steps[0].double() if steps else 0
         else:
             t = int(max((step.item() for step in steps), default=0))
-        return {
-            "t": t,
-            "lr": settings["lr"],
-            "schedule": schedule_factor(settings),
-            "lambda": decay_rate(settings, t),
-        }
+        return {"t": t, "lr": settings["lr"], "schedule": schedule_factor(settings), "lambda": decay_rate(settings, t)}
 
 
 class DecayingOptimizer(ElementwiseOptimizer):

@@ -116,12 +116,7 @@ def number_of(owner: str, name: str, value: Any) -> float | None:
 
 
 def resolve_decay(
-    owner: str,
-    *,
-    weight_decay: float,
-    wd_ts: float | None,
-    omega: float | None,
-    horizon: float | None,
+    owner: str, *, weight_decay: float, wd_ts: float | None, omega: float | None, horizon: float | None
 ) -> tuple[float, float | None]:
     """(weight_decay, wd_ts) from either form: lambda(t) = weight_decay / (1 + t/wd_ts) = omega / (wd_ts + t).
 

@@ -202,11 +202,7 @@ class _Mixing(ElementwiseOptimizer):
     def coefficients(self, group: int = 0) -> dict[str, Any]:
         """Scalars of the last step of a group: `t`, `lr`, `schedule`, `lambda`, `alpha`, `beta3`."""
         settings, known = self.param_groups[group], super().coefficients(group)
-        return {
-            **known,
-            "alpha": mixing_weight(settings, known["t"]),
-            "beta3": slow_rate(settings, known["t"]),
-        }
+        return {**known, "alpha": mixing_weight(settings, known["t"]), "beta3": slow_rate(settings, known["t"])}
 
 
 class AdEMAMix(_Mixing):

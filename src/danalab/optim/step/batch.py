@@ -9,13 +9,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.rules.rule import Rule
-from danalab.optim.step.state import (
-    drop_replaced,
-    follow_parameter,
-    local,
-    local_gradient,
-    moment_dtype,
-)
+from danalab.optim.step.state import drop_replaced, follow_parameter, local, local_gradient, moment_dtype
 from danalab.optim.step.state_dict import parameter_name
 from danalab.optim.step.state_formats import format_of
 

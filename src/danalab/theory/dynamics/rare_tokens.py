@@ -45,10 +45,7 @@ def random_ratio(kappa: npt.ArrayLike) -> np.ndarray:
 
 
 def equilibrium(
-    frequencies: npt.ArrayLike,
-    tau: float,
-    memories: Sequence[float] = (math.inf,),
-    weights: Sequence[float] = (1.0,),
+    frequencies: npt.ArrayLike, tau: float, memories: Sequence[float] = (math.inf,), weights: Sequence[float] = (1.0,)
 ) -> np.ndarray:
     """Probabilities at which an Adam-like optimizer rests, for tokens that arrive at random with these frequencies (sum
     1).

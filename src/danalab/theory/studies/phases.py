@@ -15,14 +15,7 @@ from matplotlib.figure import Figure
 from danalab.colors import optimizer_color
 from danalab.theory.dynamics.algorithms import standard
 from danalab.theory.dynamics.moments import ode
-from danalab.theory.prediction.exponents import (
-    FAMILIES,
-    IVA_BORDER,
-    compute_optimum,
-    frontier,
-    phase,
-    time_exponents,
-)
+from danalab.theory.prediction.exponents import FAMILIES, IVA_BORDER, compute_optimum, frontier, phase, time_exponents
 from danalab.theory.problem.model import power_sum
 from danalab.theory.problem.spectra import binned_spectrum
 from danalab.theory.studies.study import LABELS, Study, canvas, label

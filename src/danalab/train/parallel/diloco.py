@@ -283,10 +283,7 @@ class OuterStep:
     momentum: float = 0.9
 
     def __call__(
-        self,
-        theta: Mapping[str, Tensor],
-        momentum: Mapping[str, Tensor],
-        workers: Sequence[Callable[[str], Tensor]],
+        self, theta: Mapping[str, Tensor], momentum: Mapping[str, Tensor], workers: Sequence[Callable[[str], Tensor]]
     ) -> OuterStatistics:
         """Update `theta` (weights by name, float32 on the CPU) and `momentum` in place, from the weights of `workers`.
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from danalab.errors import UserError
-from danalab.files import fsync_path, naming, write_atomically
+from danalab.files import fsync_path, naming, sound_objects, write_atomically
 from danalab.train.run.schemas import Row
 
 log = logging.getLogger(__name__)
@@ -131,16 +131,7 @@ def last_rows(path: Path, tail: int = 1 << 14) -> list[dict[str, Any]]:
         return []
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
-        lines = file.read().split(b"\n")
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and "step" in row:
-            rows.append(row)
-    return rows
+        return [row for row in sound_objects(file.read()) if "step" in row]
 
 
 def truncate(path: Path, last_step: int) -> tuple[int, int]:

@@ -290,6 +290,5 @@ def _adamw_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
 
 
 ADAMW_COUPLED = replace(
-    ADAMW_DECAYING_WD,
-    scalars=coupled(_adamw_scalars, lambda group, t: coupled_decay_factor(group)),
+    ADAMW_DECAYING_WD, scalars=coupled(_adamw_scalars, lambda group, t: coupled_decay_factor(group))
 )
