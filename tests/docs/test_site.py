@@ -194,6 +194,28 @@ def test_five_pages_are_accessible_and_their_moving_figures_follow_the_keyboard(
         assert tab.evaluate("document.querySelector('#waiting-threads details').open")
 
 
+def luminance(color: str) -> float:
+    digits = color.lstrip("#")
+    digits = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_code_is_readable_on_its_light_ground():
+    """Contrast of 4.5 (WCAG AA) for the colours of the style, or those that site.css has instead."""
+    formatters = pytest.importorskip("pygments.formatters")
+    styles = formatters.HtmlFormatter(style="friendly").get_style_defs(".highlight")
+    colors = dict(re.findall(r"\.highlight \.(\w+) \{ color: (#\w+)", styles))
+    (ground,) = re.findall(r"\.highlight \{ background: (#\w+)", styles)
+    light = (DOCS / "_static" / "site.css").read_text().split("(prefers-color-scheme: light)")[1]
+    for names, color in re.findall(r"\.highlight :is\(([^)]*)\) \{\s*color: (#\w+)", light):
+        colors |= dict.fromkeys(re.findall(r"\w+", names), color)
+    del colors["w"]  # white space
+    ratios = {name: (luminance(ground) + 0.05) / (luminance(color) + 0.05) for name, color in colors.items()}
+    assert not {name: round(ratio, 2) for name, ratio in ratios.items() if ratio < 4.5}
+
+
 @pytest.mark.parametrize("page", sorted(page.name for page in DOCS.glob("*.md")))
 def test_a_page_says_first_who_it_is_for(page):
     text = re.sub(r"<!-- .*? -->\n+", "", (DOCS / page).read_text(), flags=re.DOTALL)
