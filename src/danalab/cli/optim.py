@@ -97,7 +97,7 @@ class ListFlags(JsonFlags):
 
 
 def list_optimizers(flags: ListFlags) -> None:
-    """The optimizers and their capabilities, or with --opt one of them: settings, defaults, learning rate and reference."""
+    """The optimizers and their capabilities; with --opt one of them: settings, defaults, learning rate, reference."""
     from danalab.optim import list_optimizers as names
     from danalab.optim import optimizer_spec
 
