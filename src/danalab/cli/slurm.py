@@ -44,7 +44,9 @@ def run(flags: Flags, rest: list[str]) -> int:
         raise UserError("no run: give flags of danalab train after --, or --runs FILE")
     lines = read_runs(flags.runs) if flags.runs is not None else [[]]
     runs = [_checked([*rest, *line], resources.ranks) for line in lines]
-    _require_apart(runs)
+    [(usual, count)] = Counter(name for name, _ in runs).most_common(1)
+    if count > 1:
+        raise UserError(f"--runs: {count} lines are the run {usual}; give each settings or a --name of its own")
     name = flags.job_name or (runs[0][0] if len(runs) == 1 else f"{flags.runs.stem}" if flags.runs else "runs")
     job = SlurmJob(name, [words for _, words in runs], resources, flags.log_dir, flags.setup, flags.at_once)
     if flags.dry_run:
@@ -86,9 +88,3 @@ def _name(config: "TrainConfig") -> str:
     size = f"h{config.heads}" if config.heads is not None else config.size or f"d{config.d_model}"
     digest = digest_of(config, names_of(type(config), "run", "input", "data"))
     return "-".join(filter(None, [config.arch, config.opt, size, digest]))
-
-
-def _require_apart(runs: list[tuple[str, list[str]]]) -> None:
-    [(name, count)] = Counter(name for name, _ in runs).most_common(1)
-    if count > 1:
-        raise UserError(f"--runs: {count} lines are the run {name}; give each settings or a --name of its own")

@@ -45,14 +45,8 @@ class TextPart(PastBody):
     text: str
 
 
-class SystemMessage(Body):
-    role: Literal["system", "developer"]
-    content: str | Annotated[list[TextPart], Len(1)]
-    name: Ignored = None
-
-
-class UserMessage(Body):
-    role: Literal["user"]
+class TextMessage(Body):
+    role: Literal["system", "developer", "user"]
     content: str | Annotated[list[TextPart], Len(1)]
     name: Ignored = None
 
@@ -82,7 +76,7 @@ class ToolMessage(Body):
     name: Ignored = None
 
 
-Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+Message = Annotated[TextMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
 class ChatCompletionRequest(ConversationRequest, Choices):
@@ -119,7 +113,7 @@ class ChatCompletionRequest(ConversationRequest, Choices):
         for number, message in enumerate(self.messages):
             where, text = f"messages.{number}", plain_text(message.content)
             match message:
-                case SystemMessage() | UserMessage():
+                case TextMessage():
                     builder.add_text(message.role, text)
                 case AssistantMessage():
                     builder.add_answer(text, message.calculations if calculates else None)

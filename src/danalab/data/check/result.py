@@ -49,10 +49,6 @@ class Validation:
         return not self.errors
 
     @property
-    def bad_files(self) -> int:
-        return len({finding.file for finding in self.errors})
-
-    @property
     def total_sequences(self) -> int:
         return sum(self.sequences)
 
@@ -77,7 +73,8 @@ class Validation:
                 f"Unique tokens: {self.unique_tokens:,}",
                 f"Avg token value: {self.avg_token_value:.2f}",
             ]
-        head = "✓ Valid: True" if self.valid else f"✗ Valid: False ({self.bad_files:,} bad file(s))"
+        bad_files = len({finding.file for finding in self.errors})
+        head = "✓ Valid: True" if self.valid else f"✗ Valid: False ({bad_files:,} bad file(s))"
         line = "=" * _WIDTH
         mark = "✓" if self.valid else " "
         return "\n".join([line, "VALIDATION RESULTS", line, head, *(f"{mark} {row}" for row in rows), line])

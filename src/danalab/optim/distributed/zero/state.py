@@ -136,15 +136,12 @@ class OwnedState:
     def _gather_whole(self, own: PieceStates) -> tuple[dict[int, dict[str, Any]], set[int]]:
         """`_merge_shards` with whole tensors in host memory, on every rank."""
 
-        def fetch(value: Tensor | None, form: Outline, owner: int) -> Tensor:
-            return self._broadcast(value, form, owner)
-
         def put(into: dict[str, Any], key: str, value: Tensor, piece: Piece) -> None:
             if key not in into:
                 into[key] = torch.empty(self._params[piece.parameter].shape, dtype=value.dtype)
             into[key].view(-1)[piece.start : piece.stop] = value
 
-        return self._merge_shards(own, fetch, put)
+        return self._merge_shards(own, self._broadcast, put)
 
     def _gather_shards(self, own: PieceStates) -> tuple[dict[int, dict[str, Any]], set[int]]:
         """`_merge_shards` with a `TensorShard` in place of each tensor: values stay on the rank that owns them."""
