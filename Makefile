@@ -19,17 +19,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
 
-# JAX starts threads, and other tests fork: each kind has processes of its own.
-JAX_TESTS := tests/theory tests/optim/test_optax.py tests/cli/test_theory_cli.py tests/examples/test_optax_example.py
+# Hundreds of processes import the package: compiled files are kept, also where the environment (a container) says no.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 test: lint
-	$(PYTEST) $(JAX_TESTS)
-	$(PYTEST) $(JAX_TESTS:%=--ignore=%)
+	$(PYTEST)
 
 test-all: lint
-	$(PYTEST) $(JAX_TESTS) -m "not gpu"
-	$(PYTEST) $(JAX_TESTS:%=--ignore=%) -m "not gpu"
+	$(PYTEST) -m "not gpu"
 
 COVERAGE := $(BIN)/python -m coverage
 # Coverage writes a file of its own in each process, which this test forbids.
@@ -38,8 +37,7 @@ LIMITED_FILES := tests/cli/test_flags.py::test_a_file_beyond_a_limit_is_named
 coverage: $(VENV)/.dev
 	mkdir -p build/coverage
 	$(COVERAGE) erase
-	$(COVERAGE) run -m pytest -n auto --maxprocesses 4 $(JAX_TESTS)
-	$(COVERAGE) run -m pytest -n auto --maxprocesses 4 $(JAX_TESTS:%=--ignore=%) --deselect $(LIMITED_FILES)
+	$(COVERAGE) run -m pytest -n auto --maxprocesses 4 --deselect $(LIMITED_FILES)
 	$(COVERAGE) combine --quiet
 	$(COVERAGE) json --quiet --include "src/danalab/*" -o build/coverage/report.json
 	$(BIN)/python docs/build_coverage.py build/coverage/report.json

@@ -1,8 +1,14 @@
-"""Shared by all tests: one thread per process (the suite runs in parallel), hypothesis examples, the golden arrays."""
+"""Shared by all tests: one thread per process (the suite runs in parallel), hypothesis examples, the golden arrays.
+
+No test depends on those before it: each starts from the same seeds, and what it changes in its process is put back.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault(
@@ -10,11 +16,7 @@ os.environ.setdefault(
 )  # before torch: a forked child hangs where its parent had a team of threads
 
 import pytest
-import torch
-import torch._dynamo  # every optimizer imports it: here once, not in each forked rank (1.5 s of CPU)
 from hypothesis import settings
-
-torch.set_num_threads(1)
 
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("random", print_blob=True)
@@ -25,10 +27,45 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile", None):
         fast = "not slow" in config.getoption("markexpr")
         settings.load_profile("fixed" if fast else "random")
+    if not config.getoption("numprocesses", None):  # the process that distributes tests to others needs no torch
+        import torch
+        import torch._dynamo  # every optimizer imports it: here once, not in each forked rank (1.5 s of CPU)
+
+        torch.set_num_threads(1)
+
+
+JAX_TESTS = (
+    "tests/theory/",
+    "tests/optim/test_optax.py",
+    "tests/cli/test_theory_cli.py",
+    "tests/examples/test_optax_example.py",
+)
+"""They come last: JAX starts threads, and a process that forks, as other tests do, may not have any."""
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Nearly all objects of the imports and of the tests stay to the end: garbage is not looked for among them."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The same random numbers whichever tests ran before, in fixtures as well."""
+    import numpy as np
+    import torch
+
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Of the cases of a test with the mark `sample(n)`, n stay in the fast suite, evenly spaced."""
     cases: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
@@ -40,14 +77,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, item in enumerate(each):
             if number not in kept:
                 item.add_marker(pytest.mark.slow)
+    yield
+    items.sort(key=lambda item: item.nodeid.startswith(JAX_TESTS))  # stable; other hooks may have changed the order
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """A test may start threads in this process; the next one has one again, as forked children do."""
-    yield
-    if torch.get_num_threads() != 1:
-        torch.set_num_threads(1)
+def process_as_before() -> Iterator[None]:
+    from isolation import kept_process
+
+    with kept_process():
+        yield
 
 
 @pytest.fixture(scope="session")

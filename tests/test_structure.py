@@ -10,6 +10,7 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -37,25 +38,36 @@ PACKAGES = {name for name, path in FILES.items() if path.name == "__init__.py"}
 ROOMS = sorted(name.removeprefix("danalab.") for name in PACKAGES - {"danalab"} if "_shared" not in name)
 
 
-def statements(path: Path) -> list[tuple[str, str, str]]:
-    """(module, name, name here) of every import in the file; the name is "" for `import module`."""
+class Source(NamedTuple):
+    """What the tests need of a file: its tree takes some hundred times the memory."""
+
+    imports: list[tuple[str, str, str]]
+    """(module, name, name here) of every import; the name is "" for `import module`."""
+    classes: list[str]
+    docstring: str
+
+
+@cache
+def source(path: Path) -> Source:
     package = module_name(path) if path.stem == "__init__" else module_name(path).rpartition(".")[0]
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imports = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(alias.name, "", alias.name) for alias in node.names]
+            imports += [(alias.name, "", alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module) if part)
-            found += [(module, alias.name, alias.asname or alias.name) for alias in node.names]
-    return found
+            imports += [(module, alias.name, alias.asname or alias.name) for alias in node.names]
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    return Source(imports, classes, ast.get_docstring(tree) or "")
 
 
 @cache
 def face(package: str) -> dict[str, str]:
     """Public name -> module that defines it, of a package's `__init__.pyi` or `__init__.py`."""
     stub = FILES[package].with_suffix(".pyi")
-    named = statements(stub if stub.exists() else FILES[package])
+    named = source(stub if stub.exists() else FILES[package]).imports
     return {here: target(module, name) for module, name, here in named if module in FILES and module != package}
 
 
@@ -65,10 +77,13 @@ def target(module: str, name: str) -> str:
     return face(module).get(name, module) if module in PACKAGES else module
 
 
-IMPORTS = {
-    name: {target(module, of) for module, of, _ in statements(path) if module in FILES} - {name}
-    for name, path in FILES.items()
-}
+@cache
+def all_imports() -> dict[str, set[str]]:
+    """Module -> the modules of the package that it imports."""
+    return {
+        name: {target(module, of) for module, of, _ in source(path).imports if module in FILES} - {name}
+        for name, path in FILES.items()
+    }
 
 
 def room(module: str) -> str:
@@ -86,7 +101,7 @@ def circles() -> list[list[str]]:
     def visit(name: str) -> None:
         index[name] = low[name] = len(index)
         stack.append(name)
-        for other in sorted(IMPORTS[name] - PACKAGES):
+        for other in sorted(all_imports()[name] - PACKAGES):
             if other not in index:
                 visit(other)
             if other in stack:
@@ -108,9 +123,9 @@ def test_no_two_public_classes_share_a_name():
     places: dict[str, list[str]] = {}
     for name, path in FILES.items():
         if "huggingface.remote" not in name:
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name != "Flags":
-                    places.setdefault(node.name, []).append(name)
+            for cls in source(path).classes:
+                if not cls.startswith("_") and cls != "Flags":
+                    places.setdefault(cls, []).append(name)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
@@ -119,7 +134,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def test_no_room_imports_one_above_it():
-    edges = {(name, other) for name, others in IMPORTS.items() for other in others if room(name) and room(other)}
+    edges = {(name, other) for name, others in all_imports().items() for other in others if room(name) and room(other)}
     upward = {
         (name, other)
         for name, other in edges
@@ -144,7 +159,7 @@ def test_folders_and_files_stay_small():
 
 
 def test_a_small_module_has_several_users():
-    users = {name: sum(name in others for others in IMPORTS.values()) for name in FILES}
+    users = {name: sum(name in others for others in all_imports().values()) for name in FILES}
     alone = {
         name.removeprefix("danalab.")
         for name, path in FILES.items()
@@ -159,7 +174,7 @@ def test_a_small_module_has_several_users():
 
 def first_sentence(name: str) -> str:
     """Of a room's docstring, up to the first period or colon that ends a line or a sentence."""
-    text = " ".join((ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8"))) or "").split())
+    text = " ".join(source(FILES[name]).docstring.split())
     return re.split(r"(?<=\.)\s", text)[0]
 
 

@@ -289,6 +289,7 @@ def test_plan_takes_the_weight_decay_that_a_run_would_take(capsys):
     assert "weight decay 0.75 in place of 2: the run has only 20 steps" in capsys.readouterr().out
 
 
+@pytest.mark.sample(3)  # those of all at once are in test_help.py
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_every_verb_has_help(verb, capsys):
     try:

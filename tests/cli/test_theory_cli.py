@@ -35,17 +35,14 @@ def test_every_verb_has_a_small_run_here():
     assert set(SMALL) == set(theory.SUBVERBS)
 
 
-LONG = ("phases", "hummingbird", "moe", "limit", "tau", "cooldown", "rare-tokens")
-"""Verbs whose compilation takes seconds."""
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    "verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in SMALL]
-)
+@pytest.mark.slow  # each compiles for seconds; the fast suite predicts below
+@pytest.mark.parametrize("verb", SMALL)
 def test_a_verb_writes_figure_data_and_parameters_and_prints_one_json_object(tmp_path, capsys, verb):
     call(verb, [*SMALL[verb].split(), "--out", str(tmp_path), "--json"])
-    printed = json.loads(capsys.readouterr().out)
+    check_study(json.loads(capsys.readouterr().out), tmp_path)
+
+
+def check_study(printed, tmp_path):
     for study in printed.get("studies", [printed]):
         assert study["findings"]
         files = study["files"]
@@ -63,7 +60,7 @@ def test_without_json_the_findings_are_printed_for_people(tmp_path, capsys):
     assert "predict.png" in out
 
 
-def test_a_prediction_takes_a_spectrum_and_measured_runs(tmp_path, capsys):
+def test_a_prediction_takes_a_spectrum_and_measured_runs_and_writes_its_files(tmp_path, capsys):
     spectrum = tmp_path / "spectrum.json"
     j = np.arange(1, 201.0)
     spectrum.write_text(json.dumps({"lam": (j**-2).tolist(), "rho": (j**-0.6).tolist()}))
@@ -78,7 +75,9 @@ def test_a_prediction_takes_a_spectrum_and_measured_runs(tmp_path, capsys):
         (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     runs = ["--runs", str(tmp_path / "adamw"), str(tmp_path / "adana")]
     call("predict", ["--spectrum", str(spectrum), "--horizon", "1000", *runs, "--out", str(tmp_path), "--json"])
-    found = json.loads(capsys.readouterr().out)["findings"]
+    printed = json.loads(capsys.readouterr().out)
+    check_study(printed, tmp_path)
+    found = printed["findings"]
     assert found["alpha"] == pytest.approx(1.0, abs=0.01)
     assert found["measured"]["note"].startswith("heuristic")
     assert [row["opt"] for row in found["measured"]["rows"]] == ["adamw", "adana"]

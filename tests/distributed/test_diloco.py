@@ -241,9 +241,8 @@ def same(ours: list[Weights], theirs: list[Weights]) -> bool:
 
 def test_a_run_that_stops_amid_a_period_is_bitwise_the_run_in_one(words, tmp_path):
     run_ranks(train, 2, settings(words, tmp_path / "whole"))
-    parts = settings(words, tmp_path / "parts", iterations_to_run=4)  # stops at 4 and 8; rounds end at 5, 10, 12
-    found = [run_ranks(train, 2, parts) for _ in range(3)]
-    assert found == [["stopped"] * 2, ["stopped"] * 2, ["finished"] * 2]
+    parts = settings(words, tmp_path / "parts", iterations_to_run=7)  # rounds end at 5, 10, 12
+    assert [run_ranks(train, 2, parts) for _ in range(2)] == [["stopped"] * 2, ["finished"] * 2]
     assert same(everything(tmp_path / "parts", 2), everything(tmp_path / "whole", 2))
     one, two = (read_rows(tmp_path / name / "metrics.jsonl") for name in ("whole", "parts"))
     untimed = ("train/loss", "val/loss", "grad_norm", "diloco/divergence", "diloco/train_loss", "diloco/bytes_total")

@@ -15,7 +15,7 @@ from text_data import prepare_lines
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    return prepare_lines(folder, 800, 60, words=["one", "two", "three", "four"], per_line=9)
+    return prepare_lines(folder, 800, 20, words=["one", "two", "three", "four"], per_line=9)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from functools import cached_property
 
 import pytest
 
@@ -22,11 +23,12 @@ from danalab.showcase.demo import next_steps, run_demo, verdict
 def made(tmp_path_factory):
     """A demonstration of four steps with one trial for each optimizer, on a sixteenth of the corpus."""
     patch = pytest.MonkeyPatch()
-    whole = StdlibSource.files.func
-    patch.setattr(StdlibSource, "files", property(lambda source: whole(source)[::16]))
+    whole, part = StdlibSource.files.func, cached_property(lambda source: whole(source)[::16])
+    part.__set_name__(StdlibSource, "files")
+    patch.setattr(StdlibSource, "files", part)
     patch.setattr(demo_module, "TRIALS", {"adamw": (4e-3,), "adana": (2e-3,)})
     patch.setattr(demo_module, "EVAL_BATCHES", 1)
-    config = DemoConfig(out=tmp_path_factory.mktemp("demo"), tokens=4 * 8 * 128, vocab_size=512)
+    config = DemoConfig(out=tmp_path_factory.mktemp("demo"), tokens=4 * 8 * 128, vocab_size=512, jobs=1)
     yield config, run_demo(config)
     patch.undo()
 

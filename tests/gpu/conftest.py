@@ -38,4 +38,4 @@ def float32_products() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_lines(tmp_path_factory.mktemp("data"), 400, 40, end=".")
+    return prepare_lines(tmp_path_factory.mktemp("data"), 400, 12, end=".")

@@ -9,7 +9,7 @@ from text_data import prepare_lines
 def fixed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What all runs of a tiny sweep have in common."""
     folder = tmp_path_factory.mktemp("data")
-    data = prepare_lines(folder, 300, 30)
+    data = prepare_lines(folder, 300, 10)
     return {
         "data": str(data),
         "d_model": 16,

@@ -13,8 +13,12 @@ MUP = {"parametrization": "mup", "base_d_model": 32}
 COMPLETEP = {"parametrization": "completep", "base_d_model": 32, "base_n_layers": 2}
 
 
-def model(arch="enoki", d_model=64, n_layers=2, **given):
-    return build_model(ModelConfig(arch, d_model, n_layers, d_model // 16, 16, 4 * d_model, 61, 16, **given), seed=1)
+def config(arch="enoki", d_model=64, n_layers=2, **given):
+    return ModelConfig(arch, d_model, n_layers, d_model // 16, 16, 4 * d_model, 61, 16, **given)
+
+
+def model(*args, **given):
+    return build_model(config(*args, **given), seed=1)
 
 
 def rates(of, opt="adamw", **settings):
@@ -36,7 +40,7 @@ def test_the_base_model_is_the_standard_one(arch, given):
 @pytest.mark.parametrize("init", ["scaled-gpt", "karpathy-gpt2", "standard"])
 def test_initial_weights_follow_from_those_of_the_base_model(init):
     def deviations(**given):
-        of = build_model(model(**given).config, init=init)
+        of = build_model(config(**given), init=init)
         return {name: float(p.detach().std()) for name, p in of.named_parameters() if p.ndim == 2}
 
     base, wide = deviations(d_model=32), deviations(d_model=512, n_layers=8, **COMPLETEP)  # m = 16, l = 4

@@ -15,8 +15,8 @@ from danalab.colors import OPTIMIZER_COLORS, optimizer_color
 from danalab.errors import UserError
 from danalab.report.comparison import COLUMNS, compare, markdown_table, noise_note, table_cells
 from danalab.report.data import read_curve, tokens_to_reach
-from danalab.report.figures.drawing import svg_text
-from danalab.report.figures.training import loss_figure, lr_figure, save_figure
+from danalab.report.figures.drawing import save_figure, svg_text
+from danalab.report.figures.training import loss_figure, lr_figure
 from danalab.report.page import Page
 
 TOKENS = [1000, 2000, 4000, 8000]

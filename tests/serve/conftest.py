@@ -44,7 +44,7 @@ def client(server: RunningServer):
 @pytest.fixture(scope="session")
 def base_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of three steps."""
-    text = prepare_lines(tmp_path_factory.mktemp("text"), 300, 40, end=".")
+    text = prepare_lines(tmp_path_factory.mktemp("text"), 300, 15, end=".")
     return train(
         TrainConfig(
             data=str(text), arch="qwen3", d_model=32, n_layers=2, n_heads=2, seq_len=128, batch_size=4, iterations=3,

@@ -165,7 +165,7 @@ def test_orthogonalisation_brings_singular_values_to_one():
 
 @pytest.mark.parametrize("flags", [["--json"], pytest.param([], marks=pytest.mark.slow)])
 def test_the_command_prints_one_json_object_or_a_table(tmp_path, capsys, monkeypatch, flags):
-    monkeypatch.setattr(compare, "save_figure", lambda figure, path: [])
+    monkeypatch.setattr(compare, "save_figure", lambda *_: [])
     arguments = ["--problems", "matrix", "--opts", "adamw", "ADANA", "--quick", "--jobs", "1", "--trials", "1"]
     assert main(["optim", "compare", *arguments, *flags, "--out", str(tmp_path / "c")]) == 0
     printed = capsys.readouterr().out

@@ -17,7 +17,7 @@ def small():
 def test_the_mean_of_many_runs_is_the_exact_recursion(small, name):
     algorithm = standard(name, alpha=1.0, beta=0.5, d=20, trace=small.model.trace, batch=4)
     times = [1, 10, 100, 300]
-    runs = simulate(small.spectrum, algorithm, 300, batch=4, runs=3000, times=times).risk
+    runs = simulate(small.spectrum, algorithm, 300, batch=4, runs=1000, times=times).risk
     exact = moment_recursion(small.spectrum, algorithm, 300, batch=4, times=times).risk
     error = runs.std(0) / np.sqrt(len(runs))
     assert (np.abs(runs.mean(0) - exact) < 4.5 * error).all()

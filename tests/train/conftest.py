@@ -14,7 +14,7 @@ from text_data import prepare_lines
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    return prepare_lines(folder, 400, 40, end=".")
+    return prepare_lines(folder, 400, 12, end=".")
 
 
 @pytest.fixture

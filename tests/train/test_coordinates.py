@@ -17,6 +17,7 @@ from danalab.train.stage import stage_kind
 BASE = {"parametrization": "mup", "base_d_model": 16}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("opt", "lr"), [("adamw", 0.03), ("adana", 0.01)])
 def test_activations_are_flat_with_mup_and_not_without(tiny, opt, lr):
     given = {"opt": opt, "lr": lr, "seq_len": 16}
@@ -79,7 +80,7 @@ def test_an_automatic_rate_is_that_of_the_base_model(tiny):
     assert plan_of(tiny(**at, d_model=8192, n_heads=64)).plan.lr < base.plan.lr / 2
 
 
-@pytest.mark.parametrize("opt", ["adana", "adamw"])
+@pytest.mark.parametrize("opt", ["adana", pytest.param("adamw", marks=pytest.mark.slow)])
 def test_a_run_resumes_bitwise_and_logs_the_rate_of_the_run(tiny, tmp_path, opt):
     given = {"opt": opt, "iterations": 6, "parametrization": "completep", "base_d_model": 16, "base_n_layers": 1}
     for name, more in (("whole", {}), ("parts", {"iterations_to_run": 4})):

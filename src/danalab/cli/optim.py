@@ -62,8 +62,8 @@ class SchedulesFlags(JsonFlags, ScheduleSettings):
 def schedules(flags: SchedulesFlags) -> None:
     """The schedules of a run: beta(t), alpha(t), lambda(t) and the learning rate, as a figure and a table."""
     from danalab.files import write_atomically
+    from danalab.report.figures.drawing import save_figure
     from danalab.report.figures.schedules import RunSchedules, schedule_figure, schedule_table
-    from danalab.report.figures.training import save_figure
 
     omega = 4.0 if flags.omega is None and flags.weight_decay is None else flags.omega
     names = ("steps", "lr", "delta", "kappa", "momentum_cooldown", "horizon", "wd_ts", "scheduler")

@@ -149,7 +149,8 @@ def write_comparison(
 ) -> Path:
     """Write compare.html, the loss curves as PNG, SVG and PDF, and table.md into `out`; returns the page."""
     from danalab.colors import optimizer_color
-    from danalab.report.figures.training import CURVES_CAPTION, loss_figure, save_figure
+    from danalab.report.figures.drawing import save_figure, svg_text
+    from danalab.report.figures.training import CURVES_CAPTION, loss_figure
     from danalab.report.page import Page
 
     out.mkdir(parents=True, exist_ok=True)
@@ -169,9 +170,10 @@ def write_comparison(
         page.paragraph(note[0].upper() + note[1:] + ".")
     for axis, words in (("tokens", "tokens"), ("flops", "compute")):
         figure = loss_figure(curves, axis, baseline)
-        files = save_figure(figure, out / f"loss-{axis}")
+        svg = svg_text(figure)
+        files = save_figure(figure, out / f"loss-{axis}", svg)
         caption = f"Validation loss against {words}. {CURVES_CAPTION}"
-        page.figure(figure, caption, [(file.suffix[1:].upper(), file.name) for file in files])
+        page.figure(figure, caption, [(file.suffix[1:].upper(), file.name) for file in files], svg)
     write_atomically(out / "table.md", markdown_table(rows))
     write_atomically(out / "compare.html", page.render())
     return out / "compare.html"

@@ -22,7 +22,7 @@ from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.optim import optimizer_spec
 from danalab.optim.optimizers.matrix.newton_schulz import METHODS, coefficients, iterate
-from danalab.report.figures.drawing import panels, save_figure, shades, styled
+from danalab.report.figures.drawing import panels, save_figure, shades, styled, svg_text
 from danalab.report.formats import as_markdown
 from danalab.report.page import Page
 from danalab.showcase import CompareConfig
@@ -118,8 +118,9 @@ def _write(
         page.paragraph(f"Left out: {key}. {why}")
     files: list[Path] = []
     for stem, (figure, caption) in figures.items():
-        files += save_figure(figure, config.out / stem)
-        page.figure(figure, caption)
+        svg = svg_text(figure)
+        files += save_figure(figure, config.out / stem, svg)
+        page.figure(figure, caption, svg=svg)
     write_atomically(config.out / "table.md", as_markdown((HEADINGS, rows)))
     write_atomically(config.out / "index.html", page.render())
     files += [config.out / name for name in ("table.md", "index.html", "compare.json")]

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from danalab.files import write_atomically, write_json
 from danalab.report.comparison import COLUMNS, ComparedRun, compare, markdown_table, table_cells
 from danalab.report.data import RunCurve, read_curve
-from danalab.report.figures.training import CURVES_CAPTION, loss_figure, lr_figure, save_figure
+from danalab.report.figures.drawing import save_figure, svg_text
+from danalab.report.figures.training import CURVES_CAPTION, loss_figure, lr_figure
 from danalab.report.page import Page
 from danalab.showcase import DemoConfig
 
@@ -124,8 +125,9 @@ def _write(config: DemoConfig, demo: Demo, finals: Sequence[RunCurve], curves: S
         page.paragraph(sentence)
     page.table(list(COLUMNS), [table_cells(row) for row in demo.rows])
     for stem, (figure, caption) in figures.items():
-        save_figure(figure, config.out / stem)
-        page.figure(figure, caption)
+        svg = svg_text(figure)
+        save_figure(figure, config.out / stem, svg)
+        page.figure(figure, caption, svg=svg)
     page.heading("All trials")
     page.table(list(COLUMNS), [table_cells(row) for row in demo.trials])
     page.heading("Samples")

@@ -270,7 +270,7 @@ class _Listed(Source):
         return repr(self.documents)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     documents=st.lists(
         st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2, max_size=12, unique=True

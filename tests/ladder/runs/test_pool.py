@@ -38,8 +38,9 @@ class Waiting(Job):
         return [sys.executable, "-c", NOTES_ITS_END, str(self.folder)]
 
 
-def test_sigterm_stops_the_runs_of_a_pool_before_it_ends(tmp_path: Path) -> None:
-    jobs = [Waiting(tmp_path / name, {}) for name in ("a", "b")]
+@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_sigterm_stops_the_runs_of_a_pool_before_it_ends(tmp_path: Path, runs: int) -> None:
+    jobs = [Waiting(tmp_path / name, {}) for name in ("a", "b")[:runs]]
     before = signal.getsignal(signal.SIGTERM)
 
     def stop_when_begun() -> None:
@@ -49,7 +50,7 @@ def test_sigterm_stops_the_runs_of_a_pool_before_it_ends(tmp_path: Path) -> None
 
     threading.Thread(target=stop_when_begun, daemon=True).start()
     with pytest.raises(SystemExit) as ended:
-        run_jobs(jobs, parallel=2, title="waiting")
+        run_jobs(jobs, parallel=runs, title="waiting")
     assert ended.value.code == 143
     assert all((job.folder / "told").exists() for job in jobs)
     assert signal.getsignal(signal.SIGTERM) == before

@@ -36,7 +36,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_lines(tmp_path_factory.mktemp("text"), 300, 40, end=".")
+    return prepare_lines(tmp_path_factory.mktemp("text"), 300, 15, end=".")
 
 
 @pytest.fixture(scope="session")

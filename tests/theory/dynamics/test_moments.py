@@ -22,6 +22,7 @@ def spectrum(main):
     return Spectrum(main["lam"], main["rho"], float(main["R_inf"]))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("short", ["sgd", "sgdm", "const", "decay"])
 def test_recursion_and_equation_equal_the_golden_curves(main, spectrum, golden_name, short, batch):

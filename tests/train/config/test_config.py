@@ -78,7 +78,7 @@ def test_global_batch_is_batch_times_ranks_times_accumulation(given, world, expe
         ({"heads": 4, "iterations": 10, "warmup_steps": 10}, "warm"),
         ({"heads": 4, "weight_decay": 100.0, "wd_ts": 1.0}, "first step"),
         ({"heads": 4, "d_model": 64}, "--heads 4 decides"),
-        ({}, "--heads N"),
+        ({}, "give a size: --heads 4, or --d-model"),
         ({"d_model": 64}, "--n-layers"),
         ({"heads": 4, "vocab_size": 100}, "50304"),
         ({"heads": 4, "scheduler": "cosine-wave"}, "schedule"),

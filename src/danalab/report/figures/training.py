@@ -18,7 +18,6 @@ from danalab.report.figures.drawing import (
     look,
     panels,
     powers,
-    save_figure,
     shades,
     styled,
     widen,
@@ -175,4 +174,4 @@ def coordinate_figure(measured: "Coordinates") -> "Figure":
     return figure
 
 
-__all__ = ["AXES", "coordinate_figure", "loss_figure", "lr_figure", "save_figure"]
+__all__ = ["AXES", "coordinate_figure", "loss_figure", "lr_figure"]
