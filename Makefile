@@ -6,7 +6,7 @@
 #   make bench   the benchmarks; results in bench/results
 #   make gpu-check   the tests and the benchmark of a GPU; installs nothing
 #   make docs    the site, in build/docs
-#   make screenshots   README's pictures of the program, from real runs: 15 minutes; needs Chromium
+#   make screenshots   README's pictures of the program, from real runs: 20 minutes; needs Chromium
 #   make docs-check   every command and code block of README and docs, in about 15 minutes on two idle cores; goes on where it stopped
 
 PYTHON ?= python3

@@ -1,20 +1,24 @@
 """Pictures of the program at work, from real runs: `make screenshots`.
 
-    python docs/build_screenshots.py [demo] [train] [chat] [report]     # default: all; `demo` takes minutes
+    python docs/build_screenshots.py [demo] [train] [chat] [report]     # default: all; `demo` and `chat` take minutes
+    python docs/build_screenshots.py chat --run speedrun/rl             # of a chat that has been trained
 
-demo: `danalab demo` in a terminal, as a moving SVG; train: the end of `danalab train`; chat and report: the pages in
-Chromium, light and dark. All are written to docs/figures/screens.
+demo: `danalab demo` in a terminal, as a moving SVG; train: the end of `danalab train`; chat: a conversation with the
+model of a speedrun, and report: the page of the stored ladder, in Chromium, light and dark. All are written to
+docs/figures/screens.
 """
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -23,6 +27,7 @@ from _tooling.terminal import as_svg, record, screens  # noqa: E402
 
 OUT = ROOT / "docs" / "figures" / "screens"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+QUESTIONS = ("What is your name?", "What is 12 * 7?", "And minus 4?")
 TRAIN = (
     "danalab train --data data --d-model 64 --n-layers 2 --n-heads 1 --seq-len 64 --batch-size 8 --iterations 200 "
     "--lr 2e-3 --run-dir runs/first"
@@ -84,12 +89,13 @@ def report(folder: Path) -> None:
             shot((folder / "report" / "report.html").as_uri(), OUT / f"report-{scheme}.png", scheme)
 
 
-def chat(folder: Path) -> None:
-    """The page of a small run, with one question asked."""
-    _small_data(folder)
-    if not (folder / "runs" / "first").is_dir():
-        subprocess.run(TRAIN.split(), cwd=folder, env=environment(folder), check=True, stdout=subprocess.DEVNULL)
-    words = ["danalab", "serve", "runs/first", "--port", "8765"]
+def chat(folder: Path, run: Path | None = None) -> None:
+    """A conversation with `run`, or with the last stage of a new speedrun."""
+    if run is None:
+        run = folder / "speedrun" / "rl"
+        words = ["danalab", "speedrun", "--preset", "cpu-tiny", "--out", "speedrun"]
+        subprocess.run(words, cwd=folder, env=environment(folder), check=True, stdout=subprocess.DEVNULL)
+    words = ["danalab", "serve", str(run.resolve()), "--port", "8765"]
     with subprocess.Popen(words, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
@@ -98,26 +104,27 @@ def chat(folder: Path) -> None:
                     break
             with browser() as shot:
                 for scheme in ("light", "dark"):
-                    shot("http://127.0.0.1:8765/", OUT / f"chat-{scheme}.png", scheme, ask="def read_")
+                    shot("http://127.0.0.1:8765/", OUT / f"chat-{scheme}.png", scheme, QUESTIONS)
         finally:
             server.terminate()
 
 
 @contextmanager
 def browser() -> Iterator:
-    """A function (address, file, colour scheme, question) that makes one screenshot."""
+    """A function (address, file, colour scheme, questions) that makes one screenshot."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
-        def shot(address: str, file: Path, scheme: str, ask: str = "") -> None:
+        def shot(address: str, file: Path, scheme: Literal["light", "dark"], questions: Sequence[str] = ()) -> None:
             tab = chromium.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
             tab.goto(address)
-            if ask:
-                tab.get_by_role("textbox").last.fill(ask)
+            for question in questions:
+                tab.get_by_role("textbox").last.fill(question)
                 tab.keyboard.press("Enter")
-            tab.wait_for_timeout(4000)
+                tab.wait_for_timeout(4000)
+            tab.wait_for_timeout(1000)
             file.parent.mkdir(parents=True, exist_ok=True)
             tab.screenshot(path=file)
             tab.close()
@@ -129,17 +136,19 @@ def browser() -> Iterator:
 PICTURES = {"demo": demo, "train": train, "report": report, "chat": chat}
 
 
-def main(names: list[str]) -> int:
-    unknown = sorted(set(names) - set(PICTURES))
-    if unknown:
-        print(f"unknown picture {unknown[0]!r}; known: {', '.join(PICTURES)}", file=sys.stderr)
-        return 2
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the pictures of the program at work.")
+    parser.add_argument("pictures", nargs="*", metavar="PICTURE", help=f"{', '.join(PICTURES)}; default: all")
+    parser.add_argument("--run", type=Path, help="chat: the run that answers, instead of a new speedrun's")
+    flags = parser.parse_args()
+    for name in sorted(set(flags.pictures) - set(PICTURES)):
+        parser.error(f"unknown picture '{name}'; known: {', '.join(PICTURES)}")
     with tempfile.TemporaryDirectory(prefix="danalab-screens-") as temporary:
-        for name in names or list(PICTURES):
-            PICTURES[name](Path(temporary))
+        for name in flags.pictures or PICTURES:
+            more = {"run": flags.run} if name == "chat" else {}
+            PICTURES[name](Path(temporary), **more)
             print(name, flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()
