@@ -189,7 +189,7 @@ def test_the_numbers_of_long_context_are_those_of_the_results():
     assert f"with exponent {speed['resonance']['slope_from_4096']:.2f} from 4k to 32k" in text
     assert f"attention's with {speed['attention']['slope_from_4096']:.2f}" in text
     assert f"at 32k it is {speed['faster_at_longest']['ratio']:.0f} times as fast" in text
-    assert f"{-minus['no mixer']['mean']:.2f} nats a token better" in text
+    assert f"{-minus['no mixer']['mean']:.2f} nats/token better" in text
     assert f"{minus['attention']['mean']:.2f} behind attention" in text
 
 

@@ -1,14 +1,20 @@
-"""The table of the best rates over widths is that of the stored rows."""
+"""bench/width_transfer.py: best rates over widths, and what a rate that does not transfer costs."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
-from bench.width_transfer import PAGE, RESULTS, best_rate, exponent, fill, losses
+import yaml
+from bench.width_transfer import PAGE, RESULTS, best_rate, exponent, fill, losses, table
 
 from danalab.errors import UserError
+from danalab.ladder.plan import read_plan
 from danalab.ladder.rows import read_ladder
+from danalab.train.config.rules import read_rules
+
+BENCH = Path(__file__).parents[2] / "bench"
 
 
 def test_the_page_shows_the_stored_rows():
@@ -32,3 +38,30 @@ def test_a_planted_law_of_the_width_is_in_its_interval():
 def test_an_outermost_best_rate_is_refused():
     with pytest.raises(UserError, match="outermost"):
         best_rate({1e-3: 3.0, 2e-3: 2.5, 4e-3: 2.0})
+
+
+def test_transfer_takes_the_narrowest_ones_best_rate_of_those_that_all_tried():
+    tried = {
+        32: {1e-3: 3.4, 2e-3: 3.2, 4e-3: 3.1, 8e-3: 3.0, 1.6e-2: 3.5},
+        64: {1e-3: 2.9, 2e-3: 2.8, 4e-3: 2.85},
+        128: {1e-3: 2.5, 2e-3: 2.4, 4e-3: 2.75},
+    }
+    rows = [
+        {"opt": "adamw", "lr": lr, "status": "finished", "final_loss": loss, "settings": {"d_model": width}}
+        for width, by_rate in tried.items()
+        for lr, loss in by_rate.items()
+    ]
+    rows.append({**rows[0], "lr": 1.0, "status": "failed", "final_loss": 0.0})
+    cells = [cell.strip().partition(", ")[2] for cell in table(losses(rows)).splitlines()[2].split("|")[2:5]]
+    assert cells == ["+0.100", "+0.050", "+0.350"]
+
+
+def test_all_widths_try_the_same_rates():
+    plan = read_plan(BENCH / "width_transfer.yaml")
+    rules = read_rules(BENCH / plan.fixed["rules"])
+    for opt in ("adamw", "adana"):
+        fitted = rules.law("enoki", opt, 8)
+        assert fitted is not None
+        assert fitted[0](2e4) == fitted[0](2e6)
+    assert {size["d_model"] // size["n_heads"] for size in plan.sizes} == {16}
+    assert yaml.safe_load((BENCH / "width_transfer.yaml").read_text())["variants"]["adana-mup"]["base_d_model"] == 32
