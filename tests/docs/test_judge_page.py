@@ -31,6 +31,14 @@ def test_the_page_has_the_stored_numbers():
         )
 
 
+def test_judgements_from_scratch_are_those_of_the_page_and_rarely_decided():
+    scratch = STORED["from_scratch"]
+    assert scratch["share_decided"] <= 0.05
+    assert scratch["runs"] == 8000
+    said = f"{scratch['decided']} of 200 ({scratch['share_decided']:.1%}) were decided"
+    assert said in " ".join((ROOT / "docs" / "judge.md").read_text().split())
+
+
 def test_equal_sides_are_rarely_decided_and_one_noise_floor_mostly_is():
     assert STORED["equal"]["better"] + STORED["equal"]["worse"] <= 0.05
     assert STORED["one_noise"]["worse"] >= 0.8
