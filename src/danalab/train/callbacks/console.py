@@ -1,6 +1,7 @@
 """What a run prints: progress (a live line on a terminal, plain lines elsewhere), warnings of spikes, sampled texts."""
 
 import contextlib
+import functools
 import logging
 import math
 import statistics
@@ -20,6 +21,12 @@ from danalab.models.decoder import Decoder
 from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
 
 
+@functools.cache
+def terminal() -> Console:
+    """This process's standard error; a message through another `Console` would be printed into the live line."""
+    return Console(stderr=True)
+
+
 class ConsoleProgress(Callback):
     """Shows the rows of metrics, with sequences per second where `sample_tokens` (of each sequence) is given."""
 
@@ -30,7 +37,7 @@ class ConsoleProgress(Callback):
     ):
         self._iterations = iterations
         self._sample_tokens = sample_tokens
-        self._console = console or Console(stderr=True)
+        self._console = console or terminal()
         self._val = ""
         self._progress: Progress | None = None
         if self._console.file.isatty():  # a notebook forces colours, but cannot redraw a line
@@ -98,7 +105,7 @@ def log_to_stderr() -> None:
         return
     handler: logging.Handler
     if sys.stderr.isatty():
-        handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False)
+        handler = RichHandler(console=terminal(), show_time=False, show_path=False)
     else:
         handler = StderrHandler()
         handler.setFormatter(logging.Formatter("%(message)s"))
