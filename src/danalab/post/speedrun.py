@@ -128,11 +128,13 @@ class Speedrun:
             raise InterruptedRunError(stop.exit_code) from None
 
     def open(self) -> None:
-        """Make the folder; UserError: it has other files, or is that of another speedrun."""
+        """Make the folder; UserError: it has other files, is another speedrun's, or the text is missing."""
         file = self.out / "speedrun.json"
         names = names_of(SpeedrunConfig, "run")
         ours = {name: value for name, value in self.config.as_dict().items() if name in names}
         if not file.is_file():
+            if missing := [text for text in self.config.text if not text.exists()]:
+                raise UserError(f"--text {missing[0]}: no such file or folder")
             if self.out.is_dir() and any(self.out.iterdir()):
                 raise UserError(f"--out {self.out}: has files but is no speedrun's folder; name a new one")
             self.out.mkdir(parents=True, exist_ok=True)
