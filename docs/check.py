@@ -1,7 +1,7 @@
 """Runs every command and code block of README.md and docs/: `make docs-check`.
 
-Results are kept in build/docs-check, a file a page; a page that passed is not run again until its text, a module that
-its blocks imported or a file that all pages share changes.
+Results are kept in build/docs-check, one file per page; a page that passed is run again when its text, a file of this
+repository that its blocks read, or the code of this check changes.
 `docs/_tooling/blocks.py` describes the comments that change what is run. Exit code 1 where a block fails.
 """
 
@@ -20,7 +20,6 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from _tooling import code_used  # noqa: E402
 from _tooling.blocks import blocks, continued  # noqa: E402
-from _tooling.code_used import Code  # noqa: E402
 from _tooling.run_page import run_page  # noqa: E402
 
 RESULTS = ROOT / "build" / "docs-check"
@@ -40,30 +39,30 @@ def check(page: Path, *, again: bool, limit_seconds: float) -> dict[str, Any]:
     first = continued(page)
     before = check(first, again=False, limit_seconds=limit_seconds) if first else None
     before_fingerprint = before["fingerprint"] if before else ""
-    text, code = page.read_bytes() + before_fingerprint.encode(), Code.now()
+    text = page.read_bytes() + before_fingerprint.encode()
     file, left = RESULTS / f"{_name(page)}.json", RESULTS / _name(page)
     is_continued = page in {continued(other) for other in pages()}
     if file.is_file() and not again and (left.is_dir() or not is_continued):
         kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["passed"] and kept["fingerprint"] == code.fingerprint(text, kept["modules"]):
+        if kept["passed"] and kept["fingerprint"] == code_used.fingerprint(text, kept["files"]):
             return {**kept, "kept": True}
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="docs-check-") as temporary:
-        folder, used = Path(temporary) / "page", Path(temporary) / "modules"
+        folder, used = Path(temporary) / "page", Path(temporary) / "used"
         results, fault = [], f"{first.name if first else ''}, which this page continues, failed"
         if before is None or before["passed"]:
             if first:
                 shutil.copytree(RESULTS / _name(first), folder, symlinks=True)
             results, fault = _run_apart(page, folder, used, limit_seconds)
-        modules = code_used.modules(used)
+        files = code_used.files(used, page.read_text(encoding="utf-8"))
         passed = not fault and not any(result["fault"] for result in results)
         RESULTS.mkdir(parents=True, exist_ok=True)
         if passed and is_continued:
             shutil.rmtree(left, ignore_errors=True)
             shutil.move(folder, left)
     seconds = round(time.monotonic() - start, 1)
-    made = {"fingerprint": code.fingerprint(text, modules), "modules": modules, "passed": passed, "fault": fault}
-    made |= {"seconds": seconds, "blocks": results}
+    made = {"fingerprint": code_used.fingerprint(text, files), "passed": passed, "fault": fault, "seconds": seconds}
+    made |= {"blocks": results, "files": files}
     file.write_text(json.dumps(made, indent=1), encoding="utf-8")
     return {**made, "kept": False}
 

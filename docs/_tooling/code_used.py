@@ -1,52 +1,32 @@
-"""What the result of a page depends on: files that all pages share, and the modules that its blocks imported."""
+"""What the result of a page depends on: files that every page shares, and those that its blocks read."""
 
 import hashlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ("bench", "docs/_tooling", "examples", "scripts", "src")
+SHARED = ("constraints.txt", *(f"docs/_tooling/{name}.py" for name in ("blocks", "code_used", "run_page")))
 PYTHONPATH = os.pathsep.join(str(ROOT / folder) for folder in ("src", "docs/_tooling/recorder"))
 
 
 def environment(used: Path) -> dict[str, str]:
-    """Of a process that imports this repository's danalab and notes its modules in the file `used`."""
-    return {**os.environ, "PYTHONPATH": PYTHONPATH, "DOCS_CHECK_USED": str(used)}
+    """Of a process that imports this repository's danalab and notes in the file `used` what it reads of `ROOT`."""
+    return {**os.environ, "PYTHONPATH": PYTHONPATH, "DOCS_CHECK_USED": str(used), "DOCS_CHECK_ROOT": str(ROOT)}
 
 
-def modules(used: Path) -> list[str]:
-    """The modules noted in a file, sorted."""
-    return sorted(set(used.read_text(encoding="utf-8").split())) if used.is_file() else []
+def files(used: Path, page: str) -> list[str]:
+    """The files noted in `used`, and those that the text of a page names, whose readers may be no Python; sorted."""
+    noted = set(used.read_text(encoding="utf-8").splitlines()) if used.is_file() else set()
+    folders = (ROOT / name for name in ("bench", "examples", "scripts"))
+    candidates = (str(file.relative_to(ROOT)) for folder in folders for file in folder.rglob("*") if file.is_file())
+    return sorted(noted | {name for name in candidates if name in page})
 
 
-@dataclass(frozen=True)
-class Code:
-    """The code at one time."""
-
-    shared: str
-    """Changes with each file that any page may use: scripts, results, and what in `src` is no Python."""
-    modules: dict[str, str]
-    """Changes of each Python file in `src`, by module; a stub counts as its module."""
-
-    @classmethod
-    def now(cls) -> "Code":
-        shared, modules = hashlib.sha256((ROOT / "constraints.txt").read_bytes()), {}
-        for file in sorted(file for folder in SHARED for file in (ROOT / folder).rglob("*") if _is_source(file)):
-            path = file.relative_to(ROOT)
-            if path.parts[0] == "src" and file.suffix in (".py", ".pyi"):
-                name = ".".join(path.with_suffix("").parts[1:]).removesuffix(".__init__")
-                modules[name] = modules.get(name, "") + hashlib.sha256(file.read_bytes()).hexdigest()
-            else:
-                shared.update(f"{path}\n".encode() + file.read_bytes())
-        return cls(shared.hexdigest(), modules)
-
-    def fingerprint(self, page: bytes, names: Iterable[str]) -> str:
-        """Changes with the text of a page, the shared files and the named modules."""
-        parts = [self.shared, *(f"{name} {self.modules.get(name)}" for name in names)]
-        return hashlib.sha256(page + "\n".join(parts).encode()).hexdigest()
-
-
-def _is_source(file: Path) -> bool:
-    return file.is_file() and file.suffix != ".pyc" and not any(part.endswith(".egg-info") for part in file.parts)
+def fingerprint(page: bytes, names: Iterable[str]) -> str:
+    """Changes with the text of a page, the shared files and the named ones, which may be missing."""
+    total = hashlib.sha256(page)
+    for name in (*SHARED, *names):
+        file = ROOT / name
+        total.update(f"\n{name} ".encode() + (hashlib.sha256(file.read_bytes()).digest() if file.is_file() else b""))
+    return total.hexdigest()

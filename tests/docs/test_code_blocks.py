@@ -79,23 +79,41 @@ def test_a_page_continues_in_a_copy_of_the_folder_that_another_left(tmp_path, mo
     assert result["fault"] == "first.md, which this page continues, failed"
 
 
-def test_a_page_is_run_again_when_a_module_that_it_imported_changes(tmp_path, monkeypatch):
-    page = tmp_path / "page.md"
-    page.write_text("```bash\ndanalab plan --heads 3\n```\n```python\nimport danalab.colors\n```\n")
+def test_a_page_is_run_again_when_a_file_that_its_blocks_read_changes(tmp_path, monkeypatch):
+    bench, page = tmp_path / "bench", tmp_path / "page.md"
+    bench.mkdir()
+    for name in ("read.txt", "named.sh", "other.txt"):
+        (bench / name).write_text("one")
+    page.write_text(f"```bash\ncat bench/named.sh\n```\n```python\nopen('{bench}/read.txt').close()\n```\n")
     monkeypatch.setattr(docs_check, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(docs_check, "ROOT", tmp_path)
     monkeypatch.setattr(docs_check, "pages", lambda: [page])
-    now = docs_check.Code.now()
-    first = docs_check.check(page, again=False, limit_seconds=60)
-    assert first["passed"], first
-    assert {"danalab.colors", "danalab.scaling.plan"} <= set(first["modules"]) <= set(now.modules)
-    changes = {"danalab.theory": True, "danalab.scaling.plan": False, "": False}
-    for module, is_kept in changes.items():
-        code = docs_check.Code(now.shared if module else "other", {**now.modules, module: "other"})
-        monkeypatch.setattr(docs_check.Code, "now", classmethod(lambda _, code=code: code))
-        monkeypatch.setattr(docs_check, "_run_apart", lambda *_: ([], "ran"))
-        assert docs_check.check(page, again=False, limit_seconds=60)["kept"] == is_kept, module
-        (tmp_path / "results" / "page.md.json").write_text(json.dumps(first))
+    monkeypatch.setattr(docs_check.code_used, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    passed = {"line": 1, "action": "shell", "fault": "", "seconds": 0.0}
+
+    def run_apart(page, folder, used, limit_seconds):
+        environment = docs_check.code_used.environment(used)
+        subprocess.run([sys.executable, "-c", f"open('{bench}/read.txt')"], env=environment, check=True)
+        return [passed], ""
+
+    monkeypatch.setattr(docs_check, "_run_apart", run_apart)
+    assert docs_check.check(page, again=False, limit_seconds=10)["files"] == ["bench/named.sh", "bench/read.txt"]
+    for name, is_kept in {"other.txt": True, "read.txt": False, "named.sh": False}.items():
+        (bench / name).write_text("two")
+        assert docs_check.check(page, again=False, limit_seconds=10)["kept"] == is_kept, name
+
+
+def test_the_modules_that_a_page_imports_are_files_that_it_read(tmp_path):
+    used = tmp_path / "used"
+    environment = docs_check.code_used.environment(used)
+    for _ in range(2):  # the second time from compiled files
+        used.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "danalab", "plan", "--heads", "3"]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        read = docs_check.code_used.files(used, "")
+        assert {"src/danalab/scaling/plan.py", "src/danalab/cli/plan.py"} <= set(read)
+        assert not any("train/trainer" in name for name in read)
 
 
 def test_python_of_a_page_can_be_pasted_into_the_prompt():
