@@ -6,7 +6,6 @@ python bench/width_transfer.py                            # from the stored rows
 """
 
 import argparse
-import math
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -15,8 +14,11 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.fit.statistics import Interval, student_interval
+from danalab.ladder.fit.exponents import fit_exponents
+from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.fit.tuning import TunedSize
 from danalab.ladder.rows import pack, read_ladder
+from danalab.report.figures.drawing import panels, shades, styled
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results" / "width_cpu", ROOT / "docs" / "models.md"
@@ -33,35 +35,27 @@ def losses(rows: list[dict[str, Any]]) -> Losses:
     return found
 
 
-def best_rate(tried: dict[float, float]) -> float:
-    """Where a parabola through the best trial and its two neighbours is lowest; UserError: the best is outermost."""
-    rates = sorted(tried)
-    place = min(range(len(rates)), key=lambda i: tried[rates[i]])
-    if place in (0, len(rates) - 1):
-        raise UserError(f"the best rate {rates[place]:g} is the outermost one tried")
-    near = rates[place - 1 : place + 2]
-    curvature, slope, _ = np.polyfit(np.log(near), [tried[rate] for rate in near], 2)
-    return math.exp(-slope / (2 * curvature))
-
-
 def exponent(by_width: dict[int, dict[float, float]]) -> tuple[float, Interval]:
-    """x of best rate ~ width^x, by least squares over the widths, with its 95% interval."""
-    widths = np.log(sorted(by_width))
-    best = np.log([best_rate(by_width[width]) for width in sorted(by_width)])
-    (slope, _), covariance = np.polyfit(widths, best, 1, cov="unscaled")
-    freedom = len(widths) - 2
-    residuals = best - np.polyval(np.polyfit(widths, best, 1), widths)
-    error = math.sqrt(covariance[0, 0] * residuals @ residuals / freedom)
-    return float(slope), student_interval(float(slope), error, freedom)
+    """x of best rate ~ width^x, with its 95% interval; UserError: best rates are the outermost ones tried."""
+    rungs = []
+    for _, tried in sorted(by_width.items()):
+        rates = np.array(sorted(tried))
+        values = np.array([tried[rate] for rate in rates])
+        best = int(values.argmin())
+        rungs.append(TunedSize(rates, values, best, values[[best]]))
+    law = fit_exponents({"width": sorted(by_width)}, rungs)
+    if "width" not in law.intervals:
+        raise UserError("the best rate is the outermost one tried at half of the widths; try more rates")
+    return law.exponents["width"], law.intervals["width"]
 
 
 def table(found: Losses) -> str:
-    """In Markdown: a row for each optimizer; in each cell the best rate, and + the loss of transfer [nats/token].
+    """In Markdown: a row for each optimizer; in each cell the best rate tried, and + the loss of transfer [nats/token].
 
     Transfer takes the narrowest width's best rate of those that all widths tried.
     """
     widths = sorted({width for each in found.values() for width in each})
-    lines = ["| | " + " | ".join(f"width {width}" for width in widths) + " | best rate ~ width^x |"]
+    lines = ["| optimizer | " + " | ".join(f"width {width}" for width in widths) + " | best rate ~ width^x |"]
     lines.append("| --- |" + " --- |" * (len(widths) + 1))
     for opt, by_width in found.items():
         common = set.intersection(*({float(f"{rate:.3g}") for rate in tried} for tried in by_width.values()))
@@ -69,34 +63,26 @@ def table(found: Losses) -> str:
         for tried in (by_width[width] for width in widths):
             rounded = {float(f"{rate:.3g}"): loss for rate, loss in tried.items()}
             first = first or min(common, key=rounded.__getitem__)
-            cells.append(f"{best_rate(tried):.2g}, +{rounded[first] - min(tried.values()):.3f}")
+            cells.append(f"{min(tried, key=tried.__getitem__):.2g}, +{rounded[first] - min(tried.values()):.3f}")
         slope, interval = exponent(by_width)
         lines.append(f"| {opt} | {' | '.join(cells)} | {slope:+.2f} ({interval.low:+.2f} to {interval.high:+.2f}) |")
     return "\n".join(lines) + "\n"
 
 
+@styled
 def figure(found: Losses, path: Path) -> None:
-    """Loss against rate, a line a width; a panel for each optimizer."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from danalab.report.figures.drawing import panels, shades, styled
-
-    @styled
-    def draw() -> None:
-        whole, places = panels(len(found), each=(3.1, 2.4))
-        for axes, (opt, by_width) in zip(places, found.items(), strict=True):
-            for width, color in zip(sorted(by_width), shades(len(by_width)), strict=True):
-                rates = sorted(by_width[width])
-                values = [by_width[width][rate] for rate in rates]
-                axes.plot(rates, values, color=color, linewidth=1.2, marker=".", label=f"width {width}")
-                lowest = int(np.argmin(values))
-                axes.plot(rates[lowest], values[lowest], color=color, marker="o", markersize=6)
-            axes.set(xscale="log", title=opt, xlabel="peak learning rate", ylabel="loss [nats/token]")
-        places[0].legend(fontsize=7)
-        whole.savefig(path, dpi=160)
-
-    draw()
+    """Loss against rate, one line per width; a panel for each optimizer."""
+    whole, places = panels(len(found), each=(3.1, 2.4))
+    for axes, (opt, by_width) in zip(places, found.items(), strict=True):
+        for width, color in zip(sorted(by_width), shades(len(by_width)), strict=True):
+            rates = sorted(by_width[width])
+            values = [by_width[width][rate] for rate in rates]
+            axes.plot(rates, values, color=color, linewidth=1.2, marker=".", label=f"width {width}")
+            lowest = int(np.argmin(values))
+            axes.plot(rates[lowest], values[lowest], color=color, marker="o", markersize=6)
+        axes.set(xscale="log", title=opt, xlabel="peak learning rate", ylabel="loss [nats/token]")
+    places[0].legend(fontsize=7)
+    whole.savefig(path, dpi=160)
 
 
 def fill(page: str, found: Losses) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from bench.width_transfer import PAGE, RESULTS, best_rate, exponent, fill, losses, table
+from bench.width_transfer import PAGE, RESULTS, exponent, fill, losses, table
 
 from danalab.errors import UserError
 from danalab.ladder.plan import read_plan
@@ -29,15 +29,16 @@ def test_a_planted_law_of_the_width_is_in_its_interval():
         width: {rate: 2.0 + 0.2 * math.log(rate / (2e-3 * (32 / width) ** 0.9)) ** 2 for rate in rates}
         for width in (32, 64, 128, 256)
     }
-    assert best_rate(by_width[64]) == pytest.approx(2e-3 * 0.5**0.9)
     slope, interval = exponent(by_width)
-    assert slope == pytest.approx(-0.9)
-    assert -0.9 in interval or interval.high - interval.low < 1e-9
+    assert slope == pytest.approx(-0.9, abs=0.1)
+    assert -0.9 in interval
+    step = math.log(2) / math.log(256 / 32)  # what the grid cannot resolve: at least a third of a step over the range
+    assert 2 * step / 3 < interval.high - interval.low < 5 * step
 
 
-def test_an_outermost_best_rate_is_refused():
+def test_best_rates_at_the_edge_are_refused():
     with pytest.raises(UserError, match="outermost"):
-        best_rate({1e-3: 3.0, 2e-3: 2.5, 4e-3: 2.0})
+        exponent({width: {1e-3: 3.0, 2e-3: 2.5, 4e-3: 2.0} for width in (32, 64, 128)})
 
 
 def test_transfer_takes_the_narrowest_ones_best_rate_of_those_that_all_tried():
