@@ -1,12 +1,12 @@
-"""Which optimizer makes a base and which one a chat of it: speedruns with several seeds, as rows and a table in
+"""Which optimizer makes a base and which one a chat of it: speedruns with several seeds, as rows and tables in
 bench/results/chat_cpu.
 
-python bench/chat.py [--opts preset adamw adana muon] [--post] [--seeds 3] [--preset cpu-tiny] [--out runs/chat]
+python bench/chat.py [--opts preset adamw adana muon] [--cross] [--seeds 3] [--preset cpu-tiny] [--out runs/chat]
 
-Each optimizer makes whole speedruns; with --post each base and mid-training also goes on with every other named
-optimizer in fine-tuning and reinforcement learning. What is learned stands beside what is forgotten: the loss on the
-text of the base run, before and after. Start it again to continue; the table has what is finished. Errors are standard
-errors over seeds.
+Each optimizer makes whole speedruns. With --cross each base and mid-training also goes on with every other named
+optimizer in fine-tuning, and that with every one in reinforcement learning. What is learned stands beside what is
+forgotten: the loss on the text of the base run, before and after. Start it again to continue; the tables have what is
+finished. Errors are standard errors over seeds.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import defaultdict
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from danalab.files import write_atomically
+from danalab.ladder.fit.statistics import student_interval
 from danalab.post.presets import SpeedrunConfig
 from danalab.post.speedrun import STAGES, Speedrun
 from danalab.report.formats import as_markdown
@@ -28,38 +31,59 @@ from danalab.train.callbacks.console import log_to_stderr
 from danalab.train.evaluation.evaluator import evaluate_run
 
 RESULTS = Path(__file__).parent / "results" / "chat_cpu"
-OF_BASE = ("base", "mid", "scores/base.json", "scores/mid.json", "datasets")
+STAGE_OPTS = ("opt", "sft_opt", "rl_opt")
+OF_BASE = ("base", "mid", "scores/base.json", "scores/mid.json", "text-loss-base.json", "text-loss-mid.json")
+OF_SFT = ("sft", "scores/sft.json", "text-loss-sft.json")
+Opts = tuple[str, str, str]
+"""Of base and mid-training, of fine-tuning, of reinforcement learning."""
 
 
 def run_all(flags: argparse.Namespace) -> None:
-    """Make all speedruns, seed by seed, those of one optimizer first; rows and table are written after each."""
-    rows: list[dict[str, Any]] = []
+    """Make all speedruns, those of one optimizer first, then seed by seed; rows and tables are written after each."""
+    rows = {_key(row): row for row in read_rows()} if RESULTS.is_dir() else {}
     (flags.out / "datasets").mkdir(parents=True, exist_ok=True)
-    pairs = [(opt, opt) for opt in flags.opts]
-    pairs += [
-        pair for pair in product(flags.opts, repeat=2) if flags.post and pair not in pairs and "preset" not in pair
-    ]
-    for (opt, post), seed in ((pair, seed) for which in (pairs[: len(flags.opts)], pairs[len(flags.opts) :])
-                              for seed in range(flags.seeds) for pair in which):  # fmt: skip
-        rows.append({"preset": flags.preset, "opt": opt, "post": post, "seed": seed, **_made(flags, opt, post, seed)})
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        write_atomically(RESULTS / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        write_atomically(RESULTS / "table.md", as_markdown(table(rows)))
+    whole = [(opt, opt, opt) for opt in flags.opts]
+    named = [opt for opt in flags.opts if opt != "preset"]
+    crossed = [opts for opts in product(named, repeat=3) if flags.cross and len(set(opts)) > 1]
+    # A base that is gone on with by one other optimizer comes first: its fine-tuning is used again by the others.
+    crossed.sort(key=lambda opts: (opts[1] != opts[2], opts[0] != opts[1]))
+    for which in (whole, crossed):
+        for seed, opts in product(range(flags.seeds), which):
+            row = {"preset": flags.preset, **dict(zip(STAGE_OPTS, opts, strict=True)), "seed": seed}
+            rows[_key(row)] = row | _made(flags, opts, seed)
+            RESULTS.mkdir(parents=True, exist_ok=True)
+            write_atomically(RESULTS / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows.values()))
+            write_tables(list(rows.values()))
 
 
-def _made(flags: argparse.Namespace, opt: str, post: str, seed: int) -> dict[str, Any]:
+def read_rows() -> list[dict[str, Any]]:
+    """The stored rows."""
+    return [json.loads(line) for line in (RESULTS / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def write_tables(rows: list[dict[str, Any]]) -> None:
+    """Write table.md, and effects.md where the optimizers of stages differ."""
+    write_atomically(RESULTS / "table.md", as_markdown(table(rows)))
+    if effects := effects_table(rows):
+        write_atomically(RESULTS / "effects.md", as_markdown(effects))
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["preset"], *(row[name] for name in STAGE_OPTS), row["seed"])
+
+
+def _made(flags: argparse.Namespace, opts: Opts, seed: int) -> dict[str, Any]:
     """Facts and scores of each stage of a speedrun, without paths of this machine."""
-    named, other = (None if each == "preset" else each for each in (opt, post))
-    own = flags.out / f"{opt}-{seed}"
-    out = own if opt == post else flags.out / f"{opt}-then-{post}-{seed}"
-    opts = {} if opt == post else {"sft_opt": other, "rl_opt": other}
-    speedrun = Speedrun(SpeedrunConfig(preset=flags.preset, out=out, opt=named, seed=seed, **opts))
+    base, sft, rl = opts
+    out = _folder(flags.out, opts, seed)
+    names = {"opt": None if base == "preset" else base}
+    names |= {"sft_opt": sft, "rl_opt": rl} if len(set(opts)) > 1 else {}
+    speedrun = Speedrun(SpeedrunConfig(preset=flags.preset, out=out, seed=seed, **names))
     speedrun.open()
     (out / "scores").mkdir(exist_ok=True)
-    for name in OF_BASE:
-        source = flags.out if name == "datasets" else own
-        if not (out / name).exists() and (source / name).exists():
-            (out / name).symlink_to((source / name).resolve())
+    _link(("datasets",), flags.out, out)
+    _link(OF_BASE, _folder(flags.out, (base, base, base), seed), out)
+    _link(OF_SFT, _folder(flags.out, (base, sft, sft), seed), out)
     speedrun.run()
     write_report(speedrun)
     facts = as_json(speedrun)
@@ -72,16 +96,27 @@ def _made(flags: argparse.Namespace, opt: str, post: str, seed: int) -> dict[str
     return facts
 
 
+def _folder(out: Path, opts: Opts, seed: int) -> Path:
+    return out / f"{'-then-'.join(dict.fromkeys(opts) if opts[1] == opts[2] else opts)}-{seed}"
+
+
+def _link(names: tuple[str, ...], source: Path, out: Path) -> None:
+    """What another speedrun has made."""
+    for name in names:
+        if not (out / name).exists() and (source / name).exists():
+            (out / name).symlink_to((source / name).resolve())
+
+
 def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """A line for each pair of optimizers: the loss on text after base, sft and rl; the score of each task after each
+    """A line for each choice of optimizers: the loss on text after base, sft and rl; the score of each task after each
     stage, and its change by reinforcement learning, which is a difference within each seed."""
     tasks = list(rows[0]["base"]["scores"])
-    headings = ["base and mid", "sft and rl", "seeds", *(f"text loss {stage}" for stage in ("base", "sft", "rl"))]
+    headings = ["base and mid", "sft", "rl", "seeds", *(f"text loss {stage}" for stage in ("base", "sft", "rl"))]
     headings += [f"{task} {column}" for task in tasks for column in (*STAGES[1:], "rl - sft")]
     lines = []
-    for opt, post in dict.fromkeys((row["opt"], row["post"]) for row in rows):
-        runs = [row for row in rows if (row["opt"], row["post"]) == (opt, post)]
-        line = [opt, post, str(len(runs))]
+    for opts in dict.fromkeys(map(_opts, rows)):
+        runs = [row for row in rows if _opts(row) == opts]
+        line = [*opts, str(len(runs))]
         line += [_over_seeds([run[stage]["text_loss"] for run in runs], 1, 3) for stage in ("base", "sft", "rl")]
         for task in tasks:
             scores = {stage: [run[stage]["scores"][task]["mean"] for run in runs] for stage in STAGES[1:]}
@@ -89,6 +124,50 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             line += [_over_seeds(values, 100, 1) for values in (*scores.values(), gains)]
         lines.append(line)
     return headings, lines
+
+
+def effects_table(rows: list[dict[str, Any]], baseline: str = "adamw") -> tuple[list[str], list[list[str]]] | None:
+    """What an optimizer changes at one stage where the other stages and the seed are equal; None: nothing to compare.
+
+    A line for each stage and optimizer: the difference from the baseline's runs in what stands after the last stage,
+    its mean over the choices of the other stages, and its 95% interval over seeds. Choices that lack a seed are left
+    out.
+    """
+    runs: dict[Opts, dict[int, Any]] = defaultdict(dict)
+    for row in rows:
+        if "preset" not in _opts(row):
+            runs[_opts(row)][row["seed"]] = row["rl"]
+    seeds = sorted(set().union(*runs.values()))
+    lines = []
+    for place, stage in enumerate(("base and mid", "sft", "rl")):
+        for opt in sorted({opts[place] for opts in runs} - {baseline}):
+            pairs = []
+            for opts, mine in runs.items():
+                other = runs.get((*opts[:place], baseline, *opts[place + 1 :]), {})
+                if opts[place] == opt and len(mine) == len(other) == len(seeds) > 1:
+                    pairs.append((mine, other))
+            if not pairs:
+                continue
+            line = [f"{stage}: {opt} - {baseline}", str(len(pairs)), str(len(seeds))]
+            for value, factor, digits in EFFECTS.values():
+                each = [mean(factor * (value(mine[s]) - value(other[s])) for mine, other in pairs) for s in seeds]
+                interval = student_interval(mean(each), stdev(each) / math.sqrt(len(each)), len(each) - 1)
+                line.append(f"{mean(each):+.{digits}f} ({interval.low:+.{digits}f} to {interval.high:+.{digits}f})")
+            lines.append(line)
+    return (["stage and optimizers", "pairs", "seeds", *EFFECTS], lines) if lines else None
+
+
+EFFECTS: dict[str, tuple[Callable[[Any], float], float, int]] = {
+    "text loss [nats/token]": (lambda end: end["text_loss"], 1, 2),
+    "arithmetic [points]": (lambda end: end["scores"]["arithmetic"]["mean"], 100, 1),
+    "identity [points]": (lambda end: end["scores"]["identity"]["mean"], 100, 1),
+    "turn 3 [points]": (lambda end: end["scores"]["dialogue, turn 3"]["mean"], 100, 1),
+}
+"""Column -> what it reads of the last stage, its factor and digits."""
+
+
+def _opts(row: dict[str, Any]) -> Opts:
+    return row["opt"], row["sft_opt"], row["rl_opt"]
 
 
 def _over_seeds(values: list[float], factor: float, digits: int) -> str:
@@ -99,7 +178,7 @@ def _over_seeds(values: list[float], factor: float, digits: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--opts", nargs="+", default=["preset", "adamw", "adana", "muon"])
-    parser.add_argument("--post", action="store_true", help="every optimizer after every base, too")
+    parser.add_argument("--cross", action="store_true", help="other optimizers in later stages, too")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--preset", default="cpu-tiny")
     parser.add_argument("--out", type=Path, default=Path("runs/chat"))

@@ -1,0 +1,47 @@
+"""bench/chat.py: the stored rows make the stored tables, and effects are paired."""
+
+from __future__ import annotations
+
+import pytest
+from bench import chat
+
+from danalab.report.formats import as_markdown
+
+
+def test_the_stored_tables_are_those_of_the_stored_rows():
+    rows = chat.read_rows()
+    assert (chat.RESULTS / "table.md").read_text() == as_markdown(chat.table(rows))
+    effects = chat.effects_table(rows)
+    stored = chat.RESULTS / "effects.md"
+    assert (stored.read_text() if stored.is_file() else None) == (effects and as_markdown(effects))
+
+
+def test_an_effect_is_the_mean_difference_where_all_else_is_equal():
+    """Planted: the optimizer of fine-tuning adds 10 points of arithmetic, that of the base 20, a seed its number."""
+    rows = []
+    for seed in range(3):
+        for base in ("adamw", "muon"):
+            for sft in ("adamw", "muon"):
+                arithmetic = 0.2 + 0.2 * (base == "muon") + 0.1 * (sft == "muon") + seed / 100
+                scores = {"arithmetic": arithmetic, "identity": 1.0, "dialogue, turn 3": 0.5}
+                end = {"text_loss": 7.0 - (sft == "muon") * seed, "scores": {k: {"mean": v} for k, v in scores.items()}}
+                rows.append({"preset": "p", "opt": base, "sft_opt": sft, "rl_opt": "adamw", "seed": seed, "rl": end})
+    rows.append({**rows[0], "rl_opt": "muon"})  # one seed of three: left out
+    table = chat.effects_table(rows)
+    assert table is not None
+    cells = {line[0]: dict(zip(table[0][1:], line[1:], strict=True)) for line in table[1]}
+    assert list(cells) == ["base and mid: muon - adamw", "sft: muon - adamw"]
+    base, sft = cells.values()
+    assert (base["pairs"], base["seeds"]) == ("2", "3")
+    assert base["arithmetic [points]"] == "+20.0 (+20.0 to +20.0)"
+    assert sft["arithmetic [points]"] == "+10.0 (+10.0 to +10.0)"
+    half = 4.303 / 3**0.5  # Student's t of two degrees of freedom; the seeds' effects are 0, -1 and -2
+    low, high = sft["text loss [nats/token]"].partition("(")[2].rstrip(")").split(" to ")
+    assert (float(low), float(high)) == pytest.approx((-1 - half, -1 + half), abs=0.01)
+
+
+def test_runs_share_what_one_of_them_made(tmp_path):
+    assert chat._folder(tmp_path, ("adamw", "adamw", "adamw"), 1).name == "adamw-1"
+    assert chat._folder(tmp_path, ("adamw", "muon", "muon"), 1).name == "adamw-then-muon-1"
+    assert chat._folder(tmp_path, ("adamw", "muon", "adamw"), 1).name == "adamw-then-muon-then-adamw-1"
+    assert chat._folder(tmp_path, ("adamw", "adamw", "muon"), 1).name == "adamw-then-adamw-then-muon-1"
