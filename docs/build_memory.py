@@ -50,7 +50,7 @@ def gpu_rows() -> list[str]:
 
 def mode_rows() -> list[str]:
     """A row for each parallel mode, from the stored measurement."""
-    rows = ["| mode | ms a step | tokens a second | GiB of rank 0 | time over one process |", "| --- |" + " ---: |" * 4]
+    rows = ["| mode | ms per step | tokens/s | GiB of rank 0 | time over one process |", "| --- |" + " ---: |" * 4]
     for mode, found in json.loads(MODES.read_text(encoding="utf-8"))["modes"].items():
         step, rate, ratio = (found[key]["median"] for key in ("seconds", "tokens_per_second", "time_over_reference"))
         rows.append(f"| {mode} | {1000 * step:.0f} | {rate:,.0f} | {found['memory_gib']['median']:.2f} | {ratio:.2f} |")
