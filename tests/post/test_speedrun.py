@@ -109,7 +109,7 @@ def test_the_folder_of_another_speedrun_is_refused(finished, text, tmp_path):
 
 
 def test_a_text_that_does_not_exist_is_named_before_anything_is_made(tmp_path):
-    with pytest.raises(UserError, match="--text .*nosuch: no such file or folder"):
+    with pytest.raises(UserError, match=r"--text .*nosuch: no such file or folder"):
         make(tmp_path / "speed", (tmp_path / "nosuch",)).run()
     assert not (tmp_path / "speed").exists()
 
