@@ -45,9 +45,9 @@ def run_all(flags: argparse.Namespace) -> None:
     whole = [(opt, opt, opt) for opt in flags.opts]
     named = [opt for opt in flags.opts if opt != "preset"]
     crossed = [opts for opts in product(named, repeat=3) if flags.cross and len(set(opts)) > 1]
-    # A base that is gone on with by one other optimizer comes first: its fine-tuning is used again by the others.
-    crossed.sort(key=lambda opts: (opts[1] != opts[2], opts[0] != opts[1]))
-    for which in (whole, crossed):
+    # One other optimizer in both later stages comes first: its fine-tuning is used again by the others.
+    pairs, others = ([opts for opts in crossed if (opts[1] == opts[2]) == equal] for equal in (True, False))
+    for which in (whole, pairs, others):
         for seed, opts in product(range(flags.seeds), which):
             row = {"preset": flags.preset, **dict(zip(STAGE_OPTS, opts, strict=True)), "seed": seed}
             rows[_key(row)] = row | _made(flags, opts, seed)
