@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from danalab.errors import UserError, nearest
 from danalab.files import finite
 from danalab.ladder.batch import BatchAnalysis, analyse_batches
+from danalab.ladder.fit import tuning
 from danalab.ladder.fit.curvature import (
     LossParabola,
     SharedCurvature,
@@ -25,20 +26,6 @@ from danalab.ladder.fit.loss_fit import fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw, LossPoints
 from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
 from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.fit.tuning import (
-    Retuning,
-    Row,
-    SelectionNoise,
-    Tuned,
-    TunedSize,
-    diverged_trials,
-    flops_of,
-    has_diverged,
-    is_usable,
-    rate_trials,
-    retuned,
-    tune,
-)
 from danalab.ladder.horizon.analysis import HorizonAnalysis, analyse_horizons, horizon_of
 from danalab.ladder.horizon.budget import tuned_size
 from danalab.ladder.rows import validation_points
@@ -73,7 +60,7 @@ class Analysis:
 
     baseline: str
     convention: str
-    tuned: list[Tuned]
+    tuned: list[tuning.Tuned]
     excluded: list[str]
     """Runs that did not finish or whose loss is not finite; they are in no fit."""
     lr_laws: dict[str, LRLaw] = field(default_factory=dict)
@@ -97,12 +84,12 @@ class Analysis:
     notes: list[str] = field(default_factory=list)
     """Results that are missing, and the reasons."""
 
-    def at(self, opt: str) -> list[Tuned]:
+    def at(self, opt: str) -> list[tuning.Tuned]:
         """An optimizer's sizes, the smallest first."""
         return sorted((each for each in self.tuned if each.opt == opt), key=lambda each: each.params)
 
     @property
-    def every(self) -> list[Tuned]:
+    def every(self) -> list[tuning.Tuned]:
         """The tuned runs of all batches."""
         return self.tuned if self.batches is None else self.batches.tuned
 
@@ -119,32 +106,27 @@ class Analysis:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but curves and resamples, for JSON."""
+        apart = {"tuned": [], "lr_laws": {}, "loss_laws": {}, "predicted_rates": {}, "horizon": None, "batches": None}
+        plain = {name: value for name, value in asdict(replace(self, **apart)).items() if name not in apart}
+        for name in ("saved", "curvatures", "tolerances"):
+            sizes = plain[name].items()
+            plain[name] = {opt: [{"params": params, **each} for params, each in own.items()] for opt, own in sizes}
         return finite({
-            "baseline": self.baseline,
-            "convention": self.convention,
+            **plain,
             "tuned": [each.as_dict() for each in self.tuned],
-            "excluded": self.excluded,
             "lr_laws": {
                 opt: {"a": law.a, "b": law.b, "d": law.d, "sizes": law.n_sizes, "trials": law.n_trials,
                       "intervals": {name: asdict(each) for name, each in law.intervals.items()},
                       "predicted": [asdict(each) for each in self.predicted_rates.get(opt, [])]}
                 for opt, law in self.lr_laws.items()
             },
-            "rate_exponents": {opt: asdict(each) for opt, each in self.rate_exponents.items()},
-            "decay_exponents": {opt: asdict(each) for opt, each in self.decay_exponents.items()},
             "loss_laws": {
                 opt: {"kind": law.kind, **law.coefficients, "r2": law.r2, "measured": law.measured,
                       "intervals": {name: asdict(each) for name, each in law.intervals.items()}}
                 for opt, law in self.loss_laws.items()
             },
-            "saved": _by_size(self.saved),
-            "gains": {opt: asdict(gain) for opt, gain in self.gains.items()},
-            "curvatures": _by_size(self.curvatures),
-            "shared_curvatures": {opt: asdict(each) for opt, each in self.shared_curvatures.items()},
-            "tolerances": _by_size(self.tolerances),
             "horizon": None if self.horizon is None else self.horizon.as_dict(),
             "batches": None if self.batches is None else self.batches.as_dict(),
-            "notes": self.notes,
         })  # fmt: skip
 
     @contextlib.contextmanager
@@ -156,14 +138,8 @@ class Analysis:
             self.notes.append(f"{what}: {error}")
 
 
-def _by_size(results: Mapping[str, Mapping[int, Any]]) -> dict[str, list[dict[str, Any]]]:
-    return {
-        opt: [{"params": params, **asdict(each)} for params, each in sizes.items()] for opt, sizes in results.items()
-    }
-
-
 def analyse(
-    rows: Sequence[Row],
+    rows: Sequence[tuning.Row],
     *,
     baseline: str | None = None,
     law: str | None = None,
@@ -187,8 +163,8 @@ def analyse(
             the largest.
         within: share of the best loss for the intervals of learning rates.
     """
-    usable = [row for row in rows if is_usable(row)]
-    excluded = [row["name"] for row in rows if not is_usable(row)]
+    usable = [row for row in rows if tuning.is_usable(row)]
+    excluded = [row["name"] for row in rows if not tuning.is_usable(row)]
     opts = list(dict.fromkeys(row["opt"] for row in usable))
     if not opts:
         raise UserError(f"none of {len(rows)} runs has finished with a finite loss; there is nothing to fit")
@@ -196,7 +172,7 @@ def analyse(
     if base not in opts:
         have = ", ".join(opts)
         raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
-    tuned = tune(usable, convention, [row for row in rows if has_diverged(row)])
+    tuned = tuning.tune(usable, convention, [row for row in rows if tuning.has_diverged(row)])
     tuned, batches = analyse_batches(tuned, rows, base, n_bootstrap=n_bootstrap, seed=seed)
     horizon = analyse_horizons(tuned, rows, base, n_bootstrap=n_bootstrap, seed=seed)
     analysis = Analysis(base, convention, tuned, excluded, horizon=horizon, batches=batches)
@@ -231,14 +207,14 @@ def analyse(
     return analysis
 
 
-def _sensitivity(analysis: Analysis, opt: str, rows: Sequence[Row], within: float) -> None:
+def _sensitivity(analysis: Analysis, opt: str, rows: Sequence[tuning.Row], within: float) -> None:
     """How an optimizer's loss depends on its learning rate, at each size and at all."""
     tuned = analysis.at(opt)
-    usable = [row for row in rows if is_usable(row)]
+    usable = [row for row in rows if tuning.is_usable(row)]
     curves = []
     analysis.curvatures[opt], analysis.tolerances[opt] = {}, {}
     for each in tuned:
-        runs, lost = rate_trials(usable, each), diverged_trials(rows, each)
+        runs, lost = tuning.rate_trials(usable, each), tuning.diverged_trials(rows, each)
         lr = [row["lr"] for row in (*runs, *lost)]
         loss = [*(row["final_loss"] for row in runs), *(math.inf for _ in lost)]
         curves.append((lr, loss))
@@ -257,9 +233,9 @@ def _sensitivity(analysis: Analysis, opt: str, rows: Sequence[Row], within: floa
             analysis.shared_curvatures[opt] = fit_shared_curvature(curves)
 
 
-def _rate_law(analysis: Analysis, opt: str, usable: Sequence[Row], n_bootstrap: int, seed: int) -> LRLaw:
+def _rate_law(analysis: Analysis, opt: str, usable: Sequence[tuning.Row], n_bootstrap: int, seed: int) -> LRLaw:
     """The law of an optimizer's learning rate, over the trials of all sizes."""
-    trials = [rate_trials(usable, each) for each in analysis.at(opt)]
+    trials = [tuning.rate_trials(usable, each) for each in analysis.at(opt)]
     # One rate at a size does not determine the best one.
     flat = [row for runs in trials for row in runs if len({row["lr"] for row in runs}) > 1]
     if not flat:
@@ -274,13 +250,14 @@ def _rate_law(analysis: Analysis, opt: str, usable: Sequence[Row], n_bootstrap: 
     return law
 
 
-def _exponents(analysis: Analysis, opt: str, rows: Sequence[Row], n_bootstrap: int, seed: int) -> None:
+def _exponents(analysis: Analysis, opt: str, rows: Sequence[tuning.Row], n_bootstrap: int, seed: int) -> None:
     """Exponents of an optimizer's best rate and strength of weight decay; none where nothing was tuned."""
     tuned = [each for each in analysis.every if each.opt == opt]
+    firsts = [each.runs[0] for each in tuned]
     axes = {
-        "P": [each.non_emb_params for each in tuned],
-        "f": [horizon_of(each.runs[0]) for each in tuned],
-        "T": [_tokens_per_step(each.runs[0]) for each in tuned],
+        "P": [row["non_emb_params"] for row in firsts],
+        "f": [horizon_of(row) for row in firsts],
+        "T": [(row.get("batch") or 1) * (row["settings"].get("seq_len") or 1) for row in firsts],
     }
     for dial, laws in (("lr", analysis.rate_exponents), ("omega", analysis.decay_exponents)):
         with contextlib.suppress(UserError):
@@ -294,77 +271,63 @@ def _exponents(analysis: Analysis, opt: str, rows: Sequence[Row], n_bootstrap: i
                 )
 
 
-def _tokens_per_step(row: Row) -> float:
-    return (row.get("batch") or 1) * (row["settings"].get("seq_len") or 1)
-
-
 def _predictions(analysis: Analysis, opt: str, sizes: Sequence[float]) -> list[PredictedRate]:
     """Learning rates by an optimizer's law at these sizes, or at multiples of the largest one measured."""
-    measured = [each.non_emb_params for each in analysis.at(opt)]
-    return [
-        _predicted(analysis.lr_laws[opt], size, measured, analysis.shared_curvatures.get(opt))
-        for size in sizes or [factor * max(measured) for factor in PREDICTED]
-    ]
-
-
-def _predicted(law: LRLaw, size: float, measured: Sequence[float], curvature: SharedCurvature | None) -> PredictedRate:
-    lr = float(law(size))
-    interval = law.interval(size) if law.samples else None
-    cost = None
-    if interval is not None and curvature is not None and curvature.is_known:
-        farther = max(interval.high / lr, lr / interval.low) if interval.low > 0 else math.inf
-        cost = curvature.loss_increase(farther) if farther <= curvature.span else None
-    return PredictedRate(size, lr, interval, not min(measured) <= size <= max(measured), cost)
+    law, curvature = analysis.lr_laws[opt], analysis.shared_curvatures.get(opt)
+    measured, predicted = [each.non_emb_params for each in analysis.at(opt)], []
+    for size in sizes or [factor * max(measured) for factor in PREDICTED]:
+        lr, cost = float(law(size)), None
+        interval = law.interval(size) if law.samples else None
+        if interval is not None and curvature is not None and curvature.is_known:
+            farther = max(interval.high / lr, lr / interval.low) if interval.low > 0 else math.inf
+            cost = curvature.loss_increase(farther) if farther <= curvature.span else None
+        extrapolated = not min(measured) <= size <= max(measured)
+        predicted.append(PredictedRate(size, lr, interval, extrapolated, cost))
+    return predicted
 
 
 def _loss_laws(
-    analysis: Analysis, retunings: Mapping[str, Retuning | None], law: str, joint: bool, n_bootstrap: int, seed: int
+    analysis: Analysis,
+    retunings: Mapping[str, tuning.Retuning | None],
+    law: str,
+    joint: bool,
+    n_bootstrap: int,
+    seed: int,
 ) -> dict[str, LossLaw]:
     """The laws, with one E or each its own; an optimizer with too few runs becomes a note."""
     fitted, groups = {}, {}
     resamplers = {opt: again.losses for opt, again in retunings.items() if again is not None}
     for opt in analysis.opts:
-        points = [
-            ((each.params, each.tokens) if law == "chinchilla" else (each.flops,), row["final_loss"])
-            for each in analysis.at(opt)
-            for row in each.runs
-        ]
-        columns = [np.array(column, float) for column in zip(*(x for x, _ in points), strict=True)]
-        x, loss = tuple(columns) if law == "chinchilla" else columns[0], np.array([loss for _, loss in points])
-        groups[opt] = [x for x, _ in points]
+        runs = [(each, row["final_loss"]) for each in analysis.at(opt) for row in each.runs]
+        groups[opt] = [(each.params, each.tokens) if law == "chinchilla" else (each.flops,) for each, _ in runs]
+        columns = [np.array(column, float) for column in zip(*groups[opt], strict=True)]
+        x, loss = tuple(columns) if law == "chinchilla" else columns[0], np.array([loss for _, loss in runs])
         with analysis.noting(f"loss law of {opt}"):
             LossPoints.of("", law, x, loss)  # refuses too few
             fitted[opt] = x, loss
-    settings: Any = {"n_bootstrap": n_bootstrap, "seed": seed}
-    if not fitted:
-        return {}
-    if joint:
-        return fit_joint_laws(fitted, law, groups=groups, resamplers=resamplers, **settings)
-    return {
-        opt: fit_joint_laws({opt: points}, law, groups=groups, resamplers=resamplers, **settings)[opt]
-        for opt, points in fitted.items()
-    }
+    together = [fitted] if joint and fitted else [{opt: points} for opt, points in fitted.items()]
+    settings: Any = {"groups": groups, "resamplers": resamplers, "n_bootstrap": n_bootstrap, "seed": seed}
+    return {opt: made for points in together for opt, made in fit_joint_laws(points, law, **settings).items()}
 
 
-def _retuning(analysis: Analysis, opt: str, rows: Sequence[Row]) -> Retuning | None:
+def _retuning(analysis: Analysis, opt: str, rows: Sequence[tuning.Row]) -> tuning.Retuning | None:
     sizes = []
     for each in analysis.at(opt):
         seeds = sorted(each.runs, key=lambda row: row["seed"])
-        trials = {row["lr"]: row["final_loss"] for row in rate_trials(rows, each)} | {each.lr: seeds[0]["final_loss"]}
-        rates = sorted(trials)
-        sizes.append(
-            TunedSize(
-                np.array(rates), np.array([trials[lr] for lr in rates]), rates.index(each.lr),
-                np.array([row["final_loss"] for row in seeds]),
-            )
-        )  # fmt: skip
-    return retuned(sizes)
+        trials = {row["lr"]: row["final_loss"] for row in tuning.rate_trials(rows, each)}
+        trials[each.lr] = seeds[0]["final_loss"]
+        rates, own = sorted(trials), np.array([row["final_loss"] for row in seeds])
+        losses = np.array([trials[lr] for lr in rates])
+        sizes.append(tuning.TunedSize(np.array(rates), losses, rates.index(each.lr), own))
+    return tuning.retuned(sizes)
 
 
-def _saved(analysis: Analysis, opt: str, retunings: Mapping[str, Retuning | None], seed: int) -> dict[int, Saved]:
+def _saved(
+    analysis: Analysis, opt: str, retunings: Mapping[str, tuning.Retuning | None], seed: int
+) -> dict[int, Saved]:
     """Compute saved at each size, over the longest horizon that both sides have there."""
 
-    def choice(name: str, index: int) -> SelectionNoise | None:
+    def choice(name: str, index: int) -> tuning.SelectionNoise | None:
         again = retunings[name]
         return None if again is None else again.selection(index, _CHOICES, np.random.default_rng([seed, index]))
 
@@ -386,7 +349,7 @@ def _saved(analysis: Analysis, opt: str, retunings: Mapping[str, Retuning | None
     return dict(sorted(result.items()))
 
 
-def _curves(tuned: Tuned, convention: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _curves(tuned: tuning.Tuned, convention: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Compute and validation loss on the fixed windows, a pair of arrays per seed."""
     compute, loss = [], []
     for row in tuned.runs:
@@ -398,7 +361,7 @@ def _curves(tuned: Tuned, convention: str) -> tuple[list[np.ndarray], list[np.nd
         compute.append(
             np.array([
                 point["flops"] if convention == "exact" and "flops" in point
-                else flops_of(row, point["tokens"], convention)
+                else tuning.flops_of(row, point["tokens"], convention)
                 for point in points
             ])
         )  # fmt: skip

@@ -5,7 +5,6 @@
 Source: Tian et al., arXiv 2507.17634; `danalab.train.run.merge` has the equation.
 """
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.ladder.fit.tuning import is_usable
 from danalab.ladder.rows import FILE, save_curve, save_rows, validation_points, written_rows
 from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.train.config.execution import CheckpointSettings
@@ -46,9 +46,7 @@ class MergedRows:
     def update(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         """Add the rows of runs; returns by run the loss at its longest horizon."""
         losses = {}
-        for row in rows:
-            if row["final_loss"] is None or not math.isfinite(row["final_loss"]):
-                continue
+        for row in filter(is_usable, rows):
             named = CheckpointSettings(keep_steps=tuple(row["settings"]["keep_steps"])).kept_steps().items()
             for last, f in sorted((step, float(name[1:])) for step, name in named if name is not None):
                 name = f"{row['name']}-merged-f{f:g}"

@@ -109,9 +109,7 @@ class LadderPlan:
         self._check_optimizers()
         for key in SET_BY_THE_LADDER:
             if key in self.fixed:
-                raise UserError(
-                    f"fixed has {flag(key)}, which the ladder sets; leave it out ({SET_BY_THE_LADDER[key]})"
-                )
+                raise UserError(f"fixed has {flag(key)}, which the ladder sets; leave it out: {SET_BY_THE_LADDER[key]}")
         for name in ("multipliers", "horizons", "batches"):
             if not all(map(_is_positive, getattr(self, name))):
                 raise UserError(f"{name} {getattr(self, name)}: must be finite and positive")

@@ -85,11 +85,8 @@ def preregister(folder: Path, plan: LadderPlan, rows: Sequence[Row]) -> list[Pre
         return read_predictions(folder)
     rung = largest_rung(plan)
     at = {opt: _plan(plan, rung, opt) for opt in plan.opts}
-    begun = [
-        row["name"]
-        for row in rows
-        if any((row["params"], row["tokens"]) == (p.exact_params, p.tokens) for p in at.values())
-    ]
+    largest = {(planned.exact_params, planned.tokens) for planned in at.values()}
+    begun = [row["name"] for row in rows if (row["params"], row["tokens"]) in largest]
     if begun:
         raise UserError(f"--preregister: {begun[0]} on the largest rung ({rung}) has run; its loss is known already")
     analysis = analyse(rows, n_bootstrap=RESAMPLES)

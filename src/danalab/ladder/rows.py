@@ -176,9 +176,7 @@ def written_rows(file: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
             rows.append({key: checked_row(row)[key] for key in ("name", "batch")} | row)
         except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{file}:{number}: not a row of a ladder: {error}; repair the line or move the file"
-            ) from error
+            raise UserError(f"{file}:{number}: not a row of a ladder: {error}; repair or move the file") from error
     return rows
 
 

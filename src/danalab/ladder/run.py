@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.files import write_json
+from danalab.ladder.fit.tuning import is_usable
 from danalab.ladder.merged import MergedRows
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.preregistration import largest_rung, preregister, require_points
@@ -109,11 +110,7 @@ def run_ladder(
             if not now:
                 break
             ended |= set(now)
-            losses |= {
-                row["name"]: row["final_loss"]
-                for row in sweep.rows
-                if row["final_loss"] is not None and math.isfinite(row["final_loss"])
-            }
+            losses |= {row["name"]: row["final_loss"] for row in sweep.rows if is_usable(row)}
             if merged is not None:
                 losses |= merged.update(sweep.rows)
             failed = {name for name, each in sweep.failures.items() if not each.job.has_diverged()}

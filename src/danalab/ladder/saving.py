@@ -252,9 +252,7 @@ def compute_gain(
     low, high = _common_range(baseline, contender)
     if losses is None:
         if low >= high:
-            raise UserError(
-                "the two optimizers measured no loss in common; give the losses at which to compare (extrapolated)"
-            )
+            raise UserError("the two optimizers measured no loss in common; give the losses at which to compare them")
         losses = np.linspace(high, low, n_points)
     points = []
     for loss in np.atleast_1d(np.asarray(losses, float)):

@@ -153,9 +153,8 @@ def _row(export: Export, keys: Keys) -> tuple[dict[str, Any], list[dict[str, Any
     params, per_token = _size(export, settings, shape)
     points = _points(export, keys, settings, per_token)
     last = points[-1] if points else {"step": 0, "tokens": 0, "val/loss": None}
-    own = [
-        loss for values in (*export.history, export.summary) if (loss := keys.find("final_loss", values)) is not None
-    ]
+    finals = [keys.find("final_loss", values) for values in (*export.history, export.summary)]
+    own = [loss for loss in finals if loss is not None]
     final = own[-1] if own else last["val/loss"]
     status = _status(export, settings, points, final)
     steps, logged = settings.get("iterations"), keys.series("tokens", export)
@@ -192,10 +191,8 @@ def _row(export: Export, keys: Keys) -> tuple[dict[str, Any], list[dict[str, Any
         "world_size": settings.get("world_size", 1),
         "device": settings.get("device"),
         "imported_from": "wandb",
-        "settings": {
-            **settings,
-            **({name: getattr(shape, name) for name in ("arch", "head_dim", "mlp_dim")} if shape else {}),
-        },
+        "settings": settings
+        | ({name: getattr(shape, name) for name in ("arch", "head_dim", "mlp_dim")} if shape else {}),
     }, points
 
 
@@ -265,13 +262,8 @@ def _points(export: Export, keys: Keys, settings: Mapping[str, Any], per_token: 
 
 
 def _tokens_per_step(settings: Mapping[str, Any]) -> int | None:
-    if not settings.get("seq_len"):
-        return None
-    if settings.get("global_batch"):
-        return settings["global_batch"] * settings["seq_len"]
-    if settings.get("batch_size"):
-        return settings["batch_size"] * settings.get("acc_steps", 1) * settings["seq_len"]
-    return None
+    sequences = settings.get("global_batch") or settings.get("batch_size", 0) * settings.get("acc_steps", 1)
+    return sequences * settings.get("seq_len", 0) or None
 
 
 def _status(export: Export, settings: Mapping[str, Any], points: Sequence[Mapping[str, Any]], final: Any) -> str:
@@ -391,13 +383,11 @@ def _history(name: str, rows: Sequence[Any], where: str) -> Export:
 
 def _unwrapped(config: Mapping[str, Any]) -> dict[str, Any]:
     """The plain configuration; wandb wraps each value as {"value": ..., "desc": ...}."""
-    return {
-        key: value["value"]
-        if isinstance(value, dict) and "value" in value and set(value) <= {"value", "desc"}
-        else value
-        for key, value in config.items()
-        if key not in ("wandb_version", "_wandb")
-    }
+    kept = {key: value for key, value in config.items() if key not in ("wandb_version", "_wandb")}
+    wrapped = [
+        key for key, value in kept.items() if isinstance(value, dict) and {"value"} <= {*value} <= {"value", "desc"}
+    ]
+    return kept | {key: kept[key]["value"] for key in wrapped}
 
 
 def _unique(runs: Sequence[tuple[str, Export]]) -> list[Export]:

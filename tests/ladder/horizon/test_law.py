@@ -49,7 +49,7 @@ def test_a_law_is_a_starting_point_for_other_horizons():
 
 def test_too_few_horizons_are_named():
     two = {7_000: (1, 4), 14_000: (1, 4)}
-    with pytest.raises(UserError, match="needs 3 horizons of adamw at one size; there are 2"):
+    with pytest.raises(UserError, match="needs 3 horizons of adamw at one size, not 2"):
         fit_horizon_law(points(1.15, sizes=two), "adamw")
     lone = [point for point in points(1.15) if point.opt == "adamw" or point.horizon == 1]
     with pytest.raises(UserError, match="adana: an exponent needs two horizons"):

@@ -95,9 +95,7 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: f
         bent.append(project @ y)
         n_sizes, freedom, span = n_sizes + 1, freedom + len(x) - 2, max(span, math.exp(float(np.ptp(x))))
     if freedom < 1:
-        raise UserError(
-            f"a shared curvature needs {LEAST_SHARED} learning rates at 2 sizes or more, there are {n_sizes} such sizes"
-        )
+        raise UserError(f"a curvature needs {LEAST_SHARED} learning rates at 2 sizes or more, there are {n_sizes}")
     z, w = np.concatenate(bends), np.concatenate(bent)
     k = float(z @ w / (z @ z))
     if k <= 0:
@@ -150,6 +148,4 @@ def fit_tolerance(lr: ArrayLike, loss: ArrayLike, within: float = 0.01) -> Toler
         return float(np.exp((1 - share) * np.log(rates[i]) + share * np.log(rates[i + step]))), False
 
     (low, low_open), (high, high_open) = edge(-1), edge(1)
-    return Tolerance(
-        within, float(rates[best]), float(losses[best]), low, high, low_open, high_open, len(rates)
-    )  # fmt: skip
+    return Tolerance(within, float(rates[best]), float(losses[best]), low, high, low_open, high_open, len(rates))

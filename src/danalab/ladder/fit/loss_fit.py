@@ -115,9 +115,7 @@ def fit_joint_laws(
         if likely is not None:
             drawn_E = intervals["E"]
             intervals["E"] = Interval(min(drawn_E.low, likely.low), max(drawn_E.high, likely.high), level)
-        laws[each.name] = LossLaw(
-            kind, law.E, law.terms, law.measured, law.r2, law.residuals, intervals, own, freedom
-        )  # fmt: skip
+        laws[each.name] = replace(law, intervals=intervals, samples=own, freedom=freedom)
     return laws
 
 
@@ -144,13 +142,9 @@ def best_laws(
         start = _moved(start, held)
     starts = _starts(problem) if start is None else [problem.theta_of(start)]
     search = scipy("scipy.optimize").least_squares
-    best = min(
-        (
-            search(problem.residuals, theta, jac=problem.jacobian, loss="huber", f_scale=HUBER, max_nfev=2000)
-            for theta in starts
-        ),
-        key=lambda solution: solution.cost,
-    )
+    settings: Any = {"jac": problem.jacobian, "loss": "huber", "f_scale": HUBER, "max_nfev": 2000}
+    solutions = [search(problem.residuals, theta, **settings) for theta in starts]
+    best = min(solutions, key=lambda solution: solution.cost)
     return problem.laws(best.x)
 
 
@@ -194,11 +188,8 @@ class _Problem:
     def theta_of(self, laws: Sequence[LossLaw]) -> np.ndarray:
         """theta of these laws."""
         share = min(max(laws[0].E / self.floor, 1e-6), 1 - 1e-6)
-        own = [
-            (math.log(max(A, 1e-300)) - alpha * math.log(scale), math.log(alpha))
-            for law, scales in zip(laws, self.scales, strict=True)
-            for (A, alpha), scale in zip(law.terms, scales, strict=True)
-        ]
+        scaled = zip([term for law in laws for term in law.terms], itertools.chain(*self.scales), strict=True)
+        own = [(math.log(max(A, 1e-300)) - alpha * math.log(scale), math.log(alpha)) for (A, alpha), scale in scaled]
         return np.array([math.log(share / (1 - share)), *itertools.chain(*own)])
 
     def laws(self, theta: np.ndarray) -> list[LossLaw]:

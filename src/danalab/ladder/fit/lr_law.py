@@ -77,10 +77,7 @@ def fit_lr_law(
     """
     sizes = _best_trials(np.asarray(params, float), np.asarray(lr, float), np.asarray(loss, float), top)
     if len(sizes) < LEAST_SIZES:
-        raise UserError(
-            f"the law of learning rates has three coefficients: trials at {LEAST_SIZES} sizes are needed, "
-            f"there are {len(sizes)}"
-        )
+        raise UserError(f"three coefficients: trials at {LEAST_SIZES} sizes are needed, there are {len(sizes)}")
     a, b, d = _fit([point for points in sizes for point in points])
     samples: list[tuple[float, float, float]] = []
     rng = np.random.default_rng(seed)
@@ -97,9 +94,7 @@ def fit_lr_law(
 
 def _best_trials(params: np.ndarray, lr: np.ndarray, loss: np.ndarray, top: int) -> list[list[_Point]]:
     if not params.shape == lr.shape == loss.shape or params.ndim != 1:
-        raise UserError(
-            f"params, lr and loss must be lists of the same length; got {params.shape}, {lr.shape}, {loss.shape}"
-        )
+        raise UserError(f"params, lr, loss must have the same length; got {params.shape}, {lr.shape}, {loss.shape}")
     if not (np.all(params > 0) and np.all(lr > 0)):
         raise UserError("parameter counts and learning rates must be positive")
     sizes = []

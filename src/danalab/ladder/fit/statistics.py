@@ -107,9 +107,8 @@ def log_interval(value: float, drawn: Sequence[float], freedom: int) -> Interval
     finite = logs[np.isfinite(logs)]
     if len(finite) <= 0.9 * len(logs) or not math.isfinite(value):
         return Interval(math.exp(float(np.quantile(logs, 0.025, method="lower"))), math.inf, 0.95)
-    return student_interval(
-        math.log(value), float(np.std(finite, ddof=1)), resampled_freedom(freedom, len(finite))
-    ).exp()
+    error, freedom_left = float(np.std(finite, ddof=1)), resampled_freedom(freedom, len(finite))
+    return student_interval(math.log(value), error, freedom_left).exp()
 
 
 def scipy(module: str) -> Any:

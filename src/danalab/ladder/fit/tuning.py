@@ -120,10 +120,8 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
     tuned = []
     for (opt, params, tokens, _), trials in sorted(cells.items(), key=lambda item: item[0]):
         most = max(map(len, trials.values()))
-        runs = min(
-            (runs for runs in trials.values() if len(runs) == most),
-            key=lambda runs: float(np.mean([row["final_loss"] for row in runs])),
-        )
+        repeated = [runs for runs in trials.values() if len(runs) == most]
+        runs = min(repeated, key=lambda runs: float(np.mean([row["final_loss"] for row in runs])))
         one, flops = runs[0], flops_of(runs[0], tokens, convention)
         like = _trial(one, _FOLLOW_THE_RATE)
         lost = [row for row in diverged if _is_beside(row, one)]
@@ -151,11 +149,8 @@ def rate_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
 def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
     """As `rate_trials`, for the runs whose loss was not finite."""
     one = tuned.runs[0]
-    return [
-        row
-        for row in rows
-        if has_diverged(row) and _is_beside(row, one) and _trial(row, _FOLLOW_THE_RATE) == _trial(one, _FOLLOW_THE_RATE)
-    ]
+    beside = [row for row in rows if has_diverged(row) and _is_beside(row, one)]
+    return [row for row in beside if _trial(row, _FOLLOW_THE_RATE) == _trial(one, _FOLLOW_THE_RATE)]
 
 
 def _is_beside(lost: Row, one: Row) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from danalab.errors import UserError
 from danalab.ladder.fit.statistics import Interval, log_interval, scipy, student_interval
 from danalab.ladder.fit.tuning import Row, Tuned, resampler, rung_of
-from danalab.ladder.horizon.budget import Budget, budget_of, budgets_are_equal, tuned_size
+from danalab.ladder.horizon.budget import Budget, budget_of, tuned_size
 from danalab.ladder.horizon.law import HorizonLaw, HorizonPoint, fit_horizon_law
 from danalab.scaling.learning_rate import CHINCHILLA
 
@@ -104,20 +104,14 @@ class HorizonAnalysis:
     @property
     def equal_budgets(self) -> bool:
         """Whether every optimizer had as many trials on as many dials as every other, on each rung."""
-        return budgets_are_equal(self.budgets)
+        rungs = {(each.params, each.horizon) for each in self.budgets}
+        return len(rungs) == len({(each.params, each.horizon, each.trials, len(each.dials)) for each in self.budgets})
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but points, for JSON."""
-        return {
-            "baseline": self.baseline,
-            "equal_budgets": self.equal_budgets,
-            "budgets": [{**asdict(each), "edges": each.edges} for each in self.budgets],
-            "law": None if self.law is None else asdict(self.law),
-            "exponents": {opt: asdict(each) for opt, each in self.exponents.items()},
-            "multipliers": [asdict(each) for each in self.multipliers],
-            "tests": [asdict(each) for each in self.tests],
-            "notes": self.notes,
-        }
+        budgets = [{**asdict(each), "edges": each.edges} for each in self.budgets]
+        own = asdict(replace(self, points=[], budgets=[])) | {"equal_budgets": self.equal_budgets, "budgets": budgets}
+        return {name: value for name, value in own.items() if name != "points"}
 
 
 def horizon_of(row: Row) -> float:
@@ -135,7 +129,13 @@ def analyse_horizons(
     if not any(count > 1 for count in several.values()):
         return None
     horizons = {id(each): horizon_of(each.runs[0]) for each in tuned}
-    points = [_point(each, horizons[id(each)]) for each in tuned]
+    points = [
+        HorizonPoint(
+            each.opt, each.params, horizons[id(each)],
+            tuple(row["final_loss"] for row in sorted(each.runs, key=lambda row: row["seed"])),
+        )
+        for each in tuned
+    ]  # fmt: skip
     budgets = [budget_of(each, horizons[id(each)], rows) for each in tuned]
     analysis = HorizonAnalysis(baseline, points, budgets, tests=paired_tests(paired_runs(tuned, baseline)))
     rungs = {(each.params, each.horizon) for each in points if each.opt == baseline}
@@ -220,11 +220,6 @@ def _resampled(
         laws.append(fit_horizon_law(again, law.baseline, start=law))
         drawn.append(again)
     return _Draws(laws, drawn, freedom)
-
-
-def _point(tuned: Tuned, horizon: float) -> HorizonPoint:
-    runs = sorted(tuned.runs, key=lambda row: row["seed"])
-    return HorizonPoint(tuned.opt, tuned.params, horizon, tuple(row["final_loss"] for row in runs))
 
 
 def paired_runs(tuned: Sequence[Tuned], baseline: str) -> list[PairedRuns]:

@@ -123,11 +123,3 @@ def _value(row: Row, name: str) -> Any:
 
 def _text(value: Any) -> str:
     return json.dumps(value, default=str)
-
-
-def budgets_are_equal(budgets: Sequence[Budget]) -> bool:
-    """Whether on each rung every optimizer tried the same number of settings on the same number of dials."""
-    rungs: dict[tuple[int, float], set[tuple[int, int]]] = defaultdict(set)
-    for each in budgets:
-        rungs[each.params, each.horizon].add((each.trials, len(each.dials)))
-    return all(len(given) == 1 for given in rungs.values())

@@ -130,31 +130,21 @@ def fit_horizon_law(points: Sequence[HorizonPoint], baseline: str, start: Horizo
 
     starts = [started(share) for share in _SHARES] if start is None else [_theta(start, sizes, opts, floor, centre)]
     least_squares = scipy("scipy.optimize").least_squares
-    best = min(
-        (least_squares(residuals, theta, jac=jacobian, method="trf", max_nfev=400) for theta in starts),
-        key=lambda solution: solution.cost,
-    )
+    fits = [least_squares(residuals, theta, jac=jacobian, method="trf", max_nfev=400) for theta in starts]
+    best = min(fits, key=lambda fit: fit.cost)
     F = floor / (1 + np.exp(-best.x[:n_sizes]))
     levels, slopes, gaps = np.split(best.x[n_sizes:], [n_sizes, n_sizes + n_opts])
-    return HorizonLaw(
-        baseline,
-        dict(zip(sizes, map(float, F), strict=True)),
-        dict(zip(sizes, map(float, levels), strict=True)),
-        dict(zip(opts, map(float, slopes), strict=True)),
-        dict(zip(opts, [0.0, *map(float, gaps)], strict=True)),
-        math.exp(centre),
-        math.sqrt(2 * float(best.cost) / float(np.sum(weight**2))),
-    )
+    at_size, level = (dict(zip(sizes, values.tolist(), strict=True)) for values in (F, levels))
+    slope, gap = (dict(zip(opts, values, strict=True)) for values in (slopes.tolist(), [0.0, *gaps.tolist()]))
+    rms = math.sqrt(2 * float(best.cost) / float(np.sum(weight**2)))
+    return HorizonLaw(baseline, at_size, level, slope, gap, math.exp(centre), rms)
 
 
 def _check(points: Sequence[HorizonPoint], baseline: str, sizes: Sequence[int], opts: Sequence[str]) -> None:
     rungs = {(point.opt, point.params, point.horizon) for point in points}
     horizons = {opt: max(sum(rung[:2] == (opt, params) for rung in rungs) for params in sizes) for opt in opts}
     if horizons[baseline] < LEAST_HORIZONS:
-        raise UserError(
-            f"the law of the horizon needs {LEAST_HORIZONS} horizons of {baseline} at one size; there are "
-            f"{horizons[baseline]}"
-        )
+        raise UserError(f"the law needs {LEAST_HORIZONS} horizons of {baseline} at one size, not {horizons[baseline]}")
     lacking = [opt for opt in opts if horizons[opt] < 2]
     if lacking:
         raise UserError(f"{', '.join(lacking)}: an exponent needs two horizons at one size")

@@ -10,7 +10,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -211,9 +211,7 @@ def expand(
         seen.add(same)
         cells.append(Cell(name_of(varied), settings))
     counts = Counter(cell.name for cell in cells)
-    return [
-        cell if counts[cell.name] == 1 else Cell(_hashed(cell.name, cell.settings), cell.settings) for cell in cells
-    ]
+    return [cell if counts[cell.name] == 1 else replace(cell, name=_hashed(cell.name, cell.settings)) for cell in cells]
 
 
 def _require_field(key: str, value: Any) -> None:
@@ -224,9 +222,7 @@ def _require_field(key: str, value: Any) -> None:
     (current,) = current_names({key: value})
     if key not in known and not any(current in optimizer_spec(name).settings for name in list_optimizers()):
         hint = nearest(key, known)
-        raise UserError(
-            f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train, with --opt's own"
-        )
+        raise UserError(f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train and of --opt")
     if isinstance(value, str) and is_number(key):
         raise UserError(f"{flag(key)} {value}: {'true or false' if bool in _kinds(key) else 'a number'} is expected")
     if isinstance(value, float) and is_number(key) and float not in _kinds(key):
@@ -241,14 +237,10 @@ def is_number(key: str) -> bool:
 def name_of(varied: Mapping[str, Any]) -> str:
     """The folder name of a run, from the settings that vary: the optimizer first, then in their order."""
     first = [key for key in ("arch", "opt") if key in varied]
-    parts = [
-        str(varied[key]) if key in first else f"{SHORT.get(key, key)}{_shown(varied[key])}"
-        for key in (*first, *(key for key in varied if key not in first))
-    ]
+    parts = [str(varied[key]) for key in first]
+    parts += [f"{SHORT.get(key, key)}{_shown(varied[key])}" for key in varied if key not in first]
     name = "-".join(parts).replace("/", "_").replace(" ", "") or "run"
-    if len(name) <= LONGEST_NAME:
-        return name
-    return _hashed(name, varied)
+    return name if len(name) <= LONGEST_NAME else _hashed(name, varied)
 
 
 def _hashed(name: str, settings: Mapping[str, Any]) -> str:

@@ -173,8 +173,7 @@ class PoolExecutor(PolledExecutor):
             return None
         recorded = job.folder / THREADS_FILE
         if recorded.is_file():
-            recorded_threads = read_json(recorded)
-            return validated(Count, recorded_threads, recorded, strict=True)  # pyright: ignore[reportArgumentType]
+            return validated(Count, read_json(recorded), recorded, strict=True)  # pyright: ignore[reportArgumentType]
         share = max(1, self._cores // self._slots(worker))
         size = (str(share), *(str(job.settings.get(name)) for name in _COSTS_TIME))
         if share == 1 or (worker.devices and not _on_cpu(job)):
@@ -221,15 +220,10 @@ class Progress:
         self._clock, self._began = clock, clock()
         self._next_line = self._began + FIRST_LINE_SECONDS
         self._console = Console(stderr=True)
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}{task.fields[of]} steps  {task.fields[loss]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.file.isatty(),  # notebooks force colours, but cannot move a cursor
-        )
+        steps = TextColumn("{task.completed:.0f}{task.fields[of]} steps  {task.fields[loss]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), steps, TimeElapsedColumn(), TimeRemainingColumn())
+        # Notebooks force colours, but cannot move a cursor.
+        self._bars = Bars(*columns, console=self._console, disable=not self._console.file.isatty())
         self._open: dict[int, float] = {}
         """Index of a run that has not ended -> share of it that was done when it was added."""
         self._first: tuple[float, float] | None = None
@@ -276,17 +270,15 @@ class Progress:
         elif self._first is not None and work > self._first[1] and max(steps, default=0) >= FIRST_STEPS:
             seconds = left * (self._clock() - self._first[0]) / (work - self._first[1])
             self._estimated = True
-            self.say(
-                f"about {_duration(seconds)} for {'this run' if len(self._jobs) == 1 else 'all runs'} on this machine"
-            )
+            runs = "this run" if len(self._jobs) == 1 else "all runs"
+            self.say(f"about {_duration(seconds)} for {runs} on this machine")
 
     def line(self, running: Iterable[int]) -> str:
         """Runs done, runs under way with their steps, and the remaining time."""
         shown = []
         for index in running:
             step, loss = self._jobs[index].progress()
-            words = f"step {step}" + ("" if loss is None else f", val loss {loss:.4f}")
-            shown.append(f"{self._jobs[index].folder.name} ({words})")
+            shown.append(f"{self._jobs[index].folder.name} (step {step}{_loss(loss)})")
         done, left = self._amounts(running)
         known = done > 0 and (self._estimated or self._done > 0)  # before, processes started: too long by minutes
         seconds = (self._clock() - self._began) * left / done if known else None

@@ -68,12 +68,10 @@ class SlurmExecutor(PolledExecutor):
         if new:
             for answer in submit_arrays(write_arrays(self._folder, new, self._cluster)):
                 log.info("%s", answer)
-        self._submitted |= {job.folder for job in (*new, *state.queued)}
-        reasons = {each.job.folder: each.reason for each in state.failed}
-        reasons |= dict.fromkeys(
-            (job.folder for job in lost), f"its job ended before the run did; see the logs in {self._folder / 'slurm'}"
-        )
         going = {job.folder for job in (*new, *state.queued)}
+        self._submitted |= going
+        ended = f"its job ended before the run did; see the logs in {self._folder / 'slurm'}"
+        reasons = {job.folder: ended for job in lost} | {each.job.folder: each.reason for each in state.failed}
         for unit, future in self.units:
             if unit.job.folder in reasons:
                 future.set_exception(UserError(reasons[unit.job.folder]))
@@ -110,7 +108,8 @@ def queue_state(folder: Path, jobs: Sequence[Job]) -> QueueState:
     logs: dict[str, Path] = {}
     for name, cells in _arrays(folder, submitted=True).items():
         attempts.update(cells)
-        logs |= {cell: _log(folder, name, i, len(cells)) for i, cell in enumerate(cells)}
+        files = [f"{name}-{i}.log" for i in range(len(cells))] if len(cells) > 1 else [f"{name}.log"]
+        logs |= {cell: folder / "slurm" / file for cell, file in zip(cells, files, strict=True)}
     queued = _queued(folder)
     state = QueueState([], [], [])
     for job in jobs:
@@ -203,9 +202,7 @@ def _queued(folder: Path) -> set[str]:
     except FileNotFoundError as error:
         if not _arrays(folder, submitted=True):
             return set()
-        raise UserError(
-            f"{folder}: runs were submitted, but there is no squeue here: continue on the cluster"
-        ) from error
+        raise UserError(f"{folder}: runs were submitted, but here is no squeue: continue on the cluster") from error
     if done.returncode:
         raise UserError(f"{folder}: squeue failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
     queued = set()
@@ -215,10 +212,6 @@ def _queued(folder: Path) -> set[str]:
         index = int(task) if task.strip().isdigit() else 0  # a job of one run is no array and prints N/A
         queued.update(runs[index : index + 1])
     return queued
-
-
-def _log(folder: Path, name: str, index: int, count: int) -> Path:
-    return folder / "slurm" / (f"{name}-{index}.log" if count > 1 else f"{name}.log")
 
 
 def _last_words(log: Path) -> str:

@@ -56,9 +56,7 @@ class SubmititExecutor(PolledExecutor):
         logs = folder / "submitit"
         self._jobs: list[tuple[Any, PolledFuture]] = []
         self._gpus = own.gpus
-        self._executor = submitit.AutoExecutor(
-            logs, slurm_max_num_timeout=UNLIMITED, local_max_num_timeout=UNLIMITED
-        )  # fmt: skip
+        self._executor = submitit.AutoExecutor(logs, slurm_max_num_timeout=UNLIMITED, local_max_num_timeout=UNLIMITED)
         self._at_once = None if self._executor.cluster == "slurm" else cluster.at_once or 1
         more = {name: value or True for name, _, value in (each.lstrip("-").partition("=") for each in own.options)}
         self._executor.update_parameters(

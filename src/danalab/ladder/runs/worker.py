@@ -23,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 POLL_SECONDS = 0.1
 SPEED_SECONDS = 0.5
@@ -39,6 +39,9 @@ class WarmProcess:
             [sys.executable, "-m", "danalab.ladder.runs.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
         )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
         self._pids: dict[int, int] = {}
         self._codes: list[tuple[int, int]] = []
         visible = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
@@ -82,16 +85,6 @@ class WarmProcess:
             self._input.close()
         self._process.wait()
         self._output.close()
-
-    @property
-    def _input(self) -> IO[bytes]:
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    @property
-    def _output(self) -> IO[bytes]:
-        assert self._process.stdout is not None
-        return self._process.stdout
 
     def _send(self, **request: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # a dead process is found by `ended`
