@@ -94,10 +94,8 @@ def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[Run
         if place in places[:i]:
             raise UserError(f"{folders[i]}: named twice")
     names = [curve.name for curve in curves]
-    return [
-        curve if names.count(curve.name) == 1 else replace(curve, name=str(folder))
-        for curve, folder in zip(curves, folders, strict=True)
-    ]
+    pairs = zip(curves, folders, strict=True)
+    return [curve if names.count(curve.name) == 1 else replace(curve, name=str(folder)) for curve, folder in pairs]
 
 
 COLUMNS = {

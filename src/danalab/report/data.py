@@ -11,7 +11,6 @@ import numpy as np
 
 from danalab.errors import UserError
 from danalab.ladder.analysis import Analysis
-from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
 from danalab.ladder.preregistration import PredictionOutcome
@@ -49,12 +48,6 @@ class ReportData:
         """Runs without a finite final loss."""
         return [row for row in self.rows if not is_finished(row)]
 
-    def largest(self, opt: str) -> Tuned | None:
-        """The optimizer's largest size that the baseline has too."""
-        sizes = {each.params for each in self.analysis.at(self.analysis.baseline)}
-        both = [each for each in self.analysis.at(opt) if each.params in sizes]
-        return both[-1] if both else None
-
     def tuned_runs(self) -> Iterator[Row]:
         """The run of the first seed of each optimizer at its best learning rate, the largest and longest first."""
         for each in sorted(self.analysis.tuned, key=lambda each: (-each.params, -each.flops)):
@@ -62,10 +55,8 @@ class ReportData:
 
     def runs_with(self, name: str) -> dict[str, Path]:
         """Optimizer -> folder of one of its runs that holds `name`: the largest, longest, best tuned one."""
-        others = sorted(
-            (row for row in self.rows if is_finished(row)),
-            key=lambda row: (-row["params"], -row["tokens"], row["final_loss"]),
-        )
+        others = [row for row in self.rows if is_finished(row)]
+        others.sort(key=lambda row: (-row["params"], -row["tokens"], row["final_loss"]))
         chosen: dict[str, Path] = {}
         for row in (*self.tuned_runs(), *others):
             folder = Path(row["run"])
@@ -134,11 +125,9 @@ def relative_time(data: ReportData) -> dict[str, float]:
 def seconds_a_token(row: Row) -> float | None:
     """Device-seconds of a token: the median over logged steps where the run recorded them, else its mean."""
     file = Path(row["curve"])
-    logged = [
-        each["seconds_per_step"] * each["step"] / each["tokens"]
-        for each in (read_rows(file) if file.is_file() else [])
-        if each.get("seconds_per_step") and each.get("tokens")
-    ]
+    rows = read_rows(file) if file.is_file() else []
+    timed = [each for each in rows if each.get("seconds_per_step") and each.get("tokens")]
+    logged = [each["seconds_per_step"] * each["step"] / each["tokens"] for each in timed]
     if logged:
         return float(np.median(logged)) * row.get("world_size", 1)
     return row.get("world_size", 1) / row["tokens_per_second"] if row.get("tokens_per_second") else None
@@ -189,10 +178,8 @@ def read_curve(folder: str | Path) -> RunCurve:
     from danalab.train.run.open import open_run
 
     run = open_run(folder)
-    rows = run.metrics()
-    points = tuple(
-        CurvePoint(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows if "val/loss" in row
-    )
+    rows = [row for row in run.metrics() if "val/loss" in row]
+    points = tuple(CurvePoint(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows)
     if not points:
         raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")
     return RunCurve(run.path.name, run.config["config"]["opt"], run.config, run.summary or {}, points)

@@ -41,13 +41,13 @@ class Headline:
 def headlines(data: ReportData) -> list[Headline]:
     """An answer for each contender, those that saved most first."""
     analysis = data.analysis
-    ranked = []
+    ranked, baselines = [], analysis.at(analysis.baseline)
     for opt in analysis.opts[1:]:
-        mine = data.largest(opt)
-        saved = None if mine is None else analysis.saved.get(opt, {}).get(mine.params)
-        if mine is None or saved is None:
+        both = [each for each in analysis.at(opt) if each.params in {base.params for base in baselines}]
+        if not both or (saved := analysis.saved.get(opt, {}).get(both[-1].params)) is None:
             continue
-        same_size = [each for each in analysis.at(analysis.baseline) if each.params == mine.params]
+        mine = both[-1]
+        same_size = [each for each in baselines if each.params == mine.params]
         base = next((each for each in same_size if each.tokens == mine.tokens), same_size[-1])
         answer = Headline(opt, saved_words(saved), mine.params, known(saved), _seeds(saved), _trials(mine, base))
         ranked.append((saved.saved, answer))
@@ -83,17 +83,11 @@ def verdict(analysis: Analysis) -> list[str]:
         )
     trials = {opt: sorted({each.trials for each in analysis.at(opt)}) for opt in analysis.opts}
     what = "Learning-rate trials" if all(map(_is_about_rates, analysis.tuned)) else "Settings tried"
-    sentences.append(
-        f"{what} at each size: "
-        + "; ".join(f"{opt} {' or '.join(map(str, counts))}" for opt, counts in trials.items())
-        + "."
-    )
+    counted = "; ".join(f"{opt} {' or '.join(map(str, counts))}" for opt, counts in trials.items())
+    sentences.append(f"{what} at each size: {counted}.")
     if analysis.horizon is not None:
         sentences.append(budget_sentence(analysis.horizon))
-    sentences += [
-        sentence for sentence in (entropy_sentence(analysis), epochs_sentence(analysis)) if sentence is not None
-    ]
-    return sentences
+    return sentences + [each for each in (entropy_sentence(analysis), epochs_sentence(analysis)) if each is not None]
 
 
 def caveat(data: ReportData) -> str | None:
@@ -151,15 +145,13 @@ def known(saved: Saved) -> str:
     """The interval; where the loss was not reached, also the point of comparison."""
     interval = saved.interval
     words = NOT_KNOWN if interval is None else f"{interval.level:.0%} interval {interval_words(interval)}"
-    return (
-        words if saved.behind is None else f"{words}; ends where the baseline is at {saved.behind:.0%} of its compute"
-    )
+    behind = "" if saved.behind is None else f"; ends where the baseline is at {saved.behind:.0%} of its compute"
+    return words + behind
 
 
 def _seeds(saved: Saved) -> str:
-    if saved.n_baseline == saved.n_contender:
-        return f"{saved.n_contender} seed{'s' * (saved.n_contender != 1)} each"
-    return f"{saved.n_contender} seed{'s' * (saved.n_contender != 1)}, the baseline {saved.n_baseline}"
+    whose = " each" if saved.n_baseline == saved.n_contender else f", the baseline {saved.n_baseline}"
+    return f"{saved.n_contender} seed{'s' * (saved.n_contender != 1)}{whose}"
 
 
 def _trials(mine: Tuned, base: Tuned) -> str:
@@ -183,21 +175,19 @@ def entropy_sentence(analysis: Analysis) -> str | None:
         return None
     law = next(iter(analysis.loss_laws.values()))
     interval = law.intervals.get("E")
-    words = f"E of the law is {law.E:.4f}"
+    around = ""
     if interval is not None:
         inside = "contains" if entropy in interval else "does not contain"
-        words += f" ({interval.low:.4f} to {interval.high:.4f}), which {inside} the exact entropy"
-    else:
-        words += ", the exact entropy"
-    return f"{words} of the data, {entropy:.4f} nats/token."
+        around = f" ({interval.low:.4f} to {interval.high:.4f}), which {inside}"
+    return f"E of the law is {law.E:.4f}{around or ','} the exact entropy of the data, {entropy:.4f} nats/token."
 
 
 def epochs_sentence(analysis: Analysis) -> str | None:
     """Largest number of passes over the data; None where their size is not in the rows."""
-    passes = [
-        each.tokens / row["data_tokens"] for each in analysis.tuned for row in each.runs if row.get("data_tokens")
-    ]
-    return f"Runs see up to {max(passes):.2g} epochs of the data." if passes else None
+    runs = [row for each in analysis.tuned for row in each.runs if row.get("data_tokens")]
+    return (
+        f"Runs see up to {max(r['tokens'] / r['data_tokens'] for r in runs):.2g} epochs of the data." if runs else None
+    )
 
 
 def budget_sentence(horizon: HorizonAnalysis) -> str:

@@ -17,7 +17,7 @@ from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.preregistration import outcomes, read_predictions
 from danalab.ladder.rows import CURVES, pack, read_ladder
-from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
+from danalab.report.data import MissingFigure, ReportData, has_diverged, is_finished
 from danalab.report.figures.compute_saved import cost_figure, gain_figure, headline_figure, saved_figure
 from danalab.report.figures.drawing import save_figure, save_points, svg_text
 from danalab.report.figures.horizon import batch_figure, horizon_loss_figure, multiplier_figure
@@ -55,9 +55,8 @@ def read_report_data(
 def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
     """Write the page, figures and tables into `out`; returns the page.
 
-    Args:
-        packed: make a folder to publish: rows and validation curves are copied beside the page, which then links to
-            them; of pictures only the headline's are written (all are in the page, and their numbers in CSV).
+    `packed`: make a folder to publish: rows and validation curves are copied beside the page, which then links to them;
+    of pictures only the headline's are written (all are in the page, and their numbers in CSV).
     """
     out.mkdir(parents=True, exist_ok=True)
     if packed:
@@ -155,10 +154,9 @@ def _not_known(page: Page, out: Path, data: ReportData, absent: Sequence[tuple[s
 
 def _runs(page: Page, data: ReportData, address: Address) -> None:
     page.heading("Runs", "runs")
+    ordered = sorted(data.rows, key=lambda row: (row["params"], row["name"]))
     for opt in dict.fromkeys(row["opt"] for row in data.rows):
-        mine: list[Row] = sorted(
-            (row for row in data.rows if row["opt"] == opt), key=lambda row: (row["params"], row["name"])
-        )
+        mine = [row for row in ordered if row["opt"] == opt]
         page.subheading(f"{opt}: {len(mine)} runs", f"runs-{opt}")
         with page.fold("show") if len(data.rows) > MANY else nullcontext():
             page.table(*runs_table(mine, address), mark=optimizer_color)

@@ -1,7 +1,7 @@
 """The report card of a speedrun: report.md and report.html with scores, curves, samples, stages and costs."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -82,16 +82,15 @@ def _duration(seconds: float) -> str:
     return f"{minutes} minutes" if minutes < 120 else f"{seconds / 3600:.1f} hours"
 
 
-def _seconds(facts: dict[str, dict[str, Any]]) -> float:
-    return sum(each["time"] or 0 for each in facts.values())
+def _total(facts: dict[str, dict[str, Any]], name: str) -> float:
+    return sum(each[name] or 0 for each in facts.values())
 
 
 def _lead(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> str:
     return (
         f"From text to a chat: a model of {facts['base']['params']:,} parameters, preset {speedrun.config.preset}, "
-        f"trained for {_seconds(facts) / 60:.1f} minutes and {sum(each['flops'] or 0 for each in facts.values()):.3g} "
-        "FLOPs in four stages. Scores are shares of right answers to test problems, in percent with standard errors "
-        "over the problems."
+        f"trained for {_total(facts, 'time') / 60:.1f} minutes and {_total(facts, 'flops'):.3g} FLOPs in four stages. "
+        "Scores are shares of right answers to test problems, in percent with standard errors over the problems."
     )
 
 
@@ -104,9 +103,9 @@ def _cards(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> list[tuple[s
         score, start = task["score"], 100 * before[task["task"]]
         lines = [f"from {start:.0f}% after the base run", f"{score['count']:,} test problems"]
         cards.append((task["task"], f"{100 * score['mean']:.0f}%", lines, color))
-    flops = sum(each["flops"] or 0 for each in facts.values())
-    size = [f"{facts['base']['params'] / 1e6:.3g}M parameters", f"{flops:.3g} FLOPs on {facts['base']['device']}"]
-    return [*cards, ("training", f"{_seconds(facts) / 60:.1f} min", size, color)]
+    cost = f"{_total(facts, 'flops'):.3g} FLOPs on {facts['base']['device']}"
+    size = [f"{facts['base']['params'] / 1e6:.3g}M parameters", cost]
+    return [*cards, ("training", f"{_total(facts, 'time') / 60:.1f} min", size, color)]
 
 
 def _stage_table(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> Table:
@@ -138,31 +137,20 @@ def _environment(speedrun: Speedrun) -> Table:
     return ["setting", "value"], rows
 
 
-class Answered(NamedTuple):
-    """The answer to a test problem after one stage."""
-
-    stage: str
-    text: str
-    is_right: bool
-
-
-def _samples(speedrun: Speedrun) -> list[tuple[str, str, list[Answered]]]:
-    """(question, reference, answers) of the first problems of each task."""
+def _samples(speedrun: Speedrun) -> list[tuple[str, str, list[tuple[str, bool]]]]:
+    """(question, reference, (answer, whether it is right) after each stage) of the first problems of each task."""
     tasks = {stage: speedrun.scores(stage).tasks for stage in STAGES}
     samples = []
     for number, task in enumerate(tasks["base"]):
         for place, problem in enumerate(task["examples"][:SAMPLES]):
-            examples = {stage: tasks[stage][number]["examples"][place] for stage in STAGES}
-            answers = [
-                Answered(stage, _shortened(each["answer"]), max(each.get("rewards", [0])) >= 1)
-                for stage, each in examples.items()
-            ]
-            samples.append((problem["question"], problem["reference"], answers))
+            each = [tasks[stage][number]["examples"][place] for stage in STAGES]
+            answers = [(_shortened(one["answer"]), max(one.get("rewards", [0])) >= 1) for one in each]
+            samples.append((problem["question"], f"right: {problem['reference']}", answers))
     return samples
 
 
 def _shortened(answer: str) -> str:
-    words = " ".join(answer.split())
+    words = " ".join(answer.split()) or "(nothing)"
     return words if len(words) <= LONGEST else f"{words[:LONGEST]} ..."
 
 
@@ -172,46 +160,34 @@ def talk_commands(speedrun: Speedrun) -> list[str]:
 
 
 def _settings(speedrun: Speedrun) -> Table:
-    given = {stage: getattr(speedrun.preset, stage) for stage in STAGES}
-    rows = [[stage, flag(name), _shown(given[stage][name])] for stage in STAGES for name in given[stage]]
-    return ["stage", "setting", "value"], rows
-
-
-def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    given = [(stage, flag(name), value) for stage in STAGES for name, value in getattr(speedrun.preset, stage).items()]
+    shown = [[*words, " ".join(map(str, value)) if isinstance(value, tuple) else str(value)] for *words, value in given]
+    return ["stage", "setting", "value"], shown
 
 
 def _markdown(speedrun: Speedrun, lead: str, tables: dict[str, Table]) -> str:
     parts = [f"# Speedrun {speedrun.out.name}\n\n{lead}\n"]
     parts += [f"## {name}\n\n{as_markdown(table)}" for name, table in tables.items()]
     parts.append("## Samples\n")
-    for question, reference, said in _samples(speedrun):
-        table = ["stage", "answer"], [[each.stage, each.text or "(nothing)"] for each in said]
-        parts.append(f"**{question}** (right: {reference})\n\n{as_markdown(table)}")
+    for question, remark, answers in _samples(speedrun):
+        table = ["stage", "answer"], [[stage, text] for stage, (text, _) in zip(STAGES, answers, strict=True)]
+        parts.append(f"**{question}** ({remark})\n\n{as_markdown(table)}")
     parts.append(f"## Settings\n\n{as_markdown(_settings(speedrun))}")
     parts.append("## Talk to it\n\n```\n" + "\n".join(talk_commands(speedrun)) + "\n```\n")
     return "\n".join(parts)
 
 
 def _page(speedrun: Speedrun, lead: str, tables: dict[str, Table], facts: dict[str, dict[str, Any]]) -> str:
-    page = Page(_headline(speedrun, _seconds(facts)), lead)
+    page = Page(_headline(speedrun, _total(facts, "time")), lead)
     page.cards(_cards(speedrun, facts))
     page.heading("Samples", "samples")
     page.paragraph("The most likely answer after each stage, to test problems; a tick marks those that are right.")
-    page.samples(
-        list(STAGES),
-        [
-            (question, f"right: {reference}", [(each.text or "(nothing)", each.is_right) for each in answers])
-            for question, reference, answers in _samples(speedrun)
-        ],
-    )
+    page.samples(list(STAGES), _samples(speedrun))
     page.heading("Scores", "scores")
     page.table(*tables["Scores"])
     page.heading("Curves", "curves")
-    page.figure(
-        curves_figure(speedrun),
-        "Validation loss of each stage on its own data, and the mean reward of reinforcement learning.",
-    )
+    caption = "Validation loss of each stage on its own data, and the mean reward of reinforcement learning."
+    page.figure(curves_figure(speedrun), caption)
     page.heading("Stages", "stages")
     page.table(*tables["Stages"])
     with page.fold("Settings of each stage"):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 from danalab.ladder.analysis import Analysis
-from danalab.ladder.batch import RISE, CriticalBatch
+from danalab.ladder.batch import RISE, BatchAnalysis, CriticalBatch
 from danalab.ladder.fit.exponents import ExponentLaw
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
@@ -34,22 +34,20 @@ def analysis_tables(
 ) -> dict[str, tuple[str, Table]]:
     """Name -> (title, table) of everything that was fitted; a result that is missing has no lines."""
     laws, horizon = list(analysis.loss_laws.values()), analysis.horizon
+    batches = analysis.batches or BatchAnalysis([], [], [])
     formula = _LAWS[laws[0].kind] if laws else ""
     shared = ", one E for all" if len(laws) > 1 and len({law.E for law in laws}) == 1 else ""
     tables: dict[str, tuple[str, Table]] = {
         "tuned": ("Tuned runs", tuned_table(analysis.opts, analysis.tuned, address)),
         "batches": (
             "Tuned runs of all batches [sequences per step] at equal tokens",
-            tuned_table(analysis.opts, analysis.batches.tuned if analysis.batches else [], address),
+            tuned_table(analysis.opts, batches.tuned, address),
         ),
         "critical-batch": (
             f"Critical batch [sequences]: the loss is {RISE:.0%} above that of small batches",
-            critical_table(analysis.batches.critical if analysis.batches else []),
+            critical_table(batches.critical),
         ),
-        "batch-pairs": (
-            "Pairs of optimizers at each batch, paired by seed",
-            tests_table(analysis.batches.tests if analysis.batches else []),
-        ),
+        "batch-pairs": ("Pairs of optimizers at each batch, paired by seed", tests_table(batches.tests)),
         "saved": (f"Compute saved against {analysis.baseline}", saved_table(analysis, address)),
     }
     for name, title, table in (

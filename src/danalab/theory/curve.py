@@ -49,13 +49,10 @@ class Curve:
     def slope(self, low: float, high: float, subtract: float = 0.0) -> float:
         """-d log P / d log t, least squares on 60 points that are even in log t over [low, high].
 
-        Raises:
-            UserError: the window is outside the curve, or the risk is not positive and finite in it.
+        UserError: the window is outside the curve, or the risk is not positive and finite in it.
         """
         if not self.t[0] <= low < high <= self.t[-1] * 1.0001:
-            raise UserError(
-                f"the curve covers t = {self.t[0]:g} to {self.t[-1]:g}; the slope was asked over {low:g} to {high:g}"
-            )
+            raise UserError(f"no slope over {low:g} to {high:g}: the curve covers t = {self.t[0]:g} to {self.t[-1]:g}")
         times = np.geomspace(low, high, 60)
         y = self._interpolate(self.risk - subtract, times)
         if not ((y > 0).all() and np.isfinite(y).all()):

@@ -118,19 +118,16 @@ def _zeros(n: int) -> Callable[[tuple[int, ...]], Any]:
     return lambda shape: tuple(jnp.zeros(shape, jnp.float32) for _ in range(n))
 
 
-_DANA = {"lr": 0.003, "delta": 8.0, "kappa": 0.85, "eps": 1e-8, "gamma3": 1.0}
+_LOG_TIME = {"lr": 0.003, "delta": 8.0, "kappa": 0.85, "eps": 1e-8}
 RULES = {
     "sgd": UpdateRule(_zeros(0), _sgd, {"lr": 0.5}),
     "adam": UpdateRule(_zeros(2), _adam, {"lr": 0.003, "beta1": 0.99, "beta2": 0.999, "eps": 1e-8}),
-    "ademamix": UpdateRule(
-        _zeros(3),
-        _ademamix,
-        {"lr": 0.003, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "delta": 8.0, "kappa": 0.85, "horizon": 1e4},
-    ),
+    "ademamix": UpdateRule(_zeros(3), _ademamix, {**_LOG_TIME, "beta1": 0.9, "beta2": 0.999, "horizon": 1e4}),
 }
 for _name in ("adana", "dana-mk4", "dana-star", "dana-star-mk4"):
     _moments = partial(zero_moments, dtype=jnp.float32, with_tau="star" in _name)
-    RULES[_name] = UpdateRule(_moments, _dana, {**_DANA, "clipsnr": 2.0 if _name.endswith("mk4") else np.inf})
+    _clip = 2.0 if _name.endswith("mk4") else np.inf
+    RULES[_name] = UpdateRule(_moments, _dana, {**_LOG_TIME, "gamma3": 1.0, "clipsnr": _clip})
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.theory import measure_tau, tau_limit
-from danalab.theory.studies.tau_statistics import pooled_cdf, tail_scale
+from danalab.theory.studies.tau_statistics import pooled_cdf
 
 ACTIVITIES = [1.0, 0.5, 0.1, 0.01]
 
@@ -29,11 +29,6 @@ def test_a_pooled_distribution_is_the_mean_of_the_experts():
     at = dict(zip(x.tolist(), height.tolist(), strict=True))
     assert at[3.0] == pytest.approx((1.0 + 0.5) / 2)
     assert at[5.0] == 1.0
-
-
-def test_the_tail_scale_is_a_logit_with_linear_ends():
-    assert tail_scale(np.asarray([0.5]))[0] == 0
-    assert tail_scale(np.asarray([0.0]))[0] == pytest.approx(tail_scale(np.asarray([1e-3]))[0] - 1)
 
 
 @pytest.mark.parametrize(

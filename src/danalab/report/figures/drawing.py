@@ -11,18 +11,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import (
-    FixedLocator,
-    FuncFormatter,
-    LogFormatterSciNotation,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-)
 
 from danalab.colors import FIGURE_STYLE, SOFT, optimizer_color, optimizer_marker
 from danalab.files import write_atomically
@@ -39,6 +32,7 @@ PROLOGUE = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
 EDGE = "above, or not finite"
 COMPUTE = "training compute [FLOPs]"
 SIZE = "model parameters"
+DASHED = (0, (4, 3))
 EXTRAPOLATED = 4.0
 """Laws are drawn, dashed, to this many times the largest x that was measured."""
 TALLEST = 5.0
@@ -136,25 +130,30 @@ def aside(position: int, count: int) -> float:
     return 1.025 ** (position - (count - 1) / 2)
 
 
-def law_lines(
-    axes: Axes, color: str, law: Callable[[np.ndarray], Any], low: float, high: float, beyond: float = EXTRAPOLATED
-) -> None:
-    """A law over what was measured, and dashed to `beyond` times that."""
-    inside, outside = np.geomspace(low, high, 60), np.geomspace(high, beyond * high, 20)
+Law = Callable[[np.ndarray], Any]
+
+
+def law_lines(axes: Axes, color: str, law: Law, low: float, high: float, samples: Sequence[Law] = ()) -> None:
+    """A law over what was measured, and dashed to `EXTRAPOLATED` times that; the 95% band of its `samples`."""
+    inside, outside = np.geomspace(low, high, 60), np.geomspace(high, EXTRAPOLATED * high, 20)
     axes.plot(inside, law(inside), color=color, linewidth=1.4)
-    axes.plot(outside, law(outside), color=color, linewidth=1.2, linestyle=(0, (4, 3)), alpha=0.8)
+    axes.plot(outside, law(outside), color=color, linewidth=1.2, linestyle=DASHED, alpha=0.8)
+    if samples:
+        x = np.geomspace(low, EXTRAPOLATED * high, 40)
+        least, most = np.quantile([sample(x) for sample in samples], [0.025, 0.975], axis=0)
+        axes.fill_between(x, least, most, color=color, alpha=0.1, linewidth=0)
 
 
-def hollow_handle(words: str) -> Line2D:
-    """Legend entry of hollow points."""
-    return Line2D([], [], linestyle="", marker="o", color=SOFT, markerfacecolor="#ffffff", label=words)
+def hollow_handles(words: str, shown: bool) -> list[Line2D]:
+    """The legend entry of hollow points, where they are shown."""
+    return [Line2D([], [], linestyle="", marker="o", color=SOFT, markerfacecolor="#ffffff", label=words)] * shown
 
 
 def law_handles() -> list[Line2D]:
     """Legend entries of solid and dashed lines."""
     return [
         Line2D([], [], color=SOFT, linewidth=1.4, label="law"),
-        Line2D([], [], color=SOFT, linewidth=1.2, linestyle=(0, (4, 3)), label="extrapolated"),
+        Line2D([], [], color=SOFT, linewidth=1.2, linestyle=DASHED, label="extrapolated"),
     ]
 
 
@@ -242,28 +241,28 @@ def counts(axis: Axis, values: Iterable[float] = (), words: Callable[[float], st
     at = sorted(set(values))
     low, high = axis.get_view_interval()
     fits = bool(at) and apart(at, math.log(high / low), 0.08)
-    axis.set_major_locator(FixedLocator(at if fits else round_numbers(low, high)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
-    axis.set_minor_locator(NullLocator())
+    axis.set_major_locator(ticker.FixedLocator(at if fits else round_numbers(low, high)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: words(value)))
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def powers(axis: Axis) -> None:
     """Ticks of a logarithmic axis of large or small numbers, as a x 10^b."""
     low, high = axis.get_view_interval()
-    axis.set_major_locator(FixedLocator(round_numbers(low, high, 4)))
-    axis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(99, 99)))
-    axis.set_minor_locator(NullLocator())
+    axis.set_major_locator(ticker.FixedLocator(round_numbers(low, high, 4)))
+    axis.set_major_formatter(ticker.LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(99, 99)))
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def plain(axis: Axis, ticks: int = 6) -> None:
     """Ticks of a logarithmic axis that spans less than a decade or so, as plain numbers."""
     low, high = axis.get_view_interval()
     wide = high > 8 * low > 0
-    even = MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10])
-    axis.set_major_locator(FixedLocator(round_numbers(low, high, ticks)) if wide else even)
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-    axis.set_minor_locator(NullLocator())
+    even = ticker.MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10])
+    axis.set_major_locator(ticker.FixedLocator(round_numbers(low, high, ticks)) if wide else even)
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def percent(axis: Axis, signed: bool = False) -> None:
@@ -273,7 +272,7 @@ def percent(axis: Axis, signed: bool = False) -> None:
         number = f"{100 * value:{'+' if signed else ''}.4g}"
         return ("0" if float(number) == 0 else number.replace("-", "\N{MINUS SIGN}")) + "%"
 
-    axis.set_major_formatter(FuncFormatter(words))
+    axis.set_major_formatter(ticker.FuncFormatter(words))
 
 
 def round_numbers(low: float, high: float, most: int = 6) -> list[float]:
@@ -281,7 +280,7 @@ def round_numbers(low: float, high: float, most: int = 6) -> list[float]:
     if not 0 < low < high:
         return [low]
     if high < 2 * low:  # less than an octave: even numbers are as good
-        even = [float(value) for value in MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)]
+        even = [float(value) for value in ticker.MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)]
         if len(inside := [value for value in even if low <= value <= high]) >= 2:
             return inside
     whole = math.log(high / low)

@@ -1,6 +1,7 @@
 """The figures of a ladder: points with their spread for measurements, lines for laws, dashed where extrapolated."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,53 +13,32 @@ from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.rows import validation_points
 from danalab.report.data import MissingFigure, ReportData, is_finished
-from danalab.report.figures.drawing import (
-    COMPUTE,
-    EXTRAPOLATED,
-    LOSS,
-    SOFT,
-    aside,
-    band,
-    canvas,
-    counts,
-    group,
-    hollow_handle,
-    is_leftmost,
-    law_handles,
-    law_lines,
-    legend,
-    look,
-    panels,
-    percent,
-    plain,
-    powers,
-    styled,
-    widen,
-)
+from danalab.report.figures import drawing
 from danalab.report.formats import short
 
 ABOVE = 0.45
 """Share of the way from final to first loss that a loss curve shows: the rest is left out."""
 
 
-@styled
+@drawing.styled
 def law_figure(data: ReportData) -> Figure:
     """Final loss against compute with its laws, and its distance from the baseline's at the same size."""
     analysis = data.analysis
-    figure, (left, right) = panels(2, columns=2, each=(4.3, 3.7))
+    figure, (left, right) = drawing.panels(2, columns=2, each=(4.3, 3.7))
     draw_laws(left, analysis)
     _draw_distances(right, analysis)
     alone = any(len(each.runs) == 1 for each in analysis.tuned)
-    legend(figure, *(law_handles() if analysis.compute_laws else ()), *([hollow_handle("one seed")] if alone else ()))
+    lines = drawing.law_handles() if analysis.compute_laws else []
+    drawing.legend(figure, *lines, *drawing.hollow_handles("one seed", alone))
     return figure
 
 
-@styled
+@drawing.styled
 def curves_figure(data: ReportData) -> Figure:
     """Validation loss over training, one panel per size: mean over seeds, band from lowest to highest."""
     analysis = data.analysis
     sizes = sorted({each.params for each in analysis.tuned})
-    figure, places = panels(len(sizes))
+    figure, places = drawing.panels(len(sizes))
     for axes, params in zip(places, sizes, strict=True):
         here = [each for opt in analysis.opts for each in analysis.at(opt) if each.params == params]
         drawn = [_curve(axes, each) for each in here if _has_curves(each)]
@@ -78,20 +58,20 @@ def curves_figure(data: ReportData) -> Figure:
             )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlim(0.93 * min(x[y <= top][0] for x, y in drawn), 1.05 * max(x[-1] for x, _ in drawn))
-        counts(axes.xaxis)
-        if is_leftmost(axes):
-            axes.set_ylabel(LOSS)
-    legend(figure)
+        drawing.counts(axes.xaxis)
+        if drawing.is_leftmost(axes):
+            axes.set_ylabel(drawing.LOSS)
+    drawing.legend(figure)
     return figure
 
 
-@styled
+@drawing.styled
 def lr_law_figure(data: ReportData) -> Figure | MissingFigure:
     """The best learning rate of each size, those within a share of its loss, all that were tried, and the law."""
     analysis = data.analysis
     if not any(len(each.rates) > 1 for each in analysis.tuned):
         return MissingFigure("several learning rates at three sizes or more: danalab ladder with multipliers")
-    figure, axes = canvas("non-embedding parameters", "peak learning rate")
+    figure, axes = drawing.canvas("non-embedding parameters", "peak learning rate")
     for opt in analysis.opts:
         points, color = analysis.at(opt), optimizer_color(opt)
         tried = [row for row in data.rows if row["opt"] == opt and is_finished(row)]
@@ -99,66 +79,59 @@ def lr_law_figure(data: ReportData) -> Figure | MissingFigure:
             [row["non_emb_params"] for row in tried], [row["lr"] for row in tried],
             linestyle="", markersize=2.2, alpha=0.5, color=color, marker="o", markeredgewidth=0,
         )  # fmt: skip
-        axes.plot([p.non_emb_params for p in points], [p.lr for p in points], linestyle="", label=opt, **look(opt))
-        for params, found_here in analysis.tolerances.get(opt, {}).items():
+        sizes = [float(p.non_emb_params) for p in points]
+        axes.plot(sizes, [p.lr for p in points], linestyle="", label=opt, **drawing.look(opt))
+        for params, tolerance in analysis.tolerances.get(opt, {}).items():
             at = next(p.non_emb_params for p in points if p.params == params)
-            axes.vlines(at, found_here.low, found_here.high, color=color, linewidth=3.2, alpha=0.25)
+            axes.vlines(at, tolerance.low, tolerance.high, color=color, linewidth=3.2, alpha=0.25)
         if opt in analysis.lr_laws:
-            law, sizes = analysis.lr_laws[opt], [float(p.non_emb_params) for p in points]
-            law_lines(axes, color, law, min(sizes), max(sizes))
-            if law.samples:
-                x = np.geomspace(min(sizes), EXTRAPOLATED * max(sizes), 40)
-                drawn = [a * (b + x) ** d for a, b, d in law.samples]
-                low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-                axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
+            law = analysis.lr_laws[opt]
+            samples = [replace(law, a=a, b=b, d=d) for a, b, d in law.samples]
+            drawing.law_lines(axes, color, law, min(sizes), max(sizes), samples)
     axes.set(xscale="log", yscale="log")
     rates = [row["lr"] for row in data.rows if is_finished(row)]
     axes.set_ylim(0.6 * min(rates), 1.6 * max(rates))
     sizes = [each.non_emb_params for each in analysis.tuned]
-    widen(axes.xaxis, [*sizes, EXTRAPOLATED * max(sizes)] if analysis.lr_laws else sizes)
-    counts(axes.xaxis)
-    powers(axes.yaxis)
-    legend(figure, *(law_handles() if analysis.lr_laws else ()))
+    drawing.widen(axes.xaxis, [*sizes, drawing.EXTRAPOLATED * max(sizes)] if analysis.lr_laws else sizes)
+    drawing.counts(axes.xaxis)
+    drawing.powers(axes.yaxis)
+    drawing.legend(figure, *(drawing.law_handles() if analysis.lr_laws else ()))
     return figure
 
 
-@styled
+@drawing.styled
 def residual_figure(data: ReportData) -> Figure | MissingFigure:
     """Distance of each run from its law."""
     analysis = data.analysis
     if not analysis.loss_laws:
         return MissingFigure("laws of the loss: finished runs at four sizes or more of each optimizer")
-    figure, axes = canvas(COMPUTE, "measured loss over its law, minus 1")
-    axes.axhline(0, color=SOFT, linewidth=1)
+    figure, axes = drawing.canvas(drawing.COMPUTE, "measured loss over its law, minus 1")
+    axes.axhline(0, color=drawing.SOFT, linewidth=1)
     for position, (opt, law) in enumerate(analysis.loss_laws.items()):
-        factor = aside(position, len(analysis.loss_laws))
+        factor = drawing.aside(position, len(analysis.loss_laws))
         compute = [each.flops * factor for each in analysis.at(opt) for _ in each.runs]
-        axes.plot(
-            compute, np.expm1(-law.residuals), linestyle="", alpha=0.8, label=f"{opt} (R² {law.r2:.4f})", **look(opt)
-        )
+        style = {"linestyle": "", "alpha": 0.8, "label": f"{opt} (R² {law.r2:.4f})", **drawing.look(opt)}
+        axes.plot(compute, np.expm1(-law.residuals), **style)
     axes.set_xscale("log")
-    powers(axes.xaxis)
-    percent(axes.yaxis, signed=True)
-    legend(figure)
+    drawing.powers(axes.xaxis)
+    drawing.percent(axes.yaxis, signed=True)
+    drawing.legend(figure)
     return figure
 
 
 def draw_laws(axes: Axes, analysis: Analysis) -> None:
     """Final loss against compute: one point per size, bars over seeds, the laws with their 95% band."""
     for opt in analysis.opts:
-        group(axes, opt, [(each.flops, [row["final_loss"] for row in each.runs]) for each in analysis.at(opt)], opt)
+        groups = [(each.flops, [row["final_loss"] for row in each.runs]) for each in analysis.at(opt)]
+        drawing.group(axes, opt, groups, opt)
         if opt in analysis.compute_laws:
-            law, color = analysis.compute_laws[opt], optimizer_color(opt)
-            law_lines(axes, color, law, *law.measured[0])
-            if law.samples:
-                x = np.geomspace(law.measured[0][0], EXTRAPOLATED * law.measured[0][1], 40)
-                low, high = np.quantile([sample(x) for sample in law.samples], [0.025, 0.975], axis=0)
-                axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
-    axes.set(xscale="log", yscale="log", xlabel=COMPUTE, ylabel="final " + LOSS)
+            law = analysis.compute_laws[opt]
+            drawing.law_lines(axes, optimizer_color(opt), law, *law.measured[0], law.samples)
+    axes.set(xscale="log", yscale="log", xlabel=drawing.COMPUTE, ylabel="final " + drawing.LOSS)
     reach = [each.flops for each in analysis.tuned]
-    widen(axes.xaxis, [*reach, EXTRAPOLATED * max(reach)] if analysis.compute_laws else reach)
-    powers(axes.xaxis)
-    plain(axes.yaxis)
+    drawing.widen(axes.xaxis, [*reach, drawing.EXTRAPOLATED * max(reach)] if analysis.compute_laws else reach)
+    drawing.powers(axes.xaxis)
+    drawing.plain(axes.yaxis)
 
 
 def _draw_distances(axes: Axes, analysis: Analysis) -> None:
@@ -171,16 +144,16 @@ def _draw_distances(axes: Axes, analysis: Analysis) -> None:
         color=optimizer_color(analysis.baseline), alpha=0.2, linewidth=0,
     )  # fmt: skip
     for position, opt in enumerate(analysis.opts[1:]):
-        factor = aside(position, len(analysis.opts) - 1)
+        factor = drawing.aside(position, len(analysis.opts) - 1)
         groups = [
             (each.flops * factor, [row["final_loss"] - base[each.params, each.tokens].loss for row in each.runs])
             for each in analysis.at(opt)
             if (each.params, each.tokens) in base
         ]
-        group(axes, opt, groups, opt, linestyle="-", linewidth=1.0)
-    axes.set(xscale="log", xlabel=COMPUTE, ylabel=f"final loss minus {analysis.baseline}'s [nats/token]")
-    widen(axes.xaxis, [each.flops for each in analysis.tuned])
-    powers(axes.xaxis)
+        drawing.group(axes, opt, groups, opt, linestyle="-", linewidth=1.0)
+    axes.set(xscale="log", xlabel=drawing.COMPUTE, ylabel=f"final loss minus {analysis.baseline}'s [nats/token]")
+    drawing.widen(axes.xaxis, [each.flops for each in analysis.tuned])
+    drawing.powers(axes.xaxis)
 
 
 def _curve(axes: Axes, tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
@@ -189,7 +162,7 @@ def _curve(axes: Axes, tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
     length = min(map(len, runs))
     x = np.array([tokens for tokens, _ in runs[0][:length]], float)
     y = np.array([[loss for _, loss in run[:length]] for run in runs])
-    band(axes, x, y, optimizer_color(tuned.opt), label=tuned.opt, linewidth=1.3)
+    drawing.band(axes, x, y, optimizer_color(tuned.opt), label=tuned.opt, linewidth=1.3)
     return x, y.mean(axis=0)
 
 

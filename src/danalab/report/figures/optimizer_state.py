@@ -122,7 +122,8 @@ def clipping_figure(data: ReportData) -> Figure | MissingFigure:
     rows = read_rows(folder / SignalToNoise.file_name)
     lines = _by_layer(rows)
     kinds = [kind for kind in KINDS if kind in lines]
-    depth = max(layer for layers in lines.values() for layer in layers) + 1
+    layers = {layer for shares in lines.values() for layer in shares}
+    depth = max(layers) + 1
     figure, places = panels(len(kinds), columns=2, each=(3.7, 2.6))
     colors = shades(depth)
     for axes, kind in zip(places, kinds, strict=True):
@@ -136,9 +137,7 @@ def clipping_figure(data: ReportData) -> Figure | MissingFigure:
         percent(axes.yaxis)
     every = max(depth // 6, 1)
     handles = [Line2D([], [], color=colors[i], label=f"layer {i}") for i in range(0, depth, every)]
-    outside = [Line2D([], [], color=look(opt)["color"], label="outside of the layers")] if -1 in {
-        layer for layers in lines.values() for layer in layers
-    } else []  # fmt: skip
+    outside = [Line2D([], [], color=look(opt)["color"], label="outside of the layers")] * (-1 in layers)
     legend(figure, *handles, *outside, title=f"{opt}, run {folder.name}")
     return figure
 

@@ -9,19 +9,7 @@ import numpy as np
 
 from danalab.colors import optimizer_color
 from danalab.report.data import CurvePoint, RunCurve
-from danalab.report.figures.drawing import (
-    LOSS,
-    band,
-    canvas,
-    counts,
-    legend,
-    look,
-    panels,
-    powers,
-    shades,
-    styled,
-    widen,
-)
+from danalab.report.figures import drawing
 from danalab.report.formats import short
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
@@ -54,7 +42,7 @@ AXES: dict[str, tuple[str, Callable[[CurvePoint], float]]] = {
 """Horizontal axes: label with unit, and the coordinate of a point."""
 
 
-@styled
+@drawing.styled
 def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunCurve | None = None) -> "Figure":
     """Validation loss against tokens, compute or steps.
 
@@ -62,7 +50,7 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
     last evaluation is a dotted line, so that crossings are visible.
     """
     label, position = AXES[axis]
-    figure, axes = canvas(label, LOSS)
+    figure, axes = drawing.canvas(label, drawing.LOSS)
     drawn: Counter[str] = Counter()
     for name, runs in _by_settings(curves).items():
         _draw_group(axes, name, runs, position, STYLES[drawn[runs[0].opt] % len(STYLES)])
@@ -74,15 +62,15 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
         )  # fmt: skip
     axes.set_xscale("log")
     _zoom(axes, curves, position)
-    (powers if axis == "flops" else counts)(axes.xaxis)
-    legend(figure)
+    (drawing.powers if axis == "flops" else drawing.counts)(axes.xaxis)
+    drawing.legend(figure)
     return figure
 
 
-@styled
+@drawing.styled
 def lr_figure(curves: Sequence[RunCurve]) -> "Figure":
     """Final validation loss against peak learning rate: the tuning of each optimizer."""
-    figure, axes = canvas("peak learning rate", "final " + LOSS)
+    figure, axes = drawing.canvas("peak learning rate", "final " + drawing.LOSS)
     by_opt: dict[str, list[RunCurve]] = defaultdict(list)
     for curve in curves:
         by_opt[curve.opt].append(curve)
@@ -90,11 +78,11 @@ def lr_figure(curves: Sequence[RunCurve]) -> "Figure":
         runs = sorted(runs, key=lambda run: run.config["config"]["lr"])
         rates = [run.config["config"]["lr"] for run in runs]
         losses = [run.final.val_loss for run in runs]
-        axes.plot(rates, losses, label=f"{opt} ({len(runs)} trial{'s' * (len(runs) > 1)})", **look(opt))
+        axes.plot(rates, losses, label=f"{opt} ({len(runs)} trial{'s' * (len(runs) > 1)})", **drawing.look(opt))
     axes.set_xscale("log")
-    widen(axes.xaxis, [curve.config["config"]["lr"] for curve in curves])
-    powers(axes.xaxis)
-    legend(figure)
+    drawing.widen(axes.xaxis, [curve.config["config"]["lr"] for curve in curves])
+    drawing.powers(axes.xaxis)
+    drawing.legend(figure)
     return figure
 
 
@@ -143,7 +131,7 @@ def _draw_group(
     picked = [[point for point in run.points if point.step in shared and point.tokens > 0] for run in runs]
     x = [position(point) for point in picked[0]]
     losses = np.array([[point.val_loss for point in points] for points in picked])
-    band(axes, x, losses, optimizer_color(runs[0].opt), label=name, linestyle=style, linewidth=1.6)
+    drawing.band(axes, x, losses, optimizer_color(runs[0].opt), label=name, linestyle=style, linewidth=1.6)
 
 
 def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[CurvePoint], float]) -> None:
@@ -158,19 +146,19 @@ def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[CurvePoi
     axes.set_xlim(0.9 * min(shown), 1.1 * max(shown))
 
 
-@styled
+@drawing.styled
 def coordinate_figure(measured: "Coordinates") -> "Figure":
     """Sizes of activations against width, a line for each step: the first and last block, and the logits."""
     names = list(measured.sizes)
-    figure, places = panels(len(shown := [names[0], *names[-2:]] if len(names) > 2 else names))
+    figure, places = drawing.panels(len(shown := [names[0], *names[-2:]] if len(names) > 2 else names))
     for axes, name in zip(places, shown, strict=True):
         rows = measured.sizes[name]
-        for step, (row, color) in enumerate(zip(rows, shades(len(rows)), strict=True), 1):
+        for step, (row, color) in enumerate(zip(rows, drawing.shades(len(rows)), strict=True), 1):
             axes.plot(measured.widths, row, color=color, marker="o", markersize=2.5, label=f"step {step}")
         axes.set(title=name, xlabel="width", ylabel="mean |activation|")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-    legend(figure)
+    drawing.legend(figure)
     return figure
 
 

@@ -14,26 +14,7 @@ from matplotlib.lines import Line2D
 from danalab.colors import optimizer_color
 from danalab.ladder.fit.tuning import diverged_trials, rate_trials
 from danalab.report.data import SWEPT, MissingFigure, ReportData, Row, has_diverged, is_finished, setting, varied
-from danalab.report.figures.drawing import (
-    LOSS,
-    SIZE,
-    SOFT,
-    TALLEST,
-    at_the_edge,
-    canvas,
-    counts,
-    group,
-    hollow,
-    hollow_handle,
-    is_leftmost,
-    law_handles,
-    law_lines,
-    legend,
-    look,
-    panels,
-    styled,
-    widen,
-)
+from danalab.report.figures import drawing
 from danalab.report.formats import fraction, short
 
 LEAST_VALUES = 3
@@ -64,7 +45,7 @@ def gamma3_figure(data: ReportData) -> Figure | MissingFigure:
     return _sweep(data, "gamma3", r"$\gamma_3$ (weight of the long momentum)", log=True)
 
 
-@styled
+@drawing.styled
 def _sweep(data: ReportData, name: str, label: str, log: bool = False) -> Figure | MissingFigure:
     lines = _sweep_lines(data, name)
     if not lines:
@@ -74,12 +55,13 @@ def _sweep(data: ReportData, name: str, label: str, log: bool = False) -> Figure
             f"danalab sweep --grid opt=adana {flag}={'0.25,0.5,1,2' if log else '0.5,0.7,0.85,1'} lr-multiplier=0.5,1,2"
         )
     bests = _bests(lines) if log else {}
-    figure, places = panels(2, columns=2, each=(4.3, 3.7)) if bests else (None, [])
-    if figure is None:
-        figure, axes = canvas(label, "final " + LOSS)
+    ticks = sorted({value for values in lines.values() for value in values})
+    if bests:
+        figure, (axes, right) = drawing.panels(2, columns=2, each=(4.3, 3.7))
+        axes.set(xlabel=label, ylabel="final " + drawing.LOSS)
+        has_law = _draw_bests(right, bests, r"\gamma_3", ticks)
     else:
-        axes = places[0]
-        axes.set(xlabel=label, ylabel="final " + LOSS)
+        (figure, axes), has_law = drawing.canvas(label, "final " + drawing.LOSS), False
     shades = itertools.cycle(("-", "--", "-.", ":"))
     for line, values in lines.items():
         color = optimizer_color(line.opt)
@@ -90,23 +72,25 @@ def _sweep(data: ReportData, name: str, label: str, log: bool = False) -> Figure
             [x for x, _ in rest], [y for _, y in rest], linestyle="", marker="o", markersize=2.4, alpha=0.45,
             color=color, markeredgewidth=0,
         )  # fmt: skip
-        group(axes, line.opt, best, line.words, linestyle=next(shades) if len(lines) > 1 else "-", linewidth=1.2)
+        drawing.group(
+            axes, line.opt, best, line.words, linestyle=next(shades) if len(lines) > 1 else "-", linewidth=1.2
+        )
     _draw_baseline(axes, data, name)
     bests_of = {line: {value: _mean(losses[0]) for value, losses in lines[line].items()} for line in lines}
-    top = _ceiling([loss for values in bests_of.values() for loss in values.values() if math.isfinite(loss)])
+    finite = [loss for values in bests_of.values() for loss in values.values() if math.isfinite(loss)]
+    # Losses of values that hardly train are above the figure.
+    top = min(finite) + drawing.TALLEST * max(float(np.median(finite)) - min(finite), 0.02)
     low, high = axes.get_ylim()
     axes.set_ylim(low, min(high, top))
     for line, values in bests_of.items():
-        at_the_edge(axes, [value for value, loss in values.items() if loss > top], optimizer_color(line.opt))
+        drawing.at_the_edge(axes, [value for value, loss in values.items() if loss > top], optimizer_color(line.opt))
     if log:
         axes.set_xscale("log")
-    ticks = sorted({value for values in lines.values() for value in values})
     axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
     axes.set_xticks([], minor=True)
-    has_law = bool(bests) and _draw_bests(places[1], bests, r"\gamma_3", ticks)
     edges = any(value in (ticks[0], ticks[-1]) for points in bests.values() for _, value in points)
-    more = [hollow_handle("outermost value tried")] if edges else []
-    legend(figure, *(law_handles() if has_law else ()), *more)
+    more = drawing.hollow_handles("outermost value tried", edges)
+    drawing.legend(figure, *(drawing.law_handles() if has_law else ()), *more)
     return figure
 
 
@@ -117,13 +101,8 @@ def _draw_baseline(axes: Axes, data: ReportData, name: str) -> None:
               if is_finished(row) and name in swept.get(row["opt"], [])}  # fmt: skip
     here = [each for each in analysis.at(analysis.baseline) if places == {(each.params, each.tokens)}]
     if here and name not in swept.get(analysis.baseline, []):
-        axes.axhline(
-            here[0].loss,
-            color=optimizer_color(analysis.baseline),
-            linewidth=1.2,
-            linestyle=":",
-            label=analysis.baseline,
-        )
+        color = optimizer_color(analysis.baseline)
+        axes.axhline(here[0].loss, color=color, linewidth=1.2, linestyle=":", label=analysis.baseline)
 
 
 def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol: str, tried: Sequence[float]) -> bool:
@@ -133,19 +112,17 @@ def _draw_bests(axes: Axes, bests: dict[str, list[tuple[float, float]]], symbol:
         label = opt
         if np.ptp(values) > 0:
             slope, level = np.polyfit(np.log(steps), np.log(values), 1)
-            law_lines(
-                axes, optimizer_color(opt), lambda x, a=level, b=slope: np.exp(a + b * np.log(x)),
-                steps.min(), steps.max(),
-            )  # fmt: skip
+            law = lambda x, a=level, b=slope: np.exp(a + b * np.log(x))  # noqa: E731
+            drawing.law_lines(axes, optimizer_color(opt), law, steps.min(), steps.max())
             label = f"{opt}: best ${symbol} \\sim T^{{{slope:.2f}}}$"
-        axes.plot(steps, values, linestyle="", label=label, **look(opt))
+        axes.plot(steps, values, linestyle="", label=label, **drawing.look(opt))
         edge = np.isin(values, [min(tried), max(tried)])
-        hollow(axes, steps[edge], values[edge], look(opt)["color"], look(opt)["marker"])
+        drawing.hollow(axes, steps[edge], values[edge], drawing.look(opt)["color"], drawing.look(opt)["marker"])
     axes.set(xscale="log", yscale="log", xlabel="optimizer steps T", ylabel=f"best ${symbol}$")
     axes.set_ylim(min(tried) / 1.2, max(tried) * 1.2)
     axes.set_yticks(tried, [f"{value:g}" for value in tried])
     axes.set_yticks([], minor=True)
-    counts(axes.xaxis)
+    drawing.counts(axes.xaxis)
     return any(np.ptp([value for _, value in points]) > 0 for points in bests.values())
 
 
@@ -161,17 +138,15 @@ def _bests(lines: Sweep) -> dict[str, list[tuple[float, float]]]:
 def _sweep_lines(data: ReportData, name: str) -> Sweep:
     """The lines of a setting's sweep, one for each size, horizon and value of other swept settings."""
     swept = varied(data.rows)
-    cells: dict[Line, dict[float, dict[float, list[float]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(list))
-    )
+    cells: dict[Line, dict[float, dict[float, list[float]]]] = {}
     for row in data.rows:
-        if not (is_finished(row) or has_diverged(row)) or name not in swept.get(row["opt"], []):
+        if name not in swept.get(row["opt"], []) or not (is_finished(row) or has_diverged(row)):
             continue
-        others = [other for other in swept[row["opt"]] if other != name]
-        value = _value(row, name)
-        if value is not None:
+        if (value := _value(row, name)) is not None:
+            others = [other for other in swept[row["opt"]] if other != name]
             line = Line(row["opt"], _words(row, others), setting(row, "iterations"))
-            cells[line][value][row["lr"]].append(row["final_loss"] if is_finished(row) else math.inf)
+            rates = cells.setdefault(line, {}).setdefault(value, {})
+            rates.setdefault(row["lr"], []).append(row["final_loss"] if is_finished(row) else math.inf)
     return {
         line: {value: _best_first(list(rates.values())) for value, rates in values.items()}
         for line, values in cells.items()
@@ -209,13 +184,7 @@ def _mean(losses: Sequence[float]) -> float:
     return float(np.mean(losses)) if math.isfinite(max(losses)) else math.inf
 
 
-def _ceiling(losses: Sequence[float]) -> float:
-    """The upper limit of a figure: losses of values that hardly train are above it."""
-    low = min(losses)
-    return low + TALLEST * max(float(np.median(losses)) - low, 0.02)
-
-
-@styled
+@drawing.styled
 def sensitivity_figure(data: ReportData) -> Figure | MissingFigure:
     """Final loss above the best trial against the multiplier of the learning-rate law, one panel per size."""
     analysis = data.analysis
@@ -224,30 +193,30 @@ def sensitivity_figure(data: ReportData) -> Figure | MissingFigure:
         return MissingFigure(
             "several learning rates at a size: danalab ladder with multipliers, or danalab sweep --grid lr=..."
         )
-    figure, places = panels(len(sizes))
+    figure, places = drawing.panels(len(sizes))
     for axes, params in zip(places, sizes, strict=True):
         lines = {opt: line for opt in analysis.opts if (line := _trials(data, opt, params))}
         top = _top(lines.values())
         for opt, line in lines.items():
             inside = [(x, [y for y in losses if y <= top]) for x, losses in line]
-            group(axes, opt, [(x, losses) for x, losses in inside if losses], opt, linestyle="-", linewidth=1.1)
+            drawing.group(axes, opt, [(x, losses) for x, losses in inside if losses], opt, linestyle="-", linewidth=1.1)
             outside = [x for x, losses in line if min(losses) > top]
-            at_the_edge(axes, outside, optimizer_color(opt))
+            drawing.at_the_edge(axes, outside, optimizer_color(opt))
             _parabola(axes, data, opt, params, [x for x, _ in line], top)
         axes.set(xscale="log", title=f"{short(params)} parameters", xlabel="multiplier of the learning-rate law")
         lowest = min(loss for line in lines.values() for _, losses in line for loss in losses)
         axes.set_ylim(min(-0.05 * top, 1.2 * lowest), 1.08 * top)
         shown = [x for line in lines.values() for x, losses in line if min(losses) <= top]
         near = {x for line in lines.values() for x, _ in line if min(shown) / 4 <= x <= 4 * max(shown)}
-        widen(axes.xaxis, sorted(near))
-        counts(axes.xaxis, near, words=fraction)
-        if is_leftmost(axes):
+        drawing.widen(axes.xaxis, sorted(near))
+        drawing.counts(axes.xaxis, near, words=fraction)
+        if drawing.is_leftmost(axes):
             axes.set_ylabel("loss above best trial [nats/token]")
-    legend(figure)
+    drawing.legend(figure)
     return figure
 
 
-@styled
+@drawing.styled
 def curvature_figure(data: ReportData) -> Figure | MissingFigure:
     """Curvature of the final loss in the logarithm of the learning rate."""
     analysis = data.analysis
@@ -256,7 +225,7 @@ def curvature_figure(data: ReportData) -> Figure | MissingFigure:
             "three learning rates at two sizes, or five at one, with the best one inside: danalab ladder with "
             "multipliers: [0.25, 0.5, 1, 2, 4]"
         )
-    figure, axes = canvas(SIZE, "curvature [nats/token per squared e-fold]")
+    figure, axes = drawing.canvas(drawing.SIZE, "curvature [nats/token per squared e-fold]")
     sizes = sorted({each.params for each in analysis.tuned})
     for opt in analysis.opts:
         color, shared = optimizer_color(opt), analysis.shared_curvatures.get(opt)
@@ -268,7 +237,7 @@ def curvature_figure(data: ReportData) -> Figure | MissingFigure:
                 axes.fill_between([sizes[0], sizes[-1]], low, high, color=color, alpha=0.1, linewidth=0)
         own = analysis.curvatures.get(opt, {})
         if own or shared is not None:
-            axes.plot(list(own), [each.curvature for each in own.values()], label=opt, linewidth=0, **look(opt))
+            axes.plot(list(own), [each.curvature for each in own.values()], label=opt, linewidth=0, **drawing.look(opt))
     axes.set_xscale("log")
     highest = [each.curvature for own in analysis.curvatures.values() for each in own.values()]
     highest += [
@@ -276,10 +245,10 @@ def curvature_figure(data: ReportData) -> Figure | MissingFigure:
         for each in analysis.shared_curvatures.values()
     ]
     axes.set_ylim(0, 1.15 * max(highest))
-    widen(axes.xaxis, sizes)
-    counts(axes.xaxis, sizes)
-    shared = [Line2D([], [], color=SOFT, linewidth=1.2, label="shared by all sizes, 95% band")]
-    legend(figure, *(shared if analysis.shared_curvatures else ()))
+    drawing.widen(axes.xaxis, sizes)
+    drawing.counts(axes.xaxis, sizes)
+    shared = [Line2D([], [], color=drawing.SOFT, linewidth=1.2, label="shared by all sizes, 95% band")]
+    drawing.legend(figure, *(shared if analysis.shared_curvatures else ()))
     return figure
 
 
@@ -307,7 +276,7 @@ def _top(lines: Iterable[list[tuple[float, list[float]]]]) -> float:
     """The upper limit of a panel of losses above the best, so that one bad run does not flatten the others."""
     means = [sorted(float(np.mean(losses)) for _, losses in line) for line in lines]
     others = [loss for line in means for loss in line[1:] if math.isfinite(loss)]
-    return min(max(others), TALLEST * float(np.median(others))) if others else 1.0
+    return min(max(others), drawing.TALLEST * float(np.median(others))) if others else 1.0
 
 
 def _parabola(axes: Axes, data: ReportData, opt: str, params: int, tried: Sequence[float], top: float) -> None:

@@ -162,8 +162,7 @@ def standard(
     gamma3 = c gamma2 (1 + t)^-kappa (decaying; kappa defaults to 1 / (2 alpha)). SGD-M gives a tenth of the step to the
     gradient and nine tenths to the momentum (Delta = 0.1), the same total step as SGD.
 
-    Raises:
-        UserError: unknown name.
+    UserError: unknown name.
     """
     gamma2 = step_scale * min(1.0, batch / trace)
     delta = default_delta(alpha, beta) if delta is None else delta

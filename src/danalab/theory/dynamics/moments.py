@@ -200,19 +200,14 @@ def solve3(matrix: Matrix, vector: Vector) -> Vector:
 def kernel_norm(spectrum: Spectrum, algorithm: Algorithm, t: float, batch: float = 1) -> float:
     """Quasi-static kernel norm with the schedules frozen at time t: sum_j w_j lam_j [-Omega_j^-1 lam_j Gam]_1."""
     rates, lam = Rates(*(float(r) for r in algorithm.at(t))), spectrum.lam
-    if rates.gamma3 == 0:
-        return sgd_kernel_norm(spectrum, rates.gamma2, batch)
+    if rates.gamma3 == 0:  # SGD: |K|_1 = (gamma2 / B) sum_j lam_j / (2 - (1 + 1/B) gamma2 lam_j)
+        room = 2 - (1 + 1 / batch) * rates.gamma2 * lam
+        if (room <= 0).any():
+            return float("inf")  # a single mode diverges
+        return float(rates.gamma2 / batch * (spectrum.multiplicity @ (lam / room)))
     omega, gamma = drift(rates, lam, batch)
     response = solve3(omega, (-lam * gamma[0], -lam * gamma[1], -lam * gamma[2]))[0]
     return float("inf") if (response < 0).any() else float(spectrum.multiplicity @ (lam * response))
-
-
-def sgd_kernel_norm(spectrum: Spectrum, gamma2: float, batch: float = 1) -> float:
-    """|K|_1 = (gamma2 / B) sum_j lam_j / (2 - (1 + 1/B) gamma2 lam_j); SGD is stable if and only if it is below one."""
-    room = 2 - (1 + 1 / batch) * gamma2 * spectrum.lam
-    if (room <= 0).any():
-        return float("inf")  # a single mode diverges
-    return float(gamma2 / batch * (spectrum.multiplicity @ (spectrum.lam / room)))
 
 
 def noise_floor(spectrum: Spectrum, algorithm: Algorithm, t: float = 1e12, batch: float = 1) -> float:

@@ -132,9 +132,7 @@ def _compare(
     names = [c.opt for c in curves]
     baseline = next((names.index(b) for b in BASELINES if b in names), None)
     if baseline is None:
-        raise UserError(
-            f"no baseline among {', '.join(names)}; one of {', '.join(BASELINES)} is needed to compare with"
-        )
+        raise UserError(f"no baseline among {', '.join(names)}; one of {', '.join(BASELINES)} is needed")
     # Without a unit of its own x^-s has an ill-conditioned amplitude: measure x in the longest curve.
     unit = max(float(x[-1]) for x, _ in windows)
     fit = fit_shapes([(x / unit, y) for x, y in windows])

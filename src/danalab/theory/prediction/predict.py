@@ -28,8 +28,7 @@ def load_spectrum(path: str | Path) -> tuple[np.ndarray, np.ndarray | None]:
 
     Formats: .json (a list, or {"lam": [...], "rho": [...]}), .npy, .npz (keys lam, rho), text with one or two columns.
 
-    Raises:
-        UserError: no such file, unknown layout, fewer than 20 eigenvalues, negative or non-finite values.
+    UserError: no such file, unknown layout, fewer than 20 eigenvalues, negative or non-finite values.
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # a named pipe would block
@@ -39,9 +38,7 @@ def load_spectrum(path: str | Path) -> tuple[np.ndarray, np.ndarray | None]:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # a damaged file may raise almost anything
-        raise UserError(
-            f"{path}: not a spectrum ({error}); give lam, and optionally rho, as json, npy, npz or text"
-        ) from error
+        raise UserError(f"{path}: not a spectrum ({error}); give lam (and rho) as json, npy, npz or text") from error
     if lam.ndim != 1 or (rho is not None and rho.shape != lam.shape):
         raise UserError(f"{path}: lam must be one list of eigenvalues, rho a list of the same length")
     values = lam if rho is None else np.concatenate([lam, rho])
@@ -136,13 +133,9 @@ class CurvePrediction:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the curves, for JSON."""
-        named = {"r2": self.fits, "alpha_by_window": list(self.windows), "time_exponents": self.time}
-        return {
-            **{name: getattr(self, name) for name in ("alpha", "beta", "phase", "kappa")},
-            **named,
-            "compute_exponents": self.compute,
-            "speedup_of_the_time_exponent": self.speedup(),
-        }
+        own = {name: getattr(self, name) for name in ("alpha", "beta", "phase", "kappa")}
+        fitted = {"r2": self.fits, "alpha_by_window": list(self.windows), "time_exponents": self.time}
+        return {**own, **fitted, "compute_exponents": self.compute, "speedup_of_the_time_exponent": self.speedup()}
 
 
 def predict(
@@ -180,18 +173,10 @@ def predict(
     for family in FAMILIES:
         algorithm = standard(family, alpha=alpha, beta=beta, d=len(lam), trace=spectrum.trace, batch=batch)
         curves[family] = ode(spectrum, algorithm, horizon, batch=batch)
-    return CurvePrediction(
-        alpha,
-        beta,
-        phase(alpha, beta),
-        critical_kappa(alpha),
-        fits,
-        windows,
-        {family: _leading_exponent(alpha, beta, family) for family in FAMILIES},
-        {family: compute_optimum(alpha, beta, family).loss for family in FAMILIES},
-        curves,
-        spectrum,
-    )
+    slopes = {family: _leading_exponent(alpha, beta, family) for family in FAMILIES}
+    frontiers = {family: compute_optimum(alpha, beta, family).loss for family in FAMILIES}
+    kappa = critical_kappa(alpha)
+    return CurvePrediction(alpha, beta, phase(alpha, beta), kappa, fits, windows, slopes, frontiers, curves, spectrum)
 
 
 def _leading_exponent(alpha: float, beta: float, family: Family) -> float:

@@ -6,7 +6,6 @@ Source: Paquette et al. 2024 (arXiv 2405.15074), section on deterministic equiva
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,11 +30,6 @@ def nodes(model: PLRF, exact: int = 20_000, per_decade: int = 200) -> Nodes:
     return Nodes(level / count, count, target)
 
 
-def _log_root(function: Callable[[float], float], low: float, high: float) -> float:
-    """x with function(log x) = 0."""
-    return math.exp(root_scalar(function, bracket=(low, high), xtol=1e-13, method="brentq").root)
-
-
 def _balance(model: PLRF, power: int) -> float:
     """x with (1/d) sum_j (x l_j / (1 + x l_j))^power = 1."""
     grid = nodes(model)
@@ -45,7 +39,8 @@ def _balance(model: PLRF, power: int) -> float:
         return float(grid.count @ (x / (1 + x)) ** power) / model.d - 1
 
     # x l_j must be large for some d of the v levels: between the scales of the first and far beyond the last.
-    return _log_root(excess, math.log(1 / model.v), 2 * model.alpha * math.log(model.v) + 40)
+    scales = math.log(1 / model.v), 2 * model.alpha * math.log(model.v) + 40
+    return math.exp(root_scalar(excess, bracket=scales, xtol=1e-13, method="brentq").root)
 
 
 def limit_tau(model: PLRF) -> float:

@@ -41,9 +41,7 @@ class PLRF:
         if self.d < 1:
             raise UserError(f"d = {self.d}: the number of parameters must be at least 1")
         if self.v < self.d:
-            raise UserError(
-                f"v = {self.v} < d = {self.d}: more parameters than hidden features; take v >= d (v = 4 d is usual)"
-            )
+            raise UserError(f"v = {self.v} < d = {self.d}: more parameters than hidden features; take v >= d, say 4 d")
 
     @property
     def trace(self) -> float:
@@ -77,11 +75,9 @@ class Spectrum:
             raise UserError("a spectrum needs finite lam >= 0 and rho >= 0")
         if not (math.isfinite(self.limit) and self.limit >= 0):
             raise UserError(f"limit = {self.limit}: the irreducible risk (noise) must be finite and not negative")
-        object.__setattr__(self, "lam", lam)
-        object.__setattr__(self, "rho", rho)
-        object.__setattr__(
-            self, "multiplicity", np.broadcast_to(np.asarray(self.multiplicity, float), lam.shape).copy()
-        )
+        weight = np.broadcast_to(np.asarray(self.multiplicity, float), lam.shape).copy()
+        for name, value in (("lam", lam), ("rho", rho), ("multiplicity", weight)):
+            object.__setattr__(self, name, value)
 
     @property
     def trace(self) -> float:

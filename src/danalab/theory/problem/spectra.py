@@ -1,6 +1,7 @@
 """Spectra of the PLRF: of one random draw, by the simple power laws, and binned for a billion modes."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +12,8 @@ from danalab.theory.problem.model import PLRF, Spectrum, binned_powers, check_ex
 
 def available_bytes() -> int:
     """Memory that a new allocation can have now [bytes]."""
-    try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    with suppress(OSError, StopIteration), open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -25,9 +21,7 @@ def check_memory(needed: float, what: str, way_out: str) -> None:
     """Refuse a problem that does not fit into memory, before computing."""
     available = available_bytes()
     if needed > 0.9 * available:
-        raise UserError(
-            f"{what} needs about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available; {way_out}"
-        )
+        raise UserError(f"{what} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} are available; {way_out}")
 
 
 @dataclass(frozen=True)
@@ -46,8 +40,7 @@ class Draw:
 def draw(model: PLRF, seed: int = 0) -> Draw:
     """Draw W ~ N(0, 1/d) and solve the least-squares problem in float64.
 
-    Raises:
-        UserError: v x d does not fit into memory; a negative seed.
+    UserError: v x d does not fit into memory; a negative seed.
     """
     v, d = model.v, model.d
     if seed < 0:

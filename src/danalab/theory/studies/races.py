@@ -184,16 +184,10 @@ def moe(
     problems = [draw(model, seed) for seed in range(seeds)]
     streams = [Stream(batch, probabilities, noise, seed=seed) for seed in range(seeds)]
     outcomes = [race(p, contenders, at, s, ranks=np.arange(model.d)) for p, s in zip(problems, streams, strict=True)]
-    return MoE(
-        at.astype(float),
-        grid,
-        np.asarray(probabilities),
-        1 - (1 - np.asarray(probabilities)) ** batch,
-        {name: np.stack([o[name].risk for o in outcomes]) for name in contenders},
-        np.stack([np.asarray(o["dana-star-mk4"].tau) for o in outcomes]),
-        np.asarray([problem.spectrum.limit for problem in problems]),
-        model.initial_risk,
-    )
+    risk = {name: np.stack([outcome[name].risk for outcome in outcomes]) for name in contenders}
+    tau = np.stack([np.asarray(outcome["dana-star-mk4"].tau) for outcome in outcomes])
+    limit, chance = np.asarray([problem.spectrum.limit for problem in problems]), np.asarray(probabilities)
+    return MoE(at.astype(float), grid, chance, 1 - (1 - chance) ** batch, risk, tau, limit, model.initial_risk)
 
 
 @dataclass(frozen=True)

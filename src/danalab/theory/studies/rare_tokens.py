@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -143,16 +143,14 @@ def _on_language(
     corpus: Corpus, held_out: HeldOut, contender: RareTokenOptimizer, steps: int, documents: int, seeds: int
 ) -> tuple[float, str, np.ndarray]:
     """Least loss, the learning rate that has it (marked at an edge of the grid), and p / f of all seeds there."""
-
-    def run(lr: float, seed: int) -> LanguageBias:
-        return language_bias(corpus, held_out, contender.at(lr), steps=steps, documents=documents, seed=seed)
-
+    run = partial(language_bias, corpus, held_out, steps=steps, documents=documents)
     lrs = [contender.language_lr * 2.0**k for k in LR_POWERS]
-    trials = [run(lr, 0) for lr in lrs]
-    place = int(np.argmin([x.loss if math.isfinite(x.loss) else math.inf for x in trials]))
-    results = [trials[place], *(run(lrs[place], seed) for seed in range(1, seeds))]
+    trials = [run(contender.at(lr)) for lr in lrs]
+    place = int(np.argmin([loss if math.isfinite(loss) else math.inf for loss, _ in trials]))
+    results = [trials[place], *(run(contender.at(lrs[place]), seed=seed) for seed in range(1, seeds))]
+    losses, ratios = zip(*results, strict=True)
     edge = " (edge)" if place in (0, len(lrs) - 1) else ""
-    return float(np.mean([x.loss for x in results])), f"{lrs[place]:g}{edge}", np.stack([x.ratio for x in results])
+    return float(np.mean(losses)), f"{lrs[place]:g}{edge}", np.stack(ratios)
 
 
 def draw_figure(study: Study) -> Figure:
@@ -187,8 +185,7 @@ def _points(panel: Axes, x: np.ndarray, values: np.ndarray, color: str, name: st
 def geometric_frequencies(rarest: float, tokens: int) -> np.ndarray:
     """Frequencies f_0 > f_1 > ... that fall by one factor and add up to 1, the last one about `rarest`.
 
-    Raises:
-        UserError: `rarest` is not between 0 and 1 / tokens.
+    UserError: `rarest` is not between 0 and 1 / tokens.
     """
     if tokens < 2 or not 0 < rarest < 1 / tokens:
         raise UserError(f"rarest = {rarest:g} of {tokens} tokens: must be above 0 and below 1 / tokens")
@@ -280,21 +277,14 @@ class HeldOut:
         return np.asarray([mean[a:b].mean() for a, b in self.bins])
 
 
-class LanguageBias(NamedTuple):
-    """Result of `language_bias`."""
-
-    loss: float
-    """Cross-entropy on the held-out documents against the true distribution [nats/token]."""
-    ratio: np.ndarray
-    """Mean probability of the words of each bin under the model over that under the truth."""
-
-
 def language_bias(
     corpus: Corpus, held_out: HeldOut, build: Build, *, steps: int, documents: int, width: int = 32, seed: int = 0
-) -> LanguageBias:
+) -> tuple[float, np.ndarray]:
     """Train `LastToken` for one pass over `steps * documents` documents, the learning rate falling to 0 in a line.
 
-    `seed` draws the weights, and the part of the corpus that is read.
+    `seed` draws the weights, and the part of the corpus that is read. Returns the cross-entropy on the held-out
+    documents against the true distribution [nats/token], and the mean probability of the words of each bin under the
+    model over that under the truth.
     """
     torch.manual_seed(seed)
     model = LastToken(len(corpus.vocabulary), width)
@@ -316,7 +306,7 @@ def language_bias(
         log_p = model(torch.from_numpy(held_out.text)).double().log_softmax(-1).numpy()
     ours, true = np.exp(log_p).mean((0, 1)), held_out.truth.mean((0, 1))
     ratio = np.asarray([ours[a:b].sum() / true[a:b].sum() for a, b in held_out.bins])
-    return LanguageBias(-float((held_out.truth * log_p).sum(-1).mean()), ratio)
+    return -float((held_out.truth * log_p).sum(-1).mean()), ratio
 
 
 def mean_and_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

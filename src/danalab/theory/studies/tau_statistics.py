@@ -70,12 +70,13 @@ def draw_figure(study: Study) -> Figure:
     for i, t in enumerate(a["times"]):
         experts.plot(P, a["tau"][i].mean(-1), color=colors[i], marker="o", ms=3, lw=1, label=f"t = {t:,}")
         values, height = pooled_cdf(a["tau"][i], np.arange(d), d)
-        spread.plot(np.maximum(values, 1e-6), tail_scale(height), color=colors[i], lw=1.4, label=f"t = {t:,}")
+        spread.plot(np.maximum(values, 1e-6), height, color=colors[i], lw=1.4, label=f"t = {t:,}")
     experts.plot(P, P / (1 + np.sqrt(P)), color="black", lw=1, ls=":", label="P / (1 + sqrt P)")
     title = f"Dana-Star-MK4, {p['experts']} experts, kappa = {p['kappa']:g}"
     label(experts, title, "activity P_i of the expert", "mean tau of the expert", "upper left")
     ticks = [0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999]
-    spread.set_yticks(tail_scale(np.asarray(ticks)), [f"{x:g}" for x in ticks])
+    spread.set(yscale="logit", ylim=(5e-4, 1 - 5e-4))
+    spread.set_yticks(ticks, [f"{x:g}" for x in ticks])
     label(spread, "all coordinates of all experts", "tau", "share of coordinates at or below", log="x")
     return figure
 
@@ -147,11 +148,3 @@ def pooled_cdf(values: np.ndarray, ranks: np.ndarray, size: int) -> tuple[np.nda
     grid = np.unique(values)
     height = (ranks + 1) / size
     return grid, np.mean([np.interp(grid, row, height, left=0.0, right=1.0) for row in values], axis=0)
-
-
-def tail_scale(p: np.ndarray) -> np.ndarray:
-    """logit base 10 of a probability, continued linearly by one unit below 0.001 and above 0.999."""
-    p = np.asarray(p, float)
-    inside = np.clip(p, 1e-3, 1 - 1e-3)
-    logit = np.log10(inside / (1 - inside))
-    return np.where(p < 1e-3, logit - (1e-3 - p) / 1e-3, np.where(p > 1 - 1e-3, logit + (p - (1 - 1e-3)) / 1e-3, logit))
