@@ -1,5 +1,6 @@
 """The referee: is one optimizer better than another? Equal trials, paired seeds, and a test valid at any time."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,17 +44,17 @@ class JudgeConfig:
     def track_name(self) -> str:
         return self.track if self.data is None else f"data:{self.data}"
 
-    def limits(self) -> tuple[float | None, int | None]:
-        """(seconds, runs) of the budget, one of them None; UserError: it is neither."""
+    def limits(self) -> tuple[float, float]:
+        """(seconds, runs) of the budget, one of them infinite; UserError: it is neither."""
         text = self.budget.strip()
         number, unit = (text[:-4], "runs") if text.endswith("runs") else (text[:-1], text[-1:])
         try:
             value = float(number)
         except ValueError:
             value = -1.0
-        if not 0 < value < float("inf") or unit not in ("runs", *_UNITS):
+        if not 0 < value < math.inf or unit not in ("runs", *_UNITS):
             raise UserError(f"--budget {self.budget}: is a time such as 10m, 90s or 2h, or a number such as 200runs")
-        return (None, int(value)) if unit == "runs" else (value * _UNITS[unit], None)
+        return (math.inf, int(value)) if unit == "runs" else (value * _UNITS[unit], math.inf)
 
     def check(self) -> None:
         """UserError: numbers out of range, or fewer than two contestants."""

@@ -101,9 +101,8 @@ class Judged:
 def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None) -> list[Judged]:
     """A verdict on each contender against the first contestant, in order.
 
-    Raises:
-        UserError: unknown contestants or track, numbers out of range, fewer than two contestants, or a baseline that
-            diverges or fails at every rate.
+    UserError: unknown contestants or track, numbers out of range, fewer than two contestants, or a baseline that
+    diverges or fails at every rate.
     """
     config.check()
     baseline, *contenders = (read_contestant(word) for word in config.contestants)
@@ -113,24 +112,6 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
     track = get_track(config.track_name, config.steps)
     with Workers(config.jobs or 2) if config.executor == "pool" else ExecutorWorkers.open(config) as workers:
         return [_Judgement(config, track, baseline, each, workers, report).verdict() for each in contenders]
-
-
-class _Budget:
-    """Time and runs that may still be spent."""
-
-    def __init__(self, config: JudgeConfig):
-        self.seconds, self.runs = config.limits()
-        self.began, self.made = time.monotonic(), 0
-
-    @property
-    def spent_seconds(self) -> float:
-        return time.monotonic() - self.began
-
-    def left(self, runs: int) -> bool:
-        """Whether so many more runs may be made."""
-        if self.seconds is not None and self.spent_seconds >= self.seconds:
-            return False
-        return self.runs is None or self.made + runs <= self.runs
 
 
 class _Judgement:
@@ -147,7 +128,8 @@ class _Judgement:
     ):
         self._config, self._track, self._workers, self._report = config, track, workers, report
         self._sides = (baseline, contender)
-        self._ledger, self._budget = Ledger(config.ledger), _Budget(config)
+        self._ledger, self._began, self._made = Ledger(config.ledger), time.monotonic(), 0
+        self._limits = config.limits()
         self._failures: dict[str, str] = {}
         self._stored = stored_runs(track.name, track.steps)
         self._longest = 0.0
@@ -234,12 +216,13 @@ class _Judgement:
         """Results of some runs, from the ledger or made now; None: the budget does not allow them."""
         known = {trial.key: self._ledger.run(trial) for trial in trials}
         missing = [trial for trial in trials if known[trial.key] is None]
-        if not self._budget.left(len(missing)):
+        seconds, runs = self._limits
+        if time.monotonic() - self._began >= seconds or self._made + len(missing) > runs:
             return None
         limit = self._config.run_limit or max(60.0, 20 * self._longest)
         for trial, result in self._workers.execute(missing, limit):
             self._ledger.add_run(trial, result)
-            self._budget.made += 1
+            self._made += 1
             self._longest = max(self._longest, result.seconds)
             known[trial.key] = result
             self._take_stored(trial, result)
@@ -269,7 +252,7 @@ class _Judgement:
             contender.label, baseline.label, self._track.name,
             self._decision(differences), now.mean, now.low, now.high, self._alpha, self._config.difference,
             stdev(losses) if len(losses) > 1 else math.nan, len(pairs), _saved(pairs), (rates[1], rates[0]),
-            self._budget.made, self._budget.spent_seconds, self._look, self._track.unit.partition("[")[2].rstrip("]"),
+            self._made, time.monotonic() - self._began, self._look, self._track.unit.partition("[")[2].rstrip("]"),
             tuple(f"{label}: {why}" for label, why in self._failures.items()),
         )  # fmt: skip
 

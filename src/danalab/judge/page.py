@@ -35,11 +35,8 @@ def write_page(judged: Sequence[Judged], path: Path) -> None:
         if complete:
             page.figure(_curves(each, complete), f"Loss of the {len(complete)} paired seeds; thick: the means.")
         if len(complete) > 1:
-            page.figure(
-                _looks(each, complete),
-                "Difference of each pair (dots), and the interval of their mean at each look; between the dashed lines "
-                "counts as equal.",
-            )
+            looks = "Difference of each pair (dots), and the interval of their mean at each look"
+            page.figure(_looks(each, complete), f"{looks}; between the dashed lines counts as equal.")
     write_atomically(path, page.render())
 
 
@@ -85,7 +82,7 @@ def board(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """The newest verdict of each question that has been asked, by track, the largest improvement first."""
     newest = {(row["track"], row["baseline"], row["contender"]): row for row in rows}
     looks = [(row["track"], row["baseline"], row["contender"]) for row in rows]
-    shown = sorted(newest.items(), key=lambda item: (item[0][0], _number(item[1]["effect"], 0.0)))
+    shown = sorted(newest.items(), key=lambda item: (item[0][0], item[1]["effect"] or 0.0))
     return [
         (row["track"], row["contender"], row["baseline"], row["decision"], _signed(row["effect"]),
          f"{_signed(row['low'])} to {_signed(row['high'])}",
@@ -102,7 +99,3 @@ def write_board(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 def _signed(value: float | None) -> str:
     return "not known" if value is None else f"{value:+.4f}"
-
-
-def _number(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value

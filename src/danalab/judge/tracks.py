@@ -9,8 +9,7 @@ with one seed have the same weights, data and order. Text is Python's standard l
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -93,49 +92,35 @@ def _images(seed: int) -> Objective:
     return Objective(model, loss, measure)
 
 
-@dataclass(frozen=True)
-class _Named:
-    """A track's task as a function that pickles."""
-
-    name: str
-
-    def __call__(self, seed: int) -> Objective:
-        if self.name.startswith(OWN_DATA):
-            text, vocab_size = _own_text(self.name.removeprefix(OWN_DATA))
-            return _nanogpt(vocab_size, lambda: text, seed)
-        return _TASKS[self.name](seed)
-
-
-_TASKS: dict[str, Callable[[int], Objective]] = {
-    "char": _char,
-    "synthetic": _synthetic,
-    "stdlib": get_problem("language").make,
-    "images": _images,
-    "nanogpt": lambda seed: _nanogpt(256, library_bytes, seed),
+_language, _gpt = get_problem("language").make, partial(_nanogpt, 256, library_bytes)
+_TRACKS: dict[str, tuple[Callable[[int], Objective], str, str, int]] = {
+    "char": (_char, "A small Enoki on bytes of Python's standard library", "nats/byte", 200),
+    "synthetic": (_synthetic, "A small Enoki on a language of known entropy", "nats/token", 300),
+    "stdlib": (_language, "Enoki of width 64 on bytes of Python's standard library", "nats/byte", 300),
+    "images": (_images, "A convolutional network on gratings in noise", "nats/image", 150),
+    "nanogpt": (_gpt, "A GPT of three layers of width 64 on bytes of Python's standard library", "nats/byte", 600),
 }
-_TITLES = {
-    "char": ("A small Enoki on bytes of Python's standard library", "nats/byte", 200),
-    "synthetic": ("A small Enoki on a language of known entropy", "nats/token", 300),
-    "stdlib": ("Enoki of width 64 on bytes of Python's standard library", "nats/byte", 300),
-    "images": ("A convolutional network on gratings in noise", "nats/image", 150),
-    "nanogpt": ("A GPT of three layers of width 64 on bytes of Python's standard library", "nats/byte", 600),
-}
-TRACKS = tuple(_TASKS)
+"""Name -> (seed -> task, title, unit of the loss, steps of a run)."""
+TRACKS = tuple(_TRACKS)
 
 
 def get_track(name: str, steps: int | None = None) -> SmallProblem:
     """The problem of that name, or of `data:PATH` (UserError: unknown); `steps`: of its runs, default the track's."""
     if name.startswith(OWN_DATA):
         _own_text(name.removeprefix(OWN_DATA))
-        title, unit, usual = f"nanogpt's model on {name.removeprefix(OWN_DATA)}", "nats/token", _TITLES["nanogpt"][2]
-    elif name in _TITLES:
-        title, unit, usual = _TITLES[name]
+        make, title, unit = partial(_own_task, name), f"nanogpt's model on {name.removeprefix(OWN_DATA)}", "nats/token"
+        usual = _TRACKS["nanogpt"][-1]
+    elif name in _TRACKS:
+        make, title, unit, usual = _TRACKS[name]
     else:
-        raise UserError(
-            f"--track {name}{nearest(name, TRACKS)}: unknown; it must be one of {', '.join(TRACKS)}, or --data PATH"
-        )
+        raise UserError(f"--track {name}{nearest(name, TRACKS)}: known are {', '.join(TRACKS)}; or give --data PATH")
     omega = 0.0 if name == "images" else 4.0
-    return SmallProblem(name, title, f"loss [{unit}]", steps or usual, omega=omega, log=False, make=_Named(name))
+    return SmallProblem(name, title, f"loss [{unit}]", steps or usual, omega=omega, log=False, make=make)
+
+
+def _own_task(name: str, seed: int) -> Objective:
+    text, vocab_size = _own_text(name.removeprefix(OWN_DATA))
+    return _nanogpt(vocab_size, lambda: text, seed)
 
 
 @cache

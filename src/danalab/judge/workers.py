@@ -208,7 +208,6 @@ def _run(trial: PlannedRun) -> RunResult:
     except Exception as error:
         failure = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return RunResult(None, seconds=time.perf_counter() - began, failure=failure)
-    loss = done.loss if done.loss < float("inf") else None
-    return RunResult(
-        loss, done.steps, done.losses, time.perf_counter() - began, None if loss is not None else "diverged"
-    )
+    seconds = time.perf_counter() - began
+    loss, failure = (done.loss, None) if done.loss < float("inf") else (None, "diverged")
+    return RunResult(loss, done.steps, done.losses, seconds, failure)

@@ -22,6 +22,7 @@ class Architecture:
     """One row. Settings that a configuration may also choose (gate, norms, head, experts) are defaults."""
 
     name: str
+    aliases: tuple[str, ...] = ()
     summary: str
     """One line for people."""
     head_dim: int
@@ -76,24 +77,14 @@ class Architecture:
         return not (self.learned_positions or self.oscillators)
 
 
-def _swiglu_width(d_model: int) -> int:
-    return 256 * -(-(8 * d_model // 3) // 256)
-
-
 def _no_heads(heads: int) -> int:
     raise UserError(f"--heads {heads}: resonance has none; give --size, or --model-dim and --num-layers")
 
 
-ARCHITECTURES: Registry[Architecture] = Registry("architecture")
-
-
-def _add(row: Architecture, *aliases: str) -> None:
-    ARCHITECTURES.add(row.name, row, *aliases)
-
-
-_add(
+_ROWS = (
     Architecture(
         name="enoki",
+        aliases=("diloco",),  # old name; the training method is danalab.train.parallel.diloco, for every architecture
         summary="GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64",
         head_dim=64,
         n_layers=lambda heads: 3 * heads // 4,
@@ -101,9 +92,6 @@ _add(
         activation="gelu",
         norm="layernorm",
     ),
-    "diloco",  # old name; the training method is danalab.train.parallel.diloco, for every architecture
-)
-_add(
     # Sources: arXiv 2505.09388 (Qwen3), 2505.06708 (gated attention); attention_gate=False is the published Qwen3.
     Architecture(
         name="qwen3",
@@ -115,12 +103,11 @@ _add(
         norm="rmsnorm",
         attention_gate=True,
         size_law=True,
-    )
-)
-_add(
+    ),
     # Sources: Qwen3-Next as in the `transformers` library; arXiv 2412.06464 (gated delta rule).
     Architecture(
         name="qwen3next",
+        aliases=("qwen3-next",),
         summary="qwen3 with 8 experts and a shared one in place of each mlp; --full-attention-interval 4: the gated "
         "delta rule in place of attention in three layers of four",
         head_dim=128,
@@ -136,12 +123,10 @@ _add(
         linear_attention=True,
         size_law=True,
     ),
-    "qwen3-next",
-)
-_add(
     # Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
     Architecture(
         name="gpt",
+        aliases=("base", "gpt2"),
         summary="GPT-2: learned positions, pre-LayerNorm, GELU (tanh), biases, head tied to the embedding; head_dim 64",
         head_dim=64,
         n_layers=lambda heads: heads,
@@ -153,23 +138,17 @@ _add(
         learned_positions=True,
         biases=True,
     ),
-    "base",
-    "gpt2",
-)
-_add(
     # Sources: arXiv 2302.13971 (Llama), 2305.13245 (grouped queries).
     Architecture(
         name="llama",
         summary="rotary, pre-RMSNorm, SwiGLU, grouped queries, untied head; head_dim 128",
         head_dim=128,
         n_layers=lambda heads: heads,
-        mlp_dim=_swiglu_width,
+        mlp_dim=lambda d: 256 * -(-(8 * d // 3) // 256),
         activation="swiglu",
         norm="rmsnorm",
         qk_norm=False,
-    )
-)
-_add(
+    ),
     # Sources: arXiv 2101.03961 (Switch Transformers), 2202.08906 (router z-loss), 2211.15841 (dropless experts).
     Architecture(
         name="moe",
@@ -180,9 +159,7 @@ _add(
         activation="gelu",
         norm="layernorm",
         n_experts=8,
-    )
-)
-_add(
+    ),
     Architecture(
         name="resonance",
         summary="gated banks of damped oscillators by the FFT (no attention), pre-RMSNorm, SwiGLU, tied head; --size",
@@ -197,5 +174,8 @@ _add(
         qk_norm=False,
         tied_head=True,
         oscillators=True,
-    )
+    ),
 )
+ARCHITECTURES: Registry[Architecture] = Registry("architecture")
+for _row in _ROWS:
+    ARCHITECTURES.add(_row.name, _row, *_row.aliases)

@@ -6,6 +6,7 @@ gated qwen3 has 14 d_model^2 per layer.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from danalab.errors import UserError
 from danalab.scaling.architectures import ARCHITECTURES
@@ -82,8 +83,7 @@ class Dimensions(Shape):
 def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB, n_kv_heads: int | None = None) -> Dimensions:
     """Dimensions of `arch` at `heads` attention heads.
 
-    Raises:
-        UserError: unknown architecture, too few heads for one layer, or n_kv_heads that does not divide them.
+    UserError: unknown architecture, too few heads for one layer, or n_kv_heads that does not divide them.
     Source: arXiv 2602.05298, the Enoki and Qwen3 ladders; the others: see `danalab.scaling.architectures`.
     """
     arch = ARCHITECTURES.canonical(arch)
@@ -115,7 +115,7 @@ def explicit_dimensions(
         if n_heads < 1 or d_model % n_heads:
             raise UserError(f"--n-heads {n_heads} does not divide --d-model {d_model}; give --head-dim")
         head_dim = d_model // n_heads
-    sizes: dict[str, int] = {
+    sizes: dict[str, Any] = {
         "d_model": d_model,
         "n_layers": n_layers,
         "n_heads": n_heads,
@@ -129,16 +129,7 @@ def explicit_dimensions(
     if n_kv_heads is not None and (n_kv_heads < 1 or n_heads % n_kv_heads):
         fitting = ", ".join(str(n) for n in range(1, n_heads + 1) if n_heads % n == 0)
         raise UserError(f"--n-kv-heads {n_kv_heads} does not divide the {n_heads} heads; {fitting} do")
-    return Dimensions(
-        arch=arch,
-        d_model=d_model,
-        n_layers=n_layers,
-        n_heads=n_heads,
-        head_dim=head_dim,
-        mlp_dim=sizes["mlp_dim"],
-        vocab_size=vocab_size,
-        n_kv_heads=n_kv_heads,
-    )
+    return Dimensions(arch=arch, n_kv_heads=n_kv_heads, **sizes)
 
 
 def attention_layers(shape: Shape) -> int:
@@ -177,8 +168,7 @@ def _vector_params(shape: Shape) -> int:
 def matrix_params(shape: Shape, *, active: bool = False) -> int:
     """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases.
 
-    Args:
-        active: count only the experts that a token passes through.
+    `active`: count only the experts that a token passes through.
     """
     count = attention_layers(shape) * _attention_params(shape) + mlp_params(shape, active=active)
     if (linear := linear_attention(shape)) is not None:

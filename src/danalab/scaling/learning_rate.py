@@ -23,9 +23,7 @@ CHINCHILLA = 20.0
 _MEASURED_AT, _LARGEST_HORIZON = "3k to 10k parameters", 64.0
 FITTED_TOKENS = 32 * 2048
 """Tokens of a step in the runs that the laws were fitted on."""
-_FALLING_WITH_THE_BATCH = {
-    "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"},
-}
+_FALLING_WITH_THE_BATCH = {"enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}}
 """Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
 AdamW's and 0.25 to 0.5 of ADana's on enoki, but 0.5 to 2 times Dana-Star-MK4's, and ADana's on qwen3 is right."""
 
@@ -135,8 +133,7 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
     optimizer without a row uses a related optimizer's law times a factor, or a common value
     (`danalab.optim.catalogue`).
 
-    Raises:
-        UserError: unknown optimizer.
+    UserError: unknown optimizer.
     """
     opt = OPTIMIZERS.canonical(opt)
     if arch == "resonance":

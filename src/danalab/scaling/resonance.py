@@ -73,18 +73,15 @@ def resonance_dimensions(
     groups = n_heads or GROUPS
     if d_model is None or n_layers is None:
         raise UserError(f"give a size: --size {'|'.join(SIZES)}, or --model-dim and --num-layers")
-    if mixer == "none":
-        if num_frequencies is not None:
-            raise UserError(f"--num-frequencies {num_frequencies}: --mixer none has no oscillators; leave one out")
-        return replace(
-            explicit_dimensions("resonance", d_model, n_layers, groups, head_dim, mlp_dim, vocab_size), mixer=mixer
-        )
-    num_frequencies = num_frequencies or (named.num_frequencies if named else 8 * groups)
-    for flag, number in (("--model-dim", d_model), ("--num-frequencies", num_frequencies)):
-        if number % groups:
-            raise UserError(f"{flag} {number} is not divisible by the {groups} groups (--n-heads)")
+    if mixer != "none":
+        num_frequencies = num_frequencies or (named.num_frequencies if named else 8 * groups)
+        for flag, number in (("--model-dim", d_model), ("--num-frequencies", num_frequencies)):
+            if number % groups:
+                raise UserError(f"{flag} {number} is not divisible by the {groups} groups (--n-heads)")
+    elif num_frequencies is not None:
+        raise UserError(f"--num-frequencies {num_frequencies}: --mixer none has no oscillators; leave one out")
     dims = explicit_dimensions("resonance", d_model, n_layers, groups, head_dim, mlp_dim, vocab_size)
-    return replace(dims, num_frequencies=num_frequencies)
+    return replace(dims, num_frequencies=num_frequencies, mixer=mixer if mixer == "none" else dims.mixer)
 
 
 def check_resonance(shape: Shape) -> None:

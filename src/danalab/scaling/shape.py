@@ -197,7 +197,9 @@ def sparsity(shape: Shape) -> Sparsity | None:
     if n_experts < 0 or (shape.n_experts is not None and n_experts < 1):
         raise UserError(f"--n-experts {n_experts}: at least 1 is needed; leave it out for a model without experts")
     if n_experts == 0:
-        _refuse_without_experts(shape)
+        for name in EXPERT_SETTINGS:
+            if getattr(shape, name) not in (None, False, (), 1 if name == "decoder_sparse_step" else None):
+                raise UserError(f"--{name.replace('_', '-')}: {shape.arch} has no experts here; give --n-experts, too")
         return None
     if structure.oscillators:
         raise UserError(f"--n-experts {n_experts}: {shape.arch} has no experts; leave it out")
@@ -225,16 +227,8 @@ def _layers(shape: Shape) -> tuple[int, ...]:
             raise UserError(f"--mlp-only-layers {layer}: the model has the layers 0..{shape.n_layers - 1}")
     layers = tuple(i for i in range(shape.n_layers) if (i + 1) % step == 0 and i not in shape.mlp_only_layers)
     if not layers:
-        raise UserError(
-            f"--decoder-sparse-step {step} and --mlp-only-layers leave none of the {shape.n_layers} layers with experts"
-        )
+        raise UserError(f"--decoder-sparse-step {step} and --mlp-only-layers leave none of the {shape.n_layers} layers")
     return layers
-
-
-def _refuse_without_experts(shape: Shape) -> None:
-    for name in EXPERT_SETTINGS:
-        if getattr(shape, name) not in (None, False, (), 1 if name == "decoder_sparse_step" else None):
-            raise UserError(f"--{name.replace('_', '-')}: {shape.arch} has no experts here; give --n-experts, too")
 
 
 def mlp_params(shape: Shape, *, active: bool = False) -> int:
@@ -311,9 +305,7 @@ def linear_attention(shape: Shape) -> LinearAttention | None:
     interval = shape.full_attention_interval
     if interval is not None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise UserError(
-                f"--full-attention-interval {interval}: 1 (attention in every layer) or more (4: in every fourth)"
-            )
+            raise UserError(f"--full-attention-interval {interval}: it must be 1 (attention in every layer) or more")
         if interval > 1 and not shape.architecture.linear_attention:
             raise UserError(
                 f"--full-attention-interval {interval}: {shape.arch} has attention in every layer; qwen3next can have "

@@ -54,8 +54,7 @@ class Comparison:
 def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = lambda line: None) -> Comparison:
     """Search, repeat, draw and write everything into `config.out`.
 
-    Raises:
-        UserError: an unknown optimizer or problem, numbers that make no comparison, or no optimizer can take part.
+    UserError: an unknown optimizer or problem, numbers that make no comparison, or no optimizer can take part.
     """
     if not config.opts or not config.problems:
         raise UserError("optim compare: name at least one optimizer and one problem")
@@ -92,9 +91,8 @@ def table_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
         for result in sorted(shown, key=lambda result: fmean(result.losses)):
             spread = f"{min(result.losses):.4g} to {max(result.losses):.4g}" if len(result.losses) > 1 else "one seed"
             best = result.best[0]
-            rows.append(
-                (name, result.opt, f"{fmean(result.losses):.4g}", spread, f"{best.lr:.2g}", f"{best.ms_per_step:.2f}")
-            )
+            speed = f"{best.ms_per_step:.2f}"
+            rows.append((name, result.opt, f"{fmean(result.losses):.4g}", spread, f"{best.lr:.2g}", speed))
     return rows
 
 

@@ -50,11 +50,8 @@ class Demo:
     page: Path
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "page": str(self.page),
-            "runs": [asdict(r) for r in self.rows],
-            "trials": [asdict(r) for r in self.trials],
-        }
+        runs, trials = ([asdict(row) for row in rows] for rows in (self.rows, self.trials))
+        return {"page": str(self.page), "runs": runs, "trials": trials}
 
 
 def run_demo(config: DemoConfig) -> Demo:
@@ -69,11 +66,8 @@ def run_demo(config: DemoConfig) -> Demo:
     curves = [read_curve(job.folder) for job in trials]
     best = [min((c for c in curves if c.opt == opt), key=lambda c: c.final.val_loss) for opt in TRIALS]
 
-    repeats = [
-        _job(config, data, curve.opt, curve.config["config"]["lr"], seed=seed)
-        for curve in best
-        for seed in range(1, config.seeds)
-    ]
+    tuned = [(curve.opt, curve.config["config"]["lr"]) for curve in best]
+    repeats = [_job(config, data, *each, seed=seed) for each in tuned for seed in range(1, config.seeds)]
     run_jobs(repeats, parallel=config.jobs, title="more seeds at the best learning rates")
     finals = best + [read_curve(job.folder) for job in repeats]
     demo = Demo(compare(finals, best[0].name), compare(curves, best[0].name), config.out / "index.html")
@@ -100,25 +94,19 @@ def _job(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> "Job
         "log_interval": max(1, steps // 60),
         "ckpt_interval": max(1, steps // 4),
     }
-    return Job(
-        config.out / "runs" / f"{opt}-lr{lr:g}" if seed == 0 else config.out / "runs" / f"{opt}-lr{lr:g}-seed{seed}",
-        settings,
-    )
+    name = f"{opt}-lr{lr:g}" if seed == 0 else f"{opt}-lr{lr:g}-seed{seed}"
+    return Job(config.out / "runs" / name, settings)
 
 
 def _write(config: DemoConfig, demo: Demo, finals: Sequence[RunCurve], curves: Sequence[RunCurve]) -> None:
-    base = finals[0]
     figures = {
-        "loss-tokens": (
-            loss_figure(finals, "tokens", base),
-            "Validation loss against training tokens. " + CURVES_CAPTION,
-        ),
-        "loss-flops": (
-            loss_figure(finals, "flops", base),
-            "Validation loss against training compute. " + CURVES_CAPTION,
-        ),
-        "lr": (lr_figure(curves), "Final validation loss of every learning-rate trial."),
+        f"loss-{axis}": (
+            loss_figure(finals, axis, finals[0]),
+            f"Validation loss against training {words}. {CURVES_CAPTION}",
+        )
+        for axis, words in (("tokens", "tokens"), ("flops", "compute"))
     }
+    figures["lr"] = lr_figure(curves), "Final validation loss of every learning-rate trial."
     page = Page("AdamW and ADana, side by side", _setting(config, demo))
     page.heading("Results")
     for sentence in verdict(demo.rows):
@@ -156,18 +144,13 @@ def verdict(rows: Sequence[ComparedRun]) -> list[str]:
     losses = {opt: [row.val_loss for row in group] for opt, group in by_opt.items()}
     adamw, adana = mean(losses["adamw"]), mean(losses["adana"])
     winner, loser = ("ADana", "AdamW") if adana < adamw else ("AdamW", "ADana")
-    first = (
-        f"{winner} ends {abs(adamw - adana):.4f} nats/token below {loser} "
-        f"({min(adamw, adana):.4f} against {max(adamw, adana):.4f})."
-    )
+    ends = f"({min(adamw, adana):.4f} against {max(adamw, adana):.4f})"
+    first = f"{winner} ends {abs(adamw - adana):.4f} nats/token below {loser} {ends}."
     seeds = len(losses["adana"])
-    if seeds < 2:
-        spread = "One seed: the noise is not known; --seeds 3 measures it."
-    else:
-        spread = (
-            f"Spread over {seeds} seeds (standard deviation): "
-            f"AdamW {stdev(losses['adamw']):.4f}, ADana {stdev(losses['adana']):.4f}."
-        )
+    spread = "One seed: the noise is not known; --seeds 3 measures it."
+    if seeds > 1:
+        noise = f"AdamW {stdev(losses['adamw']):.4f}, ADana {stdev(losses['adana']):.4f}"
+        spread = f"Spread over {seeds} seeds (standard deviation): {noise}."
     saved = [row.compute_saved for row in by_opt["adana"] if row.compute_saved is not None]
     if len(saved) < seeds:
         compute = f"ADana reached AdamW's final loss in {len(saved)} of {seeds} runs."

@@ -153,18 +153,14 @@ def next_exponent(tried: Mapping[float, float]) -> float:
 def train(problem: SmallProblem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> ProblemRun:
     """One run; ends early, with an infinite loss, where a number is not finite."""
     task = problem.make(seed)
-    optimizer = build_optimizer(
-        spec.name, task.model, lr=lr, **{**settings_for(spec, problem.steps, problem.omega), **settings}
-    )
+    settings = {**settings_for(spec, problem.steps, problem.omega), **settings}
+    optimizer = build_optimizer(spec.name, task.model, lr=lr, **settings)
     warmup = problem.steps // 20
-    if spec.train_eval:  # schedule-free optimizers take a warm-up only
-        schedule = get_schedule("wsd", problem.steps, warmup, fract_decay=0.0)
-    else:
-        schedule = get_schedule("cos_inf", problem.steps, warmup)
+    kind, only_warmup = ("wsd", {"fract_decay": 0.0}) if spec.train_eval else ("cos_inf", {})  # schedule-free ones
+    schedule = get_schedule(kind, problem.steps, warmup, **only_warmup)
     clip = None if problem.log else CLIP
-    return ProblemRun(
-        spec.name, lr, seed, *descend(task, optimizer, schedule, problem.steps, clip, _marks(problem.steps))
-    )
+    outcome = descend(task, optimizer, schedule, problem.steps, clip, _marks(problem.steps))
+    return ProblemRun(spec.name, lr, seed, *outcome)
 
 
 def descend(
