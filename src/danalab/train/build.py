@@ -45,10 +45,7 @@ def build_trainer(
     world: World = World.single(),  # noqa: B008 - frozen
     make_stage: MakeStage = pretraining,
 ) -> Trainer:
-    """A trainer at step 0 with new weights; the folder is locked by the caller.
-
-    Collective. UserError: the device, number format, compiler or validation split is not there.
-    """
+    """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
     config = spec.config
     stop = StopRequest() if stop is None else stop
     backend = world.layout.backend

@@ -10,11 +10,9 @@ Source: Yang et al. 2022, arXiv 2203.03466, appendix D.1.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from danalab.errors import UserError
@@ -73,9 +71,7 @@ def check_coordinates(config: TrainConfig, widths: Sequence[int], steps: int = S
         )  # fmt: skip
         spec = resolve(settings, dataset, device_type=device.type)
         lr = spec.plan.lr
-        inputs, targets = (
-            torch.as_tensor(part, device=device) for part in dataset.sequential(spec.plan.seq_len)[:ROWS]
-        )
+        inputs, targets = (torch.as_tensor(ids, device=device) for ids in dataset.sequential(spec.plan.seq_len)[:ROWS])
         model = build_model(spec.model, init=spec.config.init, seed=config.seed, device=device)
         driver = OptimizerDriver.build(spec, model)
         for step, row in enumerate(_sizes(model, driver, inputs.long(), targets.long(), steps)):
@@ -90,7 +86,7 @@ def _sizes(
     """Sizes of the activations after each of the first steps on one batch."""
     row: dict[str, float] = {}
     for number, block in enumerate(model.blocks, 1):
-        block.register_forward_hook(partial(_record, row, f"block {number}"))
+        block.register_forward_hook(lambda _, __, output, *, name=f"block {number}": row.update({name: _mean(output)}))
     driver.train()
     initial = model.head_weight.detach().clone()
     for step in range(steps + 1):
@@ -101,10 +97,6 @@ def _sizes(
         F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()).backward()
         driver.step(torch.ones((), dtype=torch.bool))
         driver.zero_grad()
-
-
-def _record(row: dict[str, float], name: str, module: nn.Module, inputs: object, output: Any) -> None:
-    row[name] = _mean(output)
 
 
 def _mean(x: Tensor) -> float:

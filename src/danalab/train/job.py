@@ -1,9 +1,10 @@
 """A job of training from configuration to summary: open the data, choose a resume point, build, fit."""
 
-import contextlib
 import logging
 import os
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
 from danalab.train.parallel.world import World, joined, report_lost_ranks
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.resume import ResumePoint, agree_on_resume_point, run_record
+from danalab.train.run.resume import ResumePoint, choose_resume_point, run_record
 from danalab.train.stage import stage_kind
 from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.system.device import device_type, tune_malloc
@@ -50,12 +51,7 @@ class TrainingOutcome:
 
 
 def train(config: TrainConfig) -> Path:
-    """Train or resume, and return the run folder.
-
-    Raises:
-        UserError: bad settings, data or checkpoints.
-        NonFiniteError: a loss or gradient was not finite, by `config.on_nonfinite`.
-    """
+    """Train or resume; returns the run folder. NonFiniteError: a loss or gradient was not finite, by --on-nonfinite."""
     outcome = run_training(config)
     if outcome.status == "nonfinite":
         raise NonFiniteError(f"{outcome.folder}: training ended at a loss or gradient that is not finite")
@@ -63,34 +59,27 @@ def train(config: TrainConfig) -> Path:
 
 
 def run_training(config: TrainConfig, stop: StopRequest | None = None) -> TrainingOutcome:
-    """Train as the command line does; returns however training ends.
+    """Train as the command line does; returns however training ends. Bad input is a UserError.
 
-    With `config.nproc` it starts that many processes and waits for them. Under torchrun or srun it is one of many
-    processes, which all return the same; the summary is complete on rank 0. `stop`: of a caller that listens for
-    signals already. UserError: bad settings, data or checkpoints. LostRankError: a rank died or stopped answering.
+    With `config.nproc` it starts that many processes; under torchrun or srun it is one of many, which all return the
+    same (the summary is complete on rank 0). `stop` listens for signals. LostRankError: a rank died or is silent.
     """
     stop = StopRequest() if stop is None else stop
     if config.nproc is not None and find_place(os.environ) is None:
         return _launch(config, stop)
     layout = layout_of(config, os.environ)
-    with (
-        joined(layout, device_type(config.device)) as world,
-        report_lost_ranks(world),
-        stop,
-        contextlib.ExitStack() as keep,
-    ):
+    with joined(layout, device_type(config.device)) as world, report_lost_ranks(world), stop, ExitStack() as keep:
         if not world.is_console_rank:
             logging.getLogger("danalab").setLevel(logging.ERROR)
         spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
         folder = folder_of(spec, world)
         dataset = stage_kind(config).open_data(config)
-        spec, source = agree_on_resume_point(spec, dataset, folder, world)
+        spec, source = world.compute_on_rank0(partial(choose_resume_point, spec, dataset, folder))
         if source is not None and source.finished:
             if world.is_main:
                 log.info("%s: already finished at step %d; --extend-to continues it", folder.path, source.step)
-            return TrainingOutcome(
-                folder.path, "finished", 0, folder.read_summary(tolerant=True) or {}, world.is_console_rank
-            )
+            summary = folder.read_summary(tolerant=True) or {}
+            return TrainingOutcome(folder.path, "finished", 0, summary, world.is_console_rank)
         if stop.agreed(world.agree):  # the next job starts from the same place
             summary = {"status": "interrupted", "step": source.step if source else 0, "iterations": spec.iterations}
             return TrainingOutcome(folder.path, "interrupted", stop.exit_code, summary, world.is_console_rank)
@@ -112,7 +101,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     return TrainingOutcome(folder.path, summary["status"], end, summary)
 
 
-def _settle(config: TrainConfig, world: World, keep: contextlib.ExitStack) -> RunSpec:
+def _settle(config: TrainConfig, world: World, keep: ExitStack) -> RunSpec:
     """The resolved run; its folder is locked while `keep` is open. On rank 0 for all."""
     spec, dataset = _resolve(config, world.dp_size)
     dataset.check_vocab(spec.model.vocab_size)
@@ -126,7 +115,7 @@ def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
     """The run and its data. What is wrong with the settings shows before data are prepared, which can take hours."""
     folder = None if config.run_dir is None else RunFolder(config.run_dir)
     if folder is not None and config.horizon_law != "none" and folder.config_file.is_file():
-        with contextlib.suppress(UserError):  # a damaged one is refused where the run is resumed
+        with suppress(UserError):  # a damaged one is refused where the run is resumed
             if folder.read_config()["config"]["horizon_law"] == "none":  # as the run began: the default was another
                 config = replace(config, horizon_law="none")
     kind, device = stage_kind(config), device_type(config.device)

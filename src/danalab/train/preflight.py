@@ -43,10 +43,9 @@ from danalab.train.system.device import device_type
 
 
 def check_run(config: TrainConfig, *, steps: int, overfit_steps: int) -> Iterator[Verdict]:
-    """Check a run before it is launched; nothing of it is written but a temporary folder beside the run folder.
+    """Check a run before its launch: train `steps` (at least 2) twice, and `overfit_steps` on one sequence.
 
-    The first `steps` (at least 2) are trained twice; `overfit_steps` are made on one sequence. UserError: bad settings,
-    or started by torchrun or srun.
+    Only a temporary folder beside the run folder is written. UserError: bad settings, or under torchrun or srun.
     """
     if find_place(os.environ) is not None:
         raise UserError("danalab check: start it without torchrun or srun; --nproc N starts the ranks")
@@ -55,7 +54,8 @@ def check_run(config: TrainConfig, *, steps: int, overfit_steps: int) -> Iterato
     if spec.iterations <= steps:
         raise UserError(f"--check-steps {steps}: the run has {spec.iterations} steps; at least one must be left")
     yield from _attempt("data", lambda: [check_data(spec, dataset)])
-    parent = _existing(spec.run_dir.parent)
+    above = spec.run_dir.parent.absolute()
+    parent = next(each for each in (above, *above.parents) if each.is_dir())  # leaves no trace on the disk
     with tempfile.TemporaryDirectory(prefix=".danalab-check-", dir=parent) as name:
         folder = Path(name)
 
@@ -77,12 +77,6 @@ def _attempt(name: str, check: Callable[[], list[Verdict]]) -> list[Verdict]:
         return [Verdict(name, "failed", first_line(error))]
 
 
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists: a disk is checked without leaving a trace."""
-    folder = folder.absolute()
-    return next(each for each in (folder, *folder.parents) if each.is_dir())
-
-
 @dataclass(frozen=True)
 class Verdict:
     """One line about one thing."""
@@ -98,10 +92,7 @@ MOST_EPOCHS = 4
 
 
 def check_data(spec: RunSpec, dataset: Dataset) -> Verdict:
-    """Read all data of a run: checksums, ids, a validation split; passes over the data.
-
-    UserError: there is no validation split, or the vocabulary of the model is too small.
-    """
+    """Read all data of a run: checksums, ids, a validation split. UserError: no such split, or a small vocabulary."""
     pairs = parse_mixture(spec.config.data)
     names = [spec.config.data] if pairs is None else [name for name, _ in pairs]
     folders = [resolve_dataset(name, spec.config.tokenizer) for name in names]
@@ -148,9 +139,8 @@ def check_overfit(spec: RunSpec, config: TrainConfig, dataset: Dataset, folder: 
     text = f"one sequence of {length} tokens, {steps} steps at the peak learning rate {spec.plan.lr:.3g}"
     run = RunFolder(folder)
     folder.mkdir(parents=True)
-    trainer = build_trainer(
-        resolve(small, dataset, device_type=spec.device_type), dataset, run, make_stage=_one_sequence
-    )
+    small_spec = resolve(small, dataset, device_type=spec.device_type)
+    trainer = build_trainer(small_spec, dataset, run, make_stage=_one_sequence)
     try:
         trainer.fit()
     except NonFiniteError:
@@ -198,10 +188,7 @@ class Trial:
 
 
 def make_trial(spec: RunSpec, config: TrainConfig, folder: Path, steps: int) -> Trial:
-    """Train the first `steps` steps of a run in `folder`, in all its ranks; then again with a resume in the middle.
-
-    UserError: memory, device or ranks do not allow it. NonFiniteError: a loss or gradient is not finite.
-    """
+    """Train the first `steps` steps of a run in `folder`, in all its ranks; then again with a resume in the middle."""
     assert steps < spec.iterations
     quiet = replace(
         config, log_interval=1, eval_interval=0, ckpt_interval=0, keep_steps=(), local_ckpt_dir=None,
@@ -210,16 +197,12 @@ def make_trial(spec: RunSpec, config: TrainConfig, folder: Path, steps: int) -> 
     half = steps // 2
     for name, jobs in (("whole", [steps]), ("resumed", [half, steps - half])):
         for length in jobs:
-            _train(replace(quiet, run_dir=folder / name, iterations_to_run=length))
+            outcome = run_training(replace(quiet, run_dir=folder / name, iterations_to_run=length))
+            if outcome.status == "nonfinite":
+                raise NonFiniteError("a loss or gradient is not finite: lower --lr, or raise --warmup-steps")
+            if outcome.status == "interrupted":
+                raise KeyboardInterrupt
     return Trial(RunFolder(folder / "whole"), RunFolder(folder / "resumed"), steps)
-
-
-def _train(config: TrainConfig) -> None:
-    outcome = run_training(config)
-    if outcome.status == "nonfinite":
-        raise NonFiniteError("a loss or gradient of the first steps is not finite: lower --lr, or raise --warmup-steps")
-    if outcome.status == "interrupted":
-        raise KeyboardInterrupt
 
 
 def check_first_loss(spec: RunSpec, trial: Trial) -> Verdict:
@@ -268,9 +251,7 @@ def check_resume(spec: RunSpec, trial: Trial) -> Verdict:
 def differing_tensors(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> list[str]:
     """Names of the tensors that are not equal, bit by bit."""
     names = sorted(ours.keys() | theirs.keys())
-    return [
-        name for name in names if name not in ours or name not in theirs or not torch.equal(ours[name], theirs[name])
-    ]
+    return [name for name in names if not (name in ours and name in theirs and torch.equal(ours[name], theirs[name]))]
 
 
 def _tensors(folder: RunFolder, step: int) -> dict[str, Tensor]:

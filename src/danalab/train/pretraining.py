@@ -25,10 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class TokenBatches(BatchSource):
-    """Batches of a dataset, a function of the step; a thread assembles them ahead.
-
-    A GPU copies pinned ones beside its work. `description` goes into reports about a batch.
-    """
+    """Batches of a dataset by step, which a thread assembles ahead (pinned for a GPU); `description` is for reports."""
 
     def __init__(self, batches: Batches, *, pin_memory: bool, **description: Any):
         self._batches, self._pin_memory, self._description = batches, pin_memory, description
@@ -46,10 +43,7 @@ class TokenBatches(BatchSource):
 def pretraining(
     spec: RunSpec, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
-    """The stage of `danalab train`.
-
-    Keeps the tokenizer in the run folder. UserError: no validation split, or too few tokens.
-    """
+    """The stage of `danalab train`. UserError: no validation split, or too few tokens."""
     batches = dataset.batches(
         seed=spec.config.data_seed,
         global_batch=spec.batches.batch,

@@ -22,10 +22,9 @@ from danalab.train.step.loss import Loss, TrainingBatch
 
 
 class BatchSource:
-    """Batches of a run.
+    """Batches of a run; asked for a step's after the update before it, so a source may sample from the model.
 
-    The trainer asks for the batch of a step after the update of the step before, so a source may sample from the
-    model that is trained (on-policy). A source whose batches depend on the step alone may read ahead in `iterate`.
+    A source whose batches depend on the step alone may read ahead in `iterate`.
     """
 
     def attach(self, model: nn.Module) -> None:
@@ -57,10 +56,7 @@ class Evaluator(Protocol):
     def evaluate(
         self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
     ) -> dict[str, float | None] | None:
-        """Metrics by name after `step` steps, for a row and the summary; None where `should_stop` became true.
-
-        Args: final: at the end of the run, where a full pass is due. Collective.
-        """
+        """Metrics by name, a full pass at the end (`final`); None where `should_stop` became true. Collective."""
         ...
 
 

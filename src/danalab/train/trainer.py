@@ -76,11 +76,7 @@ class Trainer:
     # ---- the loop ----
 
     def fit(self) -> str:
-        """Train; returns "finished", "stopped" or "interrupted". In each case the last step is checkpointed.
-
-        Raises:
-            NonFiniteError: see `FiniteGuard`; the summary is written, checkpoints stay as they are.
-        """
+        """Train; "finished", "stopped" or "interrupted", after a checkpoint. NonFiniteError: see `FiniteGuard`."""
         self._go_to(self.strategy.begin(self.step))
         self._first_step = self.step
         self.logbook.open(self.step)
@@ -255,10 +251,7 @@ class Trainer:
     # ---- checkpoints ----
 
     def save(self, *, wait: bool = False) -> float:
-        """Checkpoint this step; the seconds that training stood still.
-
-        NonFiniteError, nothing saved: by weights not finite.
-        """
+        """Checkpoint this step; the seconds training stood still. NonFiniteError, nothing saved: weights not finite."""
         self._report_updates(self.guard.settle())
         self.time.tick()
         self._add_loss()

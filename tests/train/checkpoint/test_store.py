@@ -13,7 +13,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.train.checkpoint import tensors
-from danalab.train.checkpoint.store import CheckpointStore, PassedOver, verify
+from danalab.train.checkpoint.store import CheckpointStore, verify
 
 
 def write(store: CheckpointStore, step: int, content: bytes = b"tensor") -> Path:
@@ -21,8 +21,8 @@ def write(store: CheckpointStore, step: int, content: bytes = b"tensor") -> Path
 
 
 def usable(store: CheckpointStore) -> tuple[list[int], list[str]]:
-    passed: list[PassedOver] = []
-    return [int(path.name[5:]) for path in store.usable(passed.append)], [bad.reason for bad in passed]
+    passed: list[str] = []
+    return [int(path.name[5:]) for path in store.usable(passed.append)], [bad.partition(": ")[2] for bad in passed]
 
 
 @pytest.fixture

@@ -49,9 +49,9 @@ def evaluator(batch_size: int = 4, n_fixed: int = 5, n_final: int = 0) -> Valida
     )
 
 
-@pytest.mark.parametrize("which", ["fixed", "full"])
-def test_micro_batch_changes_nothing(model, which):
-    results = [getattr(evaluator(batch_size=size), which)(model) for size in (1, 3, 13)]
+@pytest.mark.parametrize("count", [5, COUNT])
+def test_micro_batch_changes_nothing(model, count):
+    results = [evaluator(batch_size=size).spread(model, count) for size in (1, 3, 13)]
     for result in results[1:]:
         assert result.loss == pytest.approx(results[0].loss, rel=1e-6)
         assert result.bpb == pytest.approx(results[0].bpb, rel=1e-6)
@@ -108,7 +108,7 @@ def test_the_fixed_set_is_spread_over_the_split(model):
 
     spread = evaluator(n_fixed=5)
     spread._windows = Read()
-    spread.fixed(model)
+    spread.spread(model, spread.n_fixed)
     assert read == [0, 2, 5, 7, 10]
     assert evaluator(n_fixed=0).n_fixed == evaluator(n_fixed=99).n_fixed == COUNT
 

@@ -76,7 +76,7 @@ def test_init_optimizer_also_takes_the_moments_and_step_counts(tiny, tmp_path, o
 
 
 def test_a_model_keeps_its_context_where_it_trains_on_shorter_rows(tiny, tmp_path, origin):
-    with pytest.raises(UserError, match=r"has shape \[16, 32\] there"):  # gpt has a vector for each position
+    with pytest.raises(UserError, match=r"has shape \[16, 32\], here"):  # gpt has a vector for each position
         start(tiny, tmp_path, origin, seq_len=8)
     outcome = start(tiny, tmp_path, origin, seq_len=8, context_len=16, run_dir=tmp_path / "second")
     run = open_run(outcome.folder)

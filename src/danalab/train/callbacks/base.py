@@ -49,10 +49,7 @@ class CallbackContext:
 
 
 class Callback:
-    """Does nothing; subclasses override the hooks they need.
-
-    `on_row` and `on_end` are called on rank 0 only, the others on every rank, where they may use collectives.
-    """
+    """Hooks of a run, which do nothing here. `on_row` and `on_end` are called on rank 0 only, others on every rank."""
 
     name = "callback"
     """Key of its state in checkpoints."""
@@ -70,10 +67,7 @@ class Callback:
         """Training starts or resumes from the state after `step` steps."""
 
     def before_update(self, step: int) -> None:
-        """Step `step` has its gradients (clipped); the weights are still the old ones.
-
-        On a GPU the update may still be skipped. `self.context.spec.is_logged(step)`: the step gets a row.
-        """
+        """Step `step` has its gradients (clipped) and the old weights. On a GPU the update may still be skipped."""
 
     def after_update(self, step: int) -> None:
         """The update of step `step` was made. On a GPU the call for a step that is not logged comes one step late."""

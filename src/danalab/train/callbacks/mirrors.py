@@ -45,10 +45,7 @@ class Mirror(Callback):
 
 
 class WandbMirror(Mirror):
-    """Rows that are repeated after a restart replace the old ones: a resumed run keeps its id.
-
-    Settings that are not given are wandb's own variables ($WANDB_PROJECT, ...).
-    """
+    """A resumed run keeps its id, so repeated rows replace the old ones. Settings not given are wandb's variables."""
 
     name = module = "wandb"
 

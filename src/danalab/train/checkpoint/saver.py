@@ -35,6 +35,7 @@ from danalab.train.checkpoint.store import CheckpointStore, run_on_all_ranks
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
+Writer = Callable[[Mapping[str, SavedTensor], Path], None]
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,9 @@ class _Job:
 
 
 class Saver:
-    """Writes the checkpoints of a run, one at a time.
+    """Writes the checkpoints of a run, one at a time; all ranks construct a saver and save at the same steps.
 
-    Args:
-        world: all ranks construct a saver and save at the same steps.
-        local_folder: this rank's folder on a fast disk, where tensors are staged.
-        write: `write(tensors, folder)` writes the tensors; default `tensors.write`.
+    Tensors are staged in `local_folder`, this rank's folder on a fast disk; `write(tensors, folder)` writes them.
     """
 
     def __init__(
@@ -79,13 +77,12 @@ class Saver:
         asynchronous: bool = True,
         world: World = World.single(),  # noqa: B008 - frozen
         local_folder: Path | None = None,
-        write: Callable[[Mapping[str, SavedTensor], Path], None] | None = None,
+        write: Writer | None = None,
     ):
         self.store = store
         self.committed: int | None = None
         """Newest step that this process knows to be committed."""
-        self._retention = retention
-        self._asynchronous = asynchronous
+        self._retention, self._asynchronous = retention, asynchronous
         # Collectives of the thread must not mix with those of training: it has its own group.
         self._world = replace(world, control=world.background)
         self._write = write or partial(flat.write, world=self._world)
@@ -194,10 +191,9 @@ class Saver:
             log.warning("%s", text)
 
     def _complaint(self, step: int, error: Exception) -> str:
-        good = (
-            f"the last good one is {self.store.path(self.committed)}" if self.committed is not None else "there is none"
-        )
-        return f"checkpoint of step {step} in {self.store.folder} could not be written: {error}; {good}"
+        good = "none" if self.committed is None else self.store.path(self.committed)
+        where = f"checkpoint of step {step} in {self.store.folder}"
+        return f"{where} could not be written: {error}; the last good one is {good}"
 
 
 class HostCopies:
@@ -246,10 +242,7 @@ class HostCopies:
 
 
 def share_of(tensors: Mapping[str, SavedTensor], world: World) -> dict[str, SavedTensor]:
-    """The tensors that this rank writes: its shards, and an equal share of replicated tensors.
-
-    All ranks call it with the same names and shapes; each tensor is in the share of exactly one rank.
-    """
+    """The tensors that this rank writes: its shards, and an equal share of replicated tensors; each is in one share."""
     if world.size == 1:
         return dict(tensors)
     alike: dict[int, list[tuple[str, int]]] = {}
@@ -286,15 +279,8 @@ def _is_sharded(value: Any) -> bool:
     return getattr(value, "device_mesh", None) is not None
 
 
-Writer = Callable[[Mapping[str, SavedTensor], Path], None]
-
-
 def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
-    """This rank's folder on the local disk, below `given` or $SLURM_TMPDIR; None without either.
-
-    The folder's name contains a hash of the run's path, so that runs on the same node do not collide. UserError:
-    `given` is not a folder that can be written.
-    """
+    """This rank's folder below `given` or $SLURM_TMPDIR, if any; by a hash of the run's path, as runs share nodes."""
     disk = given or (Path(os.environ["SLURM_TMPDIR"]) if os.environ.get("SLURM_TMPDIR") else None)
     if disk is None:
         return None
@@ -321,10 +307,8 @@ class LocalDisk:
             except Exception as error:
                 # On all ranks: `run_on_all_ranks` raises on all of them.
                 self._in_use = False
-                log.warning(
-                    "local checkpoint folder %s cannot be used: %s; from now on checkpoints go to the run folder",
-                    self.folder.parent, error,
-                )  # fmt: skip
+                what = "local checkpoint folder %s cannot be used: %s; from now on checkpoints go to the run folder"
+                log.warning(what, self.folder.parent, error)
             else:
                 try:
                     run_on_all_ranks(self._world, lambda: copy_files(staged, target))

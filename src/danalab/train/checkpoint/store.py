@@ -22,7 +22,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,17 +38,6 @@ _STEP = re.compile(r"step-(\d{8,})")
 
 class DamagedCheckpointError(UserError):
     """A checkpoint differs from what was written; the message says where."""
-
-
-@dataclass(frozen=True)
-class PassedOver:
-    """A checkpoint that cannot be used, and why."""
-
-    path: Path
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
 
 
 class CheckpointStore:
@@ -110,7 +98,7 @@ class CheckpointStore:
         try:
             run_on_all_ranks(world, make)
             run_on_all_ranks(world, lambda: write_tensors(target))
-            entries = run_on_all_ranks(world, lambda: _entries(target, _own_files(target, world)))
+            entries = run_on_all_ranks(world, lambda: _entries(target, sorted(target.glob(f"__{world.rank}_*"))))
             run_on_all_ranks(world, finish)
             self.damaged.discard(step)
         except BaseException:
@@ -150,10 +138,7 @@ class CheckpointStore:
         return gone
 
     def name(self, step: int, name: str) -> None:
-        """Name a checkpoint by a symbolic link beside it; an existing name moves to this checkpoint.
-
-        OSError: the file system has no symbolic links, or another file has the name.
-        """
+        """Link a name beside the checkpoint to it; an existing name moves. OSError: no links, or a file has it."""
         link, temporary = self.folder / name, self.folder / f".{name}.new"
         if link.exists() and not link.is_symlink():
             raise OSError(errno.EEXIST, "there is something else of this name", str(link))
@@ -197,15 +182,15 @@ class CheckpointStore:
 
     # ---- reading ----
 
-    def usable(self, report: Callable[[PassedOver], None]) -> Iterator[Path]:
-        """Valid checkpoints, newest first; invalid ones are passed to `report`."""
+    def usable(self, report: Callable[[str], None]) -> Iterator[Path]:
+        """Valid checkpoints, newest first; `report` is told which others there are, and why they cannot be used."""
         for step, path in sorted(self._folders(), reverse=True):
             reason = why_unusable(path)
             if reason is None:
                 yield self.path(step)
             else:
                 self.damaged.add(step)
-                report(PassedOver(path, reason))
+                report(f"{path}: {reason}")
 
     def _folders(self) -> Iterator[tuple[int, Path]]:
         if not self.folder.is_dir():
@@ -217,10 +202,7 @@ class CheckpointStore:
 
 
 def commit(folder: Path, known: Mapping[str, Any] | None = None) -> None:
-    """Commit a checkpoint: fsync its files, write the manifest, then COMMIT.
-
-    `known`: entries of files that are synced already.
-    """
+    """fsync the files of a checkpoint (`known`: synced already), write the manifest, then COMMIT."""
     entries = dict(known or {})
     entries |= _entries(folder, [file for file in _files(folder) if str(file.relative_to(folder)) not in entries])
     for inner in {file.parent for file in _files(folder)} | {folder}:
@@ -236,11 +218,6 @@ def _entries(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
         fsync_path(file)
         entries[str(file.relative_to(folder))] = {"bytes": file.stat().st_size, "sha256": sha256(file)}
     return entries
-
-
-def _own_files(folder: Path, world: World) -> list[Path]:
-    """The tensor files that this rank wrote; in a single process `commit` handles all files."""
-    return sorted(folder.glob(f"__{world.rank}_*")) if world.size > 1 else []
 
 
 def why_unusable(folder: Path) -> str | None:

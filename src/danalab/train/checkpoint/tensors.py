@@ -38,20 +38,14 @@ def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
 
 
 def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
-    """(flat tensors, which share memory with model and optimizer; plain values for meta.json).
-
-    Collective for an optimizer with a sharding of its own: each rank returns its shards.
-    """
+    """(flat tensors that share memory with model and optimizer, this rank's shards; plain values). Collective."""
     tensors: dict[str, SavedTensor] = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
     state, plain = flatten(sharded_state_dict(optimizer), parameter_names(model, optimizer))
     return tensors | state, plain
 
 
 def write(tensors: Mapping[str, SavedTensor], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
-    """Write host tensors into `folder`; each rank writes those it is given.
-
-    Collective. OSError, on all ranks: the disk is full or not writable for some rank.
-    """
+    """Write this rank's host tensors into `folder`. Collective. OSError, on all ranks: a full or read-only disk."""
     writer = _Writer(folder, sync_files=False)  # `commit` syncs them, with everything else
     alone = world.size == 1
     try:
@@ -77,14 +71,10 @@ def read(
     *,
     keep_settings: bool = False,
 ) -> None:
-    """Load a verified checkpoint in place, the optimizer first. Each rank reads what it holds.
+    """Load a verified checkpoint in place, the optimizer first (None: the model only). Each rank reads what it holds.
 
-    Args:
-        optimizer: None loads the model only.
-        meta: the "optimizer" part of meta.json.
-        keep_settings: load moments and step counts, but not the hyper-parameters of the optimizer's groups.
-    Raises:
-        DamagedCheckpointError: the tensors cannot be read, or do not belong to this model and optimizer.
+    `meta` is the "optimizer" part of meta.json; `keep_settings` leaves the hyper-parameters of the groups as they are.
+    DamagedCheckpointError: tensors that cannot be read, or do not belong to this model and optimizer.
     """
     try:
         stored = CheckpointReader(folder).read_metadata().state_dict_metadata
@@ -238,10 +228,7 @@ _TENSOR, _TUPLE, _PAIRS = "__tensor__", "__tuple__", "__pairs__"
 
 
 def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
-    """(tensors or shards by flat name; plain values). UserError: a value is neither a tensor nor plain.
-
-    `names` are those of the parameters, in the order of the groups.
-    """
+    """(tensors or shards by flat name; plain values); `names` are the parameters', in the order of the groups."""
     tensors: dict[str, SavedTensor] = {}
     plain: dict[str, dict[str, Any]] = {}
     keys = [key for group in state_dict["param_groups"] for key in group["params"]]
@@ -281,12 +268,9 @@ def unflatten(
     groups: Sequence[Mapping[str, Any]],
     tensor: Callable[[str, str | None], SavedTensor],
 ) -> dict[str, Any]:
-    """The state_dict that was flattened.
+    """The state_dict that was flattened, for an optimizer with `groups`; `stored`: flat names of all tensors.
 
-    Args:
-        stored: flat names of all tensors of the checkpoint.
-        groups: `param_groups` of the optimizer that loads it.
-        tensor: (flat name, name of the parameter or None) -> the tensor, or this rank's shard of it.
+    `tensor`: (flat name, name of the parameter or None) -> the tensor, or this rank's shard of it.
     """
     place = {name: index for index, name in enumerate(meta["names"])}
     state: dict[int, dict[str, Any]] = {}
@@ -324,9 +308,7 @@ def _encode(value: Any, flat: str, tensors: dict[str, SavedTensor] | None) -> An
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, (str, int)):
-                raise UserError(
-                    f"optimizer state {flat} has a {type(key).__name__} as key, which a checkpoint cannot hold"
-                )
+                raise UserError(f"optimizer state {flat}: a checkpoint cannot hold a {type(key).__name__} as key")
         return {_PAIRS: [[key, _encode(item, f"{flat}.{key}", tensors)] for key, item in value.items()]}
     raise UserError(f"optimizer state {flat} is a {type(value).__name__}, which a checkpoint cannot hold")
 

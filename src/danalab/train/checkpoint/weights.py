@@ -39,10 +39,7 @@ def require_size_of(folder: Path, config: ModelConfig) -> None:
 
 @torch.no_grad()
 def read_weights(folder: Path, model: nn.Module, prefix: str = MODEL) -> None:
-    """Load the weights of a verified checkpoint, or those with another prefix, in place.
-
-    DamagedCheckpointError: they cannot be read, or do not belong to this model.
-    """
+    """Load weights with `prefix` from a verified checkpoint in place. DamagedCheckpointError: not this model's."""
     target = {prefix + name: value for name, value in model.state_dict().items()}
     metadata = read_metadata(folder)
     try:
@@ -165,10 +162,7 @@ class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo as large a
 
 
 def read_metadata(folder: Path, *, real_classes: bool = False) -> Any:
-    """The metadata of a checkpoint, in torch's own classes for its readers (`real_classes`), else `Record`s alike.
-
-    DamagedCheckpointError: the file is not the metadata of a checkpoint of ours; names the reason.
-    """
+    """The metadata of a checkpoint, in torch's own classes (`real_classes`) or `Record`s, or DamagedCheckpointError."""
     try:
         content = (folder / METADATA).read_bytes()
         metadata = _Unpickler(io.BytesIO(content), real_classes=False).load()
@@ -219,10 +213,7 @@ def _check_sizes(metadata: Any, folder: Path) -> None:
 
 
 def open_block(file: IO[bytes], place: Any) -> io.BytesIO:
-    """The archive of one block of a tensor; `place` is torch's record of its position.
-
-    ValueError: it unpacks to more than its bytes, or is no archive.
-    """
+    """The archive of a tensor's block at `place`, torch's record. ValueError: it unpacks to more than its bytes."""
     file.seek(place.offset)
     block = io.BytesIO(file.read(place.length))
     require_uncompressed(block, place.length)
@@ -238,9 +229,7 @@ def require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping[
             why = "it is a checkpoint of another model" if prefix == MODEL else "the run keeps no such weights"
             raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'; {why}")
         if tuple(entry.size) != tuple(tensor.shape):
-            raise DamagedCheckpointError(
-                f"{folder}: {name} has shape {list(entry.size)} there and {list(tensor.shape)} in this model"
-            )
+            raise DamagedCheckpointError(f"{folder}: {name} has shape {list(entry.size)}, here {list(tensor.shape)}")
     foreign = [name for name in stored if name.startswith(prefix) and name not in target]
     if foreign:
         raise DamagedCheckpointError(

@@ -80,9 +80,7 @@ class ParallelSettings(Section):
             if getattr(self, name) is not None and backend != "diloco":
                 raise UserError(f"{flag(name)} {getattr(self, name)}: only with --distributed-backend diloco")
         if self.expert_parallel and backend not in (None, "ddp", "fsdp"):
-            raise UserError(
-                f"--expert-parallel: only with --distributed-backend fsdp or ddp, not {backend}; leave one of them out"
-            )
+            raise UserError(f"--expert-parallel needs --distributed-backend fsdp or ddp, not {backend}; leave one out")
         for name in ("tp_size", "replicas"):
             if (value := getattr(self, name)) == 1:
                 continue
@@ -92,9 +90,7 @@ class ParallelSettings(Section):
                 used = "none was given" if backend is None else f"here it is {backend}"
                 raise UserError(f"{flag(name)} {value}: only with --distributed-backend fsdp ({used})")
         if backend == "single" and (self.nproc or 1) > 1:
-            raise UserError(
-                f"--nproc {self.nproc}: --distributed-backend single is one process; give ddp, zero or fsdp"
-            )
+            raise UserError(f"--nproc {self.nproc}: --distributed-backend single is one process; use ddp, zero or fsdp")
 
     def usual_backend(self, ranks: int) -> str:
         """The backend that `ranks` processes use: the chosen one, or its default."""

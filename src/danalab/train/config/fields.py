@@ -44,12 +44,7 @@ def setting(
     aliases: tuple[str, ...] = (),
     main: bool = False,
 ) -> Any:
-    """A field of a section.
-
-    Args:
-        aliases: other spellings of the flag; "NAME=VALUE" is a flag that stands for this one with a value.
-        main: whether `--help` shows the flag; `--help-all` shows all.
-    """
+    """A field of a section; `aliases`: other flags for it, "NAME=VALUE" with a value; `main`: --help shows it."""
     metadata = {"kind": kind, "aliases": aliases, "main": main}
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
@@ -97,11 +92,7 @@ def plain(value: Any) -> Any:
 
 
 def validated(cls: type, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """`values` of fields of a data class, converted to the types of the fields; text is parsed.
-
-    Args:
-        where: the source of the values, e.g. "--config FILE"; errors then name keys, otherwise flags.
-    """
+    """`values` of fields of a data class, converted to the fields' types. Errors name keys of `where`, else flags."""
     from pydantic import ValidationError
 
     hints = field_types(cls)

@@ -22,6 +22,12 @@ LARGEST_AUTOMATIC_DECAY = 0.5
 """Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
 omega / t, would take more than the whole weight."""
 
+MODEL_FLAGS = (
+    "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
+    "attention_gate", "tied_head", "num_frequencies", "mixer", "full_attention_interval", *EXPERT_SETTINGS,
+    *RESONANCE_SETTINGS, "parametrization", "base_d_model", "base_n_layers",
+)  # fmt: skip
+"""Settings of a run that describe its model, apart from those of a router."""
 MODEL_SETTINGS = (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
 PLAN_SETTINGS = ("context_len", "attention_gate", "tied_head", "n_kv_heads", "kappa", "delta", "tokens_per_param",
              "horizon_basis", "iterations", "warmup_steps", "weight_decay", "wd_ts", "wd_ts_divisor",
@@ -43,9 +49,7 @@ def batch_sizes(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
         if config.acc_steps is None:
             batch_size = next(size for size in range(min(DEFAULT_BATCH, local), 0, -1) if local % size == 0)
         elif local % config.acc_steps:
-            raise UserError(
-                f"--global-batch {total} on {world_size} ranks is not divisible by --acc-steps {config.acc_steps}"
-            )
+            raise UserError(f"--acc-steps {config.acc_steps} must divide --global-batch {total} on {world_size} ranks")
         else:
             batch_size = local // config.acc_steps
     if local % batch_size:
@@ -70,9 +74,7 @@ def steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int)
     if steps < 1:
         raise UserError(f"--epochs {config.epochs:g}: {n_tokens:,} tokens are less than one step")
     if config.iterations not in (None, steps):
-        raise UserError(
-            f"--epochs {config.epochs:g} is {steps} steps, not --iterations {config.iterations}; leave one out"
-        )
+        raise UserError(f"--epochs {config.epochs:g} is {steps} steps, not --iterations {config.iterations}; give one")
     return steps
 
 
@@ -134,10 +136,7 @@ def _base_size(config: TrainConfig, planned: Plan) -> float:
 
 
 def checked_decay(planned: Plan, given: float | None) -> tuple[Plan, list[str]]:
-    """Refuse an explicit weight decay that flips signs in the first step; limit an automatic one (`given` is None).
-
-    Returns the plan, and a note where the weight decay was limited.
-    """
+    """(plan, note). Limits an automatic weight decay (`given` None); refuses a given one that flips signs at once."""
     independent = OPTIMIZERS.get(planned.opt).decay == "independent"
     factor = 1.0
     if not independent:
@@ -207,10 +206,7 @@ FIXED_BATCH = 32
 
 
 def evaluation_settings(settings: EvaluationSettings, sequences: int, steps: int) -> dict[str, int]:
-    """Interval and sizes of the evaluations of a run, automatic values filled in.
-
-    Args: sequences: of the whole run; the forward pass of one takes a third of the time of training on it.
-    """
+    """Interval and sizes of evaluations. A forward pass of one of the run's `sequences` is a third of its training."""
     interval, fixed, final = settings.eval_interval, settings.eval_batches, settings.final_eval_batches
     if interval is None:
         interval = max(1, min(DEFAULT_INTERVAL, steps // LEAST_EVALUATIONS))

@@ -9,6 +9,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
@@ -17,10 +18,11 @@ from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.plan import OMEGA
-from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
+from danalab.scaling.shape import EXPERT_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.planning import (
     DEFAULT_SEQ_LEN,
+    MODEL_FLAGS,
     batch_sizes,
     checked_decay,
     evaluation_settings,
@@ -46,21 +48,14 @@ _OLD_NAME = (
 
 
 def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, device_type: str | None = None) -> RunSpec:
-    """Fill in all automatic values.
+    """Fill in all automatic values for `world_size` data-parallel ranks; UserError: impossible or contradicting ones.
 
-    Args:
-        dataset: gives the vocabulary.
-        world_size: data-parallel ranks.
-        device_type: cpu or cuda, where the run is trained; default that of --device, else cpu.
-    Raises:
-        UserError: settings that are impossible or contradict each other.
+    `device_type`: cpu or cuda, where the run is trained; default that of --device, else cpu.
     """
     if config.optimizer_settings:
         config = replace(config, optimizer_settings=checked_settings(config))
     notes = [_OLD_NAME] if config.arch.lower() == "diloco" else []
-    idle = [
-        flag(f"wandb_{name}") for name in ("project", "entity", "group", "mode") if getattr(config, f"wandb_{name}")
-    ]
+    idle = [flag(f"wandb_{key}") for key in ("project", "entity", "group", "mode") if getattr(config, f"wandb_{key}")]
     if idle and not config.wandb:
         notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
     if config.distributed_backend == "diloco":
@@ -73,9 +68,14 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         raise UserError(f"--compile: not with --document-mask for {config.arch}, which sorts documents by length")
     if config.context_len is not None and config.context_len < (config.seq_len or 0):
         raise UserError(f"--context-len {config.context_len}: must be at least --seq-len, {config.seq_len}")
-    _check_phases(config)
+    if config.phase_lr_factor != 1:
+        what = "--mixer none" if config.mixer == "none" else f"--arch {config.arch}"
+        if config.mixer == "none" or not ARCHITECTURES.get(config.arch).oscillators:
+            raise UserError(f"--phase-lr-factor {config.phase_lr_factor}: {what} has no phases; leave it out")
     batch_size, acc_steps, global_batch = batch_sizes(config, world_size)
-    vocab_size = _vocab_size(config, dataset)
+    vocab_size = dataset.vocab_size if config.vocab_size is None else config.vocab_size
+    if config.vocab_size is not None and vocab_size < dataset.least_vocab_size:
+        raise UserError(f"--vocab-size {vocab_size}: {dataset.name} needs {dataset.least_vocab_size}; leave it out")
     if config.epochs is not None:
         config = replace(config, iterations=steps_of_epochs(config, dataset, global_batch))
     planned = plan_run(config, vocab_size, global_batch)
@@ -92,28 +92,21 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     notes += about_decay
     if config.extend_to is not None and config.extend_to < planned.steps:
         raise UserError(f"--extend-to {config.extend_to}: the run has {planned.steps} steps already")
-    model = ModelConfig(
-        planned.arch,
-        planned.d_model,
-        planned.n_layers,
-        planned.n_heads,
-        planned.head_dim,
-        planned.mlp_dim,
-        vocab_size,
-        config.context_len or planned.seq_len,
-        attention_gate=config.attention_gate,
-        n_kv_heads=config.n_kv_heads,
-        tied_head=config.tied_head,
-        dropout=config.dropout,
-        num_frequencies=planned.num_frequencies,
-        mixer=config.mixer,
-        parametrization=config.parametrization,
-        base_d_model=config.base_d_model,
-        base_n_layers=config.base_n_layers,
-        full_attention_interval=config.full_attention_interval,
-        **{name: getattr(config, name) for name in (*EXPERT_SETTINGS, *RESONANCE_SETTINGS)},
-        **{name: value for name in ROUTER_SETTINGS if (value := getattr(config, name)) is not None},
+    filled = replace(
+        config,
+        batch_size=batch_size,
+        acc_steps=acc_steps,
+        global_batch=global_batch,
+        vocab_size=vocab_size,
+        iterations=planned.steps,
+        warmup_steps=planned.warmup,
+        **evaluation_settings(config, batches.sequences(planned.steps), planned.steps),
+        **{name: getattr(planned, name) for name in PLANNED_SETTINGS},
     )
+    described: dict[str, Any] = {name: getattr(filled, name) for name in (*MODEL_FLAGS, "dropout")}
+    described |= {name: getattr(config, name) for name in EXPERT_SETTINGS}
+    described |= {name: value for name in ROUTER_SETTINGS if (value := getattr(config, name)) is not None}
+    model = ModelConfig(**{**described, "seq_len": config.context_len or planned.seq_len})
     if model.parametrization != "standard" and not OPTIMIZERS.get(planned.opt).adam_like:
         raise UserError(
             f"--parametrization {model.parametrization}: how the rate of {planned.opt} follows from width is not "
@@ -126,20 +119,8 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     if not batches.is_constant:
         flops = batches.flops(planned.steps, lambda length: flops_per_token(model, length))
         planned = replace(planned, tokens=batches.tokens(planned.steps), flops=flops)
-    filled = replace(
-        config,
-        batch_size=batch_size,
-        acc_steps=acc_steps,
-        global_batch=global_batch,
-        vocab_size=vocab_size,
-        init=config.init or model.architecture.init,
-        base_d_model=model.base_d_model,
-        base_n_layers=model.base_n_layers,
-        iterations=planned.steps,
-        warmup_steps=planned.warmup,
-        **evaluation_settings(config, batches.sequences(planned.steps), planned.steps),
-        **{name: getattr(planned, name) for name in PLANNED_SETTINGS},
-    )
+    init = config.init or model.architecture.init
+    filled = replace(filled, init=init, base_d_model=model.base_d_model, base_n_layers=model.base_n_layers)
     run_dir = config.run_dir
     if run_dir is None:
         name = config.name or default_name(filled, config, dataset.name)
@@ -165,24 +146,6 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     if (jump := resolved.jump()) is not None:
         resolved = replace(resolved, notes=(*resolved.notes, jump))
     return resolved
-
-
-def _check_phases(config: TrainConfig) -> None:
-    factor = config.phase_lr_factor
-    if factor != 1 and (not ARCHITECTURES.get(config.arch).oscillators or config.mixer == "none"):
-        what = "--mixer none" if config.mixer == "none" else f"--arch {config.arch}"
-        raise UserError(f"--phase-lr-factor {factor}: {what} has no phases; leave it out")
-
-
-def _vocab_size(config: TrainConfig, dataset: Vocabulary) -> int:
-    if config.vocab_size is None:
-        return dataset.vocab_size
-    if config.vocab_size < dataset.least_vocab_size:
-        raise UserError(
-            f"--vocab-size {config.vocab_size}: the tokens of {dataset.name} need {dataset.least_vocab_size}; "
-            "leave it out"
-        )
-    return config.vocab_size
 
 
 _SHOWN = frozenset(

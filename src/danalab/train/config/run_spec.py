@@ -87,11 +87,7 @@ class RunSpec:
         return bool(interval and step % interval == 0) or step in self.config.kept_steps()
 
     def schedule(self) -> Schedule:
-        """0-based step -> factor of the peak learning rate.
-
-        An extension of cos_inf keeps the schedule and lengthens its constant tail. An extension of any other schedule
-        computes it again over all steps.
-        """
+        """0-based step -> factor of the peak rate. An extension lengthens cos_inf's tail; others are computed again."""
         config = self.config
         settings = config.scheduler_settings()
         if config.scheduler.replace("-", "_") == "cos_inf" and self.iterations > self.plan.steps:

@@ -60,15 +60,13 @@ class ValidationResult:
 
 
 class ValidationLoss:
-    """Cross-entropy of a model on the windows of a split; an `Evaluator` of the trainer.
+    """Cross-entropy of a model on the windows of a split; an `Evaluator` of the trainer, whose ranks share the work.
 
     Args:
         windows: `len(windows)` and `windows[i:j]` -> (inputs, targets), int64 [j - i, length].
         token_bytes: raw bytes of each id, 0 for specials; None: unknown.
         batch_size: sequences at a time on one rank; changes speed and memory only.
-        n_fixed: windows of the fixed set, evenly spread over the split; 0, or more than there are: all.
-        n_final: those of the last evaluation, likewise.
-        world: the ranks that share the work; evaluation is collective and has the same result on all.
+        n_fixed, n_final: windows, evenly spread, of an evaluation and of the last one; 0, or more than there are: all.
     """
 
     def __init__(
@@ -85,9 +83,7 @@ class ValidationLoss:
     ):
         self._windows = windows
         self._bytes = None if token_bytes is None else torch.from_numpy(np.asarray(token_bytes))
-        self._batch_size = batch_size
-        self._autocast = autocast
-        self._device = device
+        self._batch_size, self._autocast, self._device = batch_size, autocast, device
         self._world = world or World.single()
         self._total = len(windows)
         self.n_fixed = min(n_fixed or self._total, self._total)
@@ -102,10 +98,7 @@ class ValidationLoss:
     def evaluate(
         self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
     ) -> dict[str, float | None] | None:
-        """val/loss, val/bpb, val/accuracy on the fixed set; at the end on the larger set of the last evaluation.
-
-        Then also the number of targets, val/tokens, and val/share, the share of the split.
-        """
+        """val/loss, val/bpb, val/accuracy; of the final set also val/tokens (targets) and val/share of the split."""
         count = self.n_final if final else self.n_fixed
         if self._last is not None and self._last[:2] == (step, count):
             result: ValidationResult | None = self._last[2]
@@ -116,10 +109,6 @@ class ValidationLoss:
         self._last = step, count, result
         more = {"val/tokens": result.tokens, "val/share": self.share} if final else {}
         return {"val/loss": result.loss, "val/bpb": result.bpb, "val/accuracy": result.accuracy, **more}
-
-    def fixed(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> ValidationResult | None:
-        """Evaluate on the fixed set; None where `should_stop` became true."""
-        return self.spread(model, self.n_fixed, should_stop)
 
     def full(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> ValidationResult | None:
         """Evaluate on every window of the split."""
@@ -219,10 +208,7 @@ def evaluate_run(
     batch_size: int | None = None,
     device: str | None = None,
 ) -> RunEvaluation:
-    """Evaluate a checkpoint on a whole split, in the number format of its training.
-
-    UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's; no batch.
-    """
+    """Evaluate a checkpoint on a whole split, in the number format of its training; UserError: no such thing."""
     if batch_size is not None and batch_size < 1:
         raise UserError(f"--batch-size {batch_size}: must be at least 1")
     run = open_run(folder)
@@ -230,8 +216,7 @@ def evaluate_run(
     stage = run.config.get("stage", "pretraining")
     if data is None and stage != "pretraining":
         raise UserError(
-            f"{folder}: a run of {stage} has conversations or tasks for data, no split of text; --tasks scores its "
-            "answers, --data FOLDER takes a data set"
+            f"{folder}: a run of {stage} has no split of text; --tasks scores answers, --data FOLDER takes a data set"
         )
     dataset = open_data(data or _data_of(run.config, folder), split=split)
     chosen = choose_device(device)

@@ -47,17 +47,13 @@ def evaluate_tasks(
     device: str | None = None,
     chat: "Callable[[Tokenizer], ConversationFormat] | None" = None,
 ) -> HarnessResult:
-    """Evaluate a checkpoint on tasks, in the number format of its training.
+    """Evaluate a checkpoint on tasks, in the number format of its training. MissingExtra: lm-eval is not installed.
 
     Args:
         tasks: names of the harness, or paths of YAML files that define a task.
         num_fewshot: examples before each question; default the task's.
         limit: only the first documents of each task.
-        batch_size: sequences at a time; default the run's micro-batch.
         chat: makes the format of conversations in which the tasks are asked; default plain text.
-    Raises:
-        MissingExtra: lm-eval is not installed.
-        UserError: no such run, checkpoint or task; the data of a task are missing; or the run has no tokenizer.
     """
     if find_spec("lm_eval") is None:
         raise MissingExtra("lm-eval", "hf", "--lm-eval")

@@ -141,10 +141,10 @@ class DiLoCoWorker(ParallelStrategy):
         except FileNotFoundError:  # an old round that is repeated: only its outcome is left
             self._take_outcome(end)
             return []
-        outcome = self._outer(self._theta, self._momentum, [weights for weights, _ in deposits])
+        norm, divergence = self._outer(self._theta, self._momentum, [weights for weights, _ in deposits])
         self._base = end
         self._to_theta()
-        self._scalars = {"diloco/outer_grad_norm": outcome.gradient_norm, "diloco/divergence": outcome.divergence}
+        self._scalars = {"diloco/outer_grad_norm": norm, "diloco/divergence": divergence}
         own = self._exchange.worker
         if own not in present:
             log.warning("worker %d was too late for the round that ended at step %d; its work is left out", own, end)
@@ -161,24 +161,16 @@ class DiLoCoWorker(ParallelStrategy):
         return saved[-2] if len(saved) > 1 else 0
 
     def _catch_up(self, step: int) -> int:
-        """The step to continue from: `step`, or the end of the newest round if the others are ahead of this worker.
-
-        Rounds in which its work counted are repeated, because its optimizer state depends on them.
-        """
-        missed = [
-            end for end, present in self._exchange.decided().items()
-            if end > self._base and self._exchange.worker not in present
-        ]  # fmt: skip
+        """The step to go on from: `step`, or the end of the newest round, where one went without this worker."""
+        own, decided = self._exchange.worker, self._exchange.decided()
+        missed = any(end > self._base and own not in present for end, present in decided.items())
         newest = self._exchange.newest_outcome()
         if newest is None or newest <= self._base:
             return step
         if not missed and self._exchange.has_outcome(self._end_of(step)):
-            return step
+            return step  # rounds in which its work counted are repeated: its optimizer state depends on them
         self._take_outcome(newest)
-        log.warning(
-            "worker %d continues from step %d: the others are there, it was at step %d",
-            self._exchange.worker, newest, step,
-        )  # fmt: skip
+        log.warning("worker %d continues from step %d: the others are there, it was at step %d", own, newest, step)
         return newest
 
     def _take_outcome(self, end: int) -> None:
@@ -266,16 +258,6 @@ def _host_copy(p: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class OuterStatistics:
-    """Statistics of an outer step."""
-
-    gradient_norm: float
-    """Euclidean norm of g, the mean difference of all weights."""
-    divergence: float
-    """Root-mean-square distance of the workers from their mean, in units of the norm of g; 0: all weights are equal."""
-
-
-@dataclass(frozen=True)
 class OuterStep:
     """SGD with Nesterov's momentum on the mean difference."""
 
@@ -284,11 +266,13 @@ class OuterStep:
 
     def __call__(
         self, theta: Mapping[str, Tensor], momentum: Mapping[str, Tensor], workers: Sequence[Callable[[str], Tensor]]
-    ) -> OuterStatistics:
+    ) -> tuple[float, float]:
         """Update `theta` (weights by name, float32 on the CPU) and `momentum` in place, from the weights of `workers`.
 
         Each of `workers` gives a name's weights, one tensor at a time. Sums are taken in their order and in float64, so
         that every worker gets the same result; a single worker with lr 1 and momentum 0 gets exactly its own weights.
+        Returns the Euclidean norm of g, the mean difference, and the workers' root-mean-square distance from their mean
+        in units of that norm (0: all weights are equal).
         """
         mean_square = spread = 0.0
         for name, outer in theta.items():
@@ -306,20 +290,14 @@ class OuterStep:
             momentum[name].copy_(m)
             outer.copy_(before - self.lr * (g + self.momentum * m))
         norm = math.sqrt(mean_square)
-        return OuterStatistics(norm, math.sqrt(max(spread, 0.0)) / norm if norm else 0.0)
+        return norm, math.sqrt(max(spread, 0.0)) / norm if norm else 0.0
 
 
 def as_worker(resolved: RunSpec, world: World) -> RunSpec:
-    """The configuration of one worker.
-
-    Worker 0 owns the run folder and its metrics. A later worker without a checkpoint of its own starts from worker 0's,
-    if there is one.
-    """
+    """The configuration of one worker; without a checkpoint, a later one starts from worker 0's, which owns the run."""
     named = resolved.config.resume_from
     if named is not None and (resolved.run_dir / "checkpoints").resolve() in named.resolve().parents:
-        raise UserError(
-            f"--resume-from {named}: the workers of a DiLoCo run cannot go back together; take another --run-dir"
-        )
+        raise UserError(f"--resume-from {named}: DiLoCo's workers cannot go back together; take another --run-dir")
     if world.worker == 0:
         return resolved
     config = replace(resolved.config, wandb=False, trackio=False, tensorboard=False)

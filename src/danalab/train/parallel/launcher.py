@@ -38,13 +38,15 @@ GRACE_SECONDS = 15.0
 def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest) -> int:
     """Run `config` on `ranks` processes; returns the exit code of the run: 0, 3, 85 or 130.
 
-    `stop` has the signals that came before this function receives them. UserError: more ranks than GPUs, or bad input
-    of the run (`FirstRankError` if rank 0 printed it already). LostRankError names the rank that died or failed.
+    `stop` has earlier signals. UserError: bad input (`FirstRankError`: rank 0 printed it). LostRankError: a rank died.
     """
+    import torch
     from torch.distributed import TCPStore
 
-    if device_type == "cuda":
-        _require_gpus(ranks)
+    gpus = torch.cuda.device_count() if device_type == "cuda" else ranks
+    if ranks > gpus:
+        what = f"has {gpus} GPUs; give --nproc {gpus}" if gpus else "has no GPU; leave --device out"
+        raise UserError(f"--nproc {ranks}: this machine {what} or give --device cpu")
     # The store is in this process, so that it outlives any rank.
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=30))
     with tempfile.TemporaryDirectory(prefix="danalab-") as folder:
@@ -71,22 +73,11 @@ def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest)
         return _verdict(codes, received, Path(folder))
 
 
-def _require_gpus(ranks: int) -> None:
-    import torch
-
-    gpus = torch.cuda.device_count()
-    if ranks > gpus:
-        what = f"has {gpus} GPUs; give --nproc {gpus}" if gpus else "has no GPU; leave --device out"
-        raise UserError(f"--nproc {ranks}: this machine {what} or give --device cpu")
-
-
 def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
+        **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks)),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -99,17 +90,13 @@ def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[b
             output = files.enter_context(open(_output(config.parent, rank), "wb"))
         with holding_signals():  # `rank_main` releases them
             return subprocess.Popen(
-                _command(config),
+                [sys.executable, "-m", "danalab.train.parallel.rank_main", str(config), str(os.getpid())],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output if rank > 0 else sys.__stderr__,
                 stderr=output if rank > 0 else None,
                 start_new_session=True,  # Ctrl-C reaches ranks through this process, once
             )
-
-
-def _command(config: Path) -> list[str]:
-    return [sys.executable, "-m", "danalab.train.parallel.rank_main", str(config), str(os.getpid())]
 
 
 def _output(folder: Path, rank: int) -> Path:

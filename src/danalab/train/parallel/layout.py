@@ -27,10 +27,7 @@ class RankLayout:
     """ddp, fsdp: whether each rank holds some of the experts, and tokens are sent to them."""
 
     def shape(self, size: int) -> dict[str, int]:
-        """Ranks along each dimension of the mesh of `size` ranks; empty for a single process.
-
-        UserError: it does not divide.
-        """
+        """Ranks along each dimension of the mesh of `size` ranks, which they must divide; empty for one process."""
         if self.backend == "single":
             if size != 1:
                 raise UserError(f"--distributed-backend single is one process, but {size} were started; give ddp")
@@ -80,9 +77,7 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> RankLayout
         if config.nproc not in (None, size):
             raise UserError(f"--nproc {config.nproc}: {place.launcher} started {size} ranks already; leave --nproc out")
     if size > 1 and ":" in (config.device or ""):
-        raise UserError(
-            f"--device {config.device}: {size} ranks would share it; give --device cuda: each rank takes its own"
-        )
+        raise UserError(f"--device {config.device}: {size} ranks would share it; give --device cuda, one for each rank")
     backend = config.usual_backend(size)
     if config.expert_parallel and size == 1:
         raise UserError("--expert-parallel: there is only one rank; give --nproc, or leave it out")
@@ -93,15 +88,18 @@ def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
     """UserError, before anything is built, where a run's optimizer or sizes do not allow a layout."""
     if layout.backend == "single":
         return
-    if layout.backend == "diloco":
-        _check_worker(resolved.plan.opt)
-        if resolved.config.weight_average():
-            raise UserError("--average: DiLoCo's outer weights are an average already; leave it out")
-        return
     from danalab.optim import optimizer_spec
     from danalab.optim.distributed import require_supported
 
-    require_supported(optimizer_spec(resolved.plan.opt), layout.mode)
+    spec = optimizer_spec(resolved.plan.opt)
+    if layout.backend == "diloco":
+        if spec.train_eval or spec.own_weights:
+            why = "keeps weights of its own, which DiLoCo's outer step would not update"
+            raise UserError(f"--opt {spec.name}: {why}; take another one, or another --distributed-backend")
+        if resolved.config.weight_average():
+            raise UserError("--average: DiLoCo's outer weights are an average already; leave it out")
+        return
+    require_supported(spec, layout.mode)
     if layout.expert_parallel:
         from danalab.models.parallel.experts import check_expert_parallel
 
@@ -110,17 +108,6 @@ def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
         from danalab.models.parallel.tensor import check_tensor_parallel
 
         check_tensor_parallel(resolved.model, layout.tp_size)
-
-
-def _check_worker(opt: str) -> None:
-    from danalab.optim.registry import optimizer_spec
-
-    spec = optimizer_spec(opt)
-    if spec.train_eval or spec.own_weights:
-        raise UserError(
-            f"--opt {spec.name}: keeps weights of its own, which DiLoCo's outer step would not update; "
-            "take another optimizer, or another --distributed-backend"
-        )
 
 
 FIRST_PORT, PORTS = 20000, 20000
@@ -142,10 +129,7 @@ class Place:
 
 
 def find_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that a launcher gave to this process; None for a process without a launcher.
-
-    UserError: a variable is not a number, or another variable of its launcher is missing.
-    """
+    """The place that a launcher gave to this process, or None. UserError: a variable is missing or not a number."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return Place(
             rank=_number(environment, "RANK"),

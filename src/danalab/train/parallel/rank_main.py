@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 
 from danalab.errors import FirstRankError, LostRankError, UserError, describe_os_error
-from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.launcher import LOST_CODE
 from danalab.train.system.signals import StopRequest, release_signals
 
@@ -31,31 +30,21 @@ def _train(config: Path, stop: StopRequest) -> int:
     if os.environ["RANK"] != "0":
         logging.getLogger("danalab").setLevel(logging.ERROR)
     try:
-        return run_training(_read_config(config), stop).exit_code
+        content = json.loads(config.read_text())
+        module, _, name = content["kind"].partition(":")
+        return run_training(getattr(import_module(module), name)(**content["settings"]), stop).exit_code
     except FirstRankError:
         return 2
-    except UserError as error:
-        return _complain(str(error))
-    except OSError as error:
-        reason = describe_os_error(error)
+    except (UserError, OSError) as error:
+        reason = str(error) if isinstance(error, UserError) else describe_os_error(error)
         if reason is None:
             raise
-        return _complain(reason)
+        print("danalab: error: " + " ".join(reason.split()), file=sys.stderr)
+        return 2
     except LostRankError:
         return LOST_CODE  # the launcher names the lost rank
     except KeyboardInterrupt:
         return 130
-
-
-def _read_config(file: Path) -> TrainConfig:
-    content = json.loads(file.read_text())
-    module, _, name = content["kind"].partition(":")
-    return getattr(import_module(module), name)(**content["settings"])
-
-
-def _complain(reason: str) -> int:
-    print("danalab: error: " + " ".join(reason.split()), file=sys.stderr)
-    return 2
 
 
 def _end_with(parent: int) -> None:

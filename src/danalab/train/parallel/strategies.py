@@ -54,10 +54,7 @@ class DDPStrategy(ParallelStrategy):
 
 
 class GradientBuckets:
-    """Sums `p.grad` over the ranks of a group; all ranks must run the same backward passes.
-
-    `parameters` are in the order of the forward pass.
-    """
+    """Sums `p.grad` over a group, whose ranks run the same backward passes; `parameters` in order of the forward."""
 
     def __init__(self, parameters: Sequence[Tensor], group: Any, bucket_mib: float = BUCKET_MIB):
         self._group = group

@@ -68,7 +68,8 @@ class ParallelStrategy:
 
     def gradient_norms(self) -> Tensor:
         """Norm of each parameter's whole gradient, [parameters], on all ranks."""
-        return whole_norms([_gradient(p) for p in self.parameters])
+        # Collectives need a gradient of every parameter on every rank.
+        return whole_norms([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters])
 
     def scale_gradients(self, factor: Tensor) -> None:
         """Multiply all gradients by a 0-dim tensor, in place."""
@@ -78,10 +79,7 @@ class ParallelStrategy:
     # ---- metrics ----
 
     def whole_states(self, optimizer: torch.optim.Optimizer, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """(parameter, its whole state tensor `name`) on all ranks, for parameters that have one. Collective.
-
-        All ranks must take the same number of items.
-        """
+        """(parameter, its whole state tensor `name`), where it has one. Collective: all ranks take as many items."""
         for group in optimizer.param_groups:
             for p in group["params"]:
                 value = optimizer.state.get(p, {}).get(name)
@@ -130,23 +128,12 @@ class ParallelStrategy:
         return None
 
     def restore(self, path: Path, state: Mapping[str, Any] | None, step: int, *, own: bool) -> int:
-        """Restore from a checkpoint that model and optimizer have read; returns the step to continue from.
-
-        `state` is a saved `state_dict`; `own`: this run wrote the checkpoint.
-        """
+        """Restore `state` (`own`: of this run) after model and optimizer; returns the step to continue from."""
         return step
 
 
-def _gradient(p: Tensor) -> Tensor:
-    # Collectives need a gradient of every parameter on every rank.
-    return torch.zeros_like(p) if p.grad is None else p.grad
-
-
 def whole_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of each tensor, [tensors], on all ranks. Collective for DTensors: one all-reduce for each sharding.
-
-    Replicas count once.
-    """
+    """The norm of each tensor, [tensors], replicas counted once. Collective for DTensors: one all-reduce a sharding."""
     local = torch.stack(torch._foreach_norm([t.to_local() if isinstance(t, DTensor) else t for t in tensors]))
     kinds: dict[Any, list[int]] = {}
     for i, t in enumerate(tensors):
@@ -162,8 +149,3 @@ def whole_norms(tensors: Sequence[Tensor]) -> Tensor:
             dist.all_reduce(chosen, group=mesh.get_group(dim))
         squares[indices] = chosen
     return squares.sqrt().to(local.dtype)
-
-
-def whole_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of all `tensors` together, 0-dim, on all ranks."""
-    return torch.linalg.vector_norm(whole_norms(tensors))

@@ -122,10 +122,7 @@ class World:
         return objects[0]
 
     def compute_on_rank0(self, compute: Callable[[], T]) -> T:
-        """The result of `compute` on rank 0 (picklable), on every rank.
-
-        Collective. Rank 0 raises its UserError, others `FirstRankError`.
-        """
+        """The picklable result of `compute` on rank 0. Collective. Its UserError: others raise `FirstRankError`."""
         if self.size == 1:
             return compute()
         result, error = None, None
@@ -165,15 +162,10 @@ class World:
 
 
 def join(layout: RankLayout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> World:
-    """Join the ranks that torchrun or srun started; without a launcher, a world of one process. Collective.
+    """Join the ranks that torchrun or srun started; alone, a world of one. Collective. An existing group is kept.
 
-    An existing default process group is used and kept.
-
-    Args:
-        device_type: "cuda" (NCCL) or "cpu" (gloo).
-        first_step_seconds: timeout of collectives until `set_collective_timeout` is called [s].
-    Raises:
-        UserError: the layout does not fit the number of ranks, or the other ranks could not be reached.
+    `device_type` is "cuda" (NCCL) or "cpu" (gloo); collectives time out after `first_step_seconds` at first. UserError:
+    the layout does not fit the number of ranks, or the other ranks could not be reached.
     """
     import torch.distributed as dist
 
@@ -205,9 +197,7 @@ def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
     if launcher == "srun" and gpus == 1:
         return 0  # SLURM shows each task only its own GPU
     if local_rank >= gpus:
-        raise UserError(
-            f"rank {local_rank} of this machine has no GPU: there are {gpus}; start as many ranks, or give --device cpu"
-        )
+        raise UserError(f"rank {local_rank} of this machine has no GPU ({gpus} there); give --device cpu")
     return local_rank
 
 

@@ -7,7 +7,7 @@ danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 
 import json
 import logging
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,15 +20,14 @@ from danalab.inference.generator import TextGenerator
 from danalab.models.decoder import build_model, materialise
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface.convert import module_file
-from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS
 from danalab.train.config.fields import SPELLINGS
+from danalab.train.config.planning import MODEL_FLAGS
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
 from danalab.train.system.device import choose_device, versions
 
 if TYPE_CHECKING:
-    from danalab.data.tokenizers import Tokenizer
     from danalab.models.decoder import Decoder
 
 log = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ class ExchangeResult:
     params: int
     step: int
     tokenizer: str | None
-    """Its name; None if there was none."""
+    """Its name, if there was one."""
     remote_code: bool = False
     """The folder contains a class of ours, and from_pretrained needs trust_remote_code."""
 
@@ -62,12 +61,8 @@ def export_run(
 ) -> ExchangeResult:
     """Write the model of a run for `transformers`, with its tokenizer and a model card.
 
-    Args:
-        step: checkpoint; default the newest that verifies.
-        dtype: of the weights: float32, bfloat16 or float16 (or fp32, bf16, fp16).
-        chat_template: of a run that was trained on conversations; default that of an imported run.
-    Raises:
-        UserError: no such run or checkpoint, a model that `transformers` has no class for, or a folder in use.
+    `dtype` of the weights is float32, bfloat16 or float16 (or fp32, bf16, fp16); `chat_template`: of a run trained on
+    conversations, default an imported run's. UserError: `transformers` has no class for it, or a folder in use.
     """
     from safetensors.torch import save
 
@@ -78,7 +73,11 @@ def export_run(
     require_class(run.model_config)
     loaded = run.load_model(step)
     described, weights = to_huggingface(run.model_config, loaded.model.state_dict())
-    tokenizer, template = _tokenizer_of(run), chat_template or ChatTemplate.read(run.folder.tokenizer_folder)
+    tokenizer, template = None, chat_template or ChatTemplate.read(run.folder.tokenizer_folder)
+    try:
+        tokenizer = run.tokenizer
+    except UserError as error:
+        log.warning("exported without a tokenizer: %s", error)
     described["dtype"] = described["torch_dtype"] = dtype  # the first name is read from transformers 4.56 on
     special: dict[str, int] = {} if tokenizer is None else dict.fromkeys(_SPECIAL_TOKENS, tokenizer.eos_id)
     described |= special
@@ -98,17 +97,12 @@ def export_run(
     write_atomically(folder / "README.md", model_card(run, loaded.step, described["architectures"][0]))
     write_json(folder / "config.json", described)  # last: a folder without it is not a model
     fsync_path(folder)
-    name = None if tokenizer is None else tokenizer.name
-    return ExchangeResult(
-        folder, run.model_config.arch, loaded.model.num_parameters(), loaded.step, name, "auto_map" in described
-    )
+    name, size = None if tokenizer is None else tokenizer.name, loaded.model.num_parameters()
+    return ExchangeResult(folder, run.model_config.arch, size, loaded.step, name, "auto_map" in described)
 
 
 def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
-    """Make a run folder of a model in Hugging Face format, with a tokenizer of byte-level BPE and its chat template.
-
-    UserError: no such folder, an unsupported model, damaged files, or a folder in use.
-    """
+    """Make a run folder of a model in Hugging Face format, with a tokenizer of byte-level BPE and its chat template."""
     from danalab.data.tokenizers import load_tokenizer
 
     source, target = Path(source), RunFolder(new_folder(out))
@@ -120,9 +114,8 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
         log.warning("the run has no tokenizer and cannot generate text: %s", error)
         tokenizer = None
     template = None if tokenizer is None else ChatTemplate.read(source)
-    settings = TrainConfig(
-        **{name: getattr(config, name) for name in MODEL_FLAGS}, batch_size=1, dtype="float32", run_dir=target.path
-    )
+    flags = {name: getattr(config, name) for name in MODEL_FLAGS}
+    settings = TrainConfig(**flags, batch_size=1, dtype="float32", run_dir=target.path)
     record = {
         "config": settings.as_dict(),
         "model": config.as_dict(),
@@ -137,9 +130,8 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
             template.save(target.tokenizer_folder)
         write_weights(model, target.path)
         write_json(target.config_file, record)
-    return ExchangeResult(
-        target.path, config.arch, model.num_parameters(), 0, None if tokenizer is None else tokenizer.name
-    )
+    name = None if tokenizer is None else tokenizer.name
+    return ExchangeResult(target.path, config.arch, model.num_parameters(), 0, name)
 
 
 def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
@@ -157,7 +149,6 @@ def read_model(source: str | Path) -> "Decoder":
 
 
 def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
-    """(config.json, the model)."""
     if not (source / "config.json").is_file():
         raise UserError(f"{source}: not a model in Hugging Face format (no config.json)")
     described = read_json(source / "config.json")
@@ -171,28 +162,12 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
     return described, model
 
 
-MODEL_FLAGS = (
-    "arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
-    "attention_gate", "tied_head", "num_frequencies", "mixer", "full_attention_interval", *EXPERT_SETTINGS,
-    *RESONANCE_SETTINGS, "parametrization", "base_d_model", "base_n_layers",
-)  # fmt: skip
-"""Settings of a run that describe its model, apart from those of a router."""
-
-
 def new_folder(path: str | Path) -> Path:
     """`path`, which must not exist or must be empty."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"--out {path}: exists; give the name of a new folder")
     return path
-
-
-def _tokenizer_of(run: Run) -> "Tokenizer | None":
-    try:
-        return run.tokenizer
-    except UserError as error:
-        log.warning("exported without a tokenizer: %s", error)
-        return None
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
@@ -214,6 +189,9 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 def model_card(run: Run, step: int, class_name: str) -> str:
     """Markdown with front matter for the Hugging Face hub; `class_name` is that in `transformers`."""
     name = json.dumps(run.path.resolve().name)  # quoted: any name is a valid YAML string then
+    kind = "Trained with danalab on conversations: ask by `tokenizer.apply_chat_template`. It is not made safe."
+    if run.config.get("stage", "pretraining") == "pretraining":
+        kind = "A base model, trained with danalab: it continues text and does not follow instructions."
     trust = ", trust_remote_code=True" if class_name.startswith("Danalab") else ""
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(run, step).items() if value is not None)
     return f"""---
@@ -227,7 +205,7 @@ tags:
 
 # {run.path.resolve().name}
 
-{_kind(run)}
+{kind}
 
 | | |
 |---|---|
@@ -242,12 +220,6 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 
 Token ids from the tokenizer's size up to `vocab_size` are padding and appear in no text.
 """
-
-
-def _kind(run: Run) -> str:
-    if run.config.get("stage", "pretraining") == "pretraining":
-        return "A base model, trained with danalab: it continues text and does not follow instructions."
-    return "Trained with danalab on conversations: ask by `tokenizer.apply_chat_template`. It is not made safe."
 
 
 def _facts(run: Run, step: int) -> dict[str, Any]:
@@ -265,10 +237,10 @@ def _facts(run: Run, step: int) -> dict[str, Any]:
     if "merged_from" in run.config:
         facts["merged"] = f"checkpoints {run.config['merged_from']['steps']}, as {run.config['merged_from']['as']}"
     peak = "" if config["lr"] is None else f", peak learning rate {config['lr']:.4g}"
-    steps = _count(run.config.get("steps"))
+    steps, source = _count(run.config.get("steps")), PurePosixPath(str(dataset.get("path"))).name
     facts |= {
         "optimizer": f"{config['opt']}{peak}, schedule {config['scheduler']}",
-        "trained on": dataset.get("tokenizer") and f"{_last(dataset.get('path'))} (tokenizer {dataset['tokenizer']})",
+        "trained on": dataset.get("tokenizer") and f"{source} (tokenizer {dataset['tokenizer']})",
         "step": f"{step:,}" if steps is None else f"{step:,} of {steps}",
         "tokens per step": _count(run.config.get("tokens_per_step")),
         "FLOPs per token": _count(plan.get("flops_per_token")),
@@ -285,17 +257,10 @@ def _count(value: Any) -> str | None:
     return f"{value:,}" if isinstance(value, (int, float)) else None
 
 
-def _last(path: Any) -> str:
-    return str(path).rstrip("/").rsplit("/", 1)[-1]
-
-
 def open_generator(
     folder: str | Path, step: int | None = None, tokenizer: str | None = None, device: str = "cpu", **engine: Any
 ) -> TextGenerator:
-    """The model of a run folder at `step`, or at its newest checkpoint that verifies.
-
-    UserError: no run there, no such checkpoint, no tokenizer, or no such device.
-    """
+    """The model of a run folder at `step`, default its newest checkpoint that verifies; UserError: no such thing."""
     from danalab.data.tokenizers import load_tokenizer
 
     run = open_run(folder)

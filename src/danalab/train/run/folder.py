@@ -59,17 +59,12 @@ class RunFolder:
             raise UserError(f"{self.path}: not a run folder (no config.json)")
         content = read_json(self.config_file)
         if isinstance(content, dict) and "model_type" in content and "config" not in content:
-            raise UserError(
-                f"{self.path}: not a run folder but a model in Hugging Face format; danalab generate --from reads it, "
-                "and danalab import makes a run of it"
-            )
+            what = "a model in Hugging Face format: danalab generate --from reads it, danalab import makes a run of it"
+            raise UserError(f"{self.path}: not a run folder but {what}")
         return check_record(content, str(self.config_file))
 
     def read_summary(self, *, tolerant: bool = False) -> dict[str, Any] | None:
-        """The content of summary.json, or None while there is none.
-
-        UserError: it is damaged (`tolerant`: None, warned).
-        """
+        """summary.json; None while there is none. UserError: it is damaged (`tolerant`: None, warned)."""
         if not self.summary_file.is_file():
             return None
         try:
@@ -82,11 +77,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the folder. The operating system releases it however the process ends.
-
-        Raises:
-            UserError: another process has it (named), the folder cannot be written, or it has links to other places.
-        """
+        """Hold the folder's lock however the process ends. UserError: another has it, it is read-only or has links."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._refuse_links()
@@ -110,10 +101,7 @@ class RunFolder:
             for name in sorted([*folders, *files]):
                 entry = Path(folder, name)
                 if entry.is_symlink() and (folder == str(self.path) or not entry.resolve().is_relative_to(inside)):
-                    raise UserError(
-                        f"{entry}: a symbolic link; a run writes into its own folder only. Move the files there, or "
-                        "make the whole run folder a link"
-                    )
+                    raise UserError(f"{entry}: a symbolic link; move the files there, or make the whole folder a link")
 
     def is_locked(self) -> bool:
         """Whether a process holds the lock now."""
@@ -174,10 +162,7 @@ def starts_from(spec: "RunSpec") -> Path | None:
 def keep_tokenizer(
     dataset: "Dataset", folder: RunFolder, world: "World", start: Path | None = None
 ) -> "np.ndarray | None":
-    """Keep the tokenizer in the run folder; returns the bytes of each token, None where there is no tokenizer.
-
-    Args: start: the model whose chat template is kept where it has the same tokenizer; see `starts_from`.
-    """
+    """Keep the tokenizer, and the chat template of `start` if it is its own; the bytes of each token, or None."""
     try:
         if world.is_main:
             _save(dataset.tokenizer, folder.tokenizer_folder, _template(folder, dataset.tokenizer, start))
@@ -192,9 +177,7 @@ def _template(folder: RunFolder, tokenizer: "Tokenizer", start: Path | None) -> 
     """The chat template that the run has already, else that of the model that it starts from."""
     from danalab.data.tokenizers import load_tokenizer
 
-    for source in (folder.tokenizer_folder, None if start is None else tokenizer_folder_of(start)):
-        if source is None:
-            continue
+    for source in [folder.tokenizer_folder, *([] if start is None else [tokenizer_folder_of(start)])]:
         try:
             template = ChatTemplate.read(source)
             if template is None:

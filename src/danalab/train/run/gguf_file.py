@@ -53,12 +53,8 @@ def export_gguf(
 ) -> ExchangeResult:
     """Write the model of a run, with its tokenizer, as `model.gguf`; norms are always float32.
 
-    Args:
-        step: checkpoint; default the newest that verifies.
-        quantize: number format of the matrices; rows that q8_0's blocks of 32 do not divide are float16.
-        chat_template: of a run that was trained on conversations; default that of an imported run.
-    Raises:
-        UserError: no such run or checkpoint, a model or tokenizer that llama.cpp does not have, or a folder in use.
+    `quantize`: number format of the matrices; rows that q8_0's blocks of 32 do not divide are float16. `chat_template`:
+    of a run that was trained on conversations. UserError: a model or tokenizer that llama.cpp does not have.
     """
     gguf = import_extra("gguf", "gguf", "export --format gguf")
     run, folder = open_run(source), new_folder(out)
@@ -117,10 +113,7 @@ def _sizes(config: "ModelConfig") -> dict[str, Any]:
 
 
 def _vocabulary(tokenizer: "Tokenizer", vocab_size: int) -> dict[str, Any]:
-    """The tokenizer's metadata, by the writer's names.
-
-    UserError: not a byte-level BPE, or words are split by a rule that has no name in llama.cpp.
-    """
+    """The tokenizer's metadata by the writer's names; UserError: a BPE, or a rule for words, that llama.cpp lacks."""
     content = json.loads(tokenizer.to_json())
     model, rule = content["model"], _splitting_rule(content["pre_tokenizer"])
     if model["type"] != "BPE" or rule is None or (content["normalizer"] is not None and rule != "qwen2"):

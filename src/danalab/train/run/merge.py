@@ -23,7 +23,7 @@ from danalab.optim.schedules import DECAYS
 from danalab.train.checkpoint.weights import MODEL
 from danalab.train.run.exchange import new_folder, write_weights
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.open import Run, open_run
+from danalab.train.run.open import open_run
 from danalab.train.step.average import AVERAGE
 
 log = logging.getLogger(__name__)
@@ -53,11 +53,8 @@ def merge_weights(steps: Sequence[int], decay: str) -> list[float]:
 def merge_run(source: str | Path, out: str | Path, *, steps: Sequence[int] = (), decay: str = "1-sqrt") -> MergedRun:
     """Write the merged model as a run folder, with the tokenizer and the configuration of `source`.
 
-    Args:
-        steps: of the checkpoints; default all.
-        decay: linear, cosine or 1-sqrt; "average": the run's own average of one checkpoint, default the newest.
-    Raises:
-        UserError: no such run or checkpoint, fewer than two checkpoints, no average, or a folder in use.
+    `decay`: linear, cosine or 1-sqrt over `steps` (default all checkpoints), or "average", the run's own average of one
+    checkpoint (default the newest). UserError: no such checkpoint, fewer than two, no average, or a folder in use.
     """
     run, target = open_run(source), RunFolder(new_folder(out))
     is_average = decay == "average"
@@ -68,8 +65,13 @@ def merge_run(source: str | Path, out: str | Path, *, steps: Sequence[int] = (),
         have = ", ".join(map(str, run.folder.store.steps())) or "none"
         raise UserError(f"--as {decay}: merges at least two checkpoints; {source} has: {have} (see --keep-every)")
     weights = [1.0] if is_average else merge_weights(chosen, decay)
-    if not is_average:
-        _warn_of_other_rates(run, chosen)
+    rows = [] if is_average else run.metrics()
+    rates = [row["lr"] for row in rows if row.get("lr") and chosen[0] < row["step"] <= chosen[-1]]
+    if rates and max(rates) > 1.01 * min(rates):
+        log.warning(
+            "the learning rate goes from %.3g to %.3g between these checkpoints; the weights assume a constant one "
+            "(--scheduler wsd --fract-decay 0, or none)", rates[0], rates[-1],
+        )  # fmt: skip
     merged = run.load_model(chosen[-1], prefix=AVERAGE if is_average else MODEL).model
     state = merged.state_dict()
     for value in state.values():
@@ -84,12 +86,3 @@ def merge_run(source: str | Path, out: str | Path, *, steps: Sequence[int] = (),
         write_weights(merged, target.path, step=chosen[-1])
         write_json(target.config_file, {**read_json(run.folder.config_file), "merged_from": made})
     return MergedRun(target.path, tuple(chosen), tuple(weights))
-
-
-def _warn_of_other_rates(run: Run, steps: Sequence[int]) -> None:
-    rates = [row["lr"] for row in run.metrics() if row.get("lr") and steps[0] < row["step"] <= steps[-1]]
-    if rates and max(rates) > 1.01 * min(rates):
-        log.warning(
-            "the learning rate goes from %.3g to %.3g between these checkpoints; the weights assume a constant one "
-            "(--scheduler wsd --fract-decay 0, or none)", rates[0], rates[-1],
-        )  # fmt: skip

@@ -20,10 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class MetricsFile:
-    """Appends each row at once, so that a kill loses at most the line that is being written.
-
-    Where the disk is full, rows stay in memory and are written with a later one; training continues.
-    """
+    """Appends each row at once: a kill loses one line. While the disk is full, rows wait in memory."""
 
     def __init__(self, path: str | os.PathLike[str], last_step: int):
         """Open for appending; removes the rows past `last_step`, the step that training resumes from."""
@@ -47,9 +44,7 @@ class MetricsFile:
                 self._empty()
             except OSError as error:
                 if not self._is_refused:
-                    log.warning(
-                        "%s cannot be written: %s; its rows are kept and tried again", self.path, error.strerror
-                    )
+                    log.warning("%s cannot be written: %s; rows are kept and tried again", self.path, error.strerror)
                 self._is_refused = True
 
     def sync(self) -> None:

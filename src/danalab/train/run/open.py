@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.train.checkpoint.store import PassedOver, read_meta, verify
+from danalab.train.checkpoint.store import read_meta, verify
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 
@@ -58,46 +58,30 @@ class Run:
         from danalab.data.tokenizers import load_tokenizer
 
         if not self.folder.tokenizer_folder.is_dir():
-            raise UserError(
-                f"{self.path}: the run has no tokenizer; its data came as bare token ids. "
-                "danalab generate takes the one that made them: --tokenizer gpt2, or a path"
-            )
+            raise UserError(f"{self.path}: the run has no tokenizer; give its own: --tokenizer gpt2, or a path")
         return load_tokenizer(self.folder.tokenizer_folder)
 
     def load_model(
         self, step: int | None = None, device: "torch.device | str" = "cpu", *, prefix: str = "model."
     ) -> LoadedModel:
-        """The model at `step`, or at the newest checkpoint that verifies (others are logged).
-
-        Its weights have the `prefix` in the checkpoint; "average." is the average of a run with `--average`. UserError:
-        no such checkpoint, or it is damaged.
-        """
+        """The model at `step`, default the newest checkpoint that verifies; `prefix` "average." is --average's."""
         from danalab.models import build_model
         from danalab.train.checkpoint.weights import read_weights, require_size_of
 
-        checkpoint = self._checkpoint(step)
+        checkpoint = self.newest_checkpoint() if step is None else self.folder.store.path(step)
+        if step is not None:
+            if step not in self.folder.store.steps():
+                have = ", ".join(map(str, self.folder.store.steps())) or "none"
+                raise UserError(f"{self.path}: no checkpoint of step {step}; there are: {have}")
+            verify(checkpoint)
         require_size_of(checkpoint, self.model_config)
         model = build_model(self.model_config, device=device)
         read_weights(checkpoint, model, prefix)
         return LoadedModel(model, read_meta(checkpoint)["step"])
 
-    def _checkpoint(self, step: int | None) -> Path:
-        store = self.folder.store
-        if step is not None:
-            if step not in store.steps():
-                have = ", ".join(map(str, store.steps())) or "none"
-                raise UserError(f"{self.path}: no checkpoint of step {step}; there are: {have}")
-            verify(store.path(step))
-            return store.path(step)
-        return self.newest_checkpoint()
-
     def newest_checkpoint(self) -> Path:
         """The folder of the newest checkpoint that verifies (others are logged); UserError if there is none."""
-
-        def report(bad: PassedOver) -> None:
-            log.warning("passed over %s", bad)
-
-        newest = next(self.folder.store.usable(report), None)
+        newest = next(self.folder.store.usable(lambda bad: log.warning("passed over %s", bad)), None)
         if newest is None:
             raise UserError(f"{self.path}: no checkpoint that can be used yet")
         return newest

@@ -25,7 +25,6 @@ from danalab.train.checkpoint.store import (
     META,
     CheckpointStore,
     DamagedCheckpointError,
-    PassedOver,
     read_meta,
     verify,
 )
@@ -111,31 +110,17 @@ class ResumePoint:
 
 def _restore(trainer: Trainer, meta: dict[str, Any], path: Path, world: World) -> None:
     try:
-        trainer.restore({**meta, "random": random_state_of(meta, world)})
+        states: list[dict[str, Any]] = meta.get("random_by_rank") or [meta["random"]]
+        if len(states) == world.size:
+            state = states[world.rank]
+        else:  # another number of ranks: those but the first keep their seeds
+            state = states[0] if world.is_main else random_state()
+        trainer.restore({**meta, "random": state})
         if trainer.average is not None:
             trainer.average.restore(path, meta.get("average"))
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise DamagedCheckpointError(f"{path / META}: not the state of a run: {what}") from error
-
-
-def random_state_of(meta: dict[str, Any], world: World) -> dict[str, Any]:
-    """The states of the random generators with which this rank continues.
-
-    Its own where the same number of ranks wrote the checkpoint. Where the number has changed, rank 0 continues with
-    rank 0's, and the others with their seeds; the order of the data does not depend on them.
-    """
-    states: list[dict[str, Any]] = meta.get("random_by_rank") or [meta["random"]]
-    if len(states) == world.size:
-        return states[world.rank]
-    return states[0] if world.is_main else random_state()
-
-
-def agree_on_resume_point(
-    spec: RunSpec, dataset: Dataset, folder: RunFolder, world: World
-) -> tuple[RunSpec, ResumePoint | None]:
-    """`choose_resume_point` by rank 0, which has the lock and verifies, for all ranks; so is its error. Collective."""
-    return world.compute_on_rank0(lambda: choose_resume_point(spec, dataset, folder))
 
 
 def choose_resume_point(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec, ResumePoint | None]:
@@ -224,16 +209,13 @@ def _step_folder(path: Path) -> Path:
 
 
 def _newest(store: CheckpointStore, own: bool) -> ResumePoint:
-    passed: list[PassedOver] = []
-
-    def report(bad: PassedOver) -> None:
-        passed.append(bad)
+    passed: list[str] = []
+    best = next(store.usable(passed.append), None)
+    for bad in passed:
         log.warning("passed over %s", bad)
-
-    best = next(store.usable(report), None)
     if best is None:
         raise UserError(
-            f"{store.folder}: no checkpoint can be used ({'; '.join(map(str, passed)) or 'there is none'}); "
+            f"{store.folder}: no checkpoint can be used ({'; '.join(passed) or 'there is none'}); "
             "to start anew, move the run folder away or take another --run-dir"
         )
     older = [store.path(step) for step in reversed(store.steps()) if step < _step_of(best)]

@@ -29,10 +29,7 @@ AVERAGE = "average."
 
 
 class WeightAverage:
-    """The average of a model's floating-point state; the model is on its device, and sharded already.
-
-    `rule`: ema, tail or log, and its number; `iterations`: steps of the whole run.
-    """
+    """The average of a model's floating-point state, by `rule` (ema, tail or log, and its number) over `iterations`."""
 
     def __init__(self, model: nn.Module, rule: tuple[str, float], iterations: int):
         self._kind, self._value = rule

@@ -112,9 +112,7 @@ class FiniteGuard:
         self.in_a_row += 1
         if self.in_a_row >= MAX_SKIPS_IN_A_ROW:
             self._write({**report, **self.describe(seen.step)})
-            raise NonFiniteError(
-                f"{what}: not finite for the {self.in_a_row}th step in a row; giving up. Report: {self.report}"
-            )
+            raise NonFiniteError(f"{what}: not finite for the {self.in_a_row}th step in a row; report: {self.report}")
         if self.world.is_main:
             log.warning("%s: not finite; step skipped (%d in all, %d in a row)", what, self.skipped, self.in_a_row)
         return False

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.optim.step.state import local
-from danalab.train.parallel.strategy import ParallelStrategy, whole_norm
+from danalab.train.parallel.strategy import ParallelStrategy, whole_norms
 from danalab.train.parallel.world import World
 from danalab.train.step.loss import CrossEntropy, Loss, TrainingBatch
 
@@ -40,16 +40,13 @@ class StepResult:
 
 
 class GradientStep:
-    """Computes the gradient of a global batch into the parameters' `.grad`.
+    """Computes the gradient of a global batch into the parameters' `.grad`, those of the optimizer in its order.
 
     Args:
-        parameters: those of the optimizer, in its order.
         micro_batch: sequences at a time on this rank.
         seq_len: their length; a micro-batch of shorter ones has more, up to as many tokens. None: any length.
         grad_clip: 0 does not clip.
-        loss: what is minimised.
         autocast: makes the context manager of forward computations.
-        strategy: default one process.
         loss_scale: for float16.
     """
 
@@ -68,11 +65,8 @@ class GradientStep:
     ):
         self.model: Any = model
         self.micro_batch, self.seq_len = micro_batch, seq_len
-        self._grad_clip = grad_clip
-        self._loss = loss
-        self.autocast = autocast
-        self.device = parameters[0].device
-        self._scale = loss_scale
+        self._grad_clip, self._loss, self._scale = grad_clip, loss, loss_scale
+        self.autocast, self.device = autocast, parameters[0].device
         self.strategy = strategy or ParallelStrategy(World.single())
         self.strategy.attach(parameters)
 
@@ -85,10 +79,7 @@ class GradientStep:
         return result
 
     def of_labels(self, batch: TrainingBatch) -> float:
-        """Gradients of the plain mean cross-entropy of the targets, not clipped; returns the number of valid targets.
-
-        What is not finite stays so. Collective.
-        """
+        """Gradients of the mean cross-entropy, neither clipped nor checked; returns the valid targets. Collective."""
         _, _, totals = self._accumulate(batch, CrossEntropy())
         if self._scale is not None:
             self.strategy.scale_gradients(1 / self._scale.value)
@@ -155,7 +146,7 @@ class UpdateNorm:
             return None
         before, self._before = self._before, None
         torch._foreach_sub_([local(p) for p in before], [local(p.detach()) for p in self._parameters])
-        return whole_norm(before)
+        return torch.linalg.vector_norm(whole_norms(before))
 
 
 FIRST, INTERVAL = 2.0**16, 2000

@@ -64,10 +64,7 @@ class RouterBalance:
         self._seen: Routing | None = None
 
     def loss(self, routing: Routing, position_count: float) -> Tensor:
-        """The weighted losses of a micro-batch, a part of the step's loss; adds to the sums of the step.
-
-        Args: position_count: tokens of the global batch.
-        """
+        """A micro-batch's part of the losses of a batch of `position_count` tokens; adds to the sums of the step."""
         flat = torch.cat([part.detach().double().flatten() for part in routing])
         self._sums = flat if self._sums is None else self._sums + flat
         return weighted(self._config, router_losses(routing, self._usage, position_count))
@@ -83,9 +80,8 @@ class RouterBalance:
         usage = Usage.of(self._seen)
         # A step that is not finite is skipped and must not change the loss of the next one.
         finite = torch.isfinite(usage.probability).all()
-        self._usage = Usage(
-            *(torch.where(finite, new.float(), old) for new, old in zip(usage, self._usage, strict=True))
-        )
+        pairs = zip(usage, self._usage, strict=True)
+        self._usage = Usage(*(torch.where(finite, new.float(), old) for new, old in pairs))
 
     def scalars(self) -> dict[str, float]:
         """Losses of the last global batch without their weights; largest and smallest load of an expert as multiples
@@ -126,9 +122,7 @@ class Loss:
     """The router's losses, for a model with experts."""
 
     def denominators(self, batch: TrainingBatch) -> list[float]:
-        """Counts of this rank's batch, that of the targets first. Their sums over the global batch are the `totals` of
-        `__call__`; without any target there is no update.
-        """
+        """Counts of this rank's batch, whose global sums are `totals`; first the targets: no update without any."""
         raise NotImplementedError
 
     def __call__(self, model: Any, part: TrainingBatch, totals: Sequence[float]) -> LossTerms:
@@ -136,9 +130,7 @@ class Loss:
         raise NotImplementedError
 
     def finish(self, total: Callable[[Tensor], Tensor]) -> None:
-        """After the last micro-batch of a step: keep the use of experts for the next one. `total` sums a tensor over
-        the data-parallel ranks. Collective.
-        """
+        """After a step, keep the use of experts for the next; `total` sums over data-parallel ranks. Collective."""
         if self.balance is not None:
             self.balance.finish(total)
 
@@ -160,11 +152,7 @@ class CrossEntropy(Loss):
     """Mean cross-entropy of the targets [nats/token], with the regularisers of pre-training.
 
     objective = sum of weights x cross-entropy / valid targets + z_loss x mean(logsumexp^2) + hoyer_loss x Hoyer penalty
-                + the router's losses
-
-    Args:
-        z_loss, hoyer_loss: weights of the regularisers.
-        balance: the router's losses, for a model with experts.
+                + the router's losses (`balance`, of a model with experts)
     """
 
     def __init__(self, z_loss: float = 0.0, hoyer_loss: float = 0.0, balance: RouterBalance | None = None):

@@ -54,11 +54,7 @@ def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> 
 def check_memory(
     gradients: GradientStep, driver: OptimizerDriver, *, device: torch.device, state_share: float = 1.0
 ) -> float:
-    """Compute the gradients of a full micro-batch and drop them; returns the peak [GiB] on a GPU, else 0. Collective.
-
-    `state_share`: part of the optimizer's state of its weights that this rank keeps. UserError: out of memory; names
-    the flags to change.
-    """
+    """Peak [GiB] of a micro-batch's gradients on a GPU, else 0; `state_share` of the state is here. Collective."""
     random, micro_batch, seq_len = random_state(), gradients.micro_batch, gradients.seq_len
     assert seq_len is not None
     with explain_errors(micro_batch, seq_len):
@@ -109,10 +105,7 @@ class MemoryFit:
 
 
 def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
-    """The largest micro-batch of a run; UserError: not even one sequence fits.
-
-    By an estimate for the accelerator `gpu`; None: for the GPU of this machine by trials, else for its memory.
-    """
+    """The largest micro-batch, for the accelerator `gpu`; None: by trials on this GPU, else for its memory."""
     if gpu is not None:
         device = named(gpu)
         return _estimated(spec, device.memory_gib, device.name, 2)
@@ -132,9 +125,8 @@ def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
             torch.cuda.empty_cache()
         return True
 
-    micro_batch = largest(
-        fits, max(1, _by_estimate(partial(memory_gib, spec.plan, state_dtype=spec.state_dtype), limit))
-    )
+    guess = _by_estimate(partial(memory_gib, spec.plan, state_dtype=spec.state_dtype), limit)
+    micro_batch = largest(fits, max(1, guess))
     if micro_batch == 0:
         raise UserError(f"not even a micro-batch of 1 x {spec.plan.seq_len} tokens fits on the {name}")
     return MemoryFit(micro_batch, peaks[micro_batch], limit, name, tried=True)

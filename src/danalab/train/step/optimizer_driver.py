@@ -28,10 +28,7 @@ class OptimizerDriver:
     """Wraps an optimizer for the training loop."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None, peak: float | None = None):
-        """`spec`: the optimizer's registry entry; None for a plain torch optimizer.
-
-        `peak`: the run's peak learning rate; None: that of the first group, which may have a factor of its own.
-        """
+        """`spec`: of the registry; None: a plain torch optimizer. `peak`: the run's rate; None: the first group's."""
         self.optimizer: Any = optimizer
         self.name = "" if spec is None else spec.name
         self._switches = spec is not None and spec.train_eval
@@ -46,10 +43,7 @@ class OptimizerDriver:
     def build(
         cls, resolved: RunSpec, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
     ) -> "OptimizerDriver":
-        """The run's optimizer for `model`, which is on its device; a parallel strategy gives its own `make`.
-
-        UserError: unknown optimizer or setting, or an optimizer that this trainer cannot run.
-        """
+        """The run's optimizer for `model` on its device, by a strategy's own `make`; UserError: it cannot run here."""
         spec = optimizer_spec(resolved.plan.opt)
         if spec.closure:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
@@ -100,10 +94,7 @@ class OptimizerDriver:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Switch to the weights that are evaluated and saved, where the optimizer trains at others (schedule-free).
-
-        The trained weights come back bit for bit, so a run does not depend on the number of evaluations.
-        """
+        """Switch to the weights that are evaluated and saved (schedule-free has others); they come back bit for bit."""
         if self._switches:
             self.optimizer.eval()
         try:
@@ -160,9 +151,8 @@ class CurvatureEstimator:
         """Labels [sequences, length] from the model's own distribution; -1 where there is no target."""
         generator = torch.Generator(self._gradients.device)
         # Ranks of one tensor-parallel group have the same data and must draw the same labels.
-        generator.manual_seed(
-            ((self._seed * 1_000_003 + step) * 65_537 + self._gradients.strategy.world.dp_rank) % 2**64
-        )
+        rank = self._gradients.strategy.world.dp_rank
+        generator.manual_seed(((self._seed * 1_000_003 + step) * 65_537 + rank) % 2**64)
         sequences = max(1, self._rows // inputs.shape[1])
         labels = []
         with self._gradients.strategy.evaluating():

@@ -116,34 +116,21 @@ def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
     """Turn running out of memory and a failed compilation into one line of advice."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise UserError(_memory(micro_batch, seq_len, str(error))) from error
     except RuntimeError as error:
-        if "can't allocate memory" in str(error):  # message of the CPU allocator
-            raise UserError(_memory(micro_batch, seq_len, str(error))) from error
-        if _is_compiler_failure(error):
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):  # the CPU allocator's
+            raise UserError(
+                f"out of memory with micro-batches of {micro_batch} x {seq_len} tokens: lower --batch-size (and raise "
+                "--acc-steps as much, which changes no result), or try --activation-checkpointing full, or share the "
+                f"model among more ranks with --distributed-backend fsdp ({str(error).splitlines()[0][:120]})"
+            ) from error
+        compiler = ("torch._dynamo.exc", "torch._inductor.exc")
+        if any(kind.__module__.startswith(compiler) for kind in type(error).__mro__):
             raise UserError(f"--compile failed: {first_line(error)}; leave it out or give --no-compile") from error
         raise
 
 
-def _memory(micro_batch: int, seq_len: int, message: str) -> str:
-    return (
-        f"out of memory with micro-batches of {micro_batch} x {seq_len} tokens: lower --batch-size (and raise "
-        f"--acc-steps as much, which changes no result), or try --activation-checkpointing full, or share the model "
-        f"among more ranks with --distributed-backend fsdp ({message.splitlines()[0][:120]})"
-    )
-
-
-def _is_compiler_failure(error: RuntimeError) -> bool:
-    return any(kind.__module__.startswith(("torch._dynamo.exc", "torch._inductor.exc")) for kind in type(error).__mro__)
-
-
 def tune_malloc() -> bool:
-    """Make glibc keep freed memory; returns whether it does.
-
-    By default each buffer of the size of the logits goes back to the kernel and is paged in again, which takes up to
-    half of the time with large vocabularies.
-    """
+    """Make glibc keep freed memory (whether it does): paging logits in anew takes up to half of the time."""
     if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL("libc.so.6").mallopt

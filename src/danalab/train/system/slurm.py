@@ -123,13 +123,12 @@ class SlurmJob:
         if several:
             limit = f"%{self.at_once}" if self.at_once else ""
             options.append(f"--array=0-{len(self.runs) - 1}{limit}")
-        for name in ("account", "partition"):
-            if getattr(resources, name):
-                options.append(f"--{name}={getattr(resources, name)}")
+        options += [f"--{name}={value}" for name in ("account", "partition") if (value := getattr(resources, name))]
         options += resources.options
         lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in options), "set -euo pipefail", ""]
         lines += [f"cd {_quoted(Path.cwd())}", *self.setup, ""]
-        lines += ["# ---- requeue ----", "", _library(), ""]
+        library = (Path(__file__).parent / "slurm_job.sh").read_text(encoding="utf-8").rstrip()
+        lines += ["# ---- requeue ----", "", library, ""]
         lines += [
             f"export DANALAB_PROGRESS_FOLDER={_quoted(folder)}",
             f"DANALAB_SCRIPT={_quoted(self.script.resolve())}",
@@ -183,15 +182,8 @@ def read_runs(file: Path) -> list[list[str]]:
 
 
 def _quoted(*values: object) -> str:
-    """Values as words of a script: for the shell, and for a line of options, which sbatch splits alike.
-
-    UserError: it has a control character; a line break would end an option and begin a command.
-    """
+    """Values as words of a script, for the shell and sbatch; no control character: a line break ends an option."""
     words = [str(value) for value in values]
     for word in filter(_CONTROL.search, words):
         raise UserError(f"{word!r}: a job script cannot hold line breaks and control characters; rename it")
     return shlex.join(words)
-
-
-def _library() -> str:
-    return (Path(__file__).parent / "slurm_job.sh").read_text(encoding="utf-8").rstrip()
