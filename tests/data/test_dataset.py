@@ -165,7 +165,7 @@ def test_numbered_bare_files_are_one_split_in_the_order_of_their_numbers(tmp_pat
     dataset = open_dataset(folder)
     assert dataset.store.read(0, 1200).tolist() == list(range(1200))
     (folder / "train_4.bin").unlink()
-    with pytest.raises(UserError, match="shards 4 of 'train' are missing"):
+    with pytest.raises(UserError, match="'train' lacks shards 4 "):
         open_dataset(folder)
 
 

@@ -77,9 +77,8 @@ class MixedDataset(Dataset):
         self.parts, self.weights = list(parts), [float(weight) for weight in weights]
         vocabulary = merge_vocabularies(parts)
         self._counts = block_counts(self.weights)
-        shares = " + ".join(
-            f"{part.path.name}:{count / BLOCK:g}" for part, count in zip(parts, self._counts, strict=True)
-        )
+        named = zip(parts, self._counts, strict=True)
+        shares = " + ".join(f"{part.path.name}:{count / BLOCK:g}" for part, count in named)
         identity = "\n".join(f"{part.fingerprint} {count}" for part, count in zip(parts, self._counts, strict=True))
         super().__init__(
             Path(shares),
@@ -95,9 +94,7 @@ class MixedDataset(Dataset):
         )
         self.n_tokens, self.n_files = sum(part.n_tokens for part in parts), sum(part.n_files for part in parts)
         self.name, self.least_vocab_size = vocabulary.name, vocabulary.least_vocab_size
-        self.location = ",".join(
-            f"{part.location}:{weight:g}" for part, weight in zip(parts, self.weights, strict=True)
-        )
+        self.location = ",".join(f"{part.location}:{share:g}" for part, share in zip(parts, self.weights, strict=True))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

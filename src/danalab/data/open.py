@@ -50,9 +50,7 @@ def is_there(data: str | Path) -> bool:
 def open_dataset(path: str | Path, split: str = "train") -> Dataset:
     """Open a split, "train" or "val", of a data set in any layout; nothing is read into memory.
 
-    Raises:
-        UserError: no data set there, no such split, a shard that does not match its manifest, or ids outside of the
-            vocabulary.
+    UserError: no such data set or split, a shard that does not match its manifest, or ids outside of the vocabulary.
     """
     folder = Path(path)
     return require_layout(folder).open(folder, split)
@@ -153,10 +151,8 @@ def find_dataset(
                 return foreign
     if not (source.ready or only_planned):
         more = " --input PATH..." if source.name == "text" else ""
-        raise UserError(
-            f"{folder}: not prepared yet; run danalab data prepare {source.name}{more} "
-            f"--tokenizer {wanted} --out {folder}"
-        )
+        command = f"danalab data prepare {source.name}{more} --tokenizer {wanted} --out {folder}"
+        raise UserError(f"{folder}: not prepared yet; run {command}")
     return PreparationPlan(source.name, wanted, folder)
 
 
@@ -171,9 +167,7 @@ def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
 
 
 def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Vocabulary:
-    """The vocabulary of the argument of `--data`. Existing data sets are opened; for one that has to be prepared first,
-    it is the vocabulary that it will have.
-    """
+    """The vocabulary of the argument of `--data`: of existing data, or that which the prepared data will have."""
     from danalab.data.mixture import parse_mixture
 
     def of(name: str | Path) -> Vocabulary:

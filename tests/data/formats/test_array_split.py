@@ -46,7 +46,7 @@ def test_the_same_seed_chooses_the_same_files_and_another_does_not(arrays, tmp_p
 @pytest.mark.parametrize("by", ["file", "sequence"])
 def test_files_of_unlike_lengths_are_refused_since_the_split_would_not_open(arrays, tmp_path, by):
     write(arrays / "z.npy", ids(3, 20, 9))
-    with pytest.raises(UserError, match=r"z\.npy: sequences of 20 tokens, but 33 in .*; all must have the same length"):
+    with pytest.raises(UserError, match=r"z\.npy: sequences of 20 tokens, not 33 as in "):
         split_arrays(arrays, tmp_path / "out", by=by)
     assert not (tmp_path / "out").exists()
 

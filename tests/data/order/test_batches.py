@@ -155,7 +155,7 @@ def test_impossible_batches_are_refused(settings, reason):
 
 
 def test_a_split_shorter_than_a_sequence_is_refused():
-    with pytest.raises(UserError, match="memory: shorter than one sequence, which needs 101 tokens"):
+    with pytest.raises(UserError, match="memory: shorter than one sequence of 101 tokens"):
         Sequential(Windows(_store(100), 100), "memory")
 
 

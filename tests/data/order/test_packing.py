@@ -152,7 +152,7 @@ def test_documents_longer_than_a_row_fill_rows_by_themselves():
 def test_the_ends_of_documents_are_kept(monkeypatch):
     store = _store(_lengths(100))
     PackedDocuments(store, EOS, "kept", 16, b"", "memory")
-    monkeypatch.setattr("danalab.data.order.packing._scan", lambda *_: pytest.fail("the stream was read again"))
+    monkeypatch.setattr(store, "read", lambda *_: pytest.fail("the stream was read again"))
     PackedDocuments(store, EOS, "kept", 16, b"", "memory")
 
 

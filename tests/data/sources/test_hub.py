@@ -193,7 +193,7 @@ def test_a_download_goes_on_where_it_was_stopped_and_is_verified(hub, fineweb, t
     assert [(Path(fault.file).name, fault.reason) for fault in validate(copy).errors] == [
         (files[1].name, "content differs from the hub's")
     ]
-    with pytest.raises(UserError, match="not tokens yet; run danalab data prepare fineweb-10bt --input"):
+    with pytest.raises(UserError, match="not tokens; run danalab data prepare fineweb-10bt --input"):
         describe(copy)
 
 

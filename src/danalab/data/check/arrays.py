@@ -9,6 +9,7 @@ Source of the bound: multilinear hashing, Carter and Wegman 1979.
 import hashlib
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +35,7 @@ def check_arrays(
         divided_inside = by_sequence(folder)
         by_split = files_by_split(folder)
         files = [path for paths in by_split.values() for path in paths]
-        result.errors += [
-            Finding(split, f"the split '{split}' has no arrays") for split, paths in by_split.items() if not paths
-        ]
+        result.errors += [Finding(split, "this split has no arrays") for split, paths in by_split.items() if not paths]
     result.num_files = len(files)
     result.file_format = ", ".join(sorted({path.suffix for path in files}))
     checks = ArrayChecks(folder, result, seq_len, allow_duplicates)
@@ -50,8 +49,7 @@ class ArrayChecks:
     """Reads files one by one; `finish` compares them with each other."""
 
     def __init__(self, folder: Path, result: Validation, seq_len: int | None, allow_duplicates: bool):
-        self._folder, self._result = folder, result
-        self._seq_len = seq_len
+        self._folder, self._result, self._seq_len = folder, result, seq_len
         self._repeats = result.warnings if allow_duplicates else result.errors
         self._counts = IdCounts(result.vocab_size)
         self._fingerprints = Fingerprints()
@@ -158,12 +156,11 @@ class Fingerprints:
 
     def __init__(self) -> None:
         self._pairs: list[np.ndarray] = []
-        self._vectors: dict[int, np.ndarray] = {}
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """Fingerprints of rows [n, length], uint64 [n, 2]."""
         unsigned = rows.astype(rows.dtype.newbyteorder("="), copy=False).view(f"u{rows.dtype.itemsize}")
-        v, w = self._vectors_of(rows.shape[1])
+        v, w = _vectors(rows.shape[1])
         return np.stack([np.einsum("ij,j->i", unsigned, v), np.einsum("ij,j->i", unsigned, w)], axis=1)
 
     def add(self, fingerprints: np.ndarray) -> None:
@@ -182,8 +179,9 @@ class Fingerprints:
         later = np.argsort(order[~leads])
         return order[~leads][later], first[~leads][later]
 
-    def _vectors_of(self, length: int) -> np.ndarray:
-        if length not in self._vectors:
-            draw = np.random.Generator(np.random.PCG64(length))
-            self._vectors[length] = draw.integers(0, 2**64, (2, length), dtype=np.uint64) | np.uint64(1)
-        return self._vectors[length]
+
+@lru_cache(maxsize=16)
+def _vectors(length: int) -> np.ndarray:
+    """(v, w) for sequences of a length."""
+    draw = np.random.Generator(np.random.PCG64(length))
+    return draw.integers(0, 2**64, (2, length), dtype=np.uint64) | np.uint64(1)

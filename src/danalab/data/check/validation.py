@@ -31,7 +31,6 @@ def validate(
     """Read a whole data set, or one array file, and list its faults.
 
     Args:
-        path: a folder of any layout, or a .npy, .npz or .pt file.
         vocab_size: upper bound of the ids; by default that of the tokenizer beside the data, else GPT-2's 50,257.
         seq_len: required tokens per sequence of an array; by default the most common length.
         allow_duplicates: report equal sequences as warnings, not as errors.
@@ -52,36 +51,22 @@ def validate(
         result.errors.append(Finding(str(path), "no data set in it: no manifest.json, no train.bin, no arrays"))
     elif result.layout == "arrays":
         folder, files = (path, None) if layout else (path.parent, [path])
-        if vocab_size is None:
-            result.vocab_size = _vocabulary(folder, result)
-        check_arrays(
-            folder, files, result, seq_len=seq_len, allow_duplicates=allow_duplicates, on_file=on_file
-        )  # fmt: skip
+        if vocab_size is None and (folder / "tokenizer.json").is_file():
+            try:
+                result.vocab_size = load_tokenizer(folder).n_tokens
+            except UserError as error:
+                result.errors.append(Finding("tokenizer.json", str(error)))
+        check_arrays(folder, files, result, seq_len=seq_len, allow_duplicates=allow_duplicates, on_file=on_file)
     elif layout is not None:
-        _compare_with_record(path, layout, result)
+        try:
+            for fault in layout.verify(path):
+                result.errors.append(replace(fault, file=_short(path, fault.file)))
+        except UserError as error:  # of a damaged manifest: nothing else can be checked
+            result.errors.append(Finding(str(path), str(error).removeprefix(f"{path}: ")))
         if layout.name != "download":
             _count_tokens(path, layout, result, vocab_size, on_file)
     result.errors.sort(key=lambda finding: finding.file)
     return result
-
-
-def _vocabulary(folder: Path, result: Validation) -> int:
-    if not (folder / "tokenizer.json").is_file():
-        return GPT2_VOCAB
-    try:
-        return load_tokenizer(folder).n_tokens
-    except UserError as error:
-        result.errors.append(Finding("tokenizer.json", str(error)))
-        return GPT2_VOCAB
-
-
-def _compare_with_record(folder: Path, layout: DataLayout, result: Validation) -> None:
-    """Add the layout's own findings: sizes, headers and hashes."""
-    try:
-        for fault in layout.verify(folder):
-            result.errors.append(replace(fault, file=_short(folder, fault.file)))
-    except UserError as error:  # of a damaged manifest: nothing else can be checked
-        result.errors.append(Finding(str(folder), str(error).removeprefix(f"{folder}: ")))
 
 
 def _count_tokens(

@@ -42,10 +42,7 @@ def _open(folder: Path, split: str) -> ArrayDataset:
     if split not in files:
         if folder.name == split and has_splits(folder.parent):  # FOLDER/val names the split itself
             return _open(folder.parent, split)
-        raise UserError(
-            f"{folder}: no split '{split}' of these arrays; make one with "
-            f"danalab data split {folder} --output-path {folder}-split"
-        )
+        raise UserError(f"{folder}: no split '{split}'; run danalab data split {folder} --output-path {folder}-split")
     if not files[split]:
         raise UserError(f"{folder}: the split '{split}' has no arrays")
     scans = {name: scan_all(paths) for name, paths in files.items()}
@@ -57,8 +54,7 @@ def _open(folder: Path, split: str) -> ArrayDataset:
     for part in parts:
         if part.scan.length != parts[0].scan.length:
             raise UserError(
-                f"{part.path}: sequences of {part.scan.length} tokens, but {parts[0].scan.length} in {parts[0].path}; "
-                "all must have the same length"
+                f"{part.path}: sequences of {part.scan.length} tokens, not {parts[0].scan.length} as in {parts[0].path}"
             )
     tokenizer = load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
     largest = max(scan.max_id for split_scans in scans.values() for scan in split_scans)
@@ -193,10 +189,7 @@ class ArrayRows:
 
     def __init__(self, files: ArrayFiles, seq_len: int, name: str):
         if require_length(seq_len) > files.length:
-            raise UserError(
-                f"{name}: its sequences have {files.length} tokens, seq_len is {seq_len}; "
-                f"give --seq-len {files.length - 1} or less"
-            )
+            raise UserError(f"{name}: sequences have {files.length} tokens; give --seq-len {files.length - 1} or less")
         self.n, self.seq_len = files.n, seq_len
         self._files = files
         self._width = min(seq_len + 1, files.length)

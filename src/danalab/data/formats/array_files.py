@@ -210,9 +210,7 @@ def _read_pt(path: Path) -> np.ndarray:
                     refuse_shared_tuples(file)
             tensor = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise BadArrayError(
-            path, f"refused: holds more than tensors; nothing was executed ({_cause(error)})"
-        ) from error
+        raise BadArrayError(path, f"refused: more than tensors; nothing was executed ({_cause(error)})") from error
     if not isinstance(tensor, torch.Tensor):
         raise BadArrayError(path, f"holds a {type(tensor).__name__}, not a tensor")
     if tensor.layout != torch.strided or tensor.is_quantized:

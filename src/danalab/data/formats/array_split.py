@@ -46,13 +46,8 @@ def split_arrays(
 ) -> ArraySplit:
     """Make `out`/train and `out`/val of links into `source`, with the same subfolders.
 
-    Args:
-        source: folder of arrays.
-        out: absent or empty, and outside of `source`.
-        val_ratio: share of the items that validate, at least one.
-        by: "file" or "sequence".
-    Raises:
-        UserError: fewer than two files (sequences), dangling links, or an output that exists or lies in the source.
+    A share `val_ratio` of the files or sequences (`by`) validates. UserError: fewer than two of them, a dangling link,
+    or an `out` that is not empty or lies in `source`.
     """
     source, out = Path(source), Path(out)
     if not 0 < val_ratio < 1:
@@ -104,10 +99,7 @@ def _sequences(source: Path) -> dict[Path, int]:
         raise UserError(f"{error}; run danalab data validate first") from error
     for path, shape in zip(files, shapes, strict=True):
         if shape[1] != shapes[0][1]:
-            raise UserError(
-                f"{path}: sequences of {shape[1]} tokens, but {shapes[0][1]} in {files[0]}; all must have the same "
-                "length, or the split could not be opened"
-            )
+            raise UserError(f"{path}: sequences of {shape[1]} tokens, not {shapes[0][1]} as in {files[0]}")
     return {path: shape[0] for path, shape in zip(files, shapes, strict=True)}
 
 

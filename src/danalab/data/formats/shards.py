@@ -158,9 +158,7 @@ def read_header(path: Path) -> tuple[Shard, str]:
         raise UserError(f"{path}: not a shard of danalab (no header)")
     _, version, width, count, fingerprint = HEADER.unpack(head)
     if version != VERSION or width not in (2, 4):
-        raise UserError(
-            f"{path}: shard version {version}, {width} bytes per token; this danalab reads version {VERSION}"
-        )
+        raise UserError(f"{path}: shard version {version}, {width} bytes/token; this danalab reads version {VERSION}")
     expected = HEADER.size + count * width
     if size != expected:
         problem = "truncated" if size < expected else "too long"
@@ -216,17 +214,12 @@ class ShardEntry:
 
 
 class ShardWriter:
-    """Appends documents' ids to `NAME.bin.part`; `finish` writes the header, makes it durable and renames it.
-
-    A resumed preparation passes the number of flushed tokens; the file is truncated there.
-    """
+    """Appends ids to `NAME.bin.part`, cut to its flushed tokens; `finish` writes the header and renames it durably."""
 
     def __init__(self, path: Path, dtype: np.dtype, fingerprint: str, flushed_tokens: int = 0):
         """Start a shard, or continue an interrupted one after `flushed_tokens` tokens."""
-        self.path = path
-        self.tokens = flushed_tokens
-        self._dtype = dtype
-        self._fingerprint = bytes.fromhex(fingerprint)
+        self.path, self.tokens = path, flushed_tokens
+        self._dtype, self._fingerprint = dtype, bytes.fromhex(fingerprint)
         self._part = path.with_name(path.name + ".part")
         if flushed_tokens and path.exists() and not self._part.exists():
             os.replace(path, self._part)  # killed between `finish` and the journal
@@ -347,9 +340,7 @@ class Manifest:
             for entry in entries:
                 for key, problem in ((entry.file, "named twice"), (entry.sha256, "the same content as another shard")):
                     if key in seen:
-                        raise UserError(
-                            f"{file}: {entry.file} ({split}): {problem} ({seen[key]}); its tokens would count twice"
-                        )
+                        raise UserError(f"{file}: {entry.file} ({split}): {problem} ({seen[key]}): counted twice")
                     seen[key] = entry.file
 
     def open_shards(self, folder: Path, split: str) -> list[Shard]:

@@ -57,17 +57,11 @@ def _dataset(
     open_split: Callable[[str], Dataset],
 ) -> Dataset:
     """`facts`: of each shard, with `max_id` and `sha256`."""
-    facts = list(facts)
+    store, facts = TokenStore(shards, f"{folder} ({split})"), list(facts)
+    fingerprint = fingerprint_of(tokenizer.fingerprint, [each.sha256 for each in facts])
+    max_ids = [each.max_id for each in facts]
     return Dataset(
-        folder,
-        split,
-        TokenStore(shards, f"{folder} ({split})"),
-        tokenizer.vocab_size,
-        tokenizer.eos_id,
-        fingerprint_of(tokenizer.fingerprint, [each.sha256 for each in facts]),
-        [each.max_id for each in facts],
-        tokenizer.name,
-        open_split,
+        folder, split, store, tokenizer.vocab_size, tokenizer.eos_id, fingerprint, max_ids, tokenizer.name, open_split
     )
 
 
@@ -85,9 +79,7 @@ def _open_shards(folder: Path, split: str) -> Dataset:
     shards = manifest.open_shards(folder, split)
     for name, expected in manifest.files.items():  # small; another tokenizer would give wrong text and bits per byte
         if (folder / name).is_file() and sha256(folder / name) != expected:
-            raise UserError(
-                f"{folder / name}: its hash differs from that in {MANIFEST}; restore it, or prepare the data again"
-            )
+            raise UserError(f"{folder / name}: its hash differs from that in {MANIFEST}; restore it, or prepare again")
     return _dataset(folder, split, manifest.tokenizer, shards, manifest.splits[split], partial(_open_shards, folder))
 
 
@@ -185,15 +177,12 @@ def find_raw_files(folder: Path, split: str) -> list[Path]:
     if os.path.lexists(single):
         if numbered:
             beside = numbered[min(numbered)].name
-            raise UserError(
-                f"{folder}: {single.name} and {beside}: both can be the split '{split}'; move one of them away"
-            )
+            raise UserError(f"{folder}: {single.name} and {beside}: both can be the split '{split}'; move one away")
         return [single]
     last = max(numbered, default=0)
     if absent := sorted(set(range(1, last)) - set(numbered)):
         raise UserError(
-            f"{folder}: shards {', '.join(map(str, absent[:8]))} of '{split}' are missing (the last is "
-            f"{numbered[last].name})"
+            f"{folder}: '{split}' lacks shards {', '.join(map(str, absent[:8]))} (last: {numbered[last].name})"
         )
     return [numbered[number] for number in sorted(numbered)]
 
@@ -204,9 +193,7 @@ def _open_file(path: Path, dtype: np.dtype) -> Shard:
         if size == 0:
             raise UserError(f"{path}: empty")
         if size % dtype.itemsize:
-            raise UserError(
-                f"{path}: {size} bytes is not a whole number of {dtype.name} tokens: truncated, or of another type"
-            )
+            raise UserError(f"{path}: {size} bytes is not a whole number of {dtype} tokens: truncated, or another type")
         if file.read(len(MAGIC)) == MAGIC:
             raise UserError(
                 f"{path}: a shard of danalab without its manifest.json (preparation unfinished?): "
@@ -252,8 +239,7 @@ def _examine(
 def _open_bare(folder: Path, split: str) -> Dataset:
     files = find_raw_files(folder, split)
     if not files:
-        there = ", ".join(_bare_splits(folder))
-        raise UserError(f"{folder}: no split '{split}' (no {split}.bin); there are: {there}")
+        raise UserError(f"{folder}: no split '{split}' (no {split}.bin); there are: {', '.join(_bare_splits(folder))}")
     tokenizer, recorded = _tokenizer(folder), _recorded(folder)
     seen: dict[str, Path] = {}
     examined = [_examine(path, tokenizer, recorded, seen, anew=False) for path in files]
@@ -267,9 +253,7 @@ def _open_bare(folder: Path, split: str) -> Dataset:
 def _verify_bare(folder: Path) -> Iterator[Finding]:
     """Check sizes, ids, duplicates and, if recorded, hashes."""
     tokenizer, recorded = _tokenizer(folder), _recorded(folder)
-    yield from _compare(
-        folder, recorded, f"its hash differs from that in {CHECKSUMS}", f"missing; {CHECKSUMS} lists it"
-    )
+    yield from _compare(folder, recorded, f"its hash differs from that in {CHECKSUMS}", f"missing; in {CHECKSUMS}")
     seen: dict[str, Path] = {}
     for path in (path for split in _SPLITS for path in find_raw_files(folder, split)):
         try:

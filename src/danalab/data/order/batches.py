@@ -72,9 +72,6 @@ class Batches:
     ):
         """`global_batch`: sequences per step, over all ranks; `seq_len`: tokens per sequence, a divisor of the list's
         own length (the default).
-
-        Raises:
-            UserError: a batch that is no multiple of the ranks or exceeds the data, or a length that does not divide.
         """
         batch = global_batch if isinstance(global_batch, Ramp) else Ramp(global_batch)
         length = seq_len if isinstance(seq_len, Ramp) else Ramp(seq_len or sequences.seq_len)
@@ -141,13 +138,7 @@ class Batches:
         return [self._cut(step + i, batch) for i, batch in enumerate(pairs)]
 
     def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Generator[TokenBatch]:
-        """Infinite iterator over batches from `start_step` on, assembled ahead by a background thread.
-
-        Args:
-            start_step: the first step.
-            depth: batches (groups of batches, if they are small) kept ready.
-            pin_memory: use page-locked memory, for asynchronous copies to a GPU.
-        """
+        """Infinite iterator from `start_step`; a thread keeps `depth` batches (or groups of small ones) ready."""
         ready: Queue[list[TokenBatch] | BaseException] = Queue()
         free = threading.Semaphore(depth)
         stop = threading.Event()
@@ -197,8 +188,7 @@ class Sequential:
         self._rows = rows
         if rows.n == 0:
             raise UserError(
-                f"{name}: shorter than one sequence, which needs {rows.seq_len + 1:,} tokens; "
-                "give more text or a smaller seq-len"
+                f"{name}: shorter than one sequence of {rows.seq_len + 1:,} tokens; give more text or a smaller seq-len"
             )
 
     def __len__(self) -> int:

@@ -201,23 +201,15 @@ def pack(lengths: np.ndarray, capacity: int, n_rows: int) -> tuple[np.ndarray, n
 
 
 def document_ends(store: TokenStore, eos_id: int, fingerprint: str) -> np.ndarray:
-    """The position after each document's end-of-text id, int64 [documents], memory-mapped if cached.
-
-    Tokens after the last end belong to no document.
-    """
+    """The position after each document's end-of-text id, int64 [documents], memory-mapped if cached."""
     key = f"documents-{fingerprint}-{eos_id}.npy"
     ends = scan_cache.load_array(key)
     if ends is None:
-        ends = _scan(store, eos_id)
+        _log.info("%s: scanning %d tokens once for the ends of documents", store.name, store.n_tokens)
+        starts = range(0, store.n_tokens, _BLOCK)
+        parts = [np.flatnonzero(store.read(start, _BLOCK) == eos_id) + (start + 1) for start in starts]
+        ends = np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
         scan_cache.save_array(key, ends)
     if len(ends) == 0:
         raise UserError(f"{store.name}: no end of a document (id {eos_id}) in it: --packing documents needs them")
     return ends
-
-
-def _scan(store: TokenStore, eos_id: int) -> np.ndarray:
-    _log.info("%s: scanning %d tokens once for the ends of documents", store.name, store.n_tokens)
-    ends = []
-    for start in range(0, store.n_tokens, _BLOCK):
-        ends.append(np.flatnonzero(store.read(start, _BLOCK) == eos_id) + (start + 1))
-    return np.concatenate(ends).astype(np.int64) if ends else np.empty(0, np.int64)

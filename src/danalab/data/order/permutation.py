@@ -19,10 +19,7 @@ _BLOCK = 4096  # positions computed at a time: step by step would cost more than
 
 
 class EndlessOrder:
-    """An infinite list in which every slice [e n, (e + 1) n) holds each of range(n), n >= 1, once.
-
-    Equal keys give equal lists; each epoch has its own permutation.
-    """
+    """An infinite list, by its key, in which every slice [e n, (e + 1) n) holds each of range(n), n >= 1, once."""
 
     def __init__(self, n: int, key: bytes):
         self.n = n

@@ -74,9 +74,7 @@ def plan_download(name: str, inputs: tuple[str, ...] = ()) -> DownloadPlan:
 
 
 def download(name: str, folder: str | Path, workers: int = 8) -> Path:
-    """Fetch the files of a corpus of the hub into the folder, in the repository's layout, except those that are there
-    already; returns the folder. `workers`: number of parallel downloads.
-    """
+    """Fetch the missing files of a corpus of the hub, by `workers` parallel downloads; returns their folder."""
     if not 1 <= workers <= 64:
         raise UserError(f"--workers {workers}: must be between 1 and 64")
     folder = Path(folder)
@@ -106,9 +104,7 @@ def download(name: str, folder: str | Path, workers: int = 8) -> Path:
 
 def _not_tokens(folder: Path) -> Any:
     name = shlex.quote(read_state(DownloadRecord, folder / NAME).source)
-    raise UserError(
-        f"{folder}: text of the hub, not tokens yet; run danalab data prepare {name} --input {shlex.quote(str(folder))}"
-    )
+    raise UserError(f"{folder}: text, not tokens; run danalab data prepare {name} --input {shlex.quote(str(folder))}")
 
 
 def _verify(folder: Path) -> Iterator[Finding]:

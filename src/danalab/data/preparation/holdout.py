@@ -6,6 +6,7 @@ depends neither on the order nor on the number of processes.
 """
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -81,7 +82,9 @@ def split_documents(
             n_train, n_val = n_train + (document.split == TRAIN), n_val + (document.split == VAL)
             yield document
     if held is not None and n_train:
-        if _is_copy(source, held):
+        # A pass over the source, which is small in this case.
+        earlier = itertools.takewhile(lambda pair: pair[0] < held.place, walk(source, TRAIN, None))
+        if any(text == held.text for _, text in earlier):
             raise UserError(
                 f"the source '{source.name}' has no document to validate on: none was selected, and the last one is a "
                 "copy of an earlier one; give more text, --val-input, or a larger --val-fraction"
@@ -92,16 +95,6 @@ def split_documents(
             f"the source '{source.name}' has no document left to train on beside those that validate; "
             "give more text, --val-input, or a smaller --val-fraction or --val-documents"
         )
-
-
-def _is_copy(source: Source, document: SplitDocument) -> bool:
-    """Whether an earlier document has the same text: a pass over the source, which is small in this case."""
-    for place, text in walk(source, TRAIN, None):
-        if place >= document.place:
-            return False
-        if text == document.text:
-            return True
-    return False
 
 
 def _with_own_validation(

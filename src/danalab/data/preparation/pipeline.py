@@ -245,10 +245,7 @@ def _summary(made: Manifest) -> str:
 def work_estimate(
     source: Source, max_tokens: int | None
 ) -> Callable[[SourcePosition, int, int], tuple[float, float | None]]:
-    """A function (place, tokens, bytes of text so far) -> (finished work, all of it or None), in one unit.
-
-    The work ends at `max_tokens`, or at the end of the source.
-    """
+    """(place, tokens, bytes of text so far) -> (finished work, all of it or None) up to `max_tokens`, in one unit."""
     total_text = source.size_bytes()
     stored = {side: source.part_bytes(side) or [] for side in (TRAIN, VAL)}
 

@@ -42,13 +42,9 @@ class DatasetWriter:
         source: Source,
     ):
         """Continue from `journal`. `max_tokens` limits training and the source's own validation files."""
-        self._folder = folder
-        self._tokenizer = tokenizer
+        self._folder, self._tokenizer, self._journal, self._source = folder, tokenizer, journal, source
+        self._shard_tokens, self._max_tokens = shard_tokens, max_tokens
         self._dtype = token_dtype(tokenizer.vocab_size)
-        self._journal = journal
-        self._shard_tokens = shard_tokens
-        self._max_tokens = max_tokens
-        self._source = source
         self._own_validation = source.parts(VAL) is not None
         self._open: dict[str, ShardWriter] = {}
         self._since_journal = 0

@@ -81,8 +81,7 @@ def encode_in_order(
 ) -> Generator[tuple[T, Result], None, None]:
     """Encode each chunk; results come in the order of the chunks, each with its chunk's mark.
 
-    Chunks are read a few ahead of the results. One worker is this thread; threads of this process use `tokenizer`,
-    child processes the one that is saved in `folder`.
+    One worker is this thread; threads use `tokenizer`, child processes the one that is saved in `folder`.
     """
     if workers == 1:
         for mark, chunk in chunks:
@@ -143,7 +142,9 @@ class _WorkerProcess:
         self._to: IO[bytes] = self._process.stdin
         self._from: IO[bytes] = self._process.stdout
         for pipe in (self._to, self._from):
-            _widen(pipe.fileno())
+            if hasattr(fcntl, "F_SETPIPE_SZ"):
+                with contextlib.suppress(OSError):  # above this user's limit
+                    fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._waiting = waiting
         self._given: queue.SimpleQueue[Future[Result] | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(1 + _AHEAD)
@@ -194,12 +195,6 @@ class _WorkerProcess:
         for pipe in (self._to, self._from):
             with contextlib.suppress(BrokenPipeError):  # a partial chunk in the buffer
                 pipe.close()
-
-
-def _widen(descriptor: int) -> None:
-    if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with contextlib.suppress(OSError):  # above this user's limit
-            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _serve(folder: str) -> None:

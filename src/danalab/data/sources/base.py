@@ -77,10 +77,7 @@ class Source(ABC):
         return 1 if side == TRAIN or self.iter_validation() is not None else None
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        """The documents of one part after the first `skip`, including empty ones.
-
-        Sources of many files override this and `parts`.
-        """
+        """Documents of a part after the first `skip`, empty ones included; overridden, with `parts`, for many files."""
         documents = self.iter_documents() if side == TRAIN else self.iter_validation()
         return itertools.islice(documents or (), skip, None)
 
@@ -97,13 +94,7 @@ class Source(ABC):
         """A string that changes with the documents (names, sizes, times; nothing is read)."""
 
     def pin(self, origin: dict[str, Any]) -> dict[str, Any]:
-        """Fix what could change while documents are read, e.g. the commit of a repository.
-
-        Args:
-            origin: the result of an earlier `pin` if a preparation is resumed; else empty.
-        Returns:
-            What a resumed preparation needs to read the same documents.
-        """
+        """Fix what could change, e.g. a commit, and return it; a resumed preparation gives it back as `origin`."""
         return origin
 
 

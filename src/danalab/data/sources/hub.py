@@ -60,9 +60,7 @@ class HubSource(Source):
     @classmethod
     def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> HubSource:
         if val_inputs or len(inputs) > 1:
-            raise UserError(
-                f"the source '{cls.name}' takes one --input, a folder with the files of {cls.repo}, and no --val-input"
-            )
+            raise UserError(f"'{cls.name}' takes one --input, a folder of {cls.repo}'s files, and no --val-input")
         return cls(Path(inputs[0]) if inputs else None)
 
     @cached_property
@@ -128,10 +126,7 @@ class HubFolder:
 
     def __init__(self, filesystem: AbstractFileSystem, root: str, name: str, *, remote: bool):
         """Use `on_hub` or `local_copy`. `name` is used in messages; connections to a `remote` one may break."""
-        self._filesystem = filesystem
-        self._root = root
-        self.name = name
-        self.remote = remote
+        self._filesystem, self._root, self.name, self.remote = filesystem, root, name, remote
 
     def files(self, patterns: Sequence[str]) -> list[HubFile]:
         """The files that match one of the patterns, sorted by path."""
@@ -224,9 +219,7 @@ def _hub_library() -> Any:
 def read_persistently(
     read: Callable[[int], Iterator[str]], name: str, skip: int = 0, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """Documents of `read(skip)`, which opens the file and reads it after that many documents; after a lost connection
-    it reads again from the document where it broke. `name`: the file's in messages; `sleep`: waits between attempts.
-    """
+    """Documents of `read(skip)`; after a lost connection it is read again from the document where it broke."""
     done, failures = skip, 0
     while True:
         try:

@@ -144,10 +144,7 @@ class Language:
         return rest[self.document_tokens - 1] / self.document_tokens
 
     def documents(self, first: int, count: int) -> np.ndarray:
-        """Documents `first` .. `first + count - 1`, int64 [count, document_tokens - 1], without their end.
-
-        Document i depends on the settings and i alone.
-        """
+        """Documents from `first` on without their end, int64 [count, document_tokens - 1]; i depends on i alone."""
         length = self.document_tokens - 1
         uniform = np.stack([self._uniform(first + row) for row in range(count)])
         tokens = np.zeros((count, length), np.int64)
@@ -172,10 +169,7 @@ class Language:
         return tokens
 
     def probabilities(self, document: np.ndarray) -> np.ndarray:
-        """P(next token) before each token of a document and before its end, float64 [tokens + 1, vocabulary + 1].
-
-        The last column is the end of the document.
-        """
+        """P(next token) along a document, float64 [tokens + 1, vocabulary + 1]; the last column is its end."""
         size, length = len(self.vocabulary), self.document_tokens - 1
         table = np.zeros((len(document) + 1, size + 1))
         words: list[int] = []

@@ -105,9 +105,7 @@ def _find(inputs: Sequence[str | Path], flag: str) -> list[Path]:
             if not entry.exists() and not entry.is_symlink():
                 raise UserError(f"{flag} {entry}: no such file or folder")
             if kind(entry) not in KNOWN:
-                raise UserError(
-                    f"{flag} {entry}: unknown kind; .txt, .md, .jsonl and .parquet are read (also .gz, .zst)"
-                )
+                raise UserError(f"{flag} {entry}: unknown kind; .txt, .md, .jsonl, .parquet are read (also .gz, .zst)")
             files.append(entry)
     for path in files:
         if not path.exists():
@@ -116,10 +114,7 @@ def _find(inputs: Sequence[str | Path], flag: str) -> list[Path]:
 
 
 class StdlibSource(Source):
-    """The .py files of the interpreter's standard library, docstrings and code; about 10 MB, one document per file.
-
-    Without tests, the tables of `encodings`, generated files, and files that are not UTF-8.
-    """
+    """The standard library's .py files, without tests, tables of `encodings` and generated ones; about 10 MB."""
 
     name = "stdlib"
     licence = "PSF-2.0"
@@ -174,15 +169,10 @@ def kind(name: str | PurePath) -> str:
 
 
 def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Iterator[str]:
-    """The documents of one file after the first `skip`, including empty ones.
+    """The documents of one file after the first `skip`, including empty ones; `field` of lines or tables has the text.
 
-    Args:
-        file: the file.
-        field: field of the lines, or column of the table, that holds the text.
-        skip: documents to skip; earlier parts of a table are not read.
-    Raises:
-        UserError: text that is not UTF-8 (names the byte or row), a malformed line, row or archive.
-        MissingExtra: .parquet or .zst without the library that reads it.
+    UserError: text that is not UTF-8 (names the byte or row), a malformed line, row or archive. MissingExtra: .parquet
+    or .zst without the library that reads it.
     """
     name = str(file) if isinstance(file, Path) else file.name
     with reading(file) if isinstance(file, Path) else file.open() as stream:

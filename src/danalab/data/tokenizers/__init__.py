@@ -57,8 +57,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
                 f"danalab data train-tokenizer --vocab-size {text[4:]} --input FILES --out DIR"
             )
         raise UserError(
-            f"no tokenizer '{text}'{nearest(text, [*_PLAIN, 'gpt2'])}: {', '.join(_PLAIN)}, gpt2, or the path of a "
-            "tokenizer.json"
+            f"no tokenizer '{text}'{nearest(text, [*_PLAIN, 'gpt2'])}: {', '.join(_PLAIN)}, gpt2, a tokenizer.json"
         )
     settings = file.parent / "tokenizer_config.json"
     kind = read_state(_Settings, settings).danalab_name if settings.is_file() else None

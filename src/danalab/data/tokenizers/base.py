@@ -20,15 +20,9 @@ from danalab.files import write_atomically, write_json
 EOS = "<|endoftext|>"
 """Ends every document; also the beginning-of-sequence mark."""
 CHAT_SPECIALS = (
-    "<|user_start|>",
-    "<|user_end|>",
-    "<|assistant_start|>",
-    "<|assistant_end|>",
-    "<|python_start|>",
-    "<|python_end|>",
-    "<|output_start|>",
-    "<|output_end|>",
-)
+    "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>", "<|python_start|>", "<|python_end|>",
+    "<|output_start|>", "<|output_end|>",
+)  # fmt: skip
 """Marks of roles and tool calls in a conversation."""
 SPECIALS = (EOS, *CHAT_SPECIALS)
 BYTE_LEVEL_RULE = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -110,10 +104,7 @@ class Tokenizer(ABC):
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def token_bytes(self) -> np.ndarray:
-        """Number of raw bytes of each id, int64 [vocab_size]; 0 for specials and padding.
-
-        A token that is part of a character has bytes but no decoded text.
-        """
+        """Number of raw bytes of each id, int64 [vocab_size]; parts of characters have some, specials and padding 0."""
         lengths = np.zeros(self.vocab_size, dtype=np.int64)
         table = self._token_table()
         lengths[: len(table)] = [len(token) for token in table]
@@ -132,10 +123,7 @@ class Tokenizer(ABC):
         return digest.hexdigest()
 
     def save(self, folder: str | Path) -> Path:
-        """Write `tokenizer.json` and `tokenizer_config.json` into a folder; returns the path of the first.
-
-        `transformers.AutoTokenizer.from_pretrained(folder)` loads the result.
-        """
+        """Write `tokenizer.json`, whose path it returns, and `tokenizer_config.json`, which `AutoTokenizer` reads."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings = {
@@ -159,9 +147,7 @@ def reject_surrogates(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        raise UserError(
-            f"text has U+{code:04X}, half of a surrogate pair, at character {error.start}: not Unicode"
-        ) from None
+        raise UserError(f"text has U+{code:04X}, half of a surrogate pair, at character {error.start}") from None
 
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

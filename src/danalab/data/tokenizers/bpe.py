@@ -46,11 +46,13 @@ class BpeTokenizer(Tokenizer):
             raise UserError(f"{origin}: token id {self.n_tokens - 1}; ids must be below {_MAX_ID:,}")
         self.name = name or f"bpe-{self.n_tokens}"
         table = [b""] * self.n_tokens
-        for token, id_ in vocabulary.items():
-            if token not in added:
-                table[id_] = _bytes_of(token, origin)
-        self._table = table
-        self._origin = origin
+        for token in (token for token in vocabulary if token not in added):
+            try:
+                table[vocabulary[token]] = from_printable(token)
+            except KeyError as error:
+                what = f"token {token!r} has the character {error.args[0]!r}"
+                raise UserError(f"{origin}: {what}; only byte-level encodings are supported") from None
+        self._table, self._origin = table, origin
         if len(set(vocabulary.values())) < len(vocabulary):
             raise UserError(f"{origin}: several tokens have the same id")
         missing = set(range(256)) - _NEVER_IN_UTF8 - {token[0] for token in table if len(token) == 1}
@@ -115,15 +117,6 @@ def _check_normalizer(rule: Any, file: str | Path) -> None:
             raise UserError(f"{file}: the normalizer {kind!r:.40} changes text; only lossless tokenizers are supported")
 
 
-def _bytes_of(token: str, origin: str) -> bytes:
-    try:
-        return from_printable(token)
-    except KeyError as error:
-        raise UserError(
-            f"{origin}: token {token!r} has the character {error.args[0]!r}; only byte-level encodings are supported"
-        ) from None
-
-
 def requested_size(tokenizer: str) -> int:
     """N of `bpe-N`, an encoding to be trained on the corpus; 0 for other names and for paths."""
     number = tokenizer.removeprefix("bpe-")
@@ -161,9 +154,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) ->
     engine.train_from_iterator(texts, trainer)
     learned = engine.get_vocab_size()
     if learned + len(SPECIALS) != vocab_size:
-        raise UserError(
-            f"--vocab-size {vocab_size}: the text has pairs for only {learned + len(SPECIALS)} ids; "
-            "give more text or a smaller vocabulary"
-        )
+        raise UserError(f"--vocab-size {vocab_size}: the text makes only {learned + len(SPECIALS)} ids; give more text")
     engine.add_special_tokens(list(SPECIALS))
     return BpeTokenizer(engine, name)

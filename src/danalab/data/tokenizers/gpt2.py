@@ -40,10 +40,7 @@ def cached_name(table: str) -> str:
 
 
 def install_tables(origin: str | Path) -> Path:
-    """Copy GPT-2's two tables from a folder into the cache, checking their SHA-256; returns the cache folder.
-
-    The files may have their original names (`vocab.bpe`, `encoder.json`) or those of the cache.
-    """
+    """Copy GPT-2's two tables, in the original's names or ours, into the cache after a check of SHA-256."""
     origin = Path(origin)
     contents: dict[str, bytes] = {}
     for table, expected in TABLES.items():
@@ -72,8 +69,7 @@ class Gpt2Tokenizer(Tokenizer):
         """`ranks`: token -> id of the 50,256 mergeable tokens. `merges`: their pairs in printable form, if known."""
         import tiktoken
 
-        self._ranks = ranks
-        self._merges = merges
+        self._ranks, self._merges = ranks, merges
         self._engine = tiktoken.Encoding(
             "gpt2", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={EOS: _N_MERGEABLE}
         )

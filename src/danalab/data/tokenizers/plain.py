@@ -111,9 +111,7 @@ class WordTokenizer(Tokenizer):
         try:
             return [np.array([self._ids[word] for word in text.split()], dtype=np.uint32) for text in texts]
         except KeyError as error:
-            raise UserError(
-                f"'{error.args[0]:.40}' is not one of the {len(self._words)} words of the tokenizer"
-            ) from None
+            raise UserError(f"'{error.args[0]:.40}' is not one of the tokenizer's {len(self._words)} words") from None
 
     def to_json(self) -> str:
         model = {"type": "WordLevel", "vocab": {**self._ids, **self.specials}, "unk_token": EOS}
