@@ -149,9 +149,8 @@ def _open_closed_streams() -> None:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    line = printable(
-        " ".join(message.split()).encode(errors="backslashreplace").decode()
-    )  # a path may not be valid UTF-8
+    # A path may not be valid UTF-8.
+    line = printable(" ".join(message.split()).encode(errors="backslashreplace").decode())
     line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}... ({len(line)} characters)"
     print(f"danalab: error: {line}", file=sys.stderr)
     return code
@@ -262,21 +261,15 @@ def _first_paragraph(run: Any, module: ModuleType) -> str:
 
 def _beginning() -> str:
     """What `danalab` alone prints."""
-    groups = [f"  {group:<8} {', '.join(verbs)}" for group, verbs in GROUPS.items()]
-    return "\n".join(
-        [
-            f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers",
-            "",
-            "Three things to type:",
-            "  danalab demo             AdamW and ADana side by side on real text: 4 minutes on two cores",
-            "  danalab plan --heads 4   what a run would be; trains nothing",
-            "  danalab train --d-model 64 --n-layers 2 --n-heads 1 --seq-len 128 --batch-size 8 --iterations 300",
-            "",
-            "Verbs:",
-            *groups,
-            "",
-            "danalab --help says what each does, danalab VERB --help what it takes.",
-        ]
+    groups = "\n".join(f"  {group:<8} {', '.join(verbs)}" for group, verbs in GROUPS.items())
+    return (
+        f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
+        "Three things to type:\n"
+        "  danalab demo             AdamW and ADana side by side on real text: 4 minutes on two cores\n"
+        "  danalab plan --heads 4   what a run would be; trains nothing\n"
+        "  danalab train --d-model 64 --n-layers 2 --n-heads 1 --seq-len 128 --batch-size 8 --iterations 300\n\n"
+        f"Verbs:\n{groups}\n\n"
+        "danalab --help says what each does, danalab VERB --help what it takes."
     )
 
 

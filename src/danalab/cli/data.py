@@ -182,12 +182,9 @@ def validate(flags: ValidateFlags) -> int:
     console = Console(stderr=True)
     with console.status("reading") as status:
         result = validate_data(
-            flags.path,
-            vocab_size=flags.vocab_size,
-            seq_len=flags.seq_len,
-            allow_duplicates=flags.allow_duplicates,
+            flags.path, vocab_size=flags.vocab_size, seq_len=flags.seq_len, allow_duplicates=flags.allow_duplicates,
             on_file=lambda done, total: status.update(f"reading file {done + 1} of {total}"),
-        )
+        )  # fmt: skip
     advice = advise(result, divided=has_splits(flags.path)) if result.valid and result.total_tokens else None
     facts = {**result.as_dict(), "recommendations": advice.as_dict() if advice else None}
     if not flags.print_json(facts):

@@ -122,16 +122,11 @@ def _on_tasks(flags: Flags, run: Path) -> None:
 
     limit = DEFAULT_PROBLEMS if flags.limit is None else flags.limit
     names = ("samples", "temperature", "max_tokens", "seed")
+    settings = AnswerSettings(limit=limit, **{name: getattr(flags, name) for name in names})
     result = evaluate_chat(
-        run,
-        flags.tasks,
-        AnswerSettings(limit=limit, **{name: getattr(flags, name) for name in names}),
-        reward=flags.reward,
-        trusts_model_code=flags.trust_model_code,
-        step=flags.step,
-        device=flags.device,
-        batch_size=flags.batch_size or 64,
-    )
+        run, flags.tasks, settings, reward=flags.reward, trusts_model_code=flags.trust_model_code, step=flags.step,
+        device=flags.device, batch_size=flags.batch_size or 64,
+    )  # fmt: skip
     if _print_json(flags, run, result):
         return
     print(f"{run}, step {result.step}: mean reward, centred on random answers, pass@k; standard errors of the problems")
@@ -173,16 +168,9 @@ def _on_harness(flags: Flags, run: Path) -> None:
 
     assert flags.lm_eval is not None
     is_chat = flags.chat if flags.chat is not None else open_run(run).config.get("stage") in CHAT_STAGES
-    result = evaluate_tasks(
-        run,
-        [task.strip() for task in flags.lm_eval.split(",") if task.strip()],
-        step=flags.step,
-        num_fewshot=flags.num_fewshot,
-        limit=flags.limit,
-        batch_size=flags.batch_size,
-        device=flags.device,
-        chat=partial(harness_format, run) if is_chat else None,
-    )
+    tasks = [task.strip() for task in flags.lm_eval.split(",") if task.strip()]
+    settings = {name: getattr(flags, name) for name in ("step", "num_fewshot", "limit", "batch_size", "device")}
+    result = evaluate_tasks(run, tasks, chat=partial(harness_format, run) if is_chat else None, **settings)
     if _print_json(flags, run, result):
         return
     print(f"{run}, step {result.step}, lm-eval {result.version}")

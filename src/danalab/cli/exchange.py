@@ -32,18 +32,18 @@ def export_model(flags: ExportFlags) -> None:
 
     log_to_stderr()
     run = flags.required_run("export")
+    template = template_of(run)
     if flags.format == "gguf":
         from danalab.train.run.gguf_file import export_gguf
 
         if flags.dtype != "float32":
             raise UserError(f"--dtype {flags.dtype}: a GGUF file has --quantize f32, f16 or q8_0")
-        done = export_gguf(
-            run, flags.out, step=flags.step, quantize=flags.quantize or "f16", chat_template=template_of(run)
-        )
+        form = flags.quantize or "f16"
+        done = export_gguf(run, flags.out, step=flags.step, quantize=form, chat_template=template)
     elif flags.quantize is not None:
         raise UserError(f"--quantize {flags.quantize}: only with --format gguf")
     else:
-        done = export_run(run, flags.out, step=flags.step, dtype=flags.dtype, chat_template=template_of(run))
+        done = export_run(run, flags.out, step=flags.step, dtype=flags.dtype, chat_template=template)
     if flags.print_json({**asdict(done), "folder": str(done.folder)}):
         return
     print(f"{done.arch} of {done.params:,} parameters, step {done.step}, tokenizer {done.tokenizer or 'none'}")

@@ -80,21 +80,12 @@ def run(flags: Flags) -> int:
         "failures": [{"name": each.job.folder.name, "reason": each.reason} for each in found.failures],
     }  # fmt: skip
     if not flags.print_json(printed) and found.tuned:
-        print_table(
-            ["optimizer", "rung", "best multiplier", "dials", "trials", "loss"],
-            [
-                [
-                    each.opt,
-                    str(each.rung),
-                    f"{each.multiplier:g}" + (" (edge)" if each.at_edge else ""),
-                    " ".join(f"{key}={value}" for key, value in (each.dials or {}).items()),
-                    str(each.trials),
-                    f"{each.loss:.4f}",
-                ]
-                for each in found.tuned
-            ],
-            left=2,
-        )
+        lines = []
+        for each in found.tuned:
+            multiplier = f"{each.multiplier:g}" + (" (edge)" if each.at_edge else "")
+            dials = " ".join(f"{key}={value}" for key, value in (each.dials or {}).items())
+            lines.append([each.opt, str(each.rung), multiplier, dials, str(each.trials), f"{each.loss:.4f}"])
+        print_table(["optimizer", "rung", "best multiplier", "dials", "trials", "loss"], lines, left=2)
     show_open_ends(found.failures, found.queued)
     for words in found.untuned:
         print(f"no further seeds: every learning-rate trial of {words} failed", file=sys.stderr)

@@ -123,7 +123,7 @@ def as_dict(spec: OptimizerSpec) -> dict[str, Any]:
         "modes": _modes(spec),
         "learning_rate": {arch: _rate(arch, spec.name) for arch in ARCHITECTURES},
         "settings": {
-            name: {"default": _plain(what.default), "kind": kind_of(what), "help": what.help}
+            name: {"default": what.default, "kind": kind_of(what), "help": what.help}
             for name, what in spec.settings.items()
         },
     }
@@ -169,11 +169,7 @@ def _print_one(spec: OptimizerSpec) -> None:
         print(f"  {name:<{width}}  {kind_of(what):<8} {written(what.default):<14} {what.help}")
 
 
-_DECAY = {
-    "independent": "multiplied by the schedule factor only",
-    "coupled": "multiplied by the learning rate",
-    "none": "none",
-}
+_DECAY = {"independent": "times the schedule factor only", "coupled": "times the learning rate", "none": "none"}
 
 
 def _needs(spec: OptimizerSpec) -> list[str]:
@@ -194,10 +190,6 @@ def _rate(arch: str, opt: str) -> dict[str, str]:
     law, source = lr_law(arch, opt)
     formula = f"{law.a:.4g}" if law.d == 0 else f"{law.a:.4g} ({law.b:.3g} + P)^{law.d:.3g}"
     return {"formula": formula, "source": source}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 SUBVERBS = {

@@ -141,13 +141,10 @@ def _time(
 
 def _describe(planned: Plan, flags: Flags) -> list[tuple[str, str]]:
     """Model, parameters, batch, length, optimizer and weight decay as rows of a table."""
-    decay = (
-        f"{planned.weight_decay:.6g} / (1 + t / {planned.wd_ts:g}), times the schedule"
-        if planned.wd_ts is not None
-        else f"{planned.weight_decay:.6g}, times the learning rate"
-    )
-    if planned.wd_ts is not None and planned.decay_bound:
-        decay += f"; at most {planned.decay_bound:g} times the learning rate"
+    decay = f"{planned.weight_decay:.6g}, times the learning rate"
+    if planned.wd_ts is not None:
+        decay = f"{planned.weight_decay:.6g} / (1 + t / {planned.wd_ts:g}), times the schedule"
+        decay += f"; at most {planned.decay_bound:g} times the learning rate" if planned.decay_bound else ""
     keys = "" if planned.n_kv_heads == planned.n_heads else f" ({planned.n_kv_heads} for keys and values)"
     parts = f"{planned.n_heads} heads of {planned.head_dim}{keys}"
     if planned.num_frequencies is not None:

@@ -55,10 +55,7 @@ def run(flags: Flags) -> None:
 
 
 def open_models(flags: Flags) -> "list[ChatModel]":
-    """The models of the flags, of different names.
-
-    UserError: none, one twice, or one that cannot be read; a flag that is about one model, with several.
-    """
+    """The models of the flags, of different names; UserError: none, one twice, or a flag that is about one model."""
     folders = [stage for folder in flags.folder for stage in _stages(folder)]
     if len(folders) < 2:
         return [ModelFlags(

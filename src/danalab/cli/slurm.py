@@ -8,14 +8,10 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.cli._shared.run_flags import ResourceFlags
 from danalab.errors import UserError
-
-if TYPE_CHECKING:
-    from danalab.train.config.train_config import TrainConfig
 
 TAKES_REST = True
 """The flags of `danalab train` follow --."""
@@ -60,11 +56,10 @@ def run(flags: Flags, rest: list[str]) -> int:
 
 
 def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
-    """(name of the run, its flags), checked before the job is submitted.
-
-    The name follows from the flags alone: it is the same in every job of the run, and the data are not opened.
-    """
+    """(name of the run, by its flags alone: the same in every job; its flags), checked before the job is submitted."""
     from danalab.cli._shared.flags import parse
+    from danalab.train.config.fields import names_of
+    from danalab.train.config.resolve import digest_of
     from danalab.train.config.train_config import TrainConfig
 
     config: TrainConfig = parse(TrainConfig, list(words), prog="danalab train", description="").flags
@@ -75,16 +70,8 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
         words += ["--distributed-backend", "fsdp" if config.expert_parallel else "ddp"]
     name = config.name or (config.run_dir.name if config.run_dir else None)
     if name is None:
-        name = _name(config)
+        size = f"h{config.heads}" if config.heads is not None else config.size or f"d{config.d_model}"
+        digest = digest_of(config, names_of(type(config), "run", "input", "data"))
+        name = "-".join(filter(None, [config.arch, config.opt, size, digest]))
         words += ["--name", name]
     return name, words
-
-
-def _name(config: "TrainConfig") -> str:
-    """A name from the flags alone."""
-    from danalab.train.config.fields import names_of
-    from danalab.train.config.resolve import digest_of
-
-    size = f"h{config.heads}" if config.heads is not None else config.size or f"d{config.d_model}"
-    digest = digest_of(config, names_of(type(config), "run", "input", "data"))
-    return "-".join(filter(None, [config.arch, config.opt, size, digest]))

@@ -86,22 +86,6 @@ def _run(flags: TrainConfig | StageFlags) -> int:
 
 def ending(summary: dict[str, Any], folder: Path) -> str:
     """The last lines of a run: how it ended, where it is, and how it goes on."""
-    goes_on = "; the same command continues it" if summary.get("status") in ("interrupted", "stopped") else ""
-    return f"{_summary(summary)}\nresults in {folder}{goes_on}"
-
-
-def _details(summary: dict[str, Any]) -> str:
-    """Bits per byte, and what the last validation read: evaluations before it read less, and so differ."""
-    words = [f"{summary['val/bpb']:.4f} bits/byte"] if summary.get("val/bpb") is not None else []
-    share = summary.get("val/share")
-    if share is not None:
-        of_split = "the whole validation split"
-        part = f"{share:.1%} of the validation split; --final-eval-batches 0: all"
-        words.append(f"over {of_split if share >= 1 else part}")
-    return f" ({', '.join(words)})" if words else ""
-
-
-def _summary(summary: dict[str, Any]) -> str:
     words = [f"{summary.get('status')} at step {summary.get('step')} of {summary.get('iterations')}"]
     if summary.get("train/loss") is not None:
         words.append(f"train loss {summary['train/loss']:.4f}")
@@ -110,4 +94,15 @@ def _summary(summary: dict[str, Any]) -> str:
     words += [f"{key} {summary[key]:.3f}" for key in summary if key.startswith("task/") and not key.endswith("_error")]
     if summary.get("tokens_per_second"):
         words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
-    return ", ".join(words)
+    goes_on = "; the same command continues it" if summary.get("status") in ("interrupted", "stopped") else ""
+    return f"{', '.join(words)}\nresults in {folder}{goes_on}"
+
+
+def _details(summary: dict[str, Any]) -> str:
+    """Bits per byte, and what the last validation read: evaluations before it read less, and so differ."""
+    words = [f"{summary['val/bpb']:.4f} bits/byte"] if summary.get("val/bpb") is not None else []
+    share = summary.get("val/share")
+    if share is not None:
+        part = f"{share:.1%} of the validation split; --final-eval-batches 0: all"
+        words.append(f"over {'the whole validation split' if share >= 1 else part}")
+    return f" ({', '.join(words)})" if words else ""

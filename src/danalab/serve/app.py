@@ -9,6 +9,7 @@ import hmac
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from danalab.serve.planner import Planner
 from danalab.serve.responses import ResponseRequest, ResponseWriter
 from danalab.serve.settings import LOCAL_HOSTS, ServerSettings
 from danalab.serve.streaming import ConversationLog, EventStream, JsonAnswer, while_connected
-from danalab.serve.worker import METRICS_TYPE, EngineWorker, MetricsPage
+from danalab.serve.worker import METRICS_TYPE, EngineWorker, metrics_page
 
 PAGE = Path(__file__).parent / "page"
 
@@ -53,10 +54,7 @@ REQUESTS: dict[str, type[Body]] = {
 def create_app(
     served: Sequence[tuple[ChatModel, EngineWorker]], settings: ServerSettings, ready: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """The server of one or several models of different names with their engines; the first answers unnamed requests.
-
-    `ready` is called when the server starts. OSError: the conversation log cannot be written.
-    """
+    """The server of models of different names with their engines, the first the default; calls `ready` at its start."""
     workers = {chat_model.name: worker for chat_model, worker in served}
     models = {chat_model.name: chat_model for chat_model, _ in served}
     record = None if settings.log_conversations is None else ConversationLog(settings.log_conversations)
@@ -75,7 +73,9 @@ def create_app(
     app = FastAPI(title="danalab", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     _handle_errors(app)
     _add_routes(app, models, workers, settings, record)
-    _add_page(app)
+    for file in PAGE.iterdir():
+        place = "/" if file.name == "index.html" else f"/{file.name}"
+        app.router.add_route(place, partial(_page_file, file), include_in_schema=False)
     app.add_middleware(Gate, settings=settings)
     if settings.cors_origin:
         app.add_middleware(
@@ -162,18 +162,11 @@ def _add_routes(
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(MetricsPage(workers).text(), media_type=METRICS_TYPE)
+        return Response(metrics_page(workers), media_type=METRICS_TYPE)
 
 
-def _add_page(app: FastAPI) -> None:
-    def route(file: Path) -> None:
-        async def get(_: Request) -> Response:
-            return FileResponse(file, headers={"cache-control": "no-cache"})
-
-        app.router.add_route("/" if file.name == "index.html" else f"/{file.name}", get, include_in_schema=False)
-
-    for file in PAGE.iterdir():
-        route(file)
+async def _page_file(file: Path, _: Request) -> Response:
+    return FileResponse(file, headers={"cache-control": "no-cache"})
 
 
 def _model_card(chat_model: ChatModel) -> dict[str, Any]:
@@ -199,21 +192,18 @@ def _named(name: str | None, models: Mapping[str, ChatModel]) -> ChatModel:
 
 
 def _handle_errors(app: FastAPI) -> None:
-    def response(error: RequestError) -> JsonAnswer:
-        return JsonAnswer(error_json(error), error.status, error.headers)
-
     @app.exception_handler(UserError)
     async def user(_: Request, error: UserError) -> Response:
-        return response(error if isinstance(error, RequestError) else RequestError(400, str(error)))
+        return _refusal(error if isinstance(error, RequestError) else RequestError(400, str(error)))
 
     @app.exception_handler(RequestValidationError)
     async def validation(request: Request, error: RequestValidationError) -> Response:
         kind = REQUESTS.get(request.url.path)
-        return response(validation_error(error.errors(), error.body, list(kind.model_fields) if kind else []))
+        return _refusal(validation_error(error.errors(), error.body, list(kind.model_fields) if kind else []))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
-        return response(RequestError(error.status_code, str(error.detail), headers=error.headers))
+        return _refusal(RequestError(error.status_code, str(error.detail), headers=error.headers))
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, __: ClientDisconnect) -> Response:
@@ -221,7 +211,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def fault(_: Request, __: Exception) -> Response:
-        return response(RequestError(500, "a fault of the server; its log has the reason", code="internal_error"))
+        return _refusal(RequestError(500, "a fault of the server; its log has the reason", code="internal_error"))
 
 
 PROTECTED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
@@ -260,10 +250,7 @@ def host_name(header: str) -> str:
 
 
 class Gate:
-    """Refuses requests without an accepted key and bodies over the limit; stores the scope of prefix reuse.
-
-    Caches of prefixes are shared only within one scope, which is that of a key.
-    """
+    """Refuses requests without an accepted key or over the size limit; prefixes are shared within one key only."""
 
     def __init__(self, app: Any, settings: ServerSettings):
         self.app, self.limit = app, settings.max_body_bytes

@@ -201,11 +201,7 @@ _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class RequestError(UserError):
-    """A request that cannot be answered, with an HTTP `status` and `headers`.
-
-    `param`: path of the field at fault, e.g. "messages.0.content"; `code`: name for programs, e.g.
-    "context_length_exceeded".
-    """
+    """A request that fails: HTTP `status` and `headers`, `param` (path of the field), `code` (for programs)."""
 
     def __init__(
         self,
@@ -267,11 +263,9 @@ def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
     place: Any = body
     steps = [step for step in error["loc"] if step != "body"]
     for number, step in enumerate(steps):
-        if (isinstance(place, dict) and step in place) or (
-            isinstance(place, list) and isinstance(step, int) and step < len(place)
-        ):
+        if step in (place if isinstance(place, dict) else range(len(place)) if isinstance(place, list) else ()):
             path.append(step)
-            place = place[step]  # pyright: ignore[reportCallIssue, reportArgumentType]
+            place = place[step]
         elif error["type"] == "missing" and number == len(steps) - 1:
             path.append(step)
     return path

@@ -70,10 +70,7 @@ class ConversationBuilder:
         parts[parts.index(call_id)] = Part("python_output", text)
 
     def build(self, tools: Sequence[Function], where: str) -> Conversation:
-        """The conversation.
-
-        RequestError, at `where`: a call without result, roles out of order, or an empty message.
-        """
+        """The conversation; RequestError at `where`: a call without result, roles out of order, or an empty message."""
         system = [*self.system, *([_describe(tools)] if tools else [])]
         try:
             messages = [Message.of("system", "\n\n".join(system))] if any(map(str.strip, system)) else []

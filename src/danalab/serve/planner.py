@@ -104,9 +104,8 @@ class Planner:
         mark = [chat_format.python_start] if forced and isinstance(chat_format, ChatFormat) else []
         prompt, max_tokens = self._chat_prompt(question, mark)
         stop = () if forced else (*question.sampling.stop, *self.chat_model.stop_texts)
-        sampling = replace(
-            question.sampling, max_tokens=max_tokens, stop_tokens=tuple(chat_format.stop_tokens), stop=stop
-        )
+        stop_tokens = tuple(chat_format.stop_tokens)
+        sampling = replace(question.sampling, max_tokens=max_tokens, stop_tokens=stop_tokens, stop=stop)
         schema = call_schema(forced) if forced else question.schema
         chosen = question.tools if question.tool_choice == "auto" else ()
         pairs: list[tuple[Request, AnswerReader]] = []

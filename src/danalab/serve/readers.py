@@ -163,10 +163,7 @@ class TextReader:
 
 
 class ChatReader(TextReader):
-    """Reads the assistant's message of a conversation; `is_call`: it is a call from its first token on.
-
-    `call` constrains a call; None: the request has no tools that the model may choose to call.
-    """
+    """The assistant's message of a conversation, a call from its first token (`is_call`) or by choice, under `call`."""
 
     def __init__(
         self, chat_model: ChatModel, request: Request, call: TokenConstraint | None = None, *, is_call: bool = False

@@ -76,9 +76,7 @@ def _curve(rows: Sequence[dict[str, Any]], metrics: Sequence[str], step: int | N
         ]
         for metric in metrics
     }
-    metric = next(
-        (name for name in metrics if len(curves[name]) >= MIN_POINTS), max(metrics, key=lambda m: len(curves[m]))
-    )
+    metric = max(metrics, key=lambda name: min(len(curves[name]), MIN_POINTS))  # the first of equals
     points = curves[metric]
     if len(points) < 2:
         return None

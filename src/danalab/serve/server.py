@@ -41,10 +41,7 @@ def serve(
     settings: ServerSettings,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; then finish running requests, for at most `settings.drain_seconds`.
-
-    Models have different names, each an engine; `listener` is of `bind`; `ready` is called when requests are accepted.
-    """
+    """Serve models of different names at a `bind` until SIGINT or SIGTERM; then finish requests for `drain_seconds`."""
     app = create_app([(each, make_worker(each, settings)) for each in chat_models], settings, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again after a regular end
@@ -52,10 +49,7 @@ def serve(
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """The listening socket.
-
-    UserError: the address is not ours or in use, or too few files may be opened for a server.
-    """
+    """The listening socket; UserError: the address is not ours or in use, or too few files may be opened."""
     connection_limit(settings.max_connections)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -112,11 +106,7 @@ def connection_limit(wanted: int) -> int:
 
 
 class Connection(H11Protocol):
-    """A client's connection.
-
-    At the limit a new one takes the place of that which has been without a request for longest; where all have one, it
-    gets status 503.
-    """
+    """At the limit a new one replaces that without a request for longest; where all have one, it gets status 503."""
 
     _warned = -WARNING_SECONDS
 

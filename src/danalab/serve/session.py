@@ -11,10 +11,7 @@ from danalab.serve.readers import Answer, Delta, force_result
 
 
 class ChatSession:
-    """Remembers the turns of one conversation; the oldest are left out when the context is full.
-
-    Args: engine: of the model, with its tokenizer.
-    """
+    """The turns of one conversation, the oldest left out when the context is full; `engine` is the model's."""
 
     def __init__(self, chat_model: ChatModel, engine: Engine, sampling: SamplingParameters, system: str = ""):
         self.chat_model, self.engine, self.sampling, self.system = chat_model, engine, sampling, system
@@ -49,11 +46,7 @@ class ChatSession:
                 self.turns = before
 
     def ask(self, question: str) -> Generator[Delta, None, None]:
-        """The answer, in pieces. If it is closed early, the answer so far is remembered.
-
-        Raises:
-            UserError: an empty question, one that exceeds the context, or another answer is being written.
-        """
+        """The answer, in pieces; if closed early, it is remembered. UserError: an empty or long question, or busy."""
         if self.engine.busy:
             raise UserError("an answer is being written: read it to its end, or close it, before the next question")
         conversation = self._with([*self.turns, Message.of("user", question)])

@@ -26,10 +26,7 @@ class JsonAnswer(JSONResponse):
 
 
 class EventStream(StreamingResponse):
-    """A stream of events; `end` is called however it ends.
-
-    `named`: an event has a line with its name, its "type"; otherwise "[DONE]" ends the stream.
-    """
+    """A stream of events; `end` is called however it ends. `named`: an event has a line with its type, not [DONE]."""
 
     def __init__(
         self, chunks: AsyncIterator[dict[str, Any]], end: Callable[[], None], headers: dict[str, str], *, named: bool
@@ -80,10 +77,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class ConversationLog:
-    """A file with a JSON object a line, readable by its owner only; written only where it is asked for (OSError: not).
-
-    JSON escapes line breaks and control characters, so text of a conversation cannot look like another line.
-    """
+    """A file with a JSON object a line (line breaks are escaped), readable by its owner only; OSError: not writable."""
 
     def __init__(self, path: Path):
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -40,10 +40,7 @@ REFRESH = 0.08
 
 
 class Terminal:
-    """One conversation at a terminal, or at a pipe.
-
-    `read` gives the next line, EOFError at the end; default: with editing where there is a terminal.
-    """
+    """A conversation at a terminal or pipe; `read` gives the next line (EOFError: the end), by default with editing."""
 
     def __init__(self, session: ChatSession, read: Callable[[], str] | None = None):
         self.session = session
@@ -110,11 +107,8 @@ class Terminal:
             case "/load":
                 self._load(_path(name, value))
             case "/help":
-                print(
-                    "\n".join(f"{f'{each} {given}':18} {text}" for each, (given, text) in COMMANDS.items()),
-                    KEYS,
-                    sep="\n",
-                )
+                lines = [f"{f'{each} {given}':18} {text}" for each, (given, text) in COMMANDS.items()]
+                print(*lines, KEYS, sep="\n")
             case _:
                 raise UserError(f"no command {name}; /help lists them")
 

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -133,7 +134,7 @@ class EngineWorker:
     def cancel(self, generation: Generation) -> None:
         """Free a slot before the engine's next step; without effect when the generation has ended."""
         if not generation.ended:
-            self._inbox.put(lambda: self._cancel(generation))
+            self._inbox.put(lambda: self._end(generation, Delta(finish_reason="cancelled")))
 
     def _deliver(self, outbox: list[tuple[Generation, Delta | Exception]]) -> None:
         for generation, delta in outbox:
@@ -153,7 +154,7 @@ class EngineWorker:
             except Exception as error:  # the model diverged, or a fault of ours: nobody may wait for ever
                 events = []
                 for generation in list(self._running.values()):
-                    self._fail(generation, error)
+                    self._end(generation, _request_error(error, 500))
             for event in events:
                 self._read(event)
             self.statistics = self.engine.statistics
@@ -182,14 +183,9 @@ class EngineWorker:
         else:
             self._running[generation.number] = generation
 
-    def _cancel(self, generation: Generation) -> None:
+    def _end(self, generation: Generation, delta: Delta | Exception) -> None:
         self._leave(generation)
-        self._outbox.append((generation, Delta(finish_reason="cancelled")))
-
-    def _fail(self, generation: Generation, error: Exception) -> None:
-        """End one generation with an error."""
-        self._leave(generation)
-        self._outbox.append((generation, _request_error(error, 500)))
+        self._outbox.append((generation, delta))
 
     def _leave(self, generation: Generation) -> None:
         """Take a generation out of the engine, which may have ended it before."""
@@ -208,7 +204,7 @@ class EngineWorker:
         try:
             delta = force_result(self.engine, event.request_id, generation.reader.read(event))
         except Exception as error:
-            self._fail(generation, error)
+            self._end(generation, _request_error(error, 500))
             return
         if delta.finish_reason is not None or delta.continued is not None:
             self._leave(generation)
@@ -240,12 +236,8 @@ class Metrics:
         self.requests = add(Counter, "requests", "Finished generations", labelnames=["finish_reason"])
         self.prompt_tokens = add(Counter, "prompt_tokens", "Prompt tokens of finished generations")
         self.generated_tokens = add(Counter, "generated_tokens", "Tokens of finished generations")
-        self.to_first = add(
-            Histogram, "time_to_first_token_seconds", "From submission to the first token [s]", buckets=_TO_FIRST
-        )
-        self.per_token = add(
-            Histogram, "time_per_output_token_seconds", "Between tokens, after the first [s]", buckets=_PER_TOKEN
-        )
+        self.to_first = add(Histogram, "time_to_first_token_seconds", "Until the first token [s]", buckets=_TO_FIRST)
+        self.per_token = add(Histogram, "time_per_output_token_seconds", "Between two tokens [s]", buckets=_PER_TOKEN)
 
     def finished(self, generation: Any, reason: str) -> None:
         """Count a `Generation` that has ended."""
@@ -266,24 +258,14 @@ class Metrics:
         return self._registry.collect()
 
 
-class MetricsPage:
-    """The metrics of all models of a server, each with its name as the label "model"."""
-
-    def __init__(self, workers: Mapping[str, EngineWorker]):
-        self._workers = workers
-
-    def collect(self) -> Iterable[Metric]:
-        """One family of samples for each metric, as `generate_latest` wants it."""
-        merged: dict[str, Metric] = {}
-        for name, worker in self._workers.items():
-            for metric in worker.metrics.collect(worker.statistics):
-                family = merged.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
-                family.samples += [each._replace(labels={"model": name, **each.labels}) for each in metric.samples]
-        return merged.values()
-
-    def text(self) -> bytes:
-        """The page of /metrics."""
-        return generate_latest(self)  # pyright: ignore[reportArgumentType]  # it only collects
+def metrics_page(workers: Mapping[str, EngineWorker]) -> bytes:
+    """The metrics of all models of a server, one family of samples for each, with the label "model"."""
+    merged: dict[str, Metric] = {}
+    for name, worker in workers.items():
+        for metric in worker.metrics.collect(worker.statistics):
+            family = merged.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+            family.samples += [each._replace(labels={"model": name, **each.labels}) for each in metric.samples]
+    return generate_latest(SimpleNamespace(collect=merged.values))  # pyright: ignore[reportArgumentType]
 
 
 def _request_error(error: Exception, status: int) -> RequestError:

@@ -66,14 +66,13 @@ def script(shell: str, flag_types: Mapping[str, type | None]) -> str:
 
 def _words(flag_types: Mapping[str, type | None]) -> dict[str, list[str]]:
     """ "" -> verbs, verb -> its subverbs and flags, verb subverb -> its flags."""
-    words = {path: [] if flags is None else _flags(flags) for path, flags in flag_types.items()}
+    words: dict[str, list[str]] = {path: [] for path in flag_types}
+    for path, flags in flag_types.items():
+        if flags is not None:
+            options = options_of(flags, leave_out=optimizer_flags.FIELD)
+            words[path] = ["--help", *(flag(option.name) for option in options if not option.positional)]
     for path in flag_types:
         verb, _, name = path.partition(" ")
         if name:
             words[verb] = [name, *words[verb]]
     return {"": [path for path in flag_types if " " not in path], **words}
-
-
-def _flags(flags_type: type) -> list[str]:
-    options = options_of(flags_type, leave_out=optimizer_flags.FIELD)
-    return ["--help", *(flag(option.name) for option in options if not option.positional)]

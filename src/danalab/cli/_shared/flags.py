@@ -41,10 +41,7 @@ class Parsed:
 
 
 def parse(flags_type: type, arguments: list[str], *, prog: str, description: str) -> Parsed:
-    """Parse `arguments` into an instance of the data class `flags_type`; `--help` ends with SystemExit 0.
-
-    UserError: unknown flags (with the nearest spellings), a bad value, an unknown key in the YAML file.
-    """
+    """Parse `arguments` into a `flags_type`. UserError: a bad value, unknown flags (with the nearest) or YAML keys."""
     translate = getattr(flags_type, "translate_words", list)
     arguments = translate(arguments)
     options = options_of(flags_type, leave_out=optimizer_flags.FIELD)
@@ -166,17 +163,13 @@ def _read_file(file: str) -> dict[str, Any]:
     return dict(zip(names, loaded.values(), strict=True))
 
 
-def _nearest_flag(word: str, names: list[str]) -> str:
-    """` (did you mean --x?)` for the closest name, or nothing; compared without the dashes that all flags share."""
-    return nearest(word.lstrip("-").replace("_", "-"), names).replace("'", "--", 1).replace("'", "")
-
-
 def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str, more: str) -> None:
     """Name all unknown flags at once, each with the nearest spelling."""
     unknown = list(dict.fromkeys(word.partition("=")[0] for word in extra if word.startswith("--")))
     known = [flag(option.name).lstrip("-") for option in options if not option.positional]
-    if unknown:
-        named = ", ".join(word + _nearest_flag(word, known) for word in unknown)
+    if unknown:  # compared without the dashes, which all flags share
+        hints = [nearest(word.lstrip("-").replace("_", "-"), known).replace("'", "--", 1) for word in unknown]
+        named = ", ".join(word + hint.replace("'", "") for word, hint in zip(unknown, hints, strict=True))
         raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
     if extra:
         raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")

@@ -18,10 +18,7 @@ Columns = dict[str, Callable[[Any], str]]
 
 
 def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[str], more: str = "") -> int:
-    """Print the estimates of cells, a line per name, and `more`; returns the exit code. `flags`: of a sweep or ladder.
-
-    For SLURM it also writes the scripts without submitting.
-    """
+    """Print estimates of cells, a line per name, and `more`; write SLURM's scripts. Returns the exit code."""
     rate, source = flags.rate(folder)
     estimates = estimate(cells, folder, rate, flags.price)
     scripts = [] if flags.executor != "slurm" else list(map(str, write_scripts(folder, cells, flags.cluster())))
@@ -47,9 +44,8 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
         columns = {"runs": lambda runs: str(len(runs)), **columns}
     if flags.price is not None:
         columns["cost [$]"] = lambda runs: _money(total([run.cost for run in runs]))
-    print_table(
-        ["run", *columns], [[name, *(cell(runs) for cell in columns.values())] for name, runs in groups.items()]
-    )
+    lines = [[name, *(cell(runs) for cell in columns.values())] for name, runs in groups.items()]
+    print_table(["run", *columns], lines)
     totals = [f"{len(estimates)} runs", f"{flops:.3g} FLOPs"]
     totals += [f"{_hours(hours)} device-hours"] if hours else []
     totals += [] if cost is None else [f"cost {_money(cost)}"]
