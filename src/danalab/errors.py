@@ -33,9 +33,7 @@ def import_extra(module: str, extra: str, purpose: str, package: str | None = No
 class LostRankError(RuntimeError):
     """A process of a run of several died or stopped answering; the message names it. Exit code 1.
 
-    Args:
-        quiet: another process says it already.
-        in_rank: this process was one of the run; its threads and connections may wait for ranks that are gone.
+    `quiet`: another process says it already. `in_rank`: one of the run; its threads may wait for ranks that are gone.
     """
 
     def __init__(self, message: str, *, quiet: bool = False, in_rank: bool = False):

@@ -85,10 +85,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The UTF-8 text of a file of settings or facts.
-
-    UserError: absent, unreadable, not a regular file (a named pipe would block), larger than 256 MiB, or not UTF-8.
-    """
+    """The UTF-8 text of a regular file of facts (a named pipe would block), of up to 256 MiB; UserError: not one."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -136,11 +133,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:
-    """Parse a YAML file of plain values.
-
-    UserError: as of `read_text`, malformed, a key given twice, or aliases that contain themselves or expand without
-    bound.
-    """
+    """Parse a YAML file of plain values; UserError: malformed, a key given twice, or aliases without bound."""
     import yaml
 
     text = read_text(path)
@@ -160,11 +153,7 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
 
 
 def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
-    """Number of YAML nodes when aliases are written out. `known`: by node; 0 for those that are being counted.
-
-    Raises:
-        ValueError: an alias inside of what it names, or more than `_MAX_YAML_NODES`.
-    """
+    """Number of YAML nodes when aliases are written out; ValueError: endless or too many. `known`: 0 while counting."""
     if id(node) not in known:
         known[id(node)] = 0
         children = node.value if isinstance(node.value, list) else []
@@ -187,10 +176,7 @@ def require_unique(names: Iterable[str]) -> None:
 
 
 def require_uncompressed(file: IO[bytes], size: int) -> None:
-    """Check that a zip archive of `size` bytes, such as torch writes, at whose beginning `file` is, unpacks to no more.
-
-    ValueError: it does, or is no archive. See `refuse_shared_tuples`.
-    """
+    """ValueError: a zip archive of `size` bytes, whose beginning is in `file`, unpacks to more, or it is none."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -228,10 +214,9 @@ def refuse_shared_tuples(pickled: IO[bytes]) -> None:
 
 
 def validated(kind: type[T], content: Any, place: object, *, strict: bool = False) -> T:
-    """`content`, read from a file, as a `kind`: a data class, pydantic model or any type that pydantic can check.
+    """`content` of a file as a `kind` that pydantic can check; a UserError says `place` and the first misfit in a line.
 
-    `strict`: only the types that JSON has for a field: no number in quotes, no truth value in place of a number. A
-    UserError says `place` and the first thing that does not fit, in one line.
+    `strict`: only the types that JSON has for a field: no number in quotes, no truth value in place of a number.
     """
     from pydantic import TypeAdapter, ValidationError
 

@@ -9,10 +9,7 @@ from typing import Any
 
 
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package, from the imports in the `.pyi` beside `file`, its __init__.
-
-    The stub has lines `from .MODULE import NAME as NAME` only, which type checkers read as well.
-    """
+    """`__getattr__`, `__dir__` and `__all__` by the `from .MODULE import NAME as NAME` in the `.pyi` beside `file`."""
     tree = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {
         alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)

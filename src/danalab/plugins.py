@@ -33,10 +33,7 @@ _state = {"entry points": False, "loading": ""}
 
 
 def use(files: Iterable[str | Path]) -> None:
-    """Load plugins, in this process and in all that it starts.
-
-    UserError: no such file, or it fails as it is imported.
-    """
+    """Load plugins, in this process and in all that it starts. UserError: no such file, or its import fails."""
     paths = list(dict.fromkeys([*in_use(), *(str(Path(file).resolve()) for file in files)]))
     for path in paths:
         _load(path)
@@ -81,10 +78,7 @@ def digests() -> dict[str, str]:
 
 
 def load_address(address: str) -> Any:
-    """The class or function at FILE.py:NAME or module:NAME.
-
-    UserError: no such file, module or name, or it fails as it is imported.
-    """
+    """The class or function at FILE.py:NAME or module:NAME. UserError: there is none, or its import fails."""
     module, name = _module_at(address), address.rpartition(":")[2]
     known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     if name not in known:

@@ -34,10 +34,7 @@ class Registry(Generic[T]):
         return item
 
     def canonical(self, name: str) -> str:
-        """The registered name of `name` (perhaps an alias, or with underscores).
-
-        UserError: unknown; offers the nearest spelling and lists the names.
-        """
+        """The registered name of an alias, also with underscores; UserError: unknown, with the nearest and all."""
         known = name in self  # which loads plugins
         key = self._aliases.get(_normal(name), _normal(name))
         if not known:

@@ -89,5 +89,5 @@ def test_the_number_of_threads_does_not_change_a_bit(monkeypatch: pytest.MonkeyP
 
 
 def test_it_is_refused_where_it_cannot_be_kept():
-    with pytest.raises(UserError, match=r"needs a float32 model on the CPU: this one is torch\.float64"):
+    with pytest.raises(UserError, match=r"needs a float32 model on the CPU, not torch\.float64"):
         engine(build_model(CONFIGS["enoki"], dtype=torch.float64), "auto")

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from danalab.chat.conversations import ChatFormat, Conversation, Message
@@ -86,13 +87,9 @@ def answer_problems(
     """
     prompts = [chat.render_prompt(Conversation.of(problem.prompt())) for problem in problems.values()]
     spaces = [engine.model.config.seq_len - len(prompt) for prompt in prompts]
+    draw = partial(SamplingParameters, temperature=temperature)
     requests = [
-        Request(
-            prompt,
-            SamplingParameters(
-                max_tokens=min(max_tokens, space), temperature=temperature, seed=sampling_seed(*key, sample)
-            ),
-        )
+        Request(prompt, draw(max_tokens=min(max_tokens, space), seed=sampling_seed(*key, sample)))
         for key, prompt, space in zip(problems, prompts, spaces, strict=True)
         for sample in range(samples if space > 0 else 0)
     ]
@@ -113,11 +110,7 @@ def answer_problems(
 
 
 def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequence[Request]) -> list[SampledAnswer]:
-    """The answers to prompts of `chat.render_prompt`, in the order of the requests.
-
-    The end tokens of the conversation end an answer, whatever the requests say. Only `ChatFormat` has calls of tools.
-    UserError: a request that the engine refuses, or logits that are not finite.
-    """
+    """The answers to prompts of `chat.render_prompt`, which its end tokens end; only `ChatFormat` has tools."""
     answers = [SampledAnswer() for _ in requests]
     callers = [ToolCaller(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
     ended, told = 0, time.monotonic()

@@ -36,11 +36,7 @@ CHAT_STAGES = ("mid", "sft", "rl")
 """Stages of training that teach them to a model; its runs are asked as a chat where nothing else is said."""
 MAX_LINE_BYTES = 1 << 24
 """A longer line is refused: it is no conversation, and the file perhaps no JSONL."""
-_MARKS: dict[PartType, tuple[str, str] | None] = {
-    "text": None,
-    "python": ("python_start", "python_end"),
-    "python_output": ("output_start", "output_end"),
-}
+_MARKS = {"python": ("python_start", "python_end"), "python_output": ("output_start", "output_end")}
 
 
 @dataclass(frozen=True)
@@ -53,10 +49,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Message:
-    """What one side says in one turn.
-
-    UserError: an unknown role, an empty message, or a tool call outside of an assistant's message.
-    """
+    """One side's turn; UserError: an unknown role, an empty message, or a tool call that is not an assistant's."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -120,10 +113,7 @@ class Conversation:
 
     @classmethod
     def of(cls, value: Any, where: str = "") -> Conversation:
-        """A conversation from the content of a JSON object; entries beside "messages" are ignored.
-
-        A UserError names the origin `where`, e.g. "FILE line 3", and the first thing that is wrong.
-        """
+        """A conversation of a JSON object's "messages"; a UserError names the origin `where`, e.g. "FILE line 3"."""
         try:
             if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
                 raise UserError('an object with a list "messages" is expected')
@@ -271,17 +261,13 @@ class ChatFormat:
         """The ids of a conversation with the mask of what the assistant says."""
         return self.render_all([conversation])[0]
 
-    def render_all(self, conversations: Sequence[Conversation]) -> list[Rendered]:
-        """`render` of each; texts are encoded together, which is faster."""
-        return self._render(conversations, is_open=False)
-
     def render_prompt(self, conversation: Conversation) -> list[int]:
         """The ids after which the assistant speaks.
 
         After a user's message they end with assistant_start. A conversation that ends with an assistant's message is
         continued within this message: after a text that it has begun, or after the output of a tool.
         """
-        (ids, _), answered = self._render([conversation], is_open=True)[0], conversation.messages[-1].role != "user"
+        (ids, _), answered = self.render_all([conversation], is_open=True)[0], conversation.messages[-1].role != "user"
         return ids if answered else [*ids, self.assistant_start]
 
     def parse(self, ids: Iterable[int]) -> Message | None:
@@ -310,7 +296,8 @@ class ChatFormat:
                 found.append(Part(kind, text))
         return Message.of("assistant", found) if any(part.text.strip() for part in found) else None
 
-    def _render(self, conversations: Sequence[Conversation], *, is_open: bool) -> list[Rendered]:
+    def render_all(self, conversations: Sequence[Conversation], *, is_open: bool = False) -> list[Rendered]:
+        """`render` of each, encoded together, which is faster; `is_open`: an assistant's last message has no end."""
         pieces: list[list[tuple[str | int, int]]] = []
         for conversation in conversations:
             pieces.append(row := [(self.bos, 0)])
@@ -337,7 +324,7 @@ class ChatFormat:
         pieces: list[tuple[str | int, int]] = []
         for part in message.parts:
             said = int(part.type != "python_output")
-            marks = _MARKS[part.type]
+            marks = _MARKS.get(part.type)
             if marks is None:
                 pieces.append((part.text, said))
             else:

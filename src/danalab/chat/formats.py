@@ -38,10 +38,7 @@ _MAX_TEMPLATE = 1 << 20
 
 
 def format_of(folder: Path, tokenizer: Tokenizer) -> ChatFormat | TemplateFormat | PlainFormat:
-    """Our marks where a stage or a template says that the model knows them, else its own template, else plain text.
-
-    `folder` is a run's, or in Hugging Face format. UserError: the template is malformed.
-    """
+    """Our marks where a stage or template says that the model knows them, else its own template, else plain text."""
     template = ChatTemplate.read(tokenizer_folder_of(folder))
     knows_marks = (
         SPECIAL_TOKENS["assistant_start"] in template.text
@@ -96,11 +93,9 @@ class TemplateFormat:
         """Raises UserError if the template is malformed."""
         named = tokenizer.specials.get(template.variables.get("eos_token", ""))
         ends = (*(() if named is None else (named,)), *template.end_tokens, tokenizer.eos_id)
-        self.tokenizer = tokenizer
-        self.n_ids = tokenizer.n_tokens
+        self.tokenizer, self.n_ids = tokenizer, tokenizer.n_tokens
         self.stop_tokens = tuple(dict.fromkeys(ends))
-        self._variables = template.variables
-        self._renderer = Renderer(template.text)
+        self._variables, self._renderer = template.variables, Renderer(template.text)
         self._break = next((each for each in _BREAKS if each not in template.text), "")
         if not self._break:
             raise UserError("the chat template is malformed: it has all characters that Unicode keeps for internal use")
@@ -108,10 +103,7 @@ class TemplateFormat:
         self._specials = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def render_prompt(self, conversation: Conversation) -> list[int]:
-        """The ids after which the assistant speaks; an assistant's message at the end is continued.
-
-        UserError: the template refuses the conversation, or a message has calls of tools.
-        """
+        """The ids after which the assistant speaks, or goes on. UserError: calls of tools, or the template refuses."""
         return self.encode(self.render_text(conversation))
 
     def render_text(self, conversation: Conversation) -> str:
@@ -137,10 +129,7 @@ class TemplateFormat:
         return ids
 
     def parse(self, ids: Iterable[int]) -> Message | None:
-        """The assistant's message in ids that a model produced after `render_prompt`; None where it said nothing.
-
-        Reads to the first stop token; other special tokens have no text.
-        """
+        """The assistant's message in drawn ids, up to the first stop token; None where it said nothing."""
         said = itertools.takewhile(lambda id_: id_ not in self.stop_tokens, ids)
         hidden = frozenset(self.tokenizer.specials.values())
         text = self.tokenizer.decode([id_ for id_ in said if id_ not in hidden])

@@ -65,11 +65,7 @@ def evaluate_chat(
         settings: its limit also bounds generated tasks, which have no end of their own.
         reward: of all answers: a name or FILE.py:NAME; default that of each problem.
         trusts_model_code: whether programs of the model run where this system cannot isolate them.
-        batch_size: answers that are computed at the same time.
         report: called with each result, as soon as there is one.
-    Raises:
-        UserError: no such run, checkpoint or task; the run has neither a chat template nor a tokenizer with marks of
-            conversations; a reward that raises, hangs or gives no finite number.
     """
     if not tasks:
         raise UserError("--tasks: name at least one task")
@@ -96,10 +92,7 @@ def evaluate_core(
     device: str | None = None,
     report: Callable[[InContextResult], None] = lambda result: None,
 ) -> CoreEvaluation:
-    """Score a run on the in-context tasks of a folder in DCLM's format, on `limit` questions of each task.
-
-    `report` is called with the result of each. UserError: no such run or checkpoint, or a malformed folder.
-    """
+    """Score a run on `limit` questions of each in-context task of a folder in DCLM's format; `report` gets results."""
     if limit is not None and limit < 1:
         raise UserError(f"--limit {limit}: must be at least 1")
     tasks, opened = read_suite(suite), _open(folder, step, device)
@@ -112,11 +105,7 @@ def evaluate_core(
 
 
 def harness_format(run: str | Path, tokenizer: Tokenizer) -> TemplateFormat:
-    """The format of a run's conversations for lm-eval's harness, which renders to text first and encodes it later.
-
-    It is the run's own template where it has one, else our marks as a template. UserError: a malformed template, or no
-    template and no special tokens of ours.
-    """
+    """The format for lm-eval's harness, which renders to text first: a run's own template, else our marks as one."""
     own = format_of(Path(run), tokenizer)
     return own if isinstance(own, TemplateFormat) else TemplateFormat(tokenizer, own_template(tokenizer))
 

@@ -83,10 +83,7 @@ class _Row(NamedTuple):
 
 
 def read_suite(folder: str | Path) -> list[InContextTask]:
-    """The tasks of a folder.
-
-    UserError: no or several YAML files, or malformed ones; a file that is named and not there.
-    """
+    """The tasks of a folder; UserError: no or several YAML files, malformed ones, or a named file that is not there."""
     folder = Path(folder)
     files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if len(files) != 1:
@@ -95,15 +92,13 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
     baselines = _read_baselines(folder / META)
     tasks = []
     for entry in suite.icl_tasks:
-        file = next(
-            (f for f in (folder / "eval_data" / entry.dataset_uri, folder / entry.dataset_uri) if f.is_file()), None
-        )
+        places = folder / "eval_data" / entry.dataset_uri, folder / entry.dataset_uri
+        file = next(filter(Path.is_file, places), None)
         if file is None:
-            raise UserError(f"{files[0]}: {entry.label}: no file {folder / 'eval_data' / entry.dataset_uri}")
+            raise UserError(f"{files[0]}: {entry.label}: no file {places[0]}")
         shots, baseline = entry.num_fewshot[0], baselines.get(entry.label, 0.0)
-        tasks.append(
-            InContextTask(entry.label, entry.icl_task_type, file, shots, entry.continuation_delimiter, baseline)
-        )
+        delimiter = entry.continuation_delimiter
+        tasks.append(InContextTask(entry.label, entry.icl_task_type, file, shots, delimiter, baseline))
     return tasks
 
 

@@ -18,24 +18,18 @@ _tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 class JsonConstraint:
-    """Tokens whose text is one JSON value that matches a schema, then the end-of-text token.
+    """Tokens of one JSON value that matches a schema (None: any object), then the end-of-text token.
 
-    Args:
-        schema: JSON schema; None: any object.
-        whitespace: allow whitespace between the parts, as the model likes; otherwise the text is compact.
-    Raises:
-        MissingExtra: llguidance is not installed.
-        UserError: the schema is wrong, uses something that is not supported, or allows no text.
+    `whitespace`: the model may put whitespace between the parts. UserError: a schema that is wrong or not supported.
     """
 
     def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None, *, whitespace: bool = False):
         llguidance = import_extra("llguidance", "serve", "constrained decoding")
         schema = {"type": "object"} if schema is None else dict(schema)
         compact: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
+        form = None if whitespace else compact
         try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(
-                json.dumps(schema), defaults=None if whitespace else compact
-            )
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=form)
         except (TypeError, ValueError, RecursionError) as error:
             raise UserError(f"the JSON schema cannot be used: {error}") from None
         self._matcher = llguidance.LLMatcher(_tokenizer(tokenizer), grammar, log_level=0)

@@ -154,9 +154,8 @@ class Engine:
     def check(self, request: Request) -> int:
         """The maximum number of tokens that a request adds.
 
-        Raises:
-            UserError: an empty prompt, an id outside the vocabulary, a prompt and `max_tokens` that exceed the model's
-                context or the cache together, or stop strings without a tokenizer.
+        UserError: an empty prompt, an id outside the vocabulary, a prompt and `max_tokens` that exceed context or cache
+        together, or stop strings without a tokenizer.
         """
         config, parameters = self.model.config, request.parameters
         if not len(request.prompt):
@@ -190,13 +189,7 @@ class Engine:
         return True
 
     def force(self, number: int, tokens: Sequence[int]) -> None:
-        """Add tokens to the text of a running request, for example the output of a tool; no events follow for them.
-
-        They do not count as drawn; the next token is drawn after them.
-
-        Raises:
-            UserError: the request is not known or has ended, an id outside the vocabulary, or too many tokens.
-        """
+        """Add tokens to a running request, e.g. a tool's output; they do not count as drawn, and have no events."""
         sequence = self._sequences.get(number)
         if sequence is None:
             raise UserError(f"request {number} is not known, or has ended")
@@ -205,8 +198,7 @@ class Engine:
             raise UserError(f"a forced token is outside the model's vocabulary of {config.vocab_size}")
         if len(sequence.tokens) + len(tokens) >= config.seq_len and not sequence.parameters.sliding_window:
             raise UserError(
-                f"{len(tokens)} forced tokens after {len(sequence.tokens)} leave no space in the context of "
-                f"{config.seq_len}"
+                f"{len(tokens)} forced tokens after {len(sequence.tokens)} exceed the context of {config.seq_len}"
             )
         self._extend(sequence, tokens)
 
@@ -247,12 +239,7 @@ class Engine:
     def generate(
         self, requests: Iterable[Request], on_event: Callable[[int, TokenEvent], None] = lambda place, event: None
     ) -> list[Completion]:
-        """Complete all requests, in their order; the engine must be idle.
-
-        Args: on_event: called with each event and the place of its request.
-        Raises:
-            UserError: a bad request; or the model's logits are not finite.
-        """
+        """Complete all requests, in order; the engine must be idle. `on_event`: gets events and requests' places."""
         if self.busy:
             raise UserError("generate needs an idle engine: other requests are running")
         places: dict[int, int] = {}
@@ -277,11 +264,7 @@ class Engine:
         return completions
 
     def reload(self) -> None:
-        """Use the model's present weights, after training has changed them; cached prefixes are forgotten.
-
-        Raises:
-            UserError: requests are running, whose cache belongs to the old weights.
-        """
+        """Use the model's present weights; cached prefixes are forgotten. UserError: requests are running."""
         if self.busy:
             raise UserError("reload needs an idle engine: requests are running")
         self._backend.reload()
@@ -306,18 +289,15 @@ class Engine:
     # ---- one token ----
 
     def _take(self, sequence: RequestState, row: int, drawn: DrawnTokens) -> TokenEvent:
-        token, reason = drawn.tokens[row], None
-        if token < 0:
-            reason = "error"
-        else:
-            self._counts.generated_tokens += 1
-            reason = self._accept(sequence, token)
+        token = drawn.tokens[row]
+        reason: FinishReason | None = "error" if token < 0 else self._accept(sequence, token)
         if reason is not None:
             self._end(sequence, reason)
         return TokenEvent(sequence.id, token, drawn.logprobs[row], drawn.tops[row], reason)
 
     def _accept(self, sequence: RequestState, token: int) -> FinishReason | None:
         """Add a drawn token to its sequence; returns the reason if the sequence ends."""
+        self._counts.generated_tokens += 1
         sequence.drawn += 1
         if sequence.counts is not None and sequence.seen is not None:
             sequence.counts[token] += 1
@@ -411,9 +391,7 @@ def make_backend(
         raise UserError(f"unknown weight_dtype '{weight_dtype}'{nearest(weight_dtype, WEIGHT_DTYPES)}; known: {known}")
     weight = model.head_weight
     if batch_invariant and (weight.device.type != "cpu" or weight.dtype != torch.float32):
-        raise UserError(
-            f"batch invariance needs a float32 model on the CPU: this one is {weight.dtype}, {weight.device}"
-        )
+        raise UserError(f"batch invariance needs a float32 model on the CPU, not {weight.dtype}, {weight.device}")
     if name != "eager":
         try:
             return NativeBackend(model, pool, max_batch_size, step_tokens, weight_dtype)

@@ -49,14 +49,11 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParameters:
-    """Parameters of one request.
+    """Parameters of one request; UserError: a value out of range.
 
     The logits are changed in this order: penalties, `logit_bias`, the constraint of the request, temperature, top_k,
     top_p, min_p. The reported log-probabilities are those of the distribution that the token was drawn from; with
     temperature 0, those before the division by the temperature.
-
-    Raises:
-        UserError: a value out of range.
     """
 
     max_tokens: int | None = None
@@ -112,11 +109,7 @@ class SamplingParameters:
         return self.model_logprobs and self.logprobs is not None
 
     def token_limit(self, prompt_length: int, seq_len: int) -> int:
-        """Tokens to add at most after `prompt_length` tokens with a context of `seq_len`.
-
-        Raises:
-            UserError: prompt and `max_tokens` exceed the context, without a sliding window.
-        """
+        """Tokens to add at most to `prompt_length`; UserError: more than the context, without a sliding window."""
         if self.max_tokens is None:
             space = DEFAULT_TOKENS if self.sliding_window else seq_len - prompt_length
             wanted = max(1, min(DEFAULT_TOKENS, space))

@@ -41,10 +41,7 @@ the logits are not finite."""
 
 
 def draw(logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampler | None = None) -> DrawnTokens:
-    """The next token of each of `sequences`, given its row of logits, which may be modified.
-
-    Args: plain: for the sequences that only have a temperature; None: torch draws for all.
-    """
+    """The next token of each sequence by its row of logits, modified in place; `plain` draws by temperature alone."""
     if plain is None:
         return _draw(logits_NV, sequences)
     simple = [row for row, sequence in enumerate(sequences) if sequence.plain]

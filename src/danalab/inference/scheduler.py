@@ -253,10 +253,7 @@ class BlockPool:
         return self._published[key][1]
 
     def match(self, scope: str, tokens: Sequence[int], limit: int, multiple: int = 1) -> tuple[list[int], int | str]:
-        """Blocks of the longest known prefix of `tokens`, with one more reference each, and its node.
-
-        Args: limit: blocks at most. multiple: their number is divisible by it.
-        """
+        """Blocks (up to `limit`, a `multiple`) of the longest known prefix of `tokens`, with a reference; its node."""
         prefix: list[tuple[int, int]] = []
         node: int | str = scope
         size = self.block_size

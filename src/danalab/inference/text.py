@@ -52,7 +52,4 @@ class TextStream:
 
 def _overlap(text: str, stop: str) -> int:
     """Characters at the end of `text` that are the beginning of `stop`."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
+    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

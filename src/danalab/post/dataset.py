@@ -67,17 +67,11 @@ class ChatDataset(Dataset):
 
     def check_vocab(self, vocab_size: int) -> None:
         if self.chat.n_ids > vocab_size:
-            raise UserError(
-                f"{self.path}: its special tokens need a vocabulary of {self.chat.n_ids}, the model has {vocab_size}"
-            )
+            raise UserError(f"{self.path}: special tokens need {self.chat.n_ids} ids, the model has {vocab_size}")
 
 
 class ConversationDataset(ChatDataset):
-    """One split of a list of conversations; `n_tokens` counts all positions of its rows, padding included.
-
-    `words` name the source, `splits` has conversations of "train" and "val"; `masked`: see `ConversationRows`.
-    UserError: no conversation fits in a row.
-    """
+    """One split of conversations, of `words`; `n_tokens` counts padding, too. UserError: none fits in a row."""
 
     def __init__(
         self,
@@ -103,10 +97,7 @@ class ConversationDataset(ChatDataset):
         self.counts = rows.counts
         if rows.n == 0:
             shortest = int((conversations.ends - conversations.starts).min())
-            raise UserError(
-                f"{self.path} ({split}): no conversation has a whole turn within --seq-len {seq_len}; the shortest has "
-                f"{shortest} tokens"
-            )
+            raise UserError(f"{self.path} ({split}): no whole turn within --seq-len {seq_len}; shortest: {shortest}")
         self.n_tokens = rows.n * seq_len
 
     def rows(self, seq_len: int) -> ConversationRows:
@@ -118,10 +109,7 @@ class ConversationDataset(ChatDataset):
 
 
 class ReplayedDataset(MixedDataset):
-    """Conversations with a `share` of rows of another data set; an epoch is one pass over the conversations.
-
-    UserError: the two have different tokenizers.
-    """
+    """Conversations with a `share` of rows of another data set; an epoch is one pass over the conversations."""
 
     def __init__(self, conversations: ConversationDataset, replay: Dataset, share: float):
         super().__init__([conversations, replay], [1 - share, share])
@@ -130,11 +118,7 @@ class ReplayedDataset(MixedDataset):
 
 
 def tokenize(words: Iterable[str], chat: ChatFormat) -> TokenizedConversations:
-    """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]) together.
-
-    UserError: a malformed line (named with its reason), an unknown task, a file without conversations, or text that the
-    tokenizer cannot encode.
-    """
+    """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]); a UserError names a malformed line."""
     parts = [_of_file(Path(word), chat) if _has_conversations(word) else _of_task(word, chat) for word in words]
     if not parts:
         raise UserError("no conversations: give --data FILE.jsonl, or the name of a task")

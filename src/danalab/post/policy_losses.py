@@ -97,10 +97,7 @@ class PolicyObjective:
     """Default."""
 
     def __call__(self, tokens: Tokens, total: float, clip: Clip | None = None) -> tuple[Tensor, Tensor]:
-        """(the micro-batch's share of the loss, 0-dim; where the clip acts, bool [B, L]).
-
-        Args: total: of the global batch, see `total`; a batch without active tokens gives 0.
-        """
+        """(share of the loss of `total`, 0-dim, 0 without active tokens; where the clip acts, bool [B, L])."""
         values, clipped = self.tokens(tokens, clip or self.clip)
         return self.reduce(values, tokens, total), clipped & tokens.mask
 

@@ -45,10 +45,7 @@ HASHED = 10_000
 
 
 def configure(flags: RlFlags) -> RlConfig:
-    """The configuration of a run that starts from `flags.run`, with its model, tokenizer and optimizer.
-
-    UserError: not a run, or one without a tokenizer or checkpoint; ranks that do not hold the whole model.
-    """
+    """The configuration of a run that starts from `flags.run`; UserError: ranks that do not hold the whole model."""
     if flags.distributed_backend in WITHOUT_WHOLE_MODEL or flags.expert_parallel:
         what = "--expert-parallel" if flags.expert_parallel else flags.distributed_backend
         raise UserError(f"danalab rl: not with {what}: each rank samples from a whole model; take ddp or zero")
@@ -112,16 +109,12 @@ def _stage(
         lambda step: per_step * step,
         lambda step: rollouts.tokens(step) * flops_per_token * WITH_SAMPLING,
     )
-    return Stage(rollouts, loss, consumption, _evaluators(settings, dataset, world, scorer))
-
-
-def _evaluators(settings: RolloutFlags, dataset: TaskDataset, world: World, scorer: Scorer) -> list[TaskEvaluator]:
-    """Test problems of the tasks."""
-    if not settings.eval_problems:
-        return []
-    tasks = [make_task(text, split=TEST)[0] for text in dataset.specifications]
-    answers = AnswerSettings(limit=settings.eval_problems, max_tokens=settings.max_answer)
-    return [TaskEvaluator(dataset.chat, tasks, answers, world, scorer)]
+    evaluators = []
+    if settings.eval_problems:
+        tasks = [make_task(text, split=TEST)[0] for text in dataset.specifications]
+        answers = AnswerSettings(limit=settings.eval_problems, max_tokens=settings.max_answer)
+        evaluators.append(TaskEvaluator(chat, tasks, answers, world, scorer))
+    return Stage(rollouts, loss, consumption, evaluators)
 
 
 def _reference(spec: RunSpec, folder: RunFolder, chat: ChatFormat, device: torch.device) -> nn.Module:
@@ -215,15 +208,9 @@ class PolicyLoss(Loss):
 
 
 class TaskDataset(ChatDataset):
-    """Problems of tasks; `n_tokens` counts the positions of one pass over all problems, as if every row were full.
+    """Problems of tasks; `n_tokens` counts a pass over all, as if every row of an answer had `row_tokens` positions.
 
-    Args:
-        specifications: NAME[:KEY=VALUE,...] of each task.
-        seed: of the order of the problems.
-        row_tokens: positions of the answers to one problem.
-        reward: of all problems, or empty; a file counts by its content.
-    Raises:
-        UserError: no task, an unknown one, or malformed data.
+    `reward`: of all problems, or empty; a file counts by its content. UserError: no task, or malformed data.
     """
 
     def __init__(self, specifications: tuple[str, ...], chat: ChatFormat, *, seed: int, row_tokens: int, reward: str):

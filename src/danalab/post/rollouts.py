@@ -39,16 +39,7 @@ REFERENCE_TOKENS = 4096
 
 
 class Rollouts(BatchSource):
-    """Batches of answers, made by the model as it is when they are asked for.
-
-    Args:
-        seed: of the sampling.
-        seq_len: the model's context.
-        autocast: makes the context of forward computations.
-        reference: the model of the KL penalty.
-    Raises:
-        UserError: the problems of a step cannot be divided among the ranks.
-    """
+    """Batches of answers, made by the model as it is when they are asked for; `reference`: of the KL penalty."""
 
     def __init__(
         self,
@@ -94,10 +85,8 @@ class Rollouts(BatchSource):
     def _answers(self, step: int, counts: dict[str, float]) -> list[TrainedAnswer]:
         settings, per_rank = self._settings, self._settings.problems // self._world.dp_size
         first = self._world.dp_rank * per_rank
-        groups = range(first, first + per_rank)
-        problems = {
-            (self._seed, step, group): self._mixture[step * settings.problems + group].problem for group in groups
-        }
+        groups, start = range(first, first + per_rank), step * settings.problems
+        problems = {(self._seed, step, group): self._mixture[start + group].problem for group in groups}
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
             answered = answer_problems(
@@ -147,9 +136,7 @@ class Rollouts(BatchSource):
     def _note(self, counts: Mapping[str, float]) -> None:
         """Keep what a row of metrics shows of a step."""
         if not counts["groups"]:
-            raise UserError(
-                f"no problem of the step leaves space for an answer in the context of {self._seq_len} tokens"
-            )
+            raise UserError(f"no problem of the step leaves space for an answer in a context of {self._seq_len} tokens")
         n = counts["answers"]
         mean = counts["reward"] / n
         self._totals["steps"] += 1
@@ -194,10 +181,7 @@ class Rollouts(BatchSource):
 
 
 def group_advantages(rewards: Sequence[float], *, divide_by_std: bool = False) -> list[float]:
-    """r - mean(r), or (r - mean(r)) / (std(r) + 1e-6) with the sample deviation.
-
-    Equal rewards give exactly 0, whatever rounding says: such a group teaches nothing.
-    """
+    """r - mean(r), perhaps over std(r) + 1e-6 (sample deviation); equal rewards give exactly 0: they teach nothing."""
     if max(rewards) == min(rewards):
         return [0.0] * len(rewards)
     mean = statistics.fmean(rewards)

@@ -37,10 +37,7 @@ C = TypeVar("C", bound=SftConfig | MidConfig)
 
 
 def configure(flags: FinetuneSettings, kind: type[C]) -> C:
-    """The configuration of a run that starts from `flags.run`, with its model, tokenizer and optimizer.
-
-    UserError: not a run, one without a tokenizer or checkpoint, a longer --seq-len than its context, or bad data.
-    """
+    """The configuration of a run that starts from `flags.run`, with its model, tokenizer and optimizer."""
     base, settings = continued(flags, kind, "mid" if issubclass(kind, MidConfig) else "sft", flags.data)
     context = settings["context_len"] = settings["seq_len"]
     settings["seq_len"] = flags.seq_len or context
@@ -76,7 +73,9 @@ def _open(config: SftConfig | MidConfig) -> Dataset:
     )  # fmt: skip
     if isinstance(config, MidConfig) and config.replay is not None:
         replay = open_data(config.replay)
-        _require_tokenizer(replay, dataset, config.replay)
+        ours, theirs = dataset.tokenizer, replay.tokenizer
+        if theirs.token_bytes()[: theirs.n_tokens].tolist() != ours.token_bytes()[: theirs.n_tokens].tolist():
+            raise UserError(f"--replay {config.replay}: its tokens are of another tokenizer ({theirs.name})")
         return ReplayedDataset(dataset, replay, config.replay_share)
     return dataset
 
@@ -92,12 +91,6 @@ def _conversations(
     else:
         train, val = train.split(val_share, b"validation")
     return ConversationDataset(data, {"train": train, "val": val}, "train", chat, seq_len=seq_len, masked=masked)
-
-
-def _require_tokenizer(replay: Dataset, conversations: ConversationDataset, name: str) -> None:
-    ours, theirs = conversations.tokenizer, replay.tokenizer
-    if theirs.token_bytes()[: theirs.n_tokens].tolist() != ours.token_bytes()[: theirs.n_tokens].tolist():
-        raise UserError(f"--replay {name}: its tokens are of another tokenizer ({theirs.name}) than the run's")
 
 
 def _stage(

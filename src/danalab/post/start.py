@@ -22,8 +22,9 @@ from danalab.optim import optimizer_spec
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint.store import MANIFEST
 from danalab.train.config.experiment import OptimizerSettings
+from danalab.train.config.planning import MODEL_FLAGS
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.run.exchange import MODEL_FLAGS, write_weights
+from danalab.train.run.exchange import write_weights
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
 
@@ -34,10 +35,7 @@ COPY, START = "base", "start.json"
 
 
 def continued(flags: Any, kind: type[TrainConfig], stage: str, words: tuple[str, ...]) -> tuple[Run, dict[str, Any]]:
-    """(the run that `flags.run` names, settings of a stage that continues it with its model, tokenizer and optimizer).
-
-    `words` are the stage's data. UserError: not a run, or one without a tokenizer.
-    """
+    """(the run `flags.run`, settings of a stage that continues it on the data `words`, with its tokenizer)."""
     base = open_run(flags.run)
     run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-{stage}"))
     start, model, tokenizer = with_vocabulary(base, run_dir)
@@ -60,8 +58,7 @@ def continued(flags: Any, kind: type[TrainConfig], stage: str, words: tuple[str,
 def with_vocabulary(base: Run, run_dir: Path) -> tuple[Path, ModelConfig, Path]:
     """(weights to start from, their model, folder of the tokenizer to extend).
 
-    They are the base run's own where its model has rows for the special tokens; otherwise a copy with more rows in
-    `run_dir`/base, which `prepare_start` writes. UserError: the base run has no tokenizer.
+    The base run's own where its model has rows for the special tokens; else a larger copy by `prepare_start`.
     """
     if not base.folder.tokenizer_folder.is_dir():
         raise UserError(f"{base.path}: the run has no tokenizer, so it cannot learn from conversations")

@@ -237,7 +237,7 @@ BAD = {
     "no such file": (["--run", "BASE", "--data", "absent.jsonl"], "absent.jsonl: No such file"),
     "no such task": (["--run", "BASE", "--data", "arithmetik"], "unknown task 'arithmetik' (did you mean"),
     "too long": (["--run", "BASE", "--data", "CHATS", "--seq-len", "65"], "--seq-len 65: the context of"),
-    "too short": (["--run", "BASE", "--data", "CHATS", "--seq-len", "4"], "no conversation has a whole turn within"),
+    "too short": (["--run", "BASE", "--data", "CHATS", "--seq-len", "4"], "no whole turn within"),
     "a model flag": (["--run", "BASE", "--data", "CHATS", "--d-model", "64"], "unknown flag --d-model"),
     "no run": (["--data", "CHATS"], "--run is needed"),
     "a bad share": (["--run", "BASE", "--data", "CHATS", "--val-share", "1"], "--val-share 1: must be less than 1"),
@@ -307,7 +307,7 @@ def test_an_exported_fine_tuned_run_has_its_chat_template(tuned, base, tmp_path)
 def test_eval_without_tasks_says_what_to_give(tuned, capsys):
     run = train(tuned(iterations=1))
     assert main(["eval", str(run)]) == 2
-    assert "a run of sft has conversations or tasks for data, no split of text; --tasks" in capsys.readouterr().err
+    assert "a run of sft has no split of text; --tasks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["mid", "sft"])

@@ -44,15 +44,10 @@ _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 class Scorer:
-    """(problem, answer) -> score.
+    """(problem, answer) -> score, by the problem's reward or `reward` (a name, FILE.py or FILE.py:NAME).
 
-    Args:
-        reward: for all problems: a name, FILE.py or FILE.py:NAME; default that of each problem.
-        seconds: after which a call of a function from a file counts as hanging.
-        ranks: processes that score at the same time and share the cores.
-        trusts_model_code: whether `code` runs programs where this system cannot isolate them.
-    Raises:
-        UserError: unknown name, or no such file.
+    A file's function hangs after `seconds`; `ranks` processes share the cores. `trusts_model_code`: `code` also runs
+    programs where this system cannot isolate them. UserError: unknown name, or no such file.
     """
 
     def __init__(
@@ -76,9 +71,7 @@ class Scorer:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(
-                f"reward {name}: {type(error).__name__}: {first_line(error)} at the answer {answer[:60]!r}"
-            ) from error
+            raise UserError(f"reward {name}: {type(error).__name__}: {first_line(error)} at {answer[:60]!r}") from error
         if not math.isfinite(value):
             raise UserError(f"reward {name}: returned {value} for the answer {answer[:60]!r}; it must be finite")
         return value
@@ -142,10 +135,7 @@ def program_of(problem: Problem, answer: str) -> str:
 
 
 class UserReward:
-    """Calls `reward` of FILE.py, or FILE.py:NAME (UserError: no such file), in a process that its first call starts.
-
-    A call counts as hanging after `seconds`.
-    """
+    """Calls FILE.py's `reward` or NAME in a process that its first call starts; it hangs after `seconds`."""
 
     def __init__(self, text: str, *, seconds: float = 30.0):
         self._process: subprocess.Popen[bytes] | None = None

@@ -108,10 +108,7 @@ TASKS: Registry[type[Task]] = Registry("task")
 
 
 def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
-    """(the task of a specification, its weight in a mixture); `defaults` fill settings that the task has.
-
-    UserError: unknown task or setting, a value of the wrong type, or data that cannot be read.
-    """
+    """(the task of a specification, its weight in a mixture); `defaults` fill its settings. UserError: a bad one."""
     from pydantic import ConfigDict, ValidationError, validate_call
 
     name, given = parse_specification(text)
@@ -170,10 +167,7 @@ class MixedProblem(NamedTuple):
 
 
 class TaskMixture:
-    """An endless list of problems; `weights`: share of each task, default equal.
-
-    UserError: no task, an empty one, or bad weights.
-    """
+    """An endless list of problems; `weights`: share of each task, default equal. UserError: no or an empty task."""
 
     def __init__(self, tasks: Sequence[Task], weights: Sequence[float] | None = None, *, seed: int = 0):
         if not tasks:

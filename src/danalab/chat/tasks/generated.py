@@ -47,17 +47,14 @@ class GeneratedTask(Task):
             problem = self.draw(generator)
             before = [each["content"] for each in problem.history if each["role"] == "user"]
             questions = "|".join([*before, problem.question, *(turn.question for turn in problem.later)])
-            if _is_test(f"{self.name}|{questions}") == (self.split == TEST):
+            digest = hashlib.sha256(f"{self.name}|{questions}".encode()).digest()
+            if (digest[0] % TEST_SHARE == 0) == (self.split == TEST):
                 return problem
         raise UserError(f"task {self.name}: its settings leave no problem for the split {self.split}; widen them")
 
     @abstractmethod
     def draw(self, generator: random.Random) -> Problem:
         """A problem, a function of the generator's state."""
-
-
-def _is_test(key: str) -> bool:
-    return hashlib.sha256(key.encode()).digest()[0] % TEST_SHARE == 0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -77,9 +74,7 @@ class Arithmetic(GeneratedTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("max", self.max >= 1, "must be at least 1")
-        self.require(
-            "operations", bool(self.operations) and set(self.operations) <= set("+-*"), "characters among + - *"
-        )
+        self.require("operations", bool(self.operations) and set(self.operations) <= set("+-*"), "characters of + - *")
 
     def draw(self, generator: random.Random) -> Problem:
         left, right = generator.randint(0, self.max), generator.randint(0, self.max)
@@ -103,9 +98,7 @@ _CONSONANTS, _VOWELS, _CODAS = "bcdfghjklmnprstvwz", "aeiou", ("", "", "n", "r",
 def make_word(generator: random.Random, syllables: int) -> str:
     """A word of up to `syllables` syllables that can be pronounced."""
     count = generator.randint(1, syllables)
-    return "".join(
-        generator.choice(_CONSONANTS) + generator.choice(_VOWELS) + generator.choice(_CODAS) for _ in range(count)
-    )
+    return "".join(generator.choice(part) for _ in range(count) for part in (_CONSONANTS, _VOWELS, _CODAS))
 
 
 @dataclass(kw_only=True, eq=False)

@@ -54,14 +54,9 @@ class HubTask(LoadedTask):
     """A task whose rows are on the hub, or in a local file or folder, `path`."""
 
     def __init__(
-        self,
-        problem_of: Callable[[str, Row], Problem],
-        repository: str,
-        config: str | None,
-        split: str,
-        path: Path | None,
+        self, problem_of: Callable[[str, Row], Problem], repo: str, config: str | None, split: str, path: Path | None
     ):
-        rows = load_hub_rows(repository, config, split) if path is None else read_rows(path, split)
+        rows = load_hub_rows(repo, config, split) if path is None else read_rows(path, split)
         super().__init__([problem_of(place, row) for place, row in rows])
 
 
@@ -122,12 +117,7 @@ def _of_humaneval(place: str, row: Row) -> Problem:
 
 
 class Mmlu(HubTask):
-    """Questions of 57 subjects.
-
-    Args:
-        split: test, validation, dev, or train (the auxiliary training set).
-        path: columns question, choices, answer; or the original CSV files.
-    """
+    """Questions of 57 subjects; `split` is test, validation, dev or train, `path` a table or the original CSV files."""
 
     name = "mmlu"
     summary = "multiple choice of 57 subjects (Hendrycks et al. 2021)"
@@ -149,12 +139,7 @@ class Arc(HubTask):
 
 
 class SmolTalk(HubTask):
-    """General conversations; the answers are for training, no reward knows whether another one is right.
-
-    Args:
-        size: conversations, the first ones.
-        path: lines or rows with "messages", of "role" and "content".
-    """
+    """General conversations (the first `size`) for training only: no reward knows whether another answer is right."""
 
     name = "smoltalk"
     summary = "general conversations, to learn from (Ben Allal et al. 2025)"
@@ -215,10 +200,7 @@ def _index(answer: str, labels: Sequence[str], place: str) -> int:
 
 
 class JsonlTask(LoadedTask):
-    """Problems of a file of one's own; `reward`: of those without their own.
-
-    UserError: malformed, empty, or a problem without question or answer; names the line.
-    """
+    """Problems of a file; `reward`: of those without their own. A UserError names the malformed line."""
 
     name = "jsonl"
     summary = "problems of your own: FILE.jsonl, or jsonl:path=FOLDER"
@@ -233,9 +215,8 @@ def _of_line(place: str, row: Row, reward: str) -> Problem:
         if name not in FIELDS:
             raise UserError(f'{place}: unknown field "{name}"; known: {", ".join(FIELDS)}')
     question, answer = text_field(row, "question", place), text_field(row, "answer", place)
-    more: dict[str, Any] = {
-        name: text_field(row, name, place) for name in ("solution", "system") if row.get(name) is not None
-    }
+    given = [name for name in ("solution", "system") if row.get(name) is not None]
+    more: dict[str, Any] = {name: text_field(row, name, place) for name in given}
     reward = text_field(row, "reward", place) if row.get("reward") is not None else reward
     options = row.get("choices")
     if options is None:
@@ -260,11 +241,7 @@ def choice_problem(question: str, options: Sequence[str], answer: int, **more: A
 
 
 def read_rows(path: str | Path, split: str = "") -> list[tuple[str, Row]]:
-    """(place for messages, row) of each row of a file, or of the files of a folder whose names contain `split`.
-
-    UserError: no such file, no file of the split, or malformed content (names the line). MissingExtra: .parquet without
-    pyarrow.
-    """
+    """(place for messages, row) of each row of a file, or of a folder's files that have `split` in their names."""
     path = Path(path)
     if not path.is_dir():
         return list(_read_file(path))
@@ -278,18 +255,13 @@ def read_rows(path: str | Path, split: str = "") -> list[tuple[str, Row]]:
 
 
 def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple[str, Row]]:
-    """(place, row) of each row of a data set of the hub. MissingExtra: `datasets` is not installed.
-
-    UserError: the hub cannot be reached, or has no such data set or split; says how to use local files.
-    """
+    """(place, row) of each row of a data set of the hub; a UserError says how to use local files instead."""
     datasets = import_extra("datasets", "data", f"the data set {repository}")
     try:
         found: Any = datasets.load_dataset(repository, config, split=split)
     except Exception as error:  # the library raises errors of a dozen packages
-        raise UserError(
-            f"{repository} ({split}): the hub says: {first_line(error)}; "
-            "for a local copy give the task path=FILE or path=FOLDER"
-        ) from error
+        advice = "for a local copy give the task path=FILE or path=FOLDER"
+        raise UserError(f"{repository} ({split}): the hub says: {first_line(error)}; {advice}") from error
     return [(f"{repository} {split} row {number}", row) for number, row in enumerate(found, 1)]
 
 

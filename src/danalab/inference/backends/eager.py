@@ -22,10 +22,7 @@ PIECE = 64
 
 
 class EagerBackend:
-    """Computes logits with the model's own layers. `pool`: the blocks; None: the model has no attention.
-
-    `alone`: compute every sequence alone: the kernels of torch round differently in other batches.
-    """
+    """Logits by the model's layers; `alone`: a sequence at a time, as torch's kernels round by the batch."""
 
     def __init__(self, model: Decoder, pool: BlockPool | None, *, alone: bool):
         self._model, self._alone = model, alone
@@ -47,18 +44,16 @@ class EagerBackend:
             sequences += [group[row].sequence for row in ends]
         weight = self._model.head_weight
         if self._alone:  # one product for each sequence
-            return torch.cat(
-                [F.linear(row, weight) for each in hidden for row in each.split(1)] or [weight[:0]]
-            ), sequences
+            logits = [F.linear(row, weight) for each in hidden for row in each.split(1)]
+            return torch.cat(logits or [weight[:0]]), sequences
         return F.linear(torch.cat(hidden), weight), sequences
 
     def _hidden(self, chunks: Sequence[Chunk]) -> Tensor:
         """Input of the head after the last token of each chunk, [N, D]; all chunks have the same length."""
         sequences, length = [chunk.sequence for chunk in chunks], chunks[0].length
         rows = [each.tokens[each.computed : each.computed + length] for each in sequences]
-        device = self._model.head_weight.device
-        cache = BlockCache(self._model, sequences, self._memory, device)
-        hidden = self._model.hidden(torch.tensor(rows, device=device), cache=cache)
+        cache = BlockCache(self._model, sequences, self._memory)
+        hidden = self._model.hidden(torch.tensor(rows, device=self._model.head_weight.device), cache=cache)
         cache.store(sequences)
         return hidden[:, -1]
 
@@ -86,14 +81,8 @@ class KeyValueBlocks:
 class BlockCache(Cache):
     """A batch of sequences of different lengths, for `Decoder.hidden`."""
 
-    def __init__(
-        self,
-        model: Decoder,
-        sequences: Sequence[RequestState],
-        memory: Sequence[KeyValueBlocks | None],
-        device: torch.device,
-    ):
-        starts = [each.computed for each in sequences]
+    def __init__(self, model: Decoder, sequences: Sequence[RequestState], memory: Sequence[KeyValueBlocks | None]):
+        starts, device = [each.computed for each in sequences], model.head_weight.device
         states: list[State] = model.new_cache(len(sequences)).states
         places: BlockPositions | None = None
         for layer, state in enumerate(states):

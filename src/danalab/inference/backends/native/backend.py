@@ -23,14 +23,9 @@ PRODUCTS_PER_THREAD = 500_000
 
 
 class NativeBackend:
-    """Computes steps of one model on the CPU.
+    """Computes steps of one model on the CPU, of up to `rows` tokens of `slots` sequences; UserError: it cannot here.
 
-    Args:
-        pool: the blocks; None: the model has no attention.
-        slots: sequences that run at the same time. rows: tokens of a step, at most.
-        weight_dtype: of the copies of matrices; None: the model's.
-    Raises:
-        UserError: the model cannot be computed here, or there is no compiler.
+    `pool`: the blocks; None: the model has no attention. `weight_dtype`: of the copies of matrices; None: the model's.
     """
 
     def __init__(self, model: Decoder, pool: BlockPool | None, slots: int, rows: int, weight_dtype: str | None):
@@ -44,7 +39,7 @@ class NativeBackend:
         self._model, self._pool, self._slots, self._rows = model, pool, slots, rows
         self._dtype = weight_dtype or str(model.head_weight.dtype).removeprefix("torch.")
         self.reuses = pool is not None and not model.config.linear_attention
-        self._layout = self._laid_out()
+        self.reload()
         width = 1 if pool is None else pool.blocks_for(model.config.seq_len)
         self._arrays = {name: np.zeros(rows, dtype=np.int32) for name in ("tokens", "positions", "sequence_of")}
         self._arrays |= {name: np.zeros(slots + 1, dtype=np.int32) for name in ("first", "slots", "outputs")}
@@ -60,13 +55,9 @@ class NativeBackend:
 
     def reload(self) -> None:
         """Copy the model's present weights."""
-        self._layout = self._laid_out()
-
-    def _laid_out(self) -> NativeWeights:
+        sizes = self._dtype, self._slots, self._rows
         with torch.no_grad():
-            return NativeWeights(
-                self._panel, self._lanes, self._model, self._pool, self._dtype, self._slots, self._rows
-            )
+            self._layout = NativeWeights(self._panel, self._lanes, self._model, self._pool, *sizes)
 
     def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[RequestState]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""

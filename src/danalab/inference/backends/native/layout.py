@@ -56,14 +56,8 @@ class ExpertsStruct(ctypes.Structure):
 
 class LayerStruct(ctypes.Structure):
     _fields_ = [
-        *[
-            ("mixer_norm", NormStruct),
-            ("mlp_norm", NormStruct),
-            ("in_", MatrixStruct),
-            ("out", MatrixStruct),
-            ("mlp", MlpStruct),
-            ("experts", _P),
-        ],
+        *[("mixer_norm", NormStruct), ("mlp_norm", NormStruct), ("in_", MatrixStruct), ("out", MatrixStruct)],
+        *[("mlp", MlpStruct), ("experts", _P)],
         *[("head_norm_q", NormStruct), ("head_norm_k", NormStruct)],
         *((name, _P) for name in ("keys", "values", "state", "taps", "first", "second", "through")),
         ("state_size", _L),
@@ -106,8 +100,7 @@ STRUCTS = (MatrixStruct, NormStruct, MlpStruct, ExpertsStruct, LayerStruct, Mode
 class NativeWeights:
     """The structures of a model, with the tensors that they point to.
 
-    A panel has `panel` outputs, a vector `lanes` floats; `weight_dtype` is that of the matrices of layers and head.
-    `slots` sequences run at the same time; a step has at most `rows` tokens.
+    A panel has `panel` outputs, a vector `lanes` floats; a step has at most `rows` tokens of `slots` sequences.
     """
 
     def __init__(
@@ -118,8 +111,7 @@ class NativeWeights:
         self.products = 0
         """Multiply-adds of matrices for one token; of experts, all of them."""
         self._dtype, self._pool, self._slots = weight_dtype, pool, slots
-        config = model.config
-        sparsity = config.sparsity
+        config, sparsity = model.config, model.config.sparsity
         layers = (LayerStruct * config.n_layers)(*[self._layer(block, config) for block in model.blocks])
         self.vocab_width = _padded(config.vocab_size, panel)
         self.model = ModelStruct(

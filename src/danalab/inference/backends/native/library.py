@@ -28,10 +28,7 @@ LIBRARY = NativeLibrary(
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled step, built when it is not in the cache.
-
-    UserError: there is no compiler, it fails, or its result cannot be kept or loaded.
-    """
+    """The compiled step, built when it is not in the cache; UserError: no compiler, or its result cannot be loaded."""
     loaded = LIBRARY.load()
     loaded.step.argtypes, loaded.step.restype = (*[ctypes.c_void_p] * 3, ctypes.c_int), None
     pointer, count = ctypes.c_void_p, ctypes.c_int64
