@@ -94,9 +94,8 @@ def make_mixer(config: ModelConfig, layer: int) -> nn.Module:
 def checkpointing_rule(mode: str) -> Callable[[int], str]:
     """A function from the index of a layer to its mode of checkpointing: "none", "full" or "selective".
 
-    Args:
-        mode: "none"; "full" (keep only each block's input); "every-n:K" ("full" for blocks 0, K, 2K, ...); "selective"
-            (keep matrix products and attention outputs, recompute the rest).
+    `mode`: "none"; "full" (keep only each block's input); "every-n:K" ("full" for blocks 0, K, 2K, ...); "selective"
+    (keep matrix products and attention outputs, recompute the rest).
     """
     if mode in ("none", "full", "selective"):
         return lambda layer: mode

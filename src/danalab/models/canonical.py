@@ -35,8 +35,7 @@ def load_canonical(model: Decoder, arrays: Mapping[str, Any]) -> None:
 
     Nothing is changed unless every name and every shape fits.
 
-    Raises:
-        UserError: a name is missing or unknown, or a shape differs.
+    UserError: a name is missing or unknown, or a shape differs.
     """
     wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
     arrays_of = _ours({name: torch.as_tensor(array) for name, array in arrays.items()}, model)

@@ -138,8 +138,7 @@ class ModelConfig(Parametrized):
         """The configuration that `as_dict` returned.
 
         `place`: of the values, for messages.
-        Raises:
-            UserError: a setting is unknown or of another type, or a required one is missing.
+        UserError: a setting is unknown or of another type, or a required one is missing.
         """
         known = {field.name for field in fields(cls)}
         for name in values:

@@ -129,11 +129,9 @@ class Decoder(nn.Module):
     def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """The input of the head, [B, L, D], for `tokens` [B, L] of an integer dtype.
 
-        Args:
-            cache: from `new_cache`; `tokens` then continue at `cache.length`, which advances (prefill and decoding).
-                Keys and values carry no gradient.
-        Raises:
-            UserError: a wrong shape or dtype, more than seq_len tokens, or (on CPU) an id outside the vocabulary.
+        `cache`: from `new_cache`; `tokens` then continue at `cache.length`, which advances (prefill and decoding). Keys
+        and values carry no gradient.
+        UserError: a wrong shape or dtype, more than seq_len tokens, or (on CPU) an id outside the vocabulary.
         """
         start = 0 if cache is None else cache.length
         self._check(tokens, start)

@@ -115,18 +115,14 @@ def _problem(
         dtype = torch.promote_types(hidden.dtype, head_weight.dtype)
     flat = targets.reshape(-1)
     valid = flat != ignore_index
-    if valid_count is None:
-        valid_count = valid.sum()
-    if position_count is None:
-        position_count = flat.numel()
     exact = torch.promote_types(dtype, torch.float32)
     weight, shard = vocabulary_shard(head_weight)
     problem = _Problem(
         targets=flat.where(valid, 0),
         valid=valid,
         # without a valid target the mean is 0, not NaN
-        valid_count=_scalar(valid_count, exact, hidden.device).clamp(min=1),
-        position_count=_scalar(position_count, exact, hidden.device),
+        valid_count=_scalar(valid.sum() if valid_count is None else valid_count, exact, hidden.device).clamp(min=1),
+        position_count=_scalar(flat.numel() if position_count is None else position_count, exact, hidden.device),
         dtype=dtype,
         shard=shard,
     )

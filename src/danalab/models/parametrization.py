@@ -64,10 +64,8 @@ def base_sizes(config: Parametrized) -> tuple[int | None, int | None]:
     if name not in PARAMETRIZATIONS:
         known = f"{nearest(name, PARAMETRIZATIONS)}; known: {', '.join(PARAMETRIZATIONS)}"
         raise UserError(f"unknown parametrization '{name}'{known}")
-    for size, value, unused in (
-        ("base_d_model", width, name == "standard"),
-        ("base_n_layers", layers, name != "completep"),
-    ):
+    given = (("base_d_model", width, name == "standard"), ("base_n_layers", layers, name != "completep"))
+    for size, value, unused in given:
         if value is not None and (unused or value < 1):
             what = f"parametrization {name} does not use it; leave it out" if unused else "must be at least 1"
             raise UserError(f"{size} {value}: {what}")

@@ -163,14 +163,10 @@ def delta_scan_backward(
     return of_v, of_states
 
 
-@scan_op.register_fake
-def _(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(u), state.new_empty(u.shape[0] + 1, *state.shape)
-
-
-@delta_scan_backward.register_fake
-def _(grad_v: Tensor, grad_states: Tensor, w: Tensor, k: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(grad_v), torch.empty_like(grad_states)
+scan_op.register_fake(
+    lambda u, w, k, decay, state: (torch.empty_like(u), state.new_empty(u.shape[0] + 1, *state.shape))
+)
+delta_scan_backward.register_fake(lambda v, states, w, k, decay: (torch.empty_like(v), torch.empty_like(states)))
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:

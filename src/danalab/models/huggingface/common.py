@@ -107,9 +107,8 @@ def expert_entries(
     if read is not None and f"{stacks}.gate_up_proj" in read:
         theirs = f"model.layers.{layer}.mlp"
         gate, up, down = (f"{ours}.experts.{part}.weight" for part in ("gate", "up", "down"))
-        both = Entry(
-            f"{stacks}.gate_up_proj", (count, 2 * wide, d), (gate, up), split=lambda tensor: tensor.split(wide, dim=1)
-        )
+        split, shape = (lambda tensor: tensor.split(wide, dim=1)), (count, 2 * wide, d)
+        both = Entry(f"{stacks}.gate_up_proj", shape, (gate, up), split=split)
         entries = [both, Entry(f"{stacks}.down_proj", (count, d, wide), (down,))]
     else:
         each = (mlp_entries(f"{theirs}.experts.{e}", f"{ours}.experts", names, d, wide, e) for e in range(count))

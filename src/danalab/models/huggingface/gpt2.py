@@ -76,15 +76,8 @@ def from_settings(described: Mapping[str, Any]) -> ModelConfig:
     width, heads = described["n_embd"], described["n_head"]
     if width % heads:
         raise UserError(f"config.json has n_head = {heads}, which does not divide n_embd = {width}")
-    return ModelConfig(
-        "gpt",
-        width,
-        described["n_layer"],
-        heads,
-        width // heads,
-        described.get("n_inner") or 4 * width,
-        described["vocab_size"],
-        described["n_positions"],
-        norm_eps=described.get("layer_norm_epsilon", 1e-5),
-        tied_head=described.get("tie_word_embeddings", True),
-    )
+    layers, inner = described["n_layer"], described.get("n_inner") or 4 * width
+    vocab_size, context = described["vocab_size"], described["n_positions"]
+    eps, tied = described.get("layer_norm_epsilon", 1e-5), described.get("tie_word_embeddings", True)
+    sizes = (width, layers, heads, width // heads, inner, vocab_size, context)
+    return ModelConfig("gpt", *sizes, norm_eps=eps, tied_head=tied)

@@ -12,20 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface.common import (
-    Entry,
-    TensorReader,
-    expert_entries,
-    layer_fields,
-    layer_settings,
-    mlp_entries,
-    outer_entries,
-    require,
-    rotary_fields,
-    rotary_settings,
-    to_halves,
-    to_pairs,
-)
+from danalab.models.huggingface import common
 
 
 class Naming(NamedTuple):
@@ -50,13 +37,13 @@ _ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", **MODEL_TYPES}
 """By model_type."""
 
 
-def entries(config: ModelConfig, read: TensorReader | None = None) -> list[Entry]:
+def entries(config: ModelConfig, read: common.TensorReader | None = None) -> list[common.Entry]:
     """The tensors of the class of `transformers`."""
     d, dim = config.d_model, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
     sparse = () if config.sparsity is None else config.sparsity.layers
-    out, back = partial(to_halves, head_dim=dim), partial(to_pairs, head_dim=dim)
-    table = outer_entries(config)
+    out, back = partial(common.to_halves, head_dim=dim), partial(common.to_pairs, head_dim=dim)
+    table = common.outer_entries(config)
     for layer in range(config.n_layers):
         ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
         plain = {
@@ -69,27 +56,27 @@ def entries(config: ModelConfig, read: TensorReader | None = None) -> list[Entry
         if config.qk_normed:
             rotated |= {"q_norm": ("q_norm", (dim,)), "k_norm": ("k_norm", (dim,))}
         for mine, (name, shape) in plain.items():
-            table.append(Entry(f"{theirs}.{name}.weight", shape, (f"{ours}.{mine}.weight",)))
+            table.append(common.Entry(f"{theirs}.{name}.weight", shape, (f"{ours}.{mine}.weight",)))
         for mine, (name, shape) in rotated.items():
             name = f"{theirs}.self_attn.{name}.weight"
-            table.append(Entry.permuted(name, shape, f"{ours}.attention.{mine}.weight", out, back))
+            table.append(common.Entry.permuted(name, shape, f"{ours}.attention.{mine}.weight", out, back))
         if layer in sparse:
             naming = NAMINGS[config.arch]
-            table += expert_entries(config, layer, naming.module, naming.projections, read)
+            table += common.expert_entries(config, layer, naming.module, naming.projections, read)
         else:
-            table += mlp_entries(f"{theirs}.mlp", f"{ours}.mlp", MLP_NAMES, d, config.mlp_dim)
+            table += common.mlp_entries(f"{theirs}.mlp", f"{ours}.mlp", MLP_NAMES, d, config.mlp_dim)
     return table
 
 
 def to_settings(config: ModelConfig) -> dict[str, Any]:
     """config.json without the entries that all models have."""
-    settings = {"model_type": config.arch, **rotary_settings(config)}
+    settings = {"model_type": config.arch, **common.rotary_settings(config)}
     settings |= {"mlp_bias": False} if config.arch == "llama" else {"use_sliding_window": False}
     if config.sparsity is None:
         return settings
     settings |= {"model_type": NAMINGS[config.arch].model_type}
     if config.arch == "qwen3":
-        return settings | layer_settings(config)
+        return settings | common.layer_settings(config)
     return settings | {
         "num_experts_per_tok": config.sparsity.top_k,
         "router_aux_loss_coef": config.load_balance_loss,
@@ -102,19 +89,19 @@ def to_settings(config: ModelConfig) -> dict[str, Any]:
 def from_settings(described: Mapping[str, Any]) -> ModelConfig:
     """Our configuration for a config.json; `KeyError` if a setting is missing."""
     for name in ("mlp_bias", "use_sliding_window"):
-        require(described, name, (False,), False)
-    fields, rope = rotary_fields(described)
-    require(rope, "partial_rotary_factor", (1, 1.0), 1.0)
+        common.require(described, name, (False,), False)
+    fields, rope = common.rotary_fields(described)
+    common.require(rope, "partial_rotary_factor", (1, 1.0), 1.0)
     kind = described["model_type"]
     if kind == "mixtral":
-        require(described, "sliding_window", (None,), None)
+        common.require(described, "sliding_window", (None,), None)
         fields |= {
             "top_k": described["num_experts_per_tok"],
             "load_balance_loss": described.get("router_aux_loss_coef", 0.001),
             "n_experts": described["num_local_experts"],
         }
     elif kind in MODEL_TYPES:
-        fields |= layer_fields(described, renormalise=False)
+        fields |= common.layer_fields(described, renormalise=False)
     return ModelConfig(_ARCHITECTURES[kind], **fields, attention_gate=False)
 
 

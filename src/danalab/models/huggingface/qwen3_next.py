@@ -18,51 +18,40 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface.common import (
-    Entry,
-    Permute,
-    TensorReader,
-    expert_entries,
-    layer_fields,
-    layer_settings,
-    mlp_entries,
-    outer_entries,
-    rotary_fields,
-    rotary_settings,
-    to_halves,
-    to_pairs,
-)
+from danalab.models.huggingface import common
 from danalab.models.huggingface.llama_qwen import MLP_NAMES
 from danalab.scaling.shape import LinearAttention
 
 
-def entries(config: ModelConfig, read: TensorReader | None = None) -> list[Entry]:
+def entries(config: ModelConfig, read: common.TensorReader | None = None) -> list[common.Entry]:
     """The tensors of `Qwen3NextForCausalLM`."""
     d, linear, sparsity = config.d_model, config.linear_attention, config.sparsity
     assert sparsity is not None
-    table = outer_entries(config)
+    table = common.outer_entries(config)
     for layer in range(config.n_layers):
         ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
         for mine, name in (("attention_norm", "input_layernorm"), ("mlp_norm", "post_attention_layernorm")):
-            table.append(Entry(f"{theirs}.{name}.weight", (d,), (f"{ours}.{mine}.weight",)))
+            table.append(common.Entry(f"{theirs}.{name}.weight", (d,), (f"{ours}.{mine}.weight",)))
         if linear is None or layer not in linear.layers:
             table += _attention_entries(config, f"{theirs}.self_attn", f"{ours}.attention")
         else:
             table += _linear_entries(linear, d, f"{theirs}.linear_attn", f"{ours}.attention")
         if layer in sparsity.layers:
-            table += expert_entries(config, layer, "mlp", MLP_NAMES, read)
+            table += common.expert_entries(config, layer, "mlp", MLP_NAMES, read)
             shared = f"{theirs}.mlp.shared_expert"
-            table += mlp_entries(shared, f"{ours}.mlp.shared", MLP_NAMES, d, sparsity.shared_dim)
-            table.append(Entry(f"{shared}_gate.weight", (1, d), (f"{ours}.mlp.shared_gate.weight",)))
+            table += common.mlp_entries(shared, f"{ours}.mlp.shared", MLP_NAMES, d, sparsity.shared_dim)
+            table.append(common.Entry(f"{shared}_gate.weight", (1, d), (f"{ours}.mlp.shared_gate.weight",)))
         else:
-            table += mlp_entries(f"{theirs}.mlp", f"{ours}.mlp", MLP_NAMES, d, config.mlp_dim)
+            table += common.mlp_entries(f"{theirs}.mlp", f"{ours}.mlp", MLP_NAMES, d, config.mlp_dim)
     return table
 
 
-def _attention_entries(config: ModelConfig, theirs: str, ours: str) -> list[Entry]:
+def _attention_entries(config: ModelConfig, theirs: str, ours: str) -> list[common.Entry]:
     d, dim = config.d_model, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
-    out, back = (_of_rotated(config, partial(way, head_dim=config.rotated)) for way in (to_halves, to_pairs))
+    out, back = (
+        _of_rotated(config, partial(way, head_dim=config.rotated)) for way in (common.to_halves, common.to_pairs)
+    )
 
     def join(parts: list[Tensor]) -> Tensor:
         heads = [rows.unflatten(0, (-1, dim)) for rows in (out(parts[0]), parts[1])]
@@ -72,20 +61,22 @@ def _attention_entries(config: ModelConfig, theirs: str, ours: str) -> list[Entr
         query, gate = both.unflatten(0, (-1, 2, dim)).unbind(1)
         return back(query.flatten(0, 1)), gate.flatten(0, 1)
 
-    gated = Entry(f"{theirs}.q_proj.weight", (2 * queries, d), (f"{ours}.q.weight", f"{ours}.gate.weight"), join, split)
+    gated = common.Entry(
+        f"{theirs}.q_proj.weight", (2 * queries, d), (f"{ours}.q.weight", f"{ours}.gate.weight"), join, split
+    )
     rotated = {"k": ("k_proj", (keys, d)), "q_norm": ("q_norm", (dim,)), "k_norm": ("k_norm", (dim,))}
     return [
         gated,
-        Entry(f"{theirs}.v_proj.weight", (keys, d), (f"{ours}.v.weight",)),
-        Entry(f"{theirs}.o_proj.weight", (d, queries), (f"{ours}.out.weight",)),
+        common.Entry(f"{theirs}.v_proj.weight", (keys, d), (f"{ours}.v.weight",)),
+        common.Entry(f"{theirs}.o_proj.weight", (d, queries), (f"{ours}.out.weight",)),
         *(
-            Entry.permuted(f"{theirs}.{name}.weight", shape, f"{ours}.{mine}.weight", out, back)
+            common.Entry.permuted(f"{theirs}.{name}.weight", shape, f"{ours}.{mine}.weight", out, back)
             for mine, (name, shape) in rotated.items()
         ),
     ]
 
 
-def _of_rotated(config: ModelConfig, way: Permute) -> Permute:
+def _of_rotated(config: ModelConfig, way: common.Permute) -> common.Permute:
     """`way` for the rotated features of each head, of rows [heads x H] or [heads x H, D]; the others stay."""
 
     def permuted(rows: Tensor) -> Tensor:
@@ -97,10 +88,10 @@ def _of_rotated(config: ModelConfig, way: Permute) -> Permute:
     return permuted
 
 
-def _linear_entries(linear: LinearAttention, d: int, theirs: str, ours: str) -> list[Entry]:
+def _linear_entries(linear: LinearAttention, d: int, theirs: str, ours: str) -> list[common.Entry]:
     keys, values, heads = linear.key_width, linear.value_width, linear.value_heads
 
-    def joined(name: str, **widths: int) -> Entry:
+    def joined(name: str, **widths: int) -> common.Entry:
         """Several of our maps, key head by key head."""
 
         def join(parts: list[Tensor]) -> Tensor:
@@ -111,9 +102,9 @@ def _linear_entries(linear: LinearAttention, d: int, theirs: str, ours: str) -> 
             return [part.flatten(0, 1) for part in rows.unflatten(0, (linear.key_heads, -1)).split(sizes, dim=1)]
 
         mine = tuple(f"{ours}.{part}.weight" for part in widths)
-        return Entry(f"{theirs}.{name}.weight", (sum(widths.values()), d), mine, join, split)
+        return common.Entry(f"{theirs}.{name}.weight", (sum(widths.values()), d), mine, join, split)
 
-    taps = Entry(
+    taps = common.Entry(
         f"{theirs}.conv1d.weight",
         (2 * keys + values, 1, linear.conv_size),
         tuple(f"{ours}.{part}_conv.weight" for part in ("query", "key", "value")),
@@ -124,10 +115,10 @@ def _linear_entries(linear: LinearAttention, d: int, theirs: str, ours: str) -> 
         joined("in_proj_qkvz", query=keys, key=keys, value=values, z=values),
         joined("in_proj_ba", write=heads, forget=heads),
         taps,
-        Entry(f"{theirs}.A_log", (heads,), (f"{ours}.forgetting.A_log",)),
-        Entry(f"{theirs}.dt_bias", (heads,), (f"{ours}.forgetting.dt_bias",)),
-        Entry(f"{theirs}.norm.weight", (linear.value_dim,), (f"{ours}.norm.weight",)),
-        Entry(f"{theirs}.out_proj.weight", (d, values), (f"{ours}.out.weight",)),
+        common.Entry(f"{theirs}.A_log", (heads,), (f"{ours}.forgetting.A_log",)),
+        common.Entry(f"{theirs}.dt_bias", (heads,), (f"{ours}.forgetting.dt_bias",)),
+        common.Entry(f"{theirs}.norm.weight", (linear.value_dim,), (f"{ours}.norm.weight",)),
+        common.Entry(f"{theirs}.out_proj.weight", (d, values), (f"{ours}.out.weight",)),
     ]
 
 
@@ -138,7 +129,7 @@ def to_settings(config: ModelConfig) -> dict[str, Any]:
     factor = config.rotated / config.head_dim
     if int(config.head_dim * factor) < config.rotated:  # transformers rounds down
         factor = (config.rotated + 0.5) / config.head_dim
-    rotary = rotary_settings(config)
+    rotary = common.rotary_settings(config)
     settings: dict[str, Any] = {
         "model_type": "qwen3_next",
         **rotary,
@@ -150,7 +141,7 @@ def to_settings(config: ModelConfig) -> dict[str, Any]:
             for layer in range(config.n_layers)
         ],
         "shared_expert_intermediate_size": sparsity.shared_dim,
-        **layer_settings(config),
+        **common.layer_settings(config),
     }
     if linear is not None:
         settings |= {theirs: getattr(linear, ours) for theirs, ours in _LINEAR.items()}
@@ -169,7 +160,7 @@ _LINEAR = {
 
 def from_settings(described: Mapping[str, Any]) -> ModelConfig:
     """The configuration that a config.json of model type qwen3_next describes; `KeyError` if a setting is missing."""
-    fields, rope = rotary_fields(described)
+    fields, rope = common.rotary_fields(described)
     factor = rope.get("partial_rotary_factor") or described.get("partial_rotary_factor") or 0.25
     expert, shared = described["moe_intermediate_size"], described["shared_expert_intermediate_size"]
     if shared < expert or shared % expert:
@@ -185,7 +176,7 @@ def from_settings(described: Mapping[str, Any]) -> ModelConfig:
     return ModelConfig(
         "qwen3next",
         **fields,
-        **layer_fields(described, renormalise=True),
+        **common.layer_fields(described, renormalise=True),
         rotary_dim=int(fields["head_dim"] * factor),
         n_shared_experts=shared // expert,
         shared_expert_gate=True,

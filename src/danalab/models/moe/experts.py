@@ -107,17 +107,8 @@ def _gradients(
     return grad_x, grad_gate, grad_up
 
 
-@_forward.register_fake
-def _(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    shape = (x.shape[0], gate.shape[1])
-    return x.new_empty(shape), x.new_empty(shape), x.new_empty(shape)
-
-
-@_gradients.register_fake
-def _(
-    grad: Tensor, x: Tensor, gate: Tensor, up: Tensor, g: Tensor, u: Tensor, counts: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(gate), torch.empty_like(up)
+_forward.register_fake(lambda x, gate, up, counts: tuple(x.new_empty(len(x), gate.shape[1]) for _ in range(3)))
+_gradients.register_fake(lambda grad, x, gate, up, g, u, counts: tuple(map(torch.empty_like, (x, gate, up))))
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -128,11 +119,9 @@ def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Te
     ctx.save_for_backward(x, gate, up, g, u, counts)
 
 
-def _backward(ctx: Any, grad: Tensor, *unused: Any) -> tuple[Tensor, Tensor, Tensor, None]:
-    return (*_gradients(grad.contiguous(), *ctx.saved_tensors), None)
-
-
-_forward.register_autograd(_backward, setup_context=_keep)
+_forward.register_autograd(
+    lambda ctx, grad, *unused: (*_gradients(grad.contiguous(), *ctx.saved_tensors), None), setup_context=_keep
+)
 
 
 @register_flop_formula(torch.ops.danalab.gated_hidden)

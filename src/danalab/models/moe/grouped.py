@@ -66,18 +66,8 @@ def _outer(g: Tensor, x: Tensor, counts: Tensor) -> Tensor:
     return total
 
 
-@_linear.register_fake
-def _(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[1])
-
-
-@_outer.register_fake
-def _(g: Tensor, x: Tensor, counts: Tensor) -> Tensor:
-    return x.new_empty(counts.shape[0], g.shape[1], x.shape[1])
-
-
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+_linear.register_fake(lambda x, weight, counts: x.new_empty(x.shape[0], weight.shape[1]))
+_outer.register_fake(lambda g, x, counts: x.new_empty(counts.shape[0], g.shape[1], x.shape[1]))
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -87,7 +77,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Non
     return grad_x, _outer(grad, x, counts) if ctx.needs_input_grad[1] else None, None
 
 
-_linear.register_autograd(_backward, setup_context=_keep)
+_linear.register_autograd(_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
 
 
 @register_flop_formula(torch.ops.danalab.grouped_linear)

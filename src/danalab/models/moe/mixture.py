@@ -106,9 +106,8 @@ class Router(nn.Module):
             weights, chosen = probabilities.topk(self.top_k, dim=-1)
             if self.renormalise:
                 weights = weights / weights.sum(-1, keepdim=True)
-            counts = chosen.new_zeros(self.n_experts).scatter_add_(
-                0, chosen.flatten(), torch.ones_like(chosen).flatten()
-            )
+            flat = chosen.flatten()
+            counts = chosen.new_zeros(self.n_experts).scatter_add_(0, flat, torch.ones_like(flat))
             return weights, chosen, Routing(counts, probabilities.sum(0), lse.square().sum())
 
 

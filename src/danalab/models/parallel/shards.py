@@ -4,23 +4,19 @@ A head may be sharded along the vocabulary: a rank has some rows, and sums and m
 """
 
 import sys
-from typing import TYPE_CHECKING
-
-from torch import Tensor
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
-    from typing_extensions import TypeIs
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.distributed.tensor import DTensor
+    from typing_extensions import TypeIs
 
 
 def is_sharded(weight: Tensor) -> "TypeIs[DTensor]":

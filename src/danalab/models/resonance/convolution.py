@@ -64,8 +64,12 @@ def chunked_bank_convolution(
         return causal_convolution(u_BTD, k_DQ)
     count = -(-length // chunk)
     u_NQD = F.pad(u_BTD, (0, 0, 0, count * chunk - length)).reshape(batch * count, chunk, dim)
-    contributions = _complex(_ChunkState.apply(u_NQD, powers_GEQ[..., :-1].flip(-1))).unflatten(0, (batch, count))
-    state = weight_GCR * _earlier(contributions, _powers(gamma_GR, omega_GR, chunk * _distances(count, lags)))
+    real, imaginary = _ChunkState.apply(u_NQD, powers_GEQ[..., :-1].flip(-1)).chunk(2, -1)
+    contributions = torch.complex(real, imaginary).unflatten(0, (batch, count))
+    # [n, m]: whole chunks between the end of chunk m and the start of chunk n, where m is before n.
+    between = (lags[:count].unsqueeze(1) - 1 - lags[:count]).clamp(min=0)
+    powers_GRnm = _powers(gamma_GR, omega_GR, chunk * between).tril(-1)
+    state = weight_GCR * torch.einsum("grnm,bmgcr->bngcr", powers_GRnm, contributions)  # before each chunk
     y_NQD = _AddState.apply(causal_convolution(u_NQD, k_DQ), _parts(state.conj()).flatten(0, 1), powers_GEQ[..., 1:])
     return y_NQD.reshape(batch, count * chunk, dim)[:, :length]
 
@@ -85,23 +89,6 @@ def _powers(gamma_GR: Tensor, omega_GR: Tensor, exponents: Tensor) -> Tensor:
 def _parts(value: Tensor, dim: int = -1) -> Tensor:
     """Real parts, then imaginary parts, along `dim`. Of Re(z w), conj(z) is one factor and w the other."""
     return torch.cat((value.real, value.imag), dim)
-
-
-def _complex(parts: Tensor) -> Tensor:
-    """The inverse of `_parts` in the last dimension."""
-    real, imaginary = parts.chunk(2, -1)
-    return torch.complex(real, imaginary)
-
-
-def _distances(count: int, like: Tensor) -> Tensor:
-    """[n, m]: whole chunks between the end of chunk m and the start of chunk n, where m is before n."""
-    numbers = torch.arange(count, device=like.device, dtype=like.dtype)
-    return (numbers.unsqueeze(1) - 1 - numbers).clamp(min=0)
-
-
-def _earlier(contributions_BnGCR: Tensor, powers_GRnm: Tensor) -> Tensor:
-    """The state before each chunk, [B, n, G, C, R]."""
-    return torch.einsum("grnm,bmgcr->bngcr", powers_GRnm.tril(-1), contributions_BnGCR)
 
 
 class _ChunkState(torch.autograd.Function):

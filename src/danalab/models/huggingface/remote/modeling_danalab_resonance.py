@@ -275,9 +275,7 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
         else:
             places = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, read:]
         if int(places.max()) >= self.config.seq_len:
-            raise ValueError(
-                f"{int(places.max()) + 1} tokens are more than the model's {self.config.seq_len} positions"
-            )
+            raise ValueError(f"{int(places.max()) + 1} tokens are more than the model's {self.config.seq_len}")
         return places
 
     def forward(
