@@ -216,7 +216,8 @@ def _transformation(s: _Settings, *, with_tau: bool) -> optax.GradientTransforma
             raise UserError(f"{len(grads)} gradients for {len(leaves)} parameters: the two trees differ")
         columns = [tree.flatten_up_to(x) for x in (state.steps, state.m, state.v)]
         taus = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
-        masks = [True] * len(leaves) if s.decay_mask is None else _masks(s.decay_mask, params, tree)
+        mask = s.decay_mask(params) if callable(s.decay_mask) else s.decay_mask
+        masks = [True] * len(leaves) if mask is None else tree.flatten_up_to(mask)
         rows = []
         for p, g, steps, m, v, tau, masked in zip(leaves, grads, *columns, taus, masks, strict=True):
             if g is None:
@@ -245,10 +246,6 @@ def _transformation(s: _Settings, *, with_tau: bool) -> optax.GradientTransforma
 def _compute_type(p: Any) -> Any:
     # float32 at least: in bfloat16 the averages freeze once their gain delta / (delta + t) is below its resolution.
     return jnp.promote_types(p.dtype, jnp.float32)
-
-
-def _masks(decay_mask: Any, params: Any, tree: Any) -> list[Any]:
-    return tree.flatten_up_to(decay_mask(params) if callable(decay_mask) else decay_mask)
 
 
 def _are_numbers(*settings: Any) -> bool:

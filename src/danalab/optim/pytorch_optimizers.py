@@ -153,9 +153,4 @@ def _fourth_root(step: float) -> float:
     return math.pow(step, 0.25)
 
 
-_EXACT: dict[str, type] = {
-    "ADOPT": ADOPT,
-    "ScheduleFreeAdamW": ScheduleFreeAdamW,
-    "ScheduleFreeSGD": ScheduleFreeSGD,
-    "Prodigy": Prodigy,
-}
+_EXACT: dict[str, type] = {each.__name__: each for each in (ADOPT, ScheduleFreeAdamW, ScheduleFreeSGD, Prodigy)}

@@ -47,8 +47,7 @@ def registered() -> Registry[Row]:
 def register(name: str, build: Callable[..., torch.optim.Optimizer], **facts: Any) -> None:
     """Add an optimizer of your own, a class or a function that is called as `build(groups, lr=..., **settings)`.
 
-    Args:
-        facts: fields of its row in the catalogue, such as `summary`, `decay` or `elementwise`.
+    `facts`: fields of its row in the catalogue, such as `summary`, `decay` or `elementwise`.
     """
     OPTIMIZERS.add(name, _own_spec(replace(own_row(name), **facts), build))
 
@@ -70,10 +69,7 @@ def _facts(row: Row) -> dict[str, Any]:
 
 @cache
 def _spec_named(name: str) -> OptimizerSpec:
-    return _spec_of(OPTIMIZERS.get(name))
-
-
-def _spec_of(row: Row) -> OptimizerSpec:
+    row = OPTIMIZERS.get(name)
     facts = _facts(row)
     texts = {"inner": "", **HELP, **row.texts}
     module, _, name = row.path.partition(":")
@@ -192,13 +188,9 @@ def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> d
         raise UserError(f"optimizer '{spec.name}': decay_bound has no effect without omega and horizon; give them, too")
     if not {"omega", "horizon"} <= given:
         raise UserError(f"optimizer '{spec.name}': omega and horizon belong together; give both, or weight_decay")
-    decay, _ = resolve_decay(
-        spec.name,
-        weight_decay=rest.get("weight_decay", 0.0),
-        wd_ts=None,
-        omega=settings["omega"],
-        horizon=settings["horizon"],
-    )
+    omega, horizon = settings["omega"], settings["horizon"]
+    other = rest.get("weight_decay", 0.0)
+    decay, _ = resolve_decay(spec.name, weight_decay=other, wd_ts=None, omega=omega, horizon=horizon)
     per_rate = decay / 10 / float(lr) if float(lr) > 0 else 0.0  # decay is omega / (horizon / 10)
     bound = DECAY_BOUND if own["decay_bound"] is None else own["decay_bound"]
     return {**rest, "weight_decay": min(per_rate, bound) if bound else per_rate}
@@ -207,8 +199,7 @@ def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> d
 def optimizer_spec(name: str) -> OptimizerSpec:
     """The spec of the optimizer `name`, or of one outside the package: `FILE.py:NAME` or `module:NAME`.
 
-    Raises:
-        UserError: unknown; the message gives the nearest spelling and all names.
+    UserError: unknown; the message gives the nearest spelling and all names.
     """
     row = OPTIMIZERS.get(name)
     if is_address(name):

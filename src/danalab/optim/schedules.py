@@ -102,8 +102,7 @@ def cos_inf(
     def factor(i: int) -> float:
         if i < warmup:
             return _rise(i / warmup, div_factor)
-        x = min((i - warmup) / length, 1.0)
-        return last + (1 - last) * (1 + math.cos(math.pi * x)) / 2
+        return _half_cosine(min((i - warmup) / length, 1.0), last)
 
     return factor
 
@@ -130,9 +129,7 @@ def cos_restarts(
     longest = cycles - 1 if cycle_factor > 1 else 0  # powers of at most 1 do not overflow
     shares = [cycle_factor ** (k - longest) for k in range(cycles)]
     if length * min(shares) < sum(shares) * (1 - 1e-9):
-        raise UserError(
-            f"schedule 'cos-restarts': {cycles} cycles with cycle_factor {cycle_factor:g} have one of less than a step"
-        )
+        raise UserError(f"schedule 'cos-restarts': {cycles} cycles by {cycle_factor:g}: one has less than a step")
     starts = [warmup + length * sum(shares[:k]) / sum(shares) for k in range(cycles + 1)]
     last = 1 / (div_factor * final_div_factor)
 
@@ -140,8 +137,7 @@ def cos_restarts(
         if i < warmup:
             return _rise(i / warmup, div_factor)
         k = min(bisect_right(starts, i), cycles)
-        x = min((i - starts[k - 1]) / (starts[k] - starts[k - 1]), 1.0)
-        return last + (1 - last) * (1 + math.cos(math.pi * x)) / 2
+        return _half_cosine(min((i - starts[k - 1]) / (starts[k] - starts[k - 1]), 1.0), last)
 
     return factor
 
@@ -165,18 +161,14 @@ def wsd(
         raise UserError(f"schedule 'wsd': fract_decay is {fract_decay}; it must be between 0 and 1")
     if final_lr_scale is None:
         if kind == "exp":
-            raise UserError(
-                "schedule 'wsd': decay_type 'exp' cannot fall to 0 smoothly; give final_lr_scale, for example 0.01"
-            )
+            raise UserError("schedule 'wsd': decay_type 'exp' never falls to 0; give final_lr_scale, such as 0.01")
         final_lr_scale = 0.0
     if not 0 <= final_lr_scale <= 1:
         raise UserError(f"schedule 'wsd': final_lr_scale is {final_lr_scale}; it must be between 0 and 1")
     decay_steps = int(fract_decay * steps)
     start = steps - decay_steps
     if warmup > start:
-        raise UserError(
-            f"schedule 'wsd': warm-up {warmup} and decay {decay_steps} overlap in {steps} steps; shorten one of them"
-        )
+        raise UserError(f"schedule 'wsd': warm-up {warmup} and decay {decay_steps} overlap in {steps} steps")
     decay, last = DECAYS.get(kind), final_lr_scale
 
     def factor(i: int) -> float:
@@ -205,10 +197,7 @@ def powerlaw(
     falls = power < 0
     bound = (0.0 if falls else 1.0) if saturation_value is None else saturation_value
     if bound < 0 or (bound == 0 and not falls):
-        raise UserError(
-            f"schedule 'powerlaw': saturation_value {bound} with power {power} would hold the learning rate at {bound};"
-            " give a positive bound"
-        )
+        raise UserError(f"schedule 'powerlaw': saturation_value {bound} with power {power} must be positive")
 
     def factor(i: int) -> float:
         if i < warmup:

@@ -89,9 +89,7 @@ def require_known(optimizer: str, known: Mapping[str, Setting], given: Mapping[s
     """Refuse settings that the optimizer does not have."""
     for name in given:
         if name not in known:
-            raise UserError(
-                f"optimizer '{optimizer}' has no setting '{name}'{nearest(name, known)}; it has: {', '.join(known)}"
-            )
+            raise UserError(f"{optimizer} has no setting '{name}'{nearest(name, known)}; it has: {', '.join(known)}")
 
 
 def read_value(where: str, setting: Setting, value: Any) -> Any:

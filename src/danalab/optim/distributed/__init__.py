@@ -35,8 +35,7 @@ def require_supported(optimizer: Row, mode: str) -> None:
     """Check, before a run starts, that an optimizer (`optimizer_spec(name)`) is exact in a mode of `MODES`."""
     reason = why_not(optimizer, mode)
     if reason is not None:
-        able = [other for other in MODES if why_not(optimizer, other) is None]
+        able = " or ".join(other for other in MODES if why_not(optimizer, other) is None)
         raise UserError(
-            f"optimizer '{optimizer.name}' cannot be used with {mode} ({MODES[mode]}): {reason};"
-            f" use {' or '.join(able)}"
+            f"optimizer '{optimizer.name}' cannot be used with {mode} ({MODES[mode]}): {reason}; use {able}"
         )

@@ -35,7 +35,7 @@ from danalab.optim.step.backends.choice import Backend, call_of, choose_backend,
 from danalab.optim.step.backends.low_memory import step_by_format
 from danalab.optim.step.backends.plan import StepPlan
 from danalab.optim.step.batch import TensorBatch, gather
-from danalab.optim.step.state import fill_state, is_dummy_step
+from danalab.optim.step.state import fill_state, is_dummy_step, loss_of
 from danalab.optim.step.state_dict import IMPLEMENTATION, check_rule_state, parameter_name, split_like
 from danalab.optim.step.state_formats import check_format, format_of, require_format, stored_tensors
 
@@ -150,10 +150,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         Raises:
             UserError: a sparse gradient, or a learning rate above 0 in a group that was built with 0.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         skip = None
         if isinstance(found_nonfinite, Tensor) and all(group["capturable"] for group in self.param_groups):
             skip = found_nonfinite.bool()
@@ -193,13 +190,10 @@ class RuleOptimizer(torch.optim.Optimizer):
             followers = group["weight_decay"] or group.get("momentum_cooldown")
             if not isinstance(lr, Tensor) and 0 < peak * (1 + 1e-6) < lr and followers:
                 self._warned = True
+                follower = "weight decay" if group["weight_decay"] else "the momentum's cooldown"
                 log.warning(
-                    "%s: the learning rate is %g, above the %g at construction; %s follows lr / peak_lr up to"
-                    " 1 and grows no further: build the optimizer with the schedule's largest rate, or set peak_lr",
-                    self.name,
-                    lr,
-                    peak,
-                    "weight decay" if group["weight_decay"] else "the momentum's cooldown",
+                    f"{self.name}: the learning rate is {lr:g}, above the {peak:g} at construction; {follower} follows"
+                    " lr / peak_lr up to 1: build the optimizer with the schedule's largest rate, or set peak_lr"
                 )
 
     def backend_of(self, rule: Rule, batch: TensorBatch) -> Backend:
@@ -231,15 +225,12 @@ class RuleOptimizer(torch.optim.Optimizer):
         for group, saved_group, own in zip(self.param_groups, saved["param_groups"], flags, strict=True):
             group.update(own)
             for p, key in zip(group["params"], saved_group["params"], strict=True):
-                rule, capturable = self.rule_of(group), bool(group["capturable"])
-                self._restore(p, saved["state"][key], rule, capturable, format_of(group, p))
-
-    def _restore(self, p: Tensor, saved: dict[str, Any], rule: Rule, capturable: bool, state_dtype: str) -> None:
-        # torch has cast the moments to the parameter's dtype and may share memory with the saved ones: copy anew.
-        step = torch.as_tensor(saved["step"]).to(torch.int64, copy=True)  # float32 before version 0.2
-        self.state[p]["step"] = step.to(p.device if capturable else "cpu")
-        for key, tensor in stored_tensors(rule.moments, p, state_dtype).items():
-            self.state[p][key] = tensor.copy_(saved[key].detach())
+                # torch has cast the moments to the parameter's dtype and may share memory with the saved ones.
+                entry, moments = saved["state"][key], self.rule_of(group).moments
+                step = torch.as_tensor(entry["step"]).to(torch.int64, copy=True)  # float32 before version 0.2
+                self.state[p]["step"] = step.to(p.device if group["capturable"] else "cpu")
+                for name, tensor in stored_tensors(moments, p, format_of(group, p)).items():
+                    self.state[p][name] = tensor.copy_(entry[name].detach())
 
 
 class ElementwiseOptimizer(RuleOptimizer):
@@ -296,9 +287,8 @@ class DecayingOptimizer(ElementwiseOptimizer):
         if self.defaults["weight_decay"] and not any(group["weight_decay"] for group in self.param_groups):
             # Trainers that make groups of their own write their weight decay into them, which is 0 unless it is set.
             log.warning(
-                "%s: a weight decay was set, but every group says weight_decay 0, so nothing decays;"
-                " build the optimizer yourself and hand it to the trainer",
-                self.name,
+                f"{self.name}: a weight decay was set, but every group says weight_decay 0, so nothing decays;"
+                " build the optimizer yourself and hand it to the trainer"
             )
 
     def check_group(self, group: Mapping[str, Any]) -> None:
@@ -328,11 +318,8 @@ class DecayingOptimizer(ElementwiseOptimizer):
         if p is not None and (step := int(self.state[p].get("step", 0)) + 1) > horizon:
             self._horizon = None
             log.warning(
-                "%s: step %d is beyond the horizon of %g steps; weight decay goes on falling as omega / (wd_ts + t):"
-                " build the optimizer with the length of the whole run",
-                self.name,
-                step,
-                horizon,
+                f"{self.name}: step {step} is beyond the horizon of {horizon:g} steps; weight decay goes on falling as"
+                " omega / (wd_ts + t): build the optimizer with the length of the whole run"
             )
 
     def _with_decay(self, settings: Mapping[str, Any], wd_ts: float | None) -> dict[str, Any]:

@@ -59,13 +59,11 @@ def warn_of_large_decay(owner: str, weight_decay: float, wd_ts: float | None) ->
     """Warn of an independent weight decay that empties weights, as AdamW's usual 0.1 does."""
     first = first_decay(weight_decay, wd_ts)
     if first > 0.25 or (wd_ts is None and first > LARGEST_CONSTANT_DECAY):
+        half = math.ceil(math.log(0.5) / math.log1p(-min(first, 0.999)))
         log.warning(
-            "%s: weight_decay %g takes %.3g of each weight in the first step, half in %.0f steps: it is independent"
-            " of the learning rate, unlike AdamW's; omega=4.0 and horizon=STEPS give a decay bounded by the rate",
-            owner,
-            weight_decay,
-            first,
-            math.ceil(math.log(0.5) / math.log1p(-min(first, 0.999))),
+            f"{owner}: weight_decay {weight_decay:g} takes {first:.3g} of each weight in the first step, half in {half}"
+            " steps: it is independent of the learning rate, unlike AdamW's; omega=4.0 and horizon=STEPS give a decay"
+            " bounded by the rate"
         )
 
 
@@ -173,7 +171,4 @@ def check_gradients(owner: str, params: Sequence[Tensor], names: Sequence[str] =
     """Refuse sparse gradients."""
     for name, p in zip(names or [""] * len(params), params, strict=True):
         if p.grad is not None and p.grad.layout != torch.strided:
-            raise UserError(
-                f"{owner}: {called(name, p)} has a {p.grad.layout} gradient; only dense ones are supported"
-                " (nn.Embedding: sparse=False)"
-            )
+            raise UserError(f"{owner}: {called(name, p)} has a {p.grad.layout} gradient; it must be dense")

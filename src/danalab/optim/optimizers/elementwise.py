@@ -110,17 +110,10 @@ class Dana(LogTimeOptimizer):
     Linear in the gradients, as the theory assumes. Steps are proportional to the gradients: the learning rate is that
     of plain gradient descent, bounded by the curvature.
 
+    Arguments as in `ADana`, without `eps` and `beta2`, but for:
+
     Args:
-        params: parameters, named parameters, or groups of them; a group may override any setting below.
-        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not change.
-        delta, kappa: as in `ADana`.
-        gamma3: scales the momentum term.
         alpha_offset: added to the damping (1+t)^(1-kappa); here the formula is the paper's, without it.
-        momentum_cooldown, weight_decay, wd_ts, omega, horizon, decay_bound, cautious_decay, scaled_decay: as in
-            `ADana`.
-        foreach, fused, capturable, maximize, stochastic_rounding, state_dtype: as in `ADana`.
-    Raises:
-        UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
     Source: arXiv 2602.05298 (the Dana family); Ferbach et al. 2025, arXiv 2505.16098 (its damped momentum).
     """
 
@@ -164,17 +157,12 @@ class AutoDana(LogTimeOptimizer):
 
     `danalab.optim.rules.auto_dana` explains the rule. `collect_stats()` reports the mean kappa.
 
+    Arguments as in `ADana`, without `beta2` and `momentum_cooldown`, and with these in place of `kappa`:
+
     Args:
-        params: parameters, named parameters, or groups of them; a group may override any setting below.
-        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not change.
         kappa_min: kappa of a coordinate whose gradients agree.
         kappa_max: kappa of a coordinate whose gradients are noise.
         significance: multiple of the noise's standard deviation from which m counts as signal.
-        delta, eps, gamma3, alpha_offset, weight_decay, wd_ts, omega, horizon, decay_bound: as in `ADana`.
-        cautious_decay, scaled_decay: as in `ADana`.
-        foreach, fused, capturable, maximize, stochastic_rounding, state_dtype: as in `ADana`.
-    Raises:
-        UserError: a setting out of range, both forms of weight decay, no parameters, or `fused` without a compiler.
     Source: our own rule for kappa; arXiv 2602.05298 for the family.
     """
 
@@ -185,11 +173,9 @@ class AutoDana(LogTimeOptimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         super().check_group(group)
-        if group["kappa_min"] > group["kappa_max"]:
-            raise UserError(
-                f"{self.name}: kappa_min {group['kappa_min']:g} and kappa_max"
-                f" {group['kappa_max']:g} must be in this order"
-            )
+        low, high = group["kappa_min"], group["kappa_max"]
+        if low > high:
+            raise UserError(f"{self.name}: kappa_min {low:g} and kappa_max {high:g} must be in this order")
 
     def largest_alpha(self, group: Mapping[str, Any], t: Any) -> Any:
         """(1 + t)^(1 - kappa_min)."""
@@ -215,19 +201,15 @@ class AdEMAMix(_Mixing):
     The slow momentum starts at zero without bias correction; warm-ups (`mixing_weight`, `slow_rate`) phase it in.
     In the scaling ladder alpha = steps^(1-kappa), beta3 = 1 - delta / steps, both warm-ups = steps.
 
+    Other arguments are as in `ADana`.
+
     Args:
-        params: parameters, named parameters, or groups of them; a group may override any setting below.
-        lr: learning rate. The value at construction is the group's `peak_lr`, which schedulers do not change.
         betas: rates of the fast momentum, of the second moment, and of the slow momentum.
         alpha: weight of the slow momentum.
         alpha_warmup: steps until `alpha` has grown linearly from 0; None: at once.
         beta3_warmup: steps until the slow rate has grown from beta1, linearly in half-life; None: at once.
         gamma3: scales alpha.
         weight_decay: times the learning rate.
-        cautious_decay, scaled_decay: as in `ADana`.
-        foreach, fused, capturable, maximize, stochastic_rounding: as in `ADana`.
-    Raises:
-        UserError: a setting out of range, no parameters, or `fused` without a compiler.
     Source: Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137.
     """
 
@@ -242,10 +224,8 @@ class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
 
         p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts))          p <- p - lr u
 
-    u and all other arguments are those of `AdEMAMix`.
+    u and all arguments but those of weight decay are those of `AdEMAMix`.
 
-    Args:
-        weight_decay, wd_ts, omega, horizon, decay_bound: as in `ADana`.
     Source: arXiv 2409.03137 for the update, 2602.05298 for the decay.
     """
 
@@ -258,10 +238,8 @@ class AdEMAMixDecayingWD(_Mixing, DecayingOptimizer):
 class AdamWDecayingWD(DecayingOptimizer):
     """Adam with bias correction, then p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts)).
 
-    Args:
-        betas: rates of the first and second moment.
-        weight_decay, wd_ts, omega, horizon, decay_bound, cautious_decay, scaled_decay: as in `ADana`.
-        foreach, fused, capturable, maximize, stochastic_rounding, state_dtype: as in `ADana`.
+    `betas` are the rates of the first and second moment; other arguments are as in `ADana`.
+
     Source: Loshchilov and Hutter 2019; arXiv 2602.05298 for the decay.
     """
 
@@ -283,5 +261,5 @@ def __getattr__(name: str) -> Any:
     coupled = ElementwiseOptimizer if row.decay == "coupled" else DecayingOptimizer
     base = LogTimeOptimizer if row.log_time else coupled
     body = {"__module__": __name__, "__doc__": row.summary, "rule": rule}
-    globals()[name] = type(name, (base,), {**body, "__init__": takes(rule.settings)(base.__init__)})
+    globals()[name] = type(name, (base,), {**body, "__init__": takes(rule.settings)})
     return globals()[name]

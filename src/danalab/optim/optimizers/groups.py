@@ -113,10 +113,8 @@ def split_by_rate(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[s
         parts: dict[tuple[float, float], list[Any]] = {}
         for name, parameter in group["params"]:
             parts.setdefault((rates.get(name, 1.0), epsilons.get(name, 1.0)), []).append((name, parameter))
-        split += [
-            {**group, "params": parts[key], "lr_factor": key[0], "eps_factor": key[1]}
-            for key in sorted(parts, reverse=True)
-        ]
+        for (rate, eps), named in sorted(parts.items(), key=lambda part: part[0], reverse=True):
+            split.append({**group, "params": named, "lr_factor": rate, "eps_factor": eps})
     return split
 
 

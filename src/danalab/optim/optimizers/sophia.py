@@ -17,6 +17,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.optimizers.checks import check_gradients, check_parameters
 from danalab.optim.settings import SophiaSettings, takes
+from danalab.optim.step.state import loss_of
 
 
 class SophiaG(torch.optim.Optimizer):
@@ -68,23 +69,15 @@ class SophiaG(torch.optim.Optimizer):
     def update_hessian(self, n_labels: float) -> None:
         """Keep `n_labels` times the squared gradients for the next step.
 
-        Args:
-            n_labels: number of sampled labels; the gradients are of their mean loss.
+        `n_labels`: number of sampled labels; the gradients are of their mean loss.
         """
-        self._estimates = {
-            p: p.grad.square().mul_(n_labels)
-            for group in self.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        }
+        moving = (p for group in self.param_groups for p in group["params"] if p.grad is not None)
+        self._estimates = {p: p.grad.square().mul_(n_labels) for p in moving}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         estimates, self._estimates = self._estimates, {}
         for group in self.param_groups:
             check_gradients("sophia", group["params"])

@@ -82,8 +82,7 @@ def update_rms(optimizer: Any) -> Tensor:
 
     0-dim float32, from the state and the gradients: call it between `step()` and `zero_grad()`, on all ranks.
 
-    Raises:
-        UserError: the gradients are gone.
+    UserError: the gradients are gone.
     """
     rule = optimizer.rule
 

@@ -43,9 +43,7 @@ class Wrapper(torch.optim.Optimizer):
 
     def __init__(self, inner: torch.optim.Optimizer, settings: dict[str, Any]):
         if not isinstance(inner, torch.optim.Optimizer):
-            raise UserError(
-                f"{self.name}: inner is {type(inner).__name__}; it must be an optimizer: {self.name}(AdamW(params))"
-            )
+            raise UserError(f"{self.name}: inner is {type(inner).__name__}; it must be an optimizer: AdamW(params)")
         self.check(settings)
         # Not Optimizer.__init__, which would make groups and state of its own. __setstate__ prepares the hooks.
         self.inner = inner
@@ -100,8 +98,7 @@ class Wrapper(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the inner optimizer; the wrapper's own keys may be given for them.
 
-        Raises:
-            UserError: a setting out of range; nothing has been added then.
+        UserError: a setting out of range; nothing has been added then.
         """
         self.check({**self.defaults, **param_group})
         before = len(self.inner.param_groups)
@@ -121,24 +118,16 @@ class Wrapper(torch.optim.Optimizer):
         if any(flag is not None and bool(flag) for flag in (found_nonfinite, found_inf)):
             return None
         self._has_state = True
-        if closure is not None:
-            return self._step_with(closure)
-        stepped = self._begin()
-        loss = self.inner.step()
-        self._end(stepped)
-        return loss
-
-    def _step_with(self, closure: Callable[[], Any]) -> Any:
-        """The closure computes the gradients, so the parameters that take part are known after its first evaluation."""
-        stepped: Stepped = []
+        stepped: Stepped = [] if closure is not None else self._begin()
 
         def watched() -> Any:
-            loss = closure()
+            assert closure is not None
+            loss = closure()  # it computes the gradients: before, the parameters that take part are not known
             if not stepped:
                 stepped.extend(self._begin())
             return loss
 
-        loss = self.inner.step(watched)
+        loss = self.inner.step() if closure is None else self.inner.step(watched)
         self._end(stepped)
         return loss
 
@@ -183,11 +172,8 @@ class Wrapper(torch.optim.Optimizer):
         keys = [key for group in saved["param_groups"] for key in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
         joint = self.state
-        state = {
-            key: {**saved["state"].get(key, {}), **self._outer[p]}
-            for key, p in zip(keys, parameters, strict=True)
-            if p in joint
-        }
+        held = [(key, p) for key, p in zip(keys, parameters, strict=True) if p in joint]
+        state = {key: {**saved["state"].get(key, {}), **self._outer[p]} for key, p in held}
         joined: dict[str, Any] = {**saved, "state": state}
         for hook in self._optimizer_state_dict_post_hooks.values():
             joined = hook(self, joined) or joined
@@ -200,9 +186,7 @@ class Wrapper(torch.optim.Optimizer):
         """
         check_groups(self.name, self.param_groups, state_dict)
         if any(not set(self.keys.values()) <= set(group) for group in state_dict["param_groups"]):
-            raise UserError(
-                f"{self.name}: the state_dict was saved without {self.name}; load it into the inner optimizer (.inner)"
-            )
+            raise UserError(f"{self.name}: the state_dict was saved without {self.name}; load it into .inner")
         saved, own = state_dict["state"], (*self.moments, self.count)
         held = list(entries(self.param_groups, state_dict))
         for name, p, entry in held:
@@ -335,10 +319,7 @@ class SODA(Wrapper):
         if not is_number(offset) or not 1 <= offset < float("inf"):
             raise UserError(f"SODA: offset is {offset!r}; it must be finite and at least 1")
         if settings.get("weight_decay"):
-            raise UserError(
-                f"SODA: weight_decay is {settings['weight_decay']:g}; it must be 0: the pull to the initial weights"
-                " takes its place"
-            )
+            raise UserError(f"SODA: weight_decay is {settings['weight_decay']:g}; it must be 0 beside SODA's own pull")
 
     def before(self, stepped: Stepped) -> None:
         alike: dict[tuple[Any, ...], list[Tensor]] = {}

@@ -50,13 +50,10 @@ def adamw_decaying_wd_foreach(p: TensorList, g: TensorList, m: TensorList, v: Te
     subtract_ratio(p, m, root, s["lr"] / s["correction1"], s["decay_factor"], s["cautious"])
 
 
-def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "gain1": s["gain1"],
-        "gain2": s["gain2"],
-        "momentum": 1 / s["correction1"],
-        "root_scale": s["correction2"] ** -0.5,
-    }
+def adam_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
+    """The kernels' numbers of Adam's averages and their corrections."""
+    corrections = {"momentum": 1 / s["correction1"], "root_scale": s["correction2"] ** -0.5}
+    return {"gain1": s["gain1"], "gain2": s["gain2"], **corrections}
 
 
 ADAMW_DECAYING_WD = Rule(
@@ -67,5 +64,5 @@ ADAMW_DECAYING_WD = Rule(
     direction=adamw_direction,
     gains=("gain1", "gain2"),
     foreach=adamw_decaying_wd_foreach,
-    kernel_scalars=_kernel_scalars,
+    kernel_scalars=adam_kernel_scalars,
 )

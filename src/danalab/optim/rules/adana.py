@@ -83,13 +83,8 @@ def adana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, **
 
 def momentum_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
     """The kernels' numbers of the averages and of the momentum terms that do not depend on a coordinate."""
-    gamma3, clip = s["gamma3"], s["clipsnr"]
-    return {
-        "gain1": s["gain"],
-        "gain2": s["gain2"],
-        "offset": gamma3 * s["alpha_offset"],
-        "clip": -1.0 if clip is None else gamma3 * clip,
-    }
+    clip = -1.0 if s["clipsnr"] is None else s["gamma3"] * s["clipsnr"]
+    return {"gain1": s["gain"], "gain2": s["gain2"], "offset": s["gamma3"] * s["alpha_offset"], "clip": clip}
 
 
 def _adana_kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:

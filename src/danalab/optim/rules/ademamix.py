@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danalab.optim.rules.adamw_decaying_wd import adam_kernel_scalars
 from danalab.optim.rules.foreach import TensorList, average, decay, subtract_ratio
 from danalab.optim.rules.rule import Rule
 from danalab.optim.rules.scalars import Scalar, adam_scalars, coupled_decay_factor, decay_factor, shrink
@@ -131,14 +132,7 @@ def decaying_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
 
 
 def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "gain1": s["gain1"],
-        "gain2": s["gain2"],
-        "gain3": s["gain3"],
-        "momentum": 1 / s["correction1"],
-        "offset": s["weight"],
-        "root_scale": s["correction2"] ** -0.5,
-    }
+    return {**adam_kernel_scalars(s), "gain3": s["gain3"], "offset": s["weight"]}
 
 
 _rule = partial(

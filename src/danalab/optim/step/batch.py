@@ -75,11 +75,6 @@ class TensorBatch:
             yield g.neg() if self.group["maximize"] else g
 
 
-def _in_memory(g: Tensor) -> Tensor:
-    """The gradient with its values in memory, which kernels read: not negated lazily, and not a zero without memory."""
-    return g.clone() if g.is_neg() or g._is_zerotensor() else g
-
-
 def _copied(numbers: list[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers on the device, [numbers], by one copy; in the capture of a CUDA graph by a fill each, as `on_device`."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -127,7 +122,9 @@ def gather(
                 )
             state = optimizer.state[p]
             follow_parameter(state, p, rule_of(group).moments, bool(group["capturable"]), format_of(group, p))
-            g = _in_memory(local_gradient(g, p))
+            g = local_gradient(g, p)
+            if g.is_neg() or g._is_zerotensor():
+                g = g.clone()  # kernels read the memory: no lazy negation, and no zero without memory
             if g.shape != local(p).shape:
                 raise UserError(
                     f"{type(optimizer).__name__}: the gradient of {parameter_name(group, index)} has shape"

@@ -3,7 +3,7 @@
 Also the dummy step of checkpoint helpers, which creates state and must not change it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -98,6 +98,12 @@ def local_gradient(g: Tensor, p: Tensor) -> Tensor:
     if placements is not None and getattr(g, "placements", placements) != placements:
         g = g.redistribute(placements=placements)  # pyright: ignore[reportAttributeAccessIssue]
     return local(g)
+
+
+def loss_of(closure: Callable[[], Any] | None) -> Any:
+    """What the closure of a step returns, evaluated with gradients; None without one."""
+    with torch.enable_grad():
+        return None if closure is None else closure()
 
 
 _dummy_step: ContextVar[bool | None] = ContextVar("dummy_step", default=None)

@@ -51,8 +51,9 @@ def check_groups(
     """
     if not isinstance(saved, Mapping) or not {"state", "param_groups"} <= set(saved):
         raise UserError(f"{owner}: not an optimizer state_dict (it has no 'state' and 'param_groups')")
-    saved_groups = saved["param_groups"]
-    if not _are_groups(saved_groups) or not _are_entries(saved["state"]):
+    saved_groups, states = saved["param_groups"], saved["state"]
+    are_states = isinstance(states, Mapping) and all(isinstance(entry, Mapping) for entry in states.values())
+    if not are_states or not _are_groups(saved_groups):
         raise UserError(f"{owner}: not an optimizer state_dict (its 'state' or its 'param_groups' have another form)")
     if len(groups) != len(saved_groups):
         raise UserError(
@@ -123,14 +124,10 @@ def check_rule_state(
     for group, saved_group in zip(groups, saved["param_groups"], strict=True):
         own, other = (each.get("state_dtype", "float32") for each in (group, saved_group))
         if own != other:
-            raise UserError(
-                f"{owner}: the state_dict has state_dtype {other}, this optimizer {own}; build it with {other}"
-            )
+            raise UserError(f"{owner}: the state_dict has state_dtype {other}, not {own}; build it with {other}")
         for name, p, entry in entries([group], {**saved, "param_groups": [saved_group]}):
             if entry is None:
-                raise UserError(
-                    f"{owner}: the state_dict has no state for {name}; it was saved before that parameter existed"
-                )
+                raise UserError(f"{owner}: the state_dict has no state for {name}: it was saved before that parameter")
             shapes = stored_shapes(moments_of(group), p, format_of(group, p))
             form = {"step": None, **{key: torch.empty(shape, device="meta") for key, shape in shapes.items()}}
             check_entry(owner, name, p, entry, form)
@@ -161,10 +158,6 @@ def _are_groups(value: Any) -> bool:
         and all(isinstance(key, (int, str)) for key in group["params"])
         for group in value
     )
-
-
-def _are_entries(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(entry, Mapping) for entry in value.values())
 
 
 def _difference(lacks: list[str], extra: list[str]) -> str:

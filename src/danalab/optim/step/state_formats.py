@@ -51,8 +51,7 @@ def check_format(owner: str, state_dtype: Any) -> None:
     """Refuse an unknown format."""
     if state_dtype not in FORMATS:
         raise UserError(
-            f"{owner}: state_dtype is {state_dtype!r}{nearest(str(state_dtype), FORMATS)}; it must be one of"
-            f" {', '.join(FORMATS)}"
+            f"{owner}: state_dtype is {state_dtype!r}{nearest(str(state_dtype), FORMATS)}; known: {', '.join(FORMATS)}"
         )
 
 

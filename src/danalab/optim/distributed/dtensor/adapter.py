@@ -11,17 +11,8 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.distributed.dtensor import placement
 from danalab.optim.distributed.dtensor import state as states
-from danalab.optim.distributed.dtensor.placement import (
-    LocalShard,
-    OwnedFull,
-    Plain,
-    by_rows,
-    gather_rows,
-    map_leaves,
-    place_parameters,
-    scatter_rows,
-)
 from danalab.optim.optimizers.checks import (
     MAY_BE_NONE,
     check_gradients,
@@ -31,7 +22,7 @@ from danalab.optim.optimizers.checks import (
     number_of,
 )
 from danalab.optim.optimizers.groups import apply_factors, as_given, hyper, named_groups, take_factors
-from danalab.optim.step.state import is_dummy_step, replaced_too_late
+from danalab.optim.step.state import is_dummy_step, loss_of, replaced_too_late
 from danalab.optim.values import WANTED, OptimizerSpec, Setting, kind_of
 
 TOUCHING = ("train", "eval", "update_hessian")
@@ -56,7 +47,7 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     def __init__(self, spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]):
         self.spec = spec
-        self._places: list[Plain] = []
+        self._places: list[placement.Plain] = []
         self._names: list[str] = []
         self._stepped: set[int] = set()
         self._awake = False  # it has state: from a step, a dummy step, or a loaded state_dict
@@ -144,7 +135,7 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     def _place(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The groups of the inner optimizer, with a proxy for each parameter."""
-        places = place_parameters(self.spec, [p for group in groups for _, p in group["params"]])
+        places = placement.place_parameters(self.spec, [p for group in groups for _, p in group["params"]])
         self._places += places
         self._names += [name for group in groups for name, _ in group["params"]]
         each = iter(places)
@@ -176,10 +167,10 @@ class DTensorAdapter(torch.optim.Optimizer):
     def _settle(self) -> None:
         """Give the process groups to an optimizer whose statistics are sums over all coordinates; release proxies."""
         for place in self._places:
-            if isinstance(place, OwnedFull):
+            if isinstance(place, placement.OwnedFull):
                 place.release()
         if self.spec.sums_over_ranks:
-            parts = [place for place in self._places if isinstance(place, LocalShard)]
+            parts = [place for place in self._places if isinstance(place, placement.LocalShard)]
             self.inner.sum_over = {place.proxy: place.process_groups() for place in parts}  # pyright: ignore
 
     # ---- the step ----
@@ -198,10 +189,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         if self.spec.closure:
             with self._gathered():
                 return self.inner.step(closure)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         check_gradients(self.spec.name, [place.p for place in self._places], self._names)
         if is_dummy_step(self.param_groups):
             self._awake = True
@@ -216,9 +204,7 @@ class DTensorAdapter(torch.optim.Optimizer):
             try:
                 self.inner.step()
             except torch.linalg.LinAlgError as error:
-                raise UserError(
-                    f"{self.spec.name}: a matrix decomposition failed, probably because a gradient is not finite"
-                ) from error
+                raise UserError(f"{self.spec.name}: a decomposition failed; a gradient may be not finite") from error
         if not self.spec.elementwise:
             states.make_contiguous(self.inner, [self._places[i] for i in moving])
         return loss
@@ -229,15 +215,15 @@ class DTensorAdapter(torch.optim.Optimizer):
         places = self._places if indices is None else [self._places[i] for i in indices]
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
             inner.update(hyper(outer))
-        in_rows, others = by_rows(places)
+        in_rows, others = placement.by_rows(places)
         for place in others:
             place.gather()
-        exchanges = [gather_rows(alike) for alike in in_rows]
+        exchanges = [placement.gather_rows(alike) for alike in in_rows]
         try:
             yield
         finally:
             for alike, exchange in zip(in_rows, exchanges, strict=True):
-                scatter_rows(alike, exchange)
+                placement.scatter_rows(alike, exchange)
             for place in others:
                 place.scatter()
         for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
@@ -255,7 +241,9 @@ class DTensorAdapter(torch.optim.Optimizer):
         if self._awake:
             for place in self._places:
                 own = states.own_state(self.inner, place)
-                states_of[place.p] = own if isinstance(place, OwnedFull) else map_leaves(own, place.to_global)
+                states_of[place.p] = (
+                    own if isinstance(place, placement.OwnedFull) else placement.map_leaves(own, place.to_global)
+                )
         return states_of
 
     @state.setter
@@ -331,10 +319,7 @@ def build_adapted(
     groups = parameter_groups(spec, spec.name, params)
     factors = [take_factors(group) for group in groups]
     if spec.one_rate and len({rate for rate, _ in factors}) > 1:
-        raise UserError(
-            f"{spec.name}: has one learning rate for all parameters, so a group cannot have an lr_factor; "
-            "leave it out, or take another optimizer"
-        )
+        raise UserError(f"{spec.name}: has one learning rate for all parameters; leave lr_factor out of the groups")
     optimizer = _build(spec, groups, lr, settings)
     if any(each != (1.0, 1.0) for each in factors):
         for group, each in zip(optimizer.param_groups, factors, strict=True):

@@ -14,15 +14,7 @@ from torch.nn import Parameter
 
 from danalab.optim.catalogue import Row
 from danalab.optim.distributed import require_supported
-from danalab.optim.distributed.dtensor.layout import (
-    RowExchange,
-    broadcast_,
-    cut,
-    is_whole,
-    own_place,
-    spread_like,
-    whole_of,
-)
+from danalab.optim.distributed.dtensor import layout
 from danalab.optim.distributed.shards import owners
 from danalab.optim.step.state import local, local_gradient
 
@@ -48,7 +40,7 @@ class Plain:
         """A leaf of a state_dict as state of the proxy, copied."""
         if not isinstance(leaf, Tensor):
             return leaf
-        leaf = whole_of(leaf)
+        leaf = layout.whole_of(leaf)
         return leaf.to(self.p.device if leaf.ndim else leaf.device, copy=True)
 
     @property
@@ -89,7 +81,7 @@ class LocalShard(Plain):
 
     def to_global(self, leaf: Any) -> Any:
         same = isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape == self.shape
-        return spread_like(leaf, self.p) if same else leaf
+        return layout.spread_like(leaf, self.p) if same else leaf
 
     def to_local(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -97,9 +89,9 @@ class LocalShard(Plain):
         mesh, placements = self.p.device_mesh, self.p.placements
         if getattr(leaf, "placements", None) == placements and getattr(leaf, "device_mesh", None) == mesh:
             return local(leaf.detach()).to(self.p.device, copy=True)
-        leaf = whole_of(leaf)
+        leaf = layout.whole_of(leaf)
         if leaf.ndim and leaf.shape == self.p.shape:
-            return cut(leaf, mesh, placements).to(self.p.device, copy=True).contiguous()
+            return layout.cut(leaf, mesh, placements).to(self.p.device, copy=True).contiguous()
         return leaf.clone()
 
     @property
@@ -113,18 +105,18 @@ class OwnedFull(Plain):
     def __init__(self, p: Any, owner: int):
         self.p, self.owner = p, owner
         self.mesh = p.device_mesh
-        self.is_mine = own_place(self.mesh) == owner
+        self.is_mine = layout.own_place(self.mesh) == owner
         self.proxy = None
         if self.is_mine:
             self.proxy = Parameter(torch.empty(p.shape, dtype=p.dtype, device=p.device), p.requires_grad)
 
     def gather(self) -> None:
-        value = whole_of(self.p)
+        value = layout.whole_of(self.p)
         g = self.p.grad
         if g is not None:
             if g.placements != self.p.placements:
                 g = g.redistribute(placements=self.p.placements)
-            g = whole_of(g)
+            g = layout.whole_of(g)
         if self.proxy is not None:
             self.proxy.data = value.contiguous()
             self.proxy.grad = g
@@ -136,7 +128,7 @@ class OwnedFull(Plain):
             self.release()
         else:
             value = torch.empty(self.p.shape, dtype=part.dtype, device=part.device)
-        part.copy_(cut(broadcast_(value, self.mesh, self.owner), self.mesh, self.p.placements))
+        part.copy_(layout.cut(layout.broadcast_(value, self.mesh, self.owner), self.mesh, self.p.placements))
 
     @property
     def is_cut_by_rows(self) -> bool:
@@ -158,19 +150,19 @@ class OwnedFull(Plain):
             return leaf
         value = leaf.empty(self.p.device) if isinstance(leaf, Outline) else leaf.detach().contiguous()
         on_host = value.device.type == "cpu" and self.p.device.type != "cpu"
-        value = broadcast_(value.to(self.p.device), self.mesh, self.owner)
+        value = layout.broadcast_(value.to(self.p.device), self.mesh, self.owner)
         if value.ndim == 0:
             return value.cpu() if on_host else value
         if value.shape == self.p.shape:
-            return spread_like(cut(value, self.mesh, self.p.placements).contiguous(), self.p)
+            return layout.spread_like(layout.cut(value, self.mesh, self.p.placements).contiguous(), self.p)
         spread: Sequence[Any] = [*[Replicate()] * (self.mesh.ndim - 1), Shard(0)]
-        part = cut(value, self.mesh, spread).contiguous()
+        part = layout.cut(value, self.mesh, spread).contiguous()
         return DTensor.from_local(part, self.mesh, spread, run_check=False, shape=value.shape, stride=value.stride())
 
     def to_local(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        value = whole_of(leaf)
+        value = layout.whole_of(leaf)
         return value.to(self.p.device if value.ndim else value.device, copy=True) if self.is_mine else None
 
 
@@ -179,7 +171,9 @@ def gather_rows(places: Sequence[OwnedFull]) -> Any:
 
     Collective. Returns the exchange, for `scatter_rows`.
     """
-    exchange = RowExchange([place.p.shape for place in places], [place.owner for place in places], places[0].mesh)
+    exchange = layout.RowExchange(
+        [place.p.shape for place in places], [place.owner for place in places], places[0].mesh
+    )
     values = exchange.to_owners([local(place.p.detach()) for place in places])
     with_grads = places[0].p.grad is not None
     grads = exchange.to_owners([local_gradient(place.p.grad, place.p) for place in places]) if with_grads else {}
@@ -212,7 +206,7 @@ def place_parameters(spec: Row, params: Sequence[Any]) -> list[Plain]:
             places[i] = Plain(p) if p.numel() else Empty(p)
             continue
         require_supported(spec, "fsdp" if p.device_mesh.ndim == 1 else "fsdp+tp")
-        if spec.elementwise or spec.sums_over_ranks or is_whole(p):
+        if spec.elementwise or spec.sums_over_ranks or layout.is_whole(p):
             places[i] = LocalShard(p)
         else:
             owned.setdefault(p.device_mesh, []).append(i)

@@ -26,33 +26,20 @@ class BucketTraffic:
         self.own = [piece for piece in bucket.pieces if piece.owner == rank]
         self.grads: dict[Piece, Tensor | None] | None = None
         """Averaged gradient of each own piece (None: no rank had one); None before the first reduction."""
-        self._arrived: set[int] = set()
-        self._reducing: tuple[Any, Tensor, Tensor, set[int]] | None = None
+        self.arrived: set[int] = set()
+        """Parameters whose gradient is complete in this backward pass."""
+        self.reducing: tuple[Any, Tensor, Tensor, set[int]] | None = None
         self._gathering: tuple[Any, Tensor, Tensor] | None = None
-
-    @property
-    def is_reducing(self) -> bool:
-        """Whether gradients are being reduced."""
-        return self._reducing is not None
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether a parameter has a gradient that has not been sent."""
-        return any(self.params[i].grad is not None for i in self.bucket.parameters)
-
-    def arrived(self, parameter: int) -> None:
-        """Record that a parameter's gradient is complete in this backward pass."""
-        self._arrived.add(parameter)
 
     @property
     def complete(self) -> bool:
         """Whether all parameters' gradients are complete in this backward pass."""
-        return all(i in self._arrived for i in self.bucket.parameters if self.params[i].requires_grad)
+        return all(i in self.arrived for i in self.bucket.parameters if self.params[i].requires_grad)
 
     def launch_reduce(self) -> None:
         """Start the reduction of all gradients and free them."""
         self.finish_reduce()
-        self._arrived.clear()
+        self.arrived.clear()
         for i in self.bucket.parameters:
             g = self.params[i].grad
             if g is not None and g.layout != torch.strided:
@@ -72,14 +59,14 @@ class BucketTraffic:
         self._free()
         received = sent.new_empty(self.bucket.chunk)
         work = _reduce_scatter()(received, sent.view(-1), group=self.group, async_op=True)  # the sum
-        self._reducing = (work, sent, received, present)
+        self.reducing = (work, sent, received, present)
 
     def finish_reduce(self) -> None:
         """Wait for the reduction; gradients of own pieces are averages over all ranks afterwards."""
-        if self._reducing is None:
+        if self.reducing is None:
             return
-        work, _, received, present = self._reducing
-        self._reducing = None
+        work, _, received, present = self.reducing
+        self.reducing = None
         work.wait()
         averages: dict[Piece, Tensor | None] = {}
         for piece in self.own:
@@ -120,7 +107,7 @@ class BucketTraffic:
 
     def forget(self) -> None:
         self.finish_reduce()
-        self._arrived.clear()
+        self.arrived.clear()
         self.grads = None
 
     def _add(self, averages: dict[Piece, Tensor | None]) -> None:
@@ -182,7 +169,7 @@ class SharedGradients:
         if self._next is None:
             self._next = 0
             torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)  # pyright: ignore
-        traffic.arrived(parameter)
+        traffic.arrived.add(parameter)
         while self._next < len(self._traffic) and self._traffic[self._next].complete:
             self._send_next()
 
@@ -201,7 +188,8 @@ class SharedGradients:
     def launch(self) -> None:
         """Send all buckets if a gradient has not been sent, or none was sent since the last step."""
         self._end_pass()  # of a backward pass that failed
-        if any(each.has_gradients or (each.grads is None and not each.is_reducing) for each in self._traffic):
+        unsent = any(p.grad is not None for p in self._params)
+        if unsent or any(each.grads is None and each.reducing is None for each in self._traffic):
             for each in self._traffic:
                 each.launch_reduce()
 

@@ -88,7 +88,8 @@ def plan(contents: Sequence[Content], ranks: int, bucket_elements: int) -> list[
         groups: list[list[int]] = [[]]
         for i in indices:
             groups[-1].append(i)
-            if _content(groups[-1], contents) >= bucket_elements and _padding(groups[-1], parts, ranks) <= MOST_PADDING:
+            size = sum(contents[k].numel for k in groups[-1])
+            if size >= bucket_elements and _padding(groups[-1], parts, ranks) <= MOST_PADDING:
                 groups.append([])
         if not groups[-1]:
             groups.pop()
@@ -97,10 +98,6 @@ def plan(contents: Sequence[Content], ranks: int, bucket_elements: int) -> list[
             groups[-1] += leftover
         buckets += [_bucket(group, parts, ranks) for group in groups]
     return buckets
-
-
-def _content(group: list[int], contents: Sequence[Content]) -> int:
-    return sum(contents[i].numel for i in group)
 
 
 def _padding(group: list[int], parts: list[list[tuple[int, int, int]]], ranks: int) -> float:

@@ -28,7 +28,7 @@ from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.optim.optimizers.groups import as_given, called, hyper, require_some
 from danalab.optim.optimizers.matrix.newton_schulz import flops, matrix_shape
 from danalab.optim.registry import groups_of, optimizer_spec
-from danalab.optim.step.state import has_zero_rate, set_dummy_step
+from danalab.optim.step.state import has_zero_rate, loss_of, set_dummy_step
 from danalab.optim.step.state_dict import check_entry, check_groups, check_rule_state, entries
 from danalab.optim.values import OptimizerSpec, require_known
 
@@ -105,8 +105,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only at construction, which assigns ownership.
 
-        Raises:
-            UserError: always, later.
+        UserError: always, later.
         """
         if getattr(self, "_built", False):
             raise UserError("DistributedMuonAdamW: groups cannot be added later; give all parameters at construction")
@@ -156,14 +155,10 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     ) -> Any:
         """Average gradients, update own pieces, and all-gather parameters. Collective. Averaged gradients are dropped.
 
-        Args: found_nonfinite: True, on all ranks, skips the step; see `RuleOptimizer.step`.
-        Raises:
-            UserError: a sparse gradient, or parameters that were moved since construction.
+        `found_nonfinite`: True, on all ranks, skips the step; see `RuleOptimizer.step`.
+        UserError: a sparse gradient, or parameters that were moved since construction.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         skips = {} if found_nonfinite is None else {"found_nonfinite": found_nonfinite}
         inner = self._inner
         if skips and not (
@@ -172,7 +167,12 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             if bool(found_nonfinite):
                 return loss
             skips = {}
-        self._check_addresses()
+        for p, address in zip(self._params, self._addresses, strict=True):
+            if p.data_ptr() != address:
+                raise UserError(
+                    f"DistributedMuonAdamW: a parameter of shape {tuple(p.shape)} was moved or replaced after the"
+                    " optimizer was built; move the model to its device and dtype first"
+                )
         self._gradients.launch()
         is_dummy = has_zero_rate(self.param_groups) and self._gradients.are_zero()  # collective if all rates are zero
         with self._settings_shared(), set_dummy_step(is_dummy):
@@ -222,10 +222,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         self._gradients.forget()
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise UserError(
-            "DistributedMuonAdamW: belongs to a process group and can be neither copied nor pickled;"
-            " save and load its state_dict()"
-        )
+        raise UserError("DistributedMuonAdamW: can be neither copied nor pickled; save and load its state_dict()")
 
     def __getattr__(self, name: str) -> Any:
         """Methods that some inner optimizers have."""
@@ -286,32 +283,19 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
         Tensors may be replaced by this rank's shards, made by `empty_shard`.
 
-        Raises:
-            UserError: saved by another optimizer or from another model; nothing was changed.
+        UserError: saved by another optimizer or from another model; nothing was changed.
         """
         if isinstance(inner := self._inner, RuleOptimizer):
             check_rule_state(self, lambda group: inner.rule_of(group).moments, state_dict)
         else:
-            check_groups("DistributedMuonAdamW", self.param_groups, state_dict)
-            if self.spec.elementwise:
-                self._check_shapes(state_dict)
+            check_groups(OWNER, self.param_groups, state_dict)
+            # Element-wise state has the shapes of the parameters; each rank's optimizer sees only its pieces of it.
+            for name, p, entry in entries(self.param_groups, state_dict) if self.spec.elementwise else ():
+                form = {key: p if getattr(value, "shape", ()) else None for key, value in (entry or {}).items()}
+                check_entry(OWNER, name, p, entry or {}, form)
         self._owned_state.load_state_dict(state_dict)
         for group, own in zip(self.param_groups, inner.param_groups, strict=True):
             group.update(hyper(own))
-
-    def _check_shapes(self, saved: dict[str, Any]) -> None:
-        """Element-wise state has the shapes of the parameters; each rank's optimizer sees only its pieces of it."""
-        for name, p, entry in entries(self.param_groups, saved):
-            form = {key: p if getattr(value, "shape", ()) else None for key, value in (entry or {}).items()}
-            check_entry(OWNER, name, p, entry or {}, form)
-
-    def _check_addresses(self) -> None:
-        for p, address in zip(self._params, self._addresses, strict=True):
-            if p.data_ptr() != address:
-                raise UserError(
-                    f"DistributedMuonAdamW: a parameter of shape {tuple(p.shape)} was moved or replaced after the"
-                    " optimizer was built; move the model to its device and dtype first"
-                )
 
 
 OWNER = "DistributedMuonAdamW"

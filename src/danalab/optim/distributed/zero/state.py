@@ -42,10 +42,7 @@ class OwnedState:
         """As the optimizer's method, over all ranks. Collective."""
 
         def across(totals: dict[str, Tensor]) -> dict[str, Tensor]:
-            per_rank: list[Any] = [{name: float(total) for name, total in totals.items()}]
-            if self._ranks > 1:
-                per_rank *= self._ranks
-                dist.all_gather_object(per_rank, per_rank[0], group=self._group)
+            per_rank = self._all_gather({name: float(total) for name, total in totals.items()})
             names = dict.fromkeys(name for one in per_rank for name in one)  # a rank without pieces has no totals
             return {
                 name: torch.tensor(sum(one.get(name, 0.0) for one in per_rank), dtype=torch.float64) for name in names
@@ -55,14 +52,11 @@ class OwnedState:
 
     def named(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
         """(parameter, its whole state tensor `name`) on every rank, in host memory, one after another."""
-        own = self._own_states()
+        own = {piece: {name: state[name]} for piece, (state, _) in self._own_states().items() if name in state}
         for i, p in enumerate(self._params):
-            pieces = {
-                piece: ({name: state[name]}, False)
-                for piece, (state, _) in own.items()
-                if piece.parameter == i and name in state
-            }
-            states, _ = self._gather_whole(pieces)
+            states, _ = self._gather_whole(
+                {piece: (state, False) for piece, state in own.items() if piece.parameter == i}
+            )
             if i in states:
                 yield p, states[i][name]
 
@@ -264,12 +258,8 @@ def _cut_state(state: Mapping[str, Any], piece: Piece, shape: torch.Size) -> dic
     state = map_leaves(dict(state), lambda leaf: leaf.values if isinstance(leaf, TensorShard) else leaf)
     if piece.numel == shape.numel():
         return dict(state)
-    return {
-        key: value.reshape(-1)[piece.start : piece.stop]
-        if isinstance(value, Tensor) and value.shape == shape
-        else value
-        for key, value in state.items()
-    }
+    whole = [key for key, value in state.items() if isinstance(value, Tensor) and value.shape == shape]
+    return {**state, **{key: state[key].reshape(-1)[piece.start : piece.stop] for key in whole}}
 
 
 def _is_large(value: Any) -> bool:

@@ -30,7 +30,7 @@ from danalab.optim.optimizers.groups import (
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients, orthogonalize
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
 from danalab.optim.rules.scalars import adam_scalars, coupled_decay_factor
-from danalab.optim.step.state import moment_dtype
+from danalab.optim.step.state import loss_of, moment_dtype
 
 ORTHOGONALISED = ("matrix", "experts")
 """Kinds whose momentum is orthogonalised; each matrix of stacked experts separately."""
@@ -133,10 +133,7 @@ class MatrixOptimizer(TwoRules):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             check_gradients(self.name, group["params"])
             for p in group["params"]:
@@ -212,13 +209,12 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
         for index, (name, p) in enumerate(map(_named, entries)):
             if group["use_muon"] and p.ndim < 2:
                 called = f"parameter '{name}'" if name else f"parameter {index} of its group"
-                raise UserError(
-                    f"{owner}: use_muon is set for {called}, which has {p.ndim} dimensions, needs 2 or more"
-                )
+                raise UserError(f"{owner}: use_muon is set for {called}, which has {p.ndim} dimensions, not 2 or more")
         return [group]
     parts: dict[bool, list[Any]] = {True: [], False: []}
     for entry in entries:
-        parts[_looks_like_matrix(*_named(entry))].append(entry)
+        name, p = _named(entry)
+        parts[kind_by_name(name, p.ndim) == "matrix" and p.shape[0] < VOCABULARY_ROWS].append(entry)
     split = [{**group, "params": part, "use_muon": use_muon} for use_muon, part in parts.items() if part]
     return [{**part, "was_split": True} for part in split or [{**group, "use_muon": False}]]
 
@@ -260,10 +256,6 @@ def _named(entry: Any) -> tuple[str, Tensor]:
     return (str(entry[0]), entry[1]) if isinstance(entry, tuple) else ("", entry)
 
 
-def _looks_like_matrix(name: str, p: Tensor) -> bool:
-    return kind_by_name(name, p.ndim) == "matrix" and p.shape[0] < VOCABULARY_ROWS
-
-
 def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """Scalars of an element-wise rule with decay before the update: p <- k p - lr u.
 
@@ -274,9 +266,7 @@ def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., 
     def rescaled(group: Mapping[str, Any], t: Any) -> dict[str, Any]:
         factor = decay_factor(group, t)
         if factor <= 0:
-            raise UserError(
-                f"weight decay takes {1 - factor:g} of a parameter in one step (lr {group['lr']:g}); lower it"
-            )
+            raise UserError(f"weight decay takes {1 - factor:g} of a parameter in one step (lr {group['lr']:g})")
         coupled_scalars = {**scalars(group, t), "decay_factor": factor}
         return coupled_scalars if coupled_scalars["cautious"] else {**coupled_scalars, "lr": group["lr"] / factor}
 

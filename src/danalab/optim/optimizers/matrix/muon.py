@@ -15,14 +15,8 @@ import torch
 from torch import Tensor
 
 from danalab.optim.optimizers.base import RuleOptimizer
+from danalab.optim.optimizers.matrix import newton_schulz
 from danalab.optim.optimizers.matrix.base import ADAMW_COUPLED, TwoRules, coupled
-from danalab.optim.optimizers.matrix.newton_schulz import (
-    coefficients,
-    default_dtype,
-    matrix_shape,
-    orthogonalize,
-    orthogonalize_each,
-)
 from danalab.optim.rules.dana_star import DANA_STAR
 from danalab.optim.rules.foreach import TensorList, decay
 from danalab.optim.rules.rule import Rule
@@ -83,7 +77,7 @@ def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tens
 def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
     """The update direction of `update`, from the new buffer."""
     x = (s["fresh"] * g + s["weight"] * buffer).flatten(1)
-    o = orthogonalize(x, s["method"], s["steps"], s["dtype"]).to(buffer.dtype)
+    o = newton_schulz.orthogonalize(x, s["method"], s["steps"], s["dtype"]).to(buffer.dtype)
     return (scale(x.shape, s["matched_rms"]) * o).view_as(g)
 
 
@@ -100,15 +94,15 @@ def update_all(
     like = ps if like is None else like
     torch._foreach_mul_(buffers, s["decay"])
     torch._foreach_add_(buffers, gs, alpha=s["gain"])
-    chain = coefficients(s["method"], s["steps"])
-    dtype = s["dtype"] or default_dtype(ps[0])
+    chain = newton_schulz.coefficients(s["method"], s["steps"])
+    dtype = s["dtype"] or newton_schulz.default_dtype(ps[0])
 
     def direction(i: int) -> Tensor:
         x = torch.add(gs[i], buffers[i], alpha=s["weight"]) if s["fresh"] else buffers[i]
         return x.to(dtype)
 
     def apply(i: int, o: Tensor) -> None:
-        rate = s["lr"] * scale(matrix_shape(like[i].shape), s["matched_rms"])
+        rate = s["lr"] * scale(newton_schulz.matrix_shape(like[i].shape), s["matched_rms"])
         o = o.reshape(ps[i].shape).to(ps[i].dtype)
         decay(TensorList([ps[i]]), s["decay_factor"], TensorList([o]) if s["cautious"] else None)
         ps[i].add_(o, alpha=-rate)
@@ -118,8 +112,10 @@ def update_all(
     for i, p in enumerate(like):
         mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", None)
         (whole if mesh is None else spread.setdefault((mesh, placements), [])).append(i)
-    shapes = [matrix_shape(ps[i].shape) for i in whole]
-    for k, o in orthogonalize_each(shapes, lambda k: direction(whole[k]).flatten(1), chain, dtype, ps[0].device):
+    shapes = [newton_schulz.matrix_shape(ps[i].shape) for i in whole]
+    for k, o in newton_schulz.orthogonalize_each(
+        shapes, lambda k: direction(whole[k]).flatten(1), chain, dtype, ps[0].device
+    ):
         apply(whole[k], o)
     if spread:
         from danalab.optim.optimizers.matrix import sharded

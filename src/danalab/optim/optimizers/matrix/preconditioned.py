@@ -121,9 +121,7 @@ def _set_up(g: Tensor, state: State, gain: float) -> None:
     for side, factor, size in (("a", g @ g.mT / columns, rows), ("b", g.mT @ g / rows, columns)):
         state[f"factor_{side}"] = gain * factor
         state[f"basis_{side}"] = torch.linalg.eigh(state[f"factor_{side}"]).eigenvectors.flip(-1).contiguous()
-        state[f"eigenvalues_{side}"] = torch.full_like(g[..., :1, :1], FIRST_EIGENVALUE).expand(
-            *g.shape[:-2], size, 1
-        ).clone()  # fmt: skip
+        state[f"eigenvalues_{side}"] = g.new_full((*g.shape[:-2], size, 1), FIRST_EIGENVALUE)
 
 
 def _inverse(eigenvalues: Tensor) -> Tensor:

@@ -144,15 +144,14 @@ class NativeLibrary:
         if cxx is None:
             named = os.environ.get("CXX")
             looked = f"$CXX={named} is not there" if named else "no C++ compiler (c++, g++, clang++) is on PATH"
-            raise UserError(
-                f"{self.setting} needs a C++ compiler, but {looked}; install one (apt install g++) or use "
-                f"{self.instead}"
-            )
+            raise UserError(f"{self.setting} needs a C++ compiler, but {looked}; install g++ or use {self.instead}")
         log.info("compiling %s with %s (once; kept in %s)", self.purpose, cxx, path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".so")
         os.close(handle)
         try:
-            command = [cxx, *FLAGS, _architecture(), f"-I{Path(__file__).parent}", *self.flags]
+            # Compilers for Arm know the CPU at hand by -mcpu.
+            cpu = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else f"-march={target()}"
+            command = [cxx, *FLAGS, cpu, f"-I{Path(__file__).parent}", *self.flags]
             command += [str(self.sources[0]), "-o", temporary]
             for threads in (("-fopenmp", *_openmp()), OWN_THREADS):
                 result = subprocess.run([*command, *threads], capture_output=True, text=True, check=False)
@@ -188,16 +187,9 @@ def _own_folder(instead: str) -> Path:
             raise PermissionError("you cannot write to it")
     except (OSError, RuntimeError) as error:
         raise UserError(
-            f"cannot keep compiled kernels in {folder}: {error}; set DANALAB_CACHE to a folder of your own,"
-            f" or use {instead}"
+            f"cannot keep compiled kernels in {folder}: {error}; set DANALAB_CACHE to your own folder, or use {instead}"
         ) from error
     return folder
-
-
-def _architecture() -> str:
-    """The compiler's flag for the target; compilers for Arm know the CPU at hand by -mcpu."""
-    is_arm = platform.machine() in ("aarch64", "arm64")
-    return "-mcpu=native" if is_arm else f"-march={target()}"
 
 
 def _openmp() -> list[str]:

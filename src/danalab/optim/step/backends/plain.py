@@ -55,7 +55,11 @@ def compiled(rule: Rule, batches: list[TensorBatch]) -> None:
         random = batch.group["stochastic_rounding"] and batch.params[0].dtype in (torch.bfloat16, torch.float16)
         # Random rounding works on a float32 copy: its noise is a function of each element's position.
         params = [p.float() for p in batch.params] if random else batch.params
-        names, values, absent = _pack(rule, batch)
+        scalars = batch.scalars(rule)
+        absent = tuple(name for name, value in scalars.items() if value is None)
+        present = {name: value for name, value in scalars.items() if value is not None}
+        # [names, 1 or parameters] on the device.
+        names, values = tuple(present), batch.on_device(present.values())
         signature = tuple((p.shape, p.stride(), g.dtype, g.stride()) for p, g in zip(params, batch.grads, strict=True))
         first = params[0]
         key = (rule.name, names, absent, values.shape, first.dtype, first.device, batch.skip is None, signature)
@@ -70,14 +74,6 @@ def compiled(rule: Rule, batches: list[TensorBatch]) -> None:
         if random:
             for i, (p, new_p) in enumerate(zip(batch.params, params, strict=True)):
                 store_rounded(p, new_p, batch, i)
-
-
-def _pack(rule: Rule, batch: TensorBatch) -> tuple[tuple[str, ...], Tensor, tuple[str, ...]]:
-    """Names of the scalars, their values [names, 1 or parameters] on the device, and the names of the None."""
-    scalars = batch.scalars(rule)
-    absent = tuple(name for name, value in scalars.items() if value is None)
-    present = {name: value for name, value in scalars.items() if value is not None}
-    return tuple(present), batch.on_device(present.values()), absent
 
 
 def _graph(rule: Rule, names: tuple[str, ...], absent: tuple[str, ...]) -> Callable[..., None]:

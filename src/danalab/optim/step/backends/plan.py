@@ -85,9 +85,7 @@ class StepPlan:
         for group, (own, flags, params) in zip(groups, self._groups, strict=True):
             if group is not own or list(map(group.get, FLAGS)) != flags or not group["peak_lr"]:
                 return False
-            if len(group["params"]) != len(params):
-                return False
-            if not all(map(is_, group["params"], params)):
+            if len(group["params"]) != len(params) or not all(map(is_, group["params"], params)):
                 return False
         if not all(map(is_, optimizer.state.values(), self._entries)) or any(p.grad is not None for p in self._idle):
             return False

@@ -13,12 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-DTYPES = {
-    torch.float32: tl.float32,
-    torch.float64: tl.float64,
-    torch.bfloat16: tl.bfloat16,
-    torch.float16: tl.float16,
-}
+DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 BLOCK = 1024
 """Elements of a program."""
