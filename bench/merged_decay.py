@@ -65,7 +65,7 @@ class Measure:
         self._loss = ValidationLoss(windows, None, batch_size=64, n_fixed=2048, autocast=nullcontext, device=device)
 
     def __call__(self, run: Path) -> float:
-        result = self._loss.fixed(open_run(run).load_model().model)
+        result = self._loss.spread(open_run(run).load_model().model, self._loss.n_fixed)
         assert result is not None
         return result.loss
 

@@ -151,7 +151,7 @@ def test_validation_is_the_same_for_any_batch_and_number_of_ranks(words):
                 device=CPU,
                 world=world,
             )
-            for result in (evaluator.fixed(model), evaluator.full(model)):
+            for result in (evaluator.spread(model, 37), evaluator.full(model)):
                 assert result is not None
                 assert result.bpb is not None
                 found.append((result.loss, result.bpb, result.tokens))

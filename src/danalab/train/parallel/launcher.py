@@ -90,13 +90,17 @@ def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[b
             output = files.enter_context(open(_output(config.parent, rank), "wb"))
         with holding_signals():  # `rank_main` releases them
             return subprocess.Popen(
-                [sys.executable, "-m", "danalab.train.parallel.rank_main", str(config), str(os.getpid())],
+                _command(config),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output if rank > 0 else sys.__stderr__,
                 stderr=output if rank > 0 else None,
                 start_new_session=True,  # Ctrl-C reaches ranks through this process, once
             )
+
+
+def _command(config: Path) -> list[str]:
+    return [sys.executable, "-m", "danalab.train.parallel.rank_main", str(config), str(os.getpid())]
 
 
 def _output(folder: Path, rank: int) -> Path:
