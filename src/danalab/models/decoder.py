@@ -56,8 +56,7 @@ def build_model(
         UserError: unknown initialisation, or a model larger than the device's memory.
     """
     is_meta = torch.device(device).type == "meta"
-    size = model_bytes(config, 0 if is_meta else dtype.itemsize)
-    require_memory(size, device, "the model")
+    require_memory(model_bytes(config, 0 if is_meta else dtype.itemsize), device, "the model")
     with torch.device("meta"):
         model = Decoder(config).to(dtype)
     if is_meta:
@@ -133,18 +132,16 @@ class Decoder(nn.Module):
         and values carry no gradient.
         UserError: a wrong shape or dtype, more than seq_len tokens, or (on CPU) an id outside the vocabulary.
         """
-        start = 0 if cache is None else cache.length
+        start, starts, position = 0 if cache is None else cache.length, None, None
         self._check(tokens, start)
         if cache is not None:
             if self.document_token is not None:
                 raise UserError("a cache holds one document: set document_token to None before decoding")
             cache.check_capacity(*tokens.shape)
-        if cache is None and self.document_token is not None:
+            position = cache.positions(tokens.shape[1], tokens.device)
+        elif self.document_token is not None:
             starts = document_starts(tokens, self.document_token)
             position = document_positions(starts)
-        else:
-            position = None if cache is None else cache.positions(tokens.shape[1], tokens.device)
-            starts = None
         x, rotary = self._embed(tokens, start, position)
         x = self.dropout(x)
         if cache is None:
@@ -314,10 +311,7 @@ def model_bytes(config: ModelConfig, bytes_per_parameter: int = 4) -> int:
 def require_memory(needed: int, device: torch.device | str, subject: str) -> None:
     """Check that `needed` bytes fit on a device at all; meta: in the memory of the host."""
     device = torch.device(device)
-    if device.type == "cuda":
-        limit = torch.cuda.get_device_properties(device).total_memory
-    else:
-        limit = host_memory()
+    limit = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else host_memory()
     if needed > limit:
         amount = f"{needed >> 30:,}" if needed < 1 << 100 else "more than 2^70"
         raise UserError(f"{subject} needs at least {amount} GiB of memory, but the device has {limit >> 30}")

@@ -115,14 +115,9 @@ def explicit_dimensions(
         if n_heads < 1 or d_model % n_heads:
             raise UserError(f"--n-heads {n_heads} does not divide --d-model {d_model}; give --head-dim")
         head_dim = d_model // n_heads
-    sizes: dict[str, Any] = {
-        "d_model": d_model,
-        "n_layers": n_layers,
-        "n_heads": n_heads,
-        "head_dim": head_dim,
-        "mlp_dim": ARCHITECTURES.get(arch).mlp_dim(d_model) if mlp_dim is None else mlp_dim,
-        "vocab_size": vocab_size,
-    }
+    mlp_dim = ARCHITECTURES.get(arch).mlp_dim(d_model) if mlp_dim is None else mlp_dim
+    names, values = ("d_model", "n_layers", "n_heads", "head_dim"), (d_model, n_layers, n_heads, head_dim)
+    sizes: dict[str, Any] = {**dict(zip(names, values, strict=True)), "mlp_dim": mlp_dim, "vocab_size": vocab_size}
     for name, size in sizes.items():
         if size < 1:
             raise UserError(f"--{name.replace('_', '-')} {size}: at least 1 is needed")

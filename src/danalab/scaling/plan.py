@@ -154,13 +154,9 @@ def plan(
     if (heads is None) == (dims is None):
         raise UserError("give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both")
     shape = dims if dims is not None else dimensions(arch, heads or 0, vocab_size, n_kv_heads)
-    shape = replace(
-        shape,
-        attention_gate=shape.attention_gate if attention_gate is None else attention_gate,
-        tied_head=shape.tied_head if tied_head is None else tied_head,
-        seq_len=context_len or seq_len,
-        **(settings or {}),
-    )
+    gate = shape.attention_gate if attention_gate is None else attention_gate
+    tied = shape.tied_head if tied_head is None else tied_head
+    shape = replace(shape, attention_gate=gate, tied_head=tied, seq_len=context_len or seq_len, **(settings or {}))
     check_resonance(shape)
     shape = shape.resolved()
     global_batch = global_batch or batch_size * acc_steps * world_size

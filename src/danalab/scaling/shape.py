@@ -322,14 +322,9 @@ def linear_attention(shape: Shape) -> LinearAttention | None:
     value_heads = _size("linear_value_heads", shape.linear_value_heads, 2 * key_heads)
     if value_heads % key_heads:
         raise UserError(f"linear_key_heads must divide linear_value_heads: {key_heads} does not divide {value_heads}")
-    return LinearAttention(
-        key_heads,
-        value_heads,
-        _size("linear_key_dim", shape.linear_key_dim, half),
-        _size("linear_value_dim", shape.linear_value_dim, half),
-        _size("conv_size", shape.conv_size, 4),
-        layers,
-    )
+    key_dim = _size("linear_key_dim", shape.linear_key_dim, half)
+    value_dim = _size("linear_value_dim", shape.linear_value_dim, half)
+    return LinearAttention(key_heads, value_heads, key_dim, value_dim, _size("conv_size", shape.conv_size, 4), layers)
 
 
 def _size(name: str, given: int | None, default: int) -> int:

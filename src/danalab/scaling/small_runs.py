@@ -41,9 +41,5 @@ def slow_momentum(steps: int, delta: float = 8.0, kappa: float = 0.85) -> dict[s
     Its window is steps / delta, its weight steps^(1 - kappa); both grow over the whole run. With fewer steps than
     `delta` it has no effect.
     """
-    return {
-        "betas": (0.9, 0.999, max(0.0, 1 - delta / steps)),
-        "alpha": steps ** (1 - kappa),
-        "alpha_warmup": steps,
-        "beta3_warmup": steps,
-    }
+    betas = (0.9, 0.999, max(0.0, 1 - delta / steps))
+    return {"betas": betas, "alpha": steps ** (1 - kappa), "alpha_warmup": steps, "beta3_warmup": steps}

@@ -83,13 +83,8 @@ def gated_delta_rule(
     u = written @ v
     w = (written * from_start.unsqueeze(-2)) @ k
     before = v.new_zeros(batch, heads, key_dim, value_dim) if state_BHKV is None else state_BHKV
-    values, states = delta_scan(
-        u.flatten(1, 3),
-        w.flatten(1, 3),
-        (to_end.unsqueeze(-1) * k).flatten(1, 3),
-        from_start[..., -1].flatten(1),
-        before.flatten(0, 1),
-    )
+    u, w, kept = (x.flatten(1, 3) for x in (u, w, to_end.unsqueeze(-1) * k))
+    values, states = delta_scan(u, w, kept, from_start[..., -1].flatten(1), before.flatten(0, 1))
     o = (between * (q @ k.mT)).flatten(1, 3) @ values + (from_start.unsqueeze(-1) * q).flatten(1, 3) @ states[:-1]
     o_BTHV = o.unflatten(1, (batch, heads)).permute(1, 0, 3, 2, 4).flatten(1, 2)
     return o_BTHV[:, :length], states[-1].unflatten(0, (batch, heads))

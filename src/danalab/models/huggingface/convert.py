@@ -168,27 +168,15 @@ def _attention_settings(config: ModelConfig) -> dict[str, Any]:
     if config.sparsity is not None:
         experts = asdict(config.sparsity) | {"renormalise": config.renormalise}
         experts |= {"experts_per_token": experts.pop("top_k"), "sparse_layers": list(experts.pop("layers"))}
-    return {
-        "n_heads": config.n_heads,
-        "n_kv_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "attention_gate": config.gated,
-        "qk_norm": config.qk_normed,
-        "swiglu": config.architecture.mlp_matrices == 3,
-        "rope_base": config.rope_theta,
-        **experts,
-    }
+    sizes = {"n_heads": config.n_heads, "n_kv_heads": config.kv_heads, "head_dim": config.head_dim}
+    swiglu = config.architecture.mlp_matrices == 3
+    options = {"attention_gate": config.gated, "qk_norm": config.qk_normed, "swiglu": swiglu}
+    return {**sizes, **options, "rope_base": config.rope_theta, **experts}
 
 
 def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
     from danalab.models.resonance import mixer
 
-    return {
-        "groups": config.n_heads,
-        "modes": config.modes,
-        "conv_width": config.conv_width,
-        "learned_positions": config.learns_positions,
-        "largest_quality": mixer.MAX_QUALITY,
-        "largest_nu": mixer.MAX_NU,
-        "least_damping": mixer.MIN_DAMPING,
-    }
+    sizes = {"groups": config.n_heads, "modes": config.modes, "conv_width": config.conv_width}
+    bounds = {"largest_quality": mixer.MAX_QUALITY, "largest_nu": mixer.MAX_NU, "least_damping": mixer.MIN_DAMPING}
+    return {**sizes, "learned_positions": config.learns_positions, **bounds}

@@ -61,9 +61,7 @@ def to_settings(config: ModelConfig) -> dict[str, Any]:
         "n_inner": config.mlp_dim,
         "activation_function": "gelu_new",
         "layer_norm_epsilon": config.norm_eps,
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
     }
 
 

@@ -61,9 +61,8 @@ def _attention_entries(config: ModelConfig, theirs: str, ours: str) -> list[comm
         query, gate = both.unflatten(0, (-1, 2, dim)).unbind(1)
         return back(query.flatten(0, 1)), gate.flatten(0, 1)
 
-    gated = common.Entry(
-        f"{theirs}.q_proj.weight", (2 * queries, d), (f"{ours}.q.weight", f"{ours}.gate.weight"), join, split
-    )
+    both = (f"{ours}.q.weight", f"{ours}.gate.weight")
+    gated = common.Entry(f"{theirs}.q_proj.weight", (2 * queries, d), both, join, split)
     rotated = {"k": ("k_proj", (keys, d)), "q_norm": ("q_norm", (dim,)), "k_norm": ("k_norm", (dim,))}
     return [
         gated,
@@ -173,14 +172,8 @@ def from_settings(described: Mapping[str, Any]) -> ModelConfig:
         sizes = {ours: described[theirs] for theirs, ours in _LINEAR.items()}
         fields |= {"full_attention_interval": interval, "conv_size": sizes.pop("conv_size")}
         fields |= {f"linear_{ours}": size for ours, size in sizes.items()}
-    return ModelConfig(
-        "qwen3next",
-        **fields,
-        **common.layer_fields(described, renormalise=True),
-        rotary_dim=int(fields["head_dim"] * factor),
-        n_shared_experts=shared // expert,
-        shared_expert_gate=True,
-    )
+    fields |= common.layer_fields(described, renormalise=True) | {"n_shared_experts": shared // expert}
+    return ModelConfig("qwen3next", **fields, rotary_dim=int(fields["head_dim"] * factor), shared_expert_gate=True)
 
 
 def _interval(described: Mapping[str, Any]) -> int:

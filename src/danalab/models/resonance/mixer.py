@@ -30,12 +30,7 @@ from danalab.models.layers.basic import Linear
 from danalab.models.layers.precision import full_precision
 from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.models.parallel.shards import assign, local_shard
-from danalab.models.resonance.convolution import (
-    causal_convolution,
-    chunked_bank_convolution,
-    convolve_apart,
-    document_lengths,
-)
+from danalab.models.resonance import convolution
 
 MAX_QUALITY = 32.0
 """Bound of omega / (2 gamma): with less damping, gradients grow with the lag, and float32 cannot resolve the phase
@@ -153,9 +148,11 @@ class OscBank(nn.Module):
             gamma, omega = self.damping_and_frequency(dtype)
             bank = local_shard(self.d).to(dtype), gamma, omega, self.amplitudes(gamma)
             if starts_BT is None:
-                return chunked_bank_convolution(u_BTD.to(dtype), *bank)
-            lengths = document_lengths(starts_BT)
-            return convolve_apart(u_BTD.to(dtype), lengths, lambda u: chunked_bank_convolution(u, *bank))
+                return convolution.chunked_bank_convolution(u_BTD.to(dtype), *bank)
+            lengths = convolution.document_lengths(starts_BT)
+            return convolution.convolve_apart(
+                u_BTD.to(dtype), lengths, lambda u: convolution.chunked_bank_convolution(u, *bank)
+            )
 
     def _dtype(self, u: Tensor) -> torch.dtype:
         return torch.promote_types(torch.promote_types(u.dtype, self.nu.dtype), torch.float32)
@@ -164,9 +161,8 @@ class OscBank(nn.Module):
 
     def new_state(self, batch: int, like: Tensor) -> Tensor:
         """Oscillators at rest: zeros, complex [B, D, R], on the device of `like` and in its precision or better."""
-        return torch.zeros(
-            batch, local_shard(self.d).shape[0], self.modes, dtype=self._dtype(like).to_complex(), device=like.device
-        )
+        shape = (batch, local_shard(self.d).shape[0], self.modes)
+        return torch.zeros(shape, dtype=self._dtype(like).to_complex(), device=like.device)
 
     def step(self, u_BD: Tensor, state_BDR: Tensor) -> tuple[Tensor, Tensor]:
         """One token: (y [B, D], the next state [B, D, R]); cost and memory are independent of the length."""
@@ -196,9 +192,8 @@ class OscBank(nn.Module):
                 lags = torch.arange(length + 1, device=u.device, dtype=dtype)
                 powers = torch.polar((-gamma.unsqueeze(-1) * lags).exp(), omega.unsqueeze(-1) * lags)
                 from_state = torch.einsum("bgcr,grt->btgc", c * state, powers[..., 1:]).real.flatten(2)
-                outputs.append(
-                    causal_convolution(u, self.kernel(length, dtype)) + local_shard(self.d).to(dtype) * u + from_state
-                )
+                own = convolution.causal_convolution(u, self.kernel(length, dtype)) + local_shard(self.d).to(dtype) * u
+                outputs.append(own + from_state)
                 driven = u.unflatten(2, (gamma.shape[0], -1)).to(powers.dtype)
                 driven = torch.einsum("btgc,grt->bgcr", driven, powers[..., :-1].flip(-1))
                 state = powers[..., -1].unsqueeze(1) * state + driven
