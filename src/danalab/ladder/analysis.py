@@ -395,12 +395,10 @@ def _size_rule(arch: str, sizes: Sequence[Mapping[str, Any]]) -> SizeRule | None
     names = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
     if ARCHITECTURES.get(arch).oscillators or any(size.get(name) is None for size in sizes for name in names):
         return None
-    rule = SizeRule(
-        arch=arch,
-        head_dim=sizes[0]["head_dim"],
-        layers_per_head=max(size["n_layers"] / size["n_heads"] for size in sizes),
-        mlp_ratio=max(size["mlp_dim"] / size["d_model"] for size in sizes),
+    layers, ratio = (
+        max(size[a] / size[b] for size in sizes) for a, b in (("n_layers", "n_heads"), ("mlp_dim", "d_model"))
     )
+    rule = SizeRule(arch=arch, head_dim=sizes[0]["head_dim"], layers_per_head=layers, mlp_ratio=ratio)
     ruled = [rule.dimensions(size["n_heads"], GPT2_VOCAB) for size in sizes]
     same = all(getattr(a, name) == size[name] for a, size in zip(ruled, sizes, strict=True) for name in names)
     return rule if same else None

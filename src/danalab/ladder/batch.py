@@ -61,11 +61,8 @@ class BatchAnalysis:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        return {
-            "tuned": [each.as_dict() for each in self.tuned],
-            "critical": [asdict(each) for each in self.critical],
-            "tests": [asdict(each) for each in self.tests],
-        }
+        critical, tests = ([asdict(each) for each in part] for part in (self.critical, self.tests))
+        return {"tuned": [each.as_dict() for each in self.tuned], "critical": critical, "tests": tests}
 
 
 def analyse_batches(

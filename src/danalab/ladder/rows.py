@@ -207,13 +207,10 @@ def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     if (folder / FILE).is_file() and not (folder / CURVES).is_dir():
         raise UserError(f"{folder}: holds a ladder with its runs; pack into another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    packed = []
+    packed, kept = [], ("step", "tokens", "flops", "time", "val/loss")
     for row in rows:
-        points = [
-            {key: point[key] for key in ("step", "tokens", "flops", "time", "val/loss") if key in point}
-            for point in read_rows(row["curve"])
-            if "val/loss" in point
-        ]
+        evaluated = [point for point in read_rows(row["curve"]) if "val/loss" in point]
+        points = [{key: point[key] for key in kept if key in point} for point in evaluated]
         for point in points:
             if "time" in point:
                 point["time"] = round(point["time"], 2)

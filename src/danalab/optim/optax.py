@@ -191,13 +191,10 @@ def _transformation(s: _Settings, *, with_tau: bool) -> optax.GradientTransforma
                 raise UserError(f"{name} is {jnp.asarray(p).dtype}: only real floating-point numbers can be optimized")
         leaves, tree = jax.tree.flatten(params)
         moments = [zero_moments(p.shape, _compute_type(p), with_tau) for p in map(jnp.asarray, leaves)]
-        return DanaState(
-            jnp.zeros((), jnp.int32),
-            tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves]),
-            tree.unflatten([x.m for x in moments]),
-            tree.unflatten([x.v for x in moments]),
-            tree.unflatten([x.tau for x in moments]) if with_tau else None,
-        )
+        counts = tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves])
+        m, v = (tree.unflatten([getattr(x, name) for x in moments]) for name in ("m", "v"))
+        tau = tree.unflatten([x.tau for x in moments]) if with_tau else None
+        return DanaState(jnp.zeros((), jnp.int32), counts, m, v, tau)
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None

@@ -29,11 +29,8 @@ def write_report(speedrun: Speedrun) -> tuple[Path, Path]:
     """Write report.md and report.html into the speedrun's folder; returns their paths."""
     facts = {stage: stage_facts(speedrun.folder(stage)) for stage in STAGES}
     lead = _lead(speedrun, facts)
-    tables = {
-        "Scores": scores_table(speedrun),
-        "Stages": _stage_table(speedrun, facts),
-        "Environment": _environment(speedrun),
-    }
+    scores, stages = scores_table(speedrun), _stage_table(speedrun, facts)
+    tables = {"Scores": scores, "Stages": stages, "Environment": _environment(speedrun)}
     markdown, html = speedrun.out / "report.md", speedrun.out / "report.html"
     write_atomically(markdown, _markdown(speedrun, lead, tables))
     write_atomically(html, _page(speedrun, lead, tables, facts))

@@ -79,33 +79,19 @@ def _job(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> "Job
     from danalab.ladder.runs.jobs import Job
 
     steps = config.tokens // (BATCH_SIZE * SEQ_LEN)
-    settings = {
-        **MODEL,
-        "opt": opt,
-        "lr": lr,
-        "seed": seed,
-        "data_seed": 1337 + seed,
-        "data": str(data),
-        "seq_len": SEQ_LEN,
-        "batch_size": BATCH_SIZE,
-        "iterations": steps,
-        "eval_interval": max(1, steps // 30),
-        "eval_batches": EVAL_BATCHES,
-        "log_interval": max(1, steps // 60),
-        "ckpt_interval": max(1, steps // 4),
-    }
+    own = {"opt": opt, "lr": lr, "seed": seed, "data_seed": 1337 + seed, "data": str(data)}
+    sizes = {"seq_len": SEQ_LEN, "batch_size": BATCH_SIZE, "iterations": steps, "eval_batches": EVAL_BATCHES}
+    times = {"eval": 30, "log": 60, "ckpt": 4}
+    intervals = {f"{what}_interval": max(1, steps // count) for what, count in times.items()}
     name = f"{opt}-lr{lr:g}" if seed == 0 else f"{opt}-lr{lr:g}-seed{seed}"
-    return Job(config.out / "runs" / name, settings)
+    return Job(config.out / "runs" / name, {**MODEL, **own, **sizes, **intervals})
 
 
 def _write(config: DemoConfig, demo: Demo, finals: Sequence[RunCurve], curves: Sequence[RunCurve]) -> None:
-    figures = {
-        f"loss-{axis}": (
-            loss_figure(finals, axis, finals[0]),
-            f"Validation loss against training {words}. {CURVES_CAPTION}",
-        )
-        for axis, words in (("tokens", "tokens"), ("flops", "compute"))
-    }
+    figures = {}
+    for axis, words in (("tokens", "tokens"), ("flops", "compute")):
+        caption = f"Validation loss against training {words}. {CURVES_CAPTION}"
+        figures[f"loss-{axis}"] = loss_figure(finals, axis, finals[0]), caption
     figures["lr"] = lr_figure(curves), "Final validation loss of every learning-rate trial."
     page = Page("AdamW and ADana, side by side", _setting(config, demo))
     page.heading("Results")

@@ -224,11 +224,8 @@ def _parts(own: np.ndarray, xs: list[np.ndarray]) -> list[np.ndarray]:
 def _moved(laws: Sequence[LossLaw], E: float) -> list[LossLaw]:
     """The laws with another E, which their first terms make up for."""
     away = E - laws[0].E
-    return [
-        replace(law, E=E, terms=((max(A - away, 0.05 * A), alpha), *others))
-        for law in laws
-        for (A, alpha), *others in [law.terms]
-    ]
+    firsts = [(max(A - away, 0.05 * A), alpha) for (A, alpha), *_ in (law.terms for law in laws)]
+    return [replace(law, E=E, terms=(first, *law.terms[1:])) for law, first in zip(laws, firsts, strict=True)]
 
 
 def _starts(problem: _Problem) -> list[np.ndarray]:

@@ -7,7 +7,7 @@ law again.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -129,13 +129,10 @@ def analyse_horizons(
     if not any(count > 1 for count in several.values()):
         return None
     horizons = {id(each): horizon_of(each.runs[0]) for each in tuned}
-    points = [
-        HorizonPoint(
-            each.opt, each.params, horizons[id(each)],
-            tuple(row["final_loss"] for row in sorted(each.runs, key=lambda row: row["seed"])),
-        )
-        for each in tuned
-    ]  # fmt: skip
+    points = []
+    for each in tuned:
+        losses = tuple(row["final_loss"] for row in sorted(each.runs, key=lambda row: row["seed"]))
+        points.append(HorizonPoint(each.opt, each.params, horizons[id(each)], losses))
     budgets = [budget_of(each, horizons[id(each)], rows) for each in tuned]
     analysis = HorizonAnalysis(baseline, points, budgets, tests=paired_tests(paired_runs(tuned, baseline)))
     rungs = {(each.params, each.horizon) for each in points if each.opt == baseline}
@@ -165,12 +162,10 @@ def _with_law(
     analysis: HorizonAnalysis, law: HorizonLaw, points: Sequence[HorizonPoint], draws: _Draws
 ) -> HorizonAnalysis:
     baseline = analysis.baseline
-    opts = [opt for opt in law.slopes if opt != baseline]
-    exponents = {
-        opt: Exponent(law.exponent(opt), _interval(law.exponent(opt), [each.exponent(opt) for each in draws.laws],
-                                                   draws, opt, baseline))
-        for opt in opts
-    }  # fmt: skip
+    exponents = {}
+    for opt in [opt for opt in law.slopes if opt != baseline]:
+        value, drawn = law.exponent(opt), [each.exponent(opt) for each in draws.laws]
+        exponents[opt] = Exponent(value, _interval(value, drawn, draws, opt, baseline))
     base = {(each.params, each.horizon): i for i, each in enumerate(points) if each.opt == baseline}
     longest = {params: max(f for p, f in base if p == params) for params, _ in base}
     multipliers = []
@@ -185,12 +180,9 @@ def _with_law(
 
         value = of(law, points)
         drawn = [of(*pair) for pair in zip(draws.laws, draws.points, strict=True)]
-        multipliers.append(
-            Multiplier(
-                each.opt, each.params, each.horizon, value, _interval(value, drawn, draws, each.opt, baseline),
-                value * each.horizon > longest[each.params],
-            )
-        )  # fmt: skip
+        interval = _interval(value, drawn, draws, each.opt, baseline)
+        beyond = value * each.horizon > longest[each.params]
+        multipliers.append(Multiplier(each.opt, each.params, each.horizon, value, interval, beyond))
     return replace(analysis, law=law, exponents=exponents, multipliers=multipliers)
 
 
@@ -225,7 +217,6 @@ def _resampled(
 def paired_runs(tuned: Sequence[Tuned], baseline: str) -> list[PairedRuns]:
     """All pairs of optimizers on each rung, with the seeds that both have."""
     opts = sorted({each.opt for each in tuned}, key=lambda opt: (opt != baseline, opt))
-    losses: Callable[[Tuned], dict[int, float]] = lambda each: {row["seed"]: row["final_loss"] for row in each.runs}  # noqa: E731
     cells = {rung_of(each.runs[0]): each for each in tuned}
     pairs = []
     for first, second in combinations(opts, 2):
@@ -233,7 +224,7 @@ def paired_runs(tuned: Sequence[Tuned], baseline: str) -> list[PairedRuns]:
             other = cells.get((second, params, tokens, batch))
             if opt != first or other is None:
                 continue
-            mine, theirs = losses(each), losses(other)
+            mine, theirs = ({row["seed"]: row["final_loss"] for row in side.runs} for side in (each, other))
             common = [(mine[s], theirs[s]) for s in sorted(mine.keys() & theirs.keys())]
             if common:
                 f = horizon_of(each.runs[0])

@@ -95,11 +95,9 @@ def trained_rate(cells: Sequence[Cell]) -> Rate:
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
     """The measured rate of finished runs; None without any."""
-    seen = [
-        (row["opt"], row["params"], row.get("batch"), row["flops"] / (row["device_hours"] * 3600))
-        for row in rows
-        if row.get("final_loss") is not None and row.get("device_hours") and row.get("flops")
-    ]
+    timed = [row for row in rows if row.get("final_loss") is not None and row.get("device_hours") and row.get("flops")]
+    speeds = [row["flops"] / (row["device_hours"] * 3600) for row in timed]
+    seen = [(row["opt"], row["params"], row.get("batch"), speed) for row, speed in zip(timed, speeds, strict=True)]
     if not seen:
         return None
 

@@ -63,11 +63,11 @@ class Job:
         if not folder.config_file.is_file() or not folder.metrics_file.is_file():
             return []
         made = self._made()
-        return [
-            f"{flag(name)} {made[name]} there, {value} here"
-            for name, value in self.settings.items()
-            if name in made and name in names_of(TrainConfig, "run", "input") and not _same(name, made[name], value)
-        ]
+        known = names_of(TrainConfig, "run", "input").intersection(made)
+        other = {
+            key: value for key, value in self.settings.items() if key in known and not _same(key, made[key], value)
+        }
+        return [f"{flag(name)} {made[name]} there, {value} here" for name, value in other.items()]
 
     def _made(self) -> dict[str, Any]:
         """The settings of the run in the folder."""

@@ -12,14 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.optim.optimizers.checks import (
-    check_coupled_decay,
-    check_group_keys,
-    check_numbers,
-    check_settings,
-    resolve_decay,
-    warn_of_large_decay,
-)
+from danalab.optim.optimizers import checks
 from danalab.optim.optimizers.groups import (
     apply_factors,
     groups_by_decay,
@@ -105,7 +98,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         try:
             if isinstance(param_group, dict):
                 known = (*self.defaults, "omega", "horizon", "peak_lr", "lr_factor", "eps_factor", "use_muon", "kind")
-                check_group_keys(self.name, param_group, known)
+                checks.check_group_keys(self.name, param_group, known)
             for group in self.prepare_groups(param_group):
                 factors = take_factors(group)
                 super().add_param_group(group)
@@ -252,8 +245,8 @@ class ElementwiseOptimizer(RuleOptimizer):
         return self.rule
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        check_numbers(self.name, group, self.rates)
-        check_coupled_decay(self.name, group)
+        checks.check_numbers(self.name, group, self.rates)
+        checks.check_coupled_decay(self.name, group)
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
         """Scalars of the last step of a group, for logging: `t`, `lr`, `schedule`, `lambda`; subclasses add theirs.
@@ -283,7 +276,7 @@ class DecayingOptimizer(ElementwiseOptimizer):
         super().setup(params, self._with_decay({"decay_bound": None, **settings}, None))
         unbounded = [group for group in self.param_groups if group["decay_bound"] is None]
         for decay in {(group["weight_decay"], group["wd_ts"]) for group in unbounded}:
-            warn_of_large_decay(self.name, *decay)
+            checks.warn_of_large_decay(self.name, *decay)
         if self.defaults["weight_decay"] and not any(group["weight_decay"] for group in self.param_groups):
             # Trainers that make groups of their own write their weight decay into them, which is 0 unless it is set.
             log.warning(
@@ -292,7 +285,7 @@ class DecayingOptimizer(ElementwiseOptimizer):
             )
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        check_settings(self.name, group, self.rates)
+        checks.check_settings(self.name, group, self.rates)
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(group, dict):
@@ -327,14 +320,12 @@ class DecayingOptimizer(ElementwiseOptimizer):
         resolved = dict(settings)
         omega, horizon = resolved.pop("omega", None), resolved.pop("horizon", None)
         if omega is not None or horizon is not None:
-            own = resolved.get("wd_ts")
-            resolved["weight_decay"], resolved["wd_ts"] = resolve_decay(
-                self.name,
-                weight_decay=resolved.get("weight_decay", 0.0),
-                wd_ts=wd_ts if own is None and horizon is None else own,
-                omega=omega,
-                horizon=horizon,
+            own, decay = resolved.get("wd_ts"), resolved.get("weight_decay", 0.0)
+            wd_ts = wd_ts if own is None and horizon is None else own
+            decay, wd_ts = checks.resolve_decay(
+                self.name, weight_decay=decay, wd_ts=wd_ts, omega=omega, horizon=horizon
             )
+            resolved |= {"weight_decay": decay, "wd_ts": wd_ts}
             if resolved.get("decay_bound") is None:
                 resolved["decay_bound"] = self.decay_bound
         if resolved.get("decay_bound") == 0:

@@ -152,12 +152,10 @@ def split_like(groups: list[dict[str, Any]], saved: Any) -> Any:
 
 
 def _are_groups(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(
-        isinstance(group, Mapping)
-        and isinstance(group.get("params"), (list, tuple))
-        and all(isinstance(key, (int, str)) for key in group["params"])
-        for group in value
-    )
+    if not isinstance(value, (list, tuple)) or not all(isinstance(group, Mapping) for group in value):
+        return False
+    lists = [group.get("params") for group in value]
+    return all(isinstance(keys, (list, tuple)) and all(isinstance(key, (int, str)) for key in keys) for keys in lists)
 
 
 def _difference(lacks: list[str], extra: list[str]) -> str:

@@ -168,19 +168,10 @@ def legend(figure: Figure, *more: Line2D, title: str | None = None) -> None:
     if not handles:
         return
     dashed = any(line.get_linestyle() not in ("-", "None") for line in handles.values() if isinstance(line, Line2D))
-    longest = max(map(len, handles))
-    room = max(int(figure.get_figwidth() / (0.45 + 0.07 * longest)), 1)
-    figure.legend(
-        list(handles.values()),
-        list(handles),
-        loc="outside upper left",
-        ncols=min(room, len(handles)),
-        title=title,
-        title_fontproperties={"size": 8.5},
-        alignment="left",
-        columnspacing=1.4,
-        handlelength=3.4 if dashed else 1.8,  # long enough to show the dashes
-    )
+    room = max(int(figure.get_figwidth() / (0.45 + 0.07 * max(map(len, handles)))), 1)
+    style: dict[str, Any] = {"loc": "outside upper left", "alignment": "left", "ncols": min(room, len(handles))}
+    style |= {"columnspacing": 1.4, "handlelength": 3.4 if dashed else 1.8}  # long enough to show the dashes
+    figure.legend([*handles.values()], [*handles], title=title, title_fontproperties={"size": 8.5}, **style)
 
 
 def at_the_edge(axes: Axes, x: Sequence[float], color: Any) -> None:

@@ -111,15 +111,12 @@ def tau_figure(data: ReportData) -> Figure | MissingFigure:
 @styled
 def clipping_figure(data: ReportData) -> Figure | MissingFigure:
     """Share of coordinates whose damped momentum is clipped to clipsnr: a panel per kind, a line per layer."""
-    folders = {
-        opt: folder
-        for opt, folder in data.runs_with(SignalToNoise.file_name).items()
-        if any(key.endswith("/clipped") for key in next(iter(read_rows(folder / SignalToNoise.file_name)), {}))
-    }
-    if not folders:
+    runs = data.runs_with(SignalToNoise.file_name).items()
+    logs = ((opt, folder, read_rows(folder / SignalToNoise.file_name)) for opt, folder in runs)
+    found = next((log for log in logs if log[2] and any(key.endswith("/clipped") for key in log[2][0])), None)
+    if found is None:
         return MissingFigure("signal-to-noise ratios by layer: train dana-mk4 or dana-star-mk4 with --log-dynamics")
-    opt, folder = next(iter(folders.items()))
-    rows = read_rows(folder / SignalToNoise.file_name)
+    opt, folder, rows = found
     lines = _by_layer(rows)
     kinds = [kind for kind in KINDS if kind in lines]
     layers = {layer for shares in lines.values() for layer in shares}

@@ -240,10 +240,8 @@ def curvature_figure(data: ReportData) -> Figure | MissingFigure:
             axes.plot(list(own), [each.curvature for each in own.values()], label=opt, linewidth=0, **drawing.look(opt))
     axes.set_xscale("log")
     highest = [each.curvature for own in analysis.curvatures.values() for each in own.values()]
-    highest += [
-        min(each.interval.high, 2 * each.curvature) if each.is_known else each.curvature
-        for each in analysis.shared_curvatures.values()
-    ]
+    for each in analysis.shared_curvatures.values():
+        highest.append(min(each.interval.high, 2 * each.curvature) if each.is_known else each.curvature)
     axes.set_ylim(0, 1.15 * max(highest))
     drawing.widen(axes.xaxis, sizes)
     drawing.counts(axes.xaxis, sizes)

@@ -182,12 +182,8 @@ def frontier(
 def _same_length(spectrum: Spectrum, rows: int) -> Spectrum:
     """Pad with modes of multiplicity 0, so that all sizes share one compiled integrator."""
     extra = rows - len(spectrum.lam)
-    return Spectrum(
-        np.pad(spectrum.lam, (0, extra), mode="edge"),
-        np.pad(spectrum.rho, (0, extra)),
-        spectrum.limit,
-        np.pad(spectrum.multiplicity, (0, extra)),
-    )
+    lam, rho = np.pad(spectrum.lam, (0, extra), mode="edge"), np.pad(spectrum.rho, (0, extra))
+    return Spectrum(lam, rho, spectrum.limit, np.pad(spectrum.multiplicity, (0, extra)))
 
 
 def _on_compute(curve: Curve, d: int, flops: np.ndarray) -> np.ndarray:

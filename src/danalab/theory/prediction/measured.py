@@ -137,8 +137,7 @@ def _compare(
     unit = max(float(x[-1]) for x, _ in windows)
     fit = fit_shapes([(x / unit, y) for x, y in windows])
     base = fit.exponents[baseline]
-    rows = [
-        ExponentRatio(c.name, c.opt, s, s / base, 1.0 if c.opt in BASELINES else speedup if c.opt in LOG_TIME else None)
-        for c, s in zip(curves, fit.exponents, strict=True)
-    ]
+    theory = [1.0 if c.opt in BASELINES else speedup if c.opt in LOG_TIME else None for c in curves]
+    each = zip(curves, fit.exponents, theory, strict=True)
+    rows = [ExponentRatio(curve.name, curve.opt, s, s / base, ratio) for curve, s, ratio in each]
     return MeasuredComparison(curves, windows, axis, fit, baseline, rows)

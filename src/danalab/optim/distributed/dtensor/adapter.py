@@ -13,14 +13,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.distributed.dtensor import placement
 from danalab.optim.distributed.dtensor import state as states
-from danalab.optim.optimizers.checks import (
-    MAY_BE_NONE,
-    check_gradients,
-    check_parameters,
-    in_one_line,
-    is_number,
-    number_of,
-)
+from danalab.optim.optimizers import checks
 from danalab.optim.optimizers.groups import apply_factors, as_given, hyper, named_groups, take_factors
 from danalab.optim.step.state import is_dummy_step, loss_of, replaced_too_late
 from danalab.optim.values import WANTED, OptimizerSpec, Setting, kind_of
@@ -54,14 +47,14 @@ class DTensorAdapter(torch.optim.Optimizer):
         self._built = False
         groups = named_groups(spec.name, params)
         inner_groups = self._place(groups)
-        self.inner: torch.optim.Optimizer = in_one_line(spec.name, lambda: spec.build(inner_groups, lr=lr, **settings))
+        self.inner: torch.optim.Optimizer = checks.in_one_line(
+            spec.name, lambda: spec.build(inner_groups, lr=lr, **settings)
+        )
         for group in groups:
             self._refuse_settings_of_all(group)
         self._settle()
-        outer = [
-            {**hyper(inner), "params": as_given(group["params"])}
-            for group, inner in zip(groups, self.inner.param_groups, strict=True)
-        ]
+        pairs = zip(groups, self.inner.param_groups, strict=True)
+        outer = [{**hyper(inner), "params": as_given(group["params"])} for group, inner in pairs]
         super().__init__(outer, self.inner.defaults)
         self._built = True
 
@@ -115,13 +108,13 @@ class DTensorAdapter(torch.optim.Optimizer):
         if self.spec.by_kind:  # libraries split groups only in their constructors
             raise UserError(f"{self.spec.name}: groups cannot be added later; give all parameters at construction")
         [group] = named_groups(self.spec.name, [param_group])
-        check_parameters(self.spec.name, [group])
+        checks.check_parameters(self.spec.name, [group])
         check_numbers_of(self.spec.name, self.spec.settings, group)
         if "param_names" in self.param_groups[0] and not all(name for name, _ in group["params"]):
             raise UserError(f"{self.spec.name}: the other groups have named parameters; name these too")
         self._refuse_settings_of_all(group)
         [inner_group] = self._place([group])
-        in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
+        checks.in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
         self._settle()
         super().add_param_group({**hyper(self.inner.param_groups[-1]), "params": as_given(group["params"])})
 
@@ -190,7 +183,7 @@ class DTensorAdapter(torch.optim.Optimizer):
             with self._gathered():
                 return self.inner.step(closure)
         loss = loss_of(closure)
-        check_gradients(self.spec.name, [place.p for place in self._places], self._names)
+        checks.check_gradients(self.spec.name, [place.p for place in self._places], self._names)
         if is_dummy_step(self.param_groups):
             self._awake = True
             self._complete()
@@ -337,16 +330,16 @@ def parameter_groups(spec: OptimizerSpec, owner: str, params: Iterable[Any]) -> 
 def _build(
     spec: OptimizerSpec, groups: list[dict[str, Any]], lr: Any, settings: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    check_parameters(spec.name, groups)
+    checks.check_parameters(spec.name, groups)
     for given in ({"lr": lr, **settings}, *groups):
         check_numbers_of(spec.name, spec.settings, given)
     native = [{**group, "params": as_given(group["params"])} for group in groups]
     if getattr(spec.build, "takes_dtensors", False):
-        return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
+        return checks.in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
     optimizer = DTensorAdapter(spec, groups, lr, settings)
     optimizer.__class__ = _named(type(optimizer.inner).__name__)
     if getattr(optimizer.inner, "takes_dtensors", False):  # a function that builds a class of ours
-        return in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
+        return checks.in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
     return optimizer
 
 
@@ -355,7 +348,7 @@ def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[st
     for name, value in given.items():
         if name == "lr":
             _check_number(owner, name, value, 1e-3)
-        elif name in known and not (value is None and (known[name].default is None or name in MAY_BE_NONE)):
+        elif name in known and not (value is None and (known[name].default is None or name in checks.MAY_BE_NONE)):
             _check_value(owner, name, value, known[name])
 
 
@@ -380,7 +373,7 @@ _TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": 
 
 def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
     """`value` is a setting or a part of it, `usual` its default."""
-    number = number_of(owner, name, value)
-    may_be_negative = is_number(usual) and usual < 0
+    number = checks.number_of(owner, name, value)
+    may_be_negative = checks.is_number(usual) and usual < 0
     if number is not None and (not math.isfinite(number) or (number < 0 and not may_be_negative)):
         raise UserError(f"{owner}: {name} is {number}; it must be finite and not negative")

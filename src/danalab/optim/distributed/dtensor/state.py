@@ -76,15 +76,12 @@ def forms(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> list[Any]:
 
 def _outlines(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int, Any]:
     """Outlines of the states of owned parameters, from their owners. Collective."""
-    meshes = {place.mesh: None for place in places if isinstance(place, OwnedFull)}
+    owned = [(i, place) for i, place in enumerate(places) if isinstance(place, OwnedFull)]
     outlines: dict[int, Any] = {}
-    for mesh in meshes:
-        mine = {
-            i: outline_of(as_tensors(own_state(inner, place)))
-            for i, place in enumerate(places)
-            if isinstance(place, OwnedFull) and place.mesh == mesh and place.is_mine
-        }
-        for part in gather_objects(mine, mesh):
+    for mesh in dict.fromkeys(place.mesh for _, place in owned):
+        mine = {i: place for i, place in owned if place.mesh == mesh and place.is_mine}
+        formed = {i: outline_of(as_tensors(own_state(inner, place))) for i, place in mine.items()}
+        for part in gather_objects(formed, mesh):
             outlines.update(part)
     return outlines
 

@@ -92,10 +92,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         self._gradients = SharedGradients(self._traffic, self._params, process_group, self._ranks, overlap)
         self._addresses = [p.data_ptr() for p in self._params]
         self._built = False
-        outer = [
-            {**hyper(inner), "params": as_given(group["params"])}
-            for group, inner in zip(groups, self._inner.param_groups, strict=True)
-        ]
+        pairs = zip(groups, self._inner.param_groups, strict=True)
+        outer = [{**hyper(inner), "params": as_given(group["params"])} for group, inner in pairs]
         known = self._inner.param_groups[0]  # torch would add all defaults to every group
         super().__init__(outer, {key: value for key, value in self._inner.defaults.items() if key in known})
         self._built = True

@@ -116,11 +116,8 @@ class OwnedState:
             saved = inner.state_dict()
             ids = [id(p) for group in inner.param_groups for p in group["params"]]
             states = {tensor: saved["state"].get(index, {}) for index, tensor in enumerate(ids)}
-            waiting = {
-                id(group["params"][k])
-                for group, saved_group in zip(inner.param_groups, saved["param_groups"], strict=True)
-                for k in saved_group["unstepped"]
-            }
+            groups = zip(inner.param_groups, saved["param_groups"], strict=True)
+            waiting = {id(group["params"][k]) for group, saved_group in groups for k in saved_group["unstepped"]}
             return {piece: (states[id(tensor)], id(tensor) in waiting) for piece, tensor in self._owned.items()}
         library = getattr(inner, "inner", None)
         if isinstance(library, DTensorAdapter):
@@ -167,9 +164,7 @@ class OwnedState:
             (piece, map_leaves(dict(state), lambda leaf: Outline(leaf) if _is_large(leaf) else _on_host(leaf)), waits)
             for piece, (state, waits) in own.items()
         ]
-        tensors = iter(
-            [leaf.detach() for state, _ in own.values() for _, leaf in leaves(dict(state)) if _is_large(leaf)]
-        )
+        tensors = (leaf.detach() for state, _ in own.values() for _, leaf in leaves(dict(state)) if _is_large(leaf))
         merged: dict[int, dict[str, Any]] = {}
         waiting: set[int] = set()
         for owner, pieces in enumerate(self._all_gather(outline)):

@@ -11,13 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.optimizers.checks import (
-    check_coupled_decay,
-    check_gradients,
-    check_numbers,
-    check_parameters,
-    number_of,
-)
+from danalab.optim.optimizers import checks
 from danalab.optim.optimizers.groups import (
     DECAYED,
     KINDS,
@@ -83,14 +77,14 @@ class TwoRules(torch.optim.Optimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         """Refuse settings that make no sense; those of matrices that a group lacks are not looked at."""
-        check_numbers(self.name, group)
-        momentum = number_of(self.name, "momentum", group.get("momentum", 0.0))
+        checks.check_numbers(self.name, group)
+        momentum = checks.number_of(self.name, "momentum", group.get("momentum", 0.0))
         if momentum is not None and not 0 <= momentum < 1:
             raise UserError(f"{self.name}: momentum is {group['momentum']}; it must be in [0, 1)")
         if "ns_method" in group:
             coefficients(group["ns_method"], group["ns_steps"])
             dtype_name(self.name, group["ns_dtype"])
-        check_coupled_decay(self.name, group)
+        checks.check_coupled_decay(self.name, group)
 
 
 class MatrixOptimizer(TwoRules):
@@ -109,7 +103,7 @@ class MatrixOptimizer(TwoRules):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; a group that says neither `use_muon` nor `kind` becomes two, matrices and the rest."""
         for part in self.prepare_groups(param_group):
-            check_parameters(self.name, named_groups(self.name, [part]))
+            checks.check_parameters(self.name, named_groups(self.name, [part]))
             super().add_param_group(part)
             group = self.param_groups[-1]
             group.setdefault("peak_lr", float(group["lr"]))
@@ -135,7 +129,7 @@ class MatrixOptimizer(TwoRules):
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
         loss = loss_of(closure)
         for group in self.param_groups:
-            check_gradients(self.name, group["params"])
+            checks.check_gradients(self.name, group["params"])
             for p in group["params"]:
                 if p.grad is not None and p.numel():
                     self._update(p, -p.grad if group["maximize"] else p.grad, group)

@@ -129,14 +129,8 @@ class NativeLibrary:
         if target() == "native" and processor():  # machines with different CPUs may share a home folder
             lines = processor().splitlines()
             own = "".join(sorted(line for line in lines if line.startswith(("model name", "flags", "Features"))))
-        parts = [
-            *(source.read_text() for source in self.sources),
-            " ".join((*FLAGS, *self.flags)),
-            compiler() or "",
-            own,
-            platform.machine(),
-            torch.__version__,
-        ]
+        texts, flags = [source.read_text() for source in self.sources], " ".join((*FLAGS, *self.flags))
+        parts = [*texts, flags, compiler() or "", own, platform.machine(), torch.__version__]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
     def _build(self, path: Path) -> None:
