@@ -86,9 +86,8 @@ class Keys:
     """Values for all runs, which override their own."""
 
     def __post_init__(self) -> None:
-        for flag, names, allowed in (
-            ("--map", self.mapped, (*METRICS, *SETTINGS)), ("--fixed", self.fixed, SETTINGS),
-        ):  # fmt: skip
+        given = (("--map", self.mapped, (*METRICS, *SETTINGS)), ("--fixed", self.fixed, SETTINGS))
+        for flag, names, allowed in given:
             for name in names:
                 if name not in allowed:
                     raise UserError(f"{flag} {name}{nearest(name, allowed)}: known are {', '.join(allowed)}")

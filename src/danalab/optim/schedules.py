@@ -98,13 +98,7 @@ def cos_inf(
             " for the cosine; shorten one of them"
         )
     last = 1 / (div_factor * final_div_factor)
-
-    def factor(i: int) -> float:
-        if i < warmup:
-            return _rise(i / warmup, div_factor)
-        return _half_cosine(min((i - warmup) / length, 1.0), last)
-
-    return factor
+    return _after_rise(warmup, div_factor, lambda i: _half_cosine(min((i - warmup) / length, 1.0), last))
 
 
 def cos_restarts(
@@ -133,13 +127,11 @@ def cos_restarts(
     starts = [warmup + length * sum(shares[:k]) / sum(shares) for k in range(cycles + 1)]
     last = 1 / (div_factor * final_div_factor)
 
-    def factor(i: int) -> float:
-        if i < warmup:
-            return _rise(i / warmup, div_factor)
+    def cycle(i: int) -> float:
         k = min(bisect_right(starts, i), cycles)
         return _half_cosine(min((i - starts[k - 1]) / (starts[k] - starts[k - 1]), 1.0), last)
 
-    return factor
+    return _after_rise(warmup, div_factor, cycle)
 
 
 def wsd(
@@ -171,14 +163,10 @@ def wsd(
         raise UserError(f"schedule 'wsd': warm-up {warmup} and decay {decay_steps} overlap in {steps} steps")
     decay, last = DECAYS.get(kind), final_lr_scale
 
-    def factor(i: int) -> float:
-        if i < warmup:
-            return _rise(i / warmup, div_factor)
-        if i <= start or not decay_steps:
-            return 1.0
-        return decay(min((i - start) / decay_steps, 1.0), last)
+    def hold(i: int) -> float:
+        return 1.0 if i <= start or not decay_steps else decay(min((i - start) / decay_steps, 1.0), last)
 
-    return factor
+    return _after_rise(warmup, div_factor, hold)
 
 
 def powerlaw(
@@ -233,8 +221,9 @@ def _one_cycle(
     return factor
 
 
-def _rise(x: float, div_factor: float) -> float:
-    return x + (1 - x) / div_factor
+def _after_rise(warmup: int, div_factor: float, then: Schedule) -> Schedule:
+    """A line from 1/div_factor up to 1 at step `warmup`, and another schedule from there on."""
+    return lambda i: i / warmup + (1 - i / warmup) / div_factor if i < warmup else then(i)
 
 
 def _positive(schedule: str, **values: float) -> None:

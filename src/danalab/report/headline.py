@@ -185,15 +185,13 @@ def entropy_sentence(analysis: Analysis) -> str | None:
 def epochs_sentence(analysis: Analysis) -> str | None:
     """Largest number of passes over the data; None where their size is not in the rows."""
     runs = [row for each in analysis.tuned for row in each.runs if row.get("data_tokens")]
-    return (
-        f"Runs see up to {max(r['tokens'] / r['data_tokens'] for r in runs):.2g} epochs of the data." if runs else None
-    )
+    most = max((row["tokens"] / row["data_tokens"] for row in runs), default=None)
+    return None if most is None else f"Runs see up to {most:.2g} epochs of the data."
 
 
 def budget_sentence(horizon: HorizonAnalysis) -> str:
     """Whether budgets were equal, and how many best values lie at an edge."""
     edges = sum(bool(each.edges) for each in horizon.budgets)
-    equal = "Every optimizer had the same number of trials on the same number of dials on each rung" if (
-        horizon.equal_budgets
-    ) else "Budgets differ between optimizers on some rung"  # fmt: skip
-    return f"{equal}; at {edges} of {len(horizon.budgets)} tuned points a best value lies at the edge of its grid."
+    words = "Every optimizer had the same number of trials on the same number of dials on each rung"
+    words = words if horizon.equal_budgets else "Budgets differ between optimizers on some rung"
+    return f"{words}; at {edges} of {len(horizon.budgets)} tuned points a best value lies at the edge of its grid."

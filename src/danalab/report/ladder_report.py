@@ -93,9 +93,8 @@ def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
 def _lead(data: ReportData) -> str:
     analysis = data.analysis
     sizes = sorted({each.params for each in analysis.tuned})
-    scale = f"at {short(sizes[0])} parameters" if len(sizes) == 1 else (
-        f"at {len(sizes)} sizes from {short(sizes[0])} to {short(sizes[-1])} parameters"
-    )  # fmt: skip
+    span = f"{len(sizes)} sizes from {short(sizes[0])} to {short(sizes[-1])}"
+    scale = f"at {short(sizes[0]) if len(sizes) == 1 else span} parameters"
     others = len(analysis.opts) - 1
     tuned = "tuned " if all(len(each.rates) > 1 for each in analysis.at(analysis.baseline)) else ""
     return (
@@ -127,9 +126,8 @@ def _table(page: Page, out: Path, name: str, title: str, table: Table, caption: 
         page.table(*table, mark=optimizer_color)
     if caption:
         page.paragraph(caption)
-    for suffix, text in (
-        (".md", as_markdown(table, caption)), (".tex", as_latex(table, caption)), (".csv", as_csv(table)),
-    ):  # fmt: skip
+    texts = {".md": as_markdown(table, caption), ".tex": as_latex(table, caption), ".csv": as_csv(table)}
+    for suffix, text in texts.items():
         write_atomically(out / f"table-{name}{suffix}", text)
 
 

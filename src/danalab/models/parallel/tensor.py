@@ -74,12 +74,9 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
 
 def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
     """Name of each layer with weights -> how it is cut."""
-    of_heads = {
-        id(norm)
-        for module in model.modules()
-        if isinstance(module, (Attention, GatedDeltaNet))
-        for norm in ([module.norm] if isinstance(module, GatedDeltaNet) else [module.q_norm, module.k_norm])
-    }
+    mixers = [module for module in model.modules() if isinstance(module, (Attention, GatedDeltaNet))]
+    norms = [[each.norm] if isinstance(each, GatedDeltaNet) else [each.q_norm, each.k_norm] for each in mixers]
+    of_heads = {id(norm) for own in norms for norm in own}
     plan: dict[str, ParallelStyle] = {}
     for name, module in model.named_modules():
         if isinstance(module, MixtureOfExperts):

@@ -145,11 +145,9 @@ def _draw_distances(axes: Axes, analysis: Analysis) -> None:
     )  # fmt: skip
     for position, opt in enumerate(analysis.opts[1:]):
         factor = drawing.aside(position, len(analysis.opts) - 1)
-        groups = [
-            (each.flops * factor, [row["final_loss"] - base[each.params, each.tokens].loss for row in each.runs])
-            for each in analysis.at(opt)
-            if (each.params, each.tokens) in base
-        ]
+        both = [each for each in analysis.at(opt) if (each.params, each.tokens) in base]
+        gaps = [[row["final_loss"] - base[each.params, each.tokens].loss for row in each.runs] for each in both]
+        groups = zip([each.flops * factor for each in both], gaps, strict=True)
         drawing.group(axes, opt, groups, opt, linestyle="-", linewidth=1.0)
     axes.set(xscale="log", xlabel=drawing.COMPUTE, ylabel=f"final loss minus {analysis.baseline}'s [nats/token]")
     drawing.widen(axes.xaxis, [each.flops for each in analysis.tuned])
