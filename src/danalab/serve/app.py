@@ -272,12 +272,8 @@ class Gate:
     def _admit(self, path: str, headers: dict[bytes, str], preflight: bool) -> str:
         key = self._key(headers.get(b"authorization", ""))
         if self._keys and key is None and path.startswith(PROTECTED) and not preflight:
-            raise RequestError(
-                401,
-                "this server needs a key: send 'Authorization: Bearer KEY'",
-                code="invalid_api_key",
-                headers={"www-authenticate": "Bearer"},
-            )
+            reason, more = "this server needs a key: send 'Authorization: Bearer KEY'", {"www-authenticate": "Bearer"}
+            raise RequestError(401, reason, code="invalid_api_key", headers=more)
         length = headers.get(b"content-length", "0")
         if length.isascii() and length.isdigit() and int(length[:20]) > self.limit:
             raise _too_large(self.limit)

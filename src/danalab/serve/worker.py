@@ -119,12 +119,8 @@ class EngineWorker:
         """Queue all requests, or none of them. Raises RequestError: 429, the queue is full."""
         if self.open + len(pairs) > self.max_requests:
             self.metrics.refused.inc()
-            raise RequestError(
-                429,
-                f"{self.open} requests are running or waiting, and {self.max_requests} is the limit: try again later",
-                code="queue_full",
-                headers={"retry-after": "1"},
-            )
+            message = f"{self.open} requests are running or waiting; {self.max_requests} is the limit: try again later"
+            raise RequestError(429, message, code="queue_full", headers={"retry-after": "1"})
         self.open += len(pairs)
         generations = Generations(self, pairs)
         for generation in generations.all:

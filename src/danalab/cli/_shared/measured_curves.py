@@ -13,10 +13,7 @@ from danalab.theory.prediction.measured import Measured
 
 
 def measured_curves(path: Path) -> list[Measured]:
-    """Curves of a run folder, of a folder of run folders, or of a ladder.
-
-    Of a ladder: one curve per optimizer and size, that of its tuned runs with the longest horizon, mean over seeds.
-    """
+    """Curves of a run folder, a folder of runs, or of a ladder's tuned runs of the longest horizon, mean over seeds."""
     if path.is_file() or (path / FILE).is_file():
         return _of_ladder(path)
     runs = [path] if (path / "metrics.jsonl").is_file() else sorted(p.parent for p in path.glob("*/metrics.jsonl"))

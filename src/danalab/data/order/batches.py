@@ -70,9 +70,7 @@ class Batches:
         rank: int = 0,
         world_size: int = 1,
     ):
-        """`global_batch`: sequences per step, over all ranks; `seq_len`: tokens per sequence, a divisor of the list's
-        own length (the default).
-        """
+        """`global_batch`: sequences of a step on all ranks; `seq_len`: a divisor of the list's own, the default."""
         batch = global_batch if isinstance(global_batch, Ramp) else Ramp(global_batch)
         length = seq_len if isinstance(seq_len, Ramp) else Ramp(seq_len or sequences.seq_len)
         if world_size < 1:

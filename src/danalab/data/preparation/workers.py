@@ -79,10 +79,7 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk) -> Result:
 def encode_in_order(
     tokenizer: Tokenizer, folder: Path, chunks: Iterable[tuple[T, Chunk]], workers: int, *, processes: bool
 ) -> Generator[tuple[T, Result], None, None]:
-    """Encode each chunk; results come in the order of the chunks, each with its chunk's mark.
-
-    One worker is this thread; threads use `tokenizer`, child processes the one that is saved in `folder`.
-    """
+    """Encode chunks in order, each with its mark; one worker is this thread, processes load the tokenizer."""
     if workers == 1:
         for mark, chunk in chunks:
             yield mark, encode_chunk(tokenizer, chunk)

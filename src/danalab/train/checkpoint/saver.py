@@ -64,10 +64,7 @@ class _Job:
 
 
 class Saver:
-    """Writes the checkpoints of a run, one at a time; all ranks construct a saver and save at the same steps.
-
-    Tensors are staged in `local_folder`, this rank's folder on a fast disk; `write(tensors, folder)` writes them.
-    """
+    """Writes a run's checkpoints, one at a time and at the same steps on all ranks, by way of `local_folder`."""
 
     def __init__(
         self,

@@ -133,10 +133,7 @@ def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
 
 
 def largest(fits: Callable[[int], bool], guess: int, resolution: int = 16) -> int:
-    """A number n of 1..`LARGEST` that fits while n + max(1, n / resolution) does not; 0 where 1 does not.
-
-    `fits` is an expensive trial, true up to some number and false beyond; the search starts at `guess`.
-    """
+    """n of 1..`LARGEST` that fits while n + max(1, n / resolution) does not; 0: none. The search starts at `guess`."""
     low, high, trial = 0, LARGEST + 1, min(guess, LARGEST)
     while high - low > max(1, low // resolution):
         if fits(trial):
