@@ -342,10 +342,8 @@ def _saved(
             continue
         with analysis.noting(f"compute saved by {opt} at {each.params:,} parameters"):
             sides = [_curves(side, analysis.convention) for side in (against, each)]
-            result[each.params] = compute_saved(
-                *sides[0], *sides[1], baseline_choice=choice(analysis.baseline, j), contender_choice=choice(opt, i),
-                seed=seed,
-            )  # fmt: skip
+            choices: Any = {"baseline_choice": choice(analysis.baseline, j), "contender_choice": choice(opt, i)}
+            result[each.params] = compute_saved(*sides[0], *sides[1], **choices, seed=seed)
     return dict(sorted(result.items()))
 
 
@@ -358,13 +356,9 @@ def _curves(tuned: tuning.Tuned, convention: str) -> tuple[list[np.ndarray], lis
         points = validation_points(row)
         if not points:
             raise UserError(f"run {row['name']} has no validation points")
-        compute.append(
-            np.array([
-                point["flops"] if convention == "exact" and "flops" in point
-                else tuning.flops_of(row, point["tokens"], convention)
-                for point in points
-            ])
-        )  # fmt: skip
+        known = [point.get("flops") if convention == "exact" else None for point in points]
+        each = zip(known, points, strict=True)
+        compute.append(np.array([tuning.flops_of(row, p["tokens"], convention) if C is None else C for C, p in each]))
         loss.append(np.array([point["val/loss"] for point in points]))
     return compute, loss
 

@@ -131,7 +131,5 @@ def _critical(tuned: Sequence[Tuned], rows: Sequence[Row], n: int, rng: np.rando
         draw = resampler([tuned_size(each, rows) for each in tuned])
         drawn = [critical_batch(batches, [part.mean() for part in np.split(draw(rng), ends[:-1])]) for _ in range(n)]
     one = tuned[0]
-    return CriticalBatch(
-        one.opt, one.params, horizon_of(one.runs[0]), value, log_interval(value, drawn, freedom),
-        (batches[0], batches[-1]),
-    )  # fmt: skip
+    interval, measured = log_interval(value, drawn, freedom), (batches[0], batches[-1])
+    return CriticalBatch(one.opt, one.params, horizon_of(one.runs[0]), value, interval, measured)

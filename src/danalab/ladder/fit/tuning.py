@@ -128,12 +128,8 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
         tried = {*trials, *map(_trial, lost)}
         firsts = [*(each[0] for each in trials.values()), *lost]
         rates = {each["lr"] for each in firsts if _trial(each, _FOLLOW_THE_RATE) == like}
-        tuned.append(
-            Tuned(
-                opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs), len(tried),
-                tuple(sorted(rates)), flops,
-            )
-        )  # fmt: skip
+        own = (opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs))
+        tuned.append(Tuned(*own, len(tried), tuple(sorted(rates)), flops))
     return tuned
 
 

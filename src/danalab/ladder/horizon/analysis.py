@@ -270,6 +270,5 @@ def _test(runs: PairedRuns, sd: float, freedom: int, level: float) -> PairedTest
         interval = Interval(scale * around.low, scale * around.high, level)
         p_value = float(2 * scipy("scipy.stats").t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
         needed = seeds_needed(mean, sd, level)
-    return PairedTest(
-        runs.first, runs.second, runs.params, runs.horizon, scale * mean, interval, p_value, n, needed, runs.batch
-    )  # fmt: skip
+    pair = (runs.first, runs.second, runs.params, runs.horizon)
+    return PairedTest(*pair, scale * mean, interval, p_value, n, needed, runs.batch)

@@ -136,10 +136,9 @@ def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Pa
     for first in range(0, len(jobs), LARGEST_ARRAY):
         part = jobs[first : first + LARGEST_ARRAY]
         name = _next_name(folder)
-        array = slurm.SlurmJob(
-            name, [_flags(job, cluster.resources.ranks) for job in part], cluster.resources, place, cluster.setup,
-            cluster.at_once, cluster.command,
-        )  # fmt: skip
+        tasks = [_flags(job, cluster.resources.ranks) for job in part]
+        how = (cluster.resources, place, cluster.setup, cluster.at_once, cluster.command)
+        array = slurm.SlurmJob(name, tasks, *how)
         scripts.append(array.write())
         write_json(place / f"{name}.json", asdict(_Array([job.folder.name for job in part], None)))
     return scripts
