@@ -43,10 +43,7 @@ from danalab.train.system.device import device_type
 
 
 def check_run(config: TrainConfig, *, steps: int, overfit_steps: int) -> Iterator[Verdict]:
-    """Check a run before its launch: train `steps` (at least 2) twice, and `overfit_steps` on one sequence.
-
-    Only a temporary folder beside the run folder is written. UserError: bad settings, or under torchrun or srun.
-    """
+    """Check a run before its launch in a temporary folder: train `steps` twice, and `overfit_steps` on one sequence."""
     if find_place(os.environ) is not None:
         raise UserError("danalab check: start it without torchrun or srun; --nproc N starts the ranks")
     dataset = stage_kind(config).open_data(config)

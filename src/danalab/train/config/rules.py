@@ -58,10 +58,7 @@ class SizeRule:
     mlp_ratio: Positive
 
     def dimensions(self, heads: int, vocab_size: int, n_kv_heads: int | None = None) -> Dimensions:
-        """d_model = head_dim x heads, n_layers = layers_per_head x heads, mlp_dim = mlp_ratio x d_model, rounded down.
-
-        UserError: no layer, or n_kv_heads that does not divide the heads.
-        """
+        """d_model = head_dim x heads, n_layers = layers_per_head x heads, mlp_dim = mlp_ratio x d_model, floored."""
         d_model, n_layers = self.head_dim * heads, _whole(self.layers_per_head * heads)
         if n_layers < 1:
             raise UserError(f"--rules: --heads {heads} x {self.layers_per_head:g} layers a head is less than one layer")

@@ -51,10 +51,7 @@ class Logbook:
         """The row that is not written yet. Where a stop interrupts its evaluation, the next job completes it."""
 
     def open(self, step: int) -> None:
-        """Append after `step`; later rows are removed, and the row of `step` itself where it is pending.
-
-        Rows that the checkpoint counted and the file lacks are reported and recorded as a gap.
-        """
+        """Append after `step`, whose pending row goes too; rows that the file lacks are warned of and kept as a gap."""
         if not self._world.is_main:
             return
         self._metrics = MetricsFile(self.metrics_file, step - bool(self.pending))

@@ -98,10 +98,7 @@ STRUCTS = (MatrixStruct, NormStruct, MlpStruct, ExpertsStruct, LayerStruct, Mode
 
 
 class NativeWeights:
-    """The structures of a model, with the tensors that they point to.
-
-    A panel has `panel` outputs, a vector `lanes` floats; a step has at most `rows` tokens of `slots` sequences.
-    """
+    """The structures of a model, with their tensors. A panel has `panel` outputs, a vector `lanes` floats."""
 
     def __init__(
         self, panel: int, lanes: int, model: Decoder, pool: BlockPool | None, weight_dtype: str, slots: int, rows: int
