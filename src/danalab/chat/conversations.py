@@ -49,7 +49,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Message:
-    """One side's turn; UserError: an unknown role, an empty message, or a tool call that is not an assistant's."""
+    """What one side says in one turn.
+
+    UserError: an unknown role, an empty message, or a tool call outside of an assistant's message.
+    """
 
     role: Role
     parts: tuple[Part, ...]
@@ -113,7 +116,10 @@ class Conversation:
 
     @classmethod
     def of(cls, value: Any, where: str = "") -> Conversation:
-        """A conversation of a JSON object's "messages"; a UserError names the origin `where`, e.g. "FILE line 3"."""
+        """A conversation from the content of a JSON object; entries beside "messages" are ignored.
+
+        A UserError names the origin `where`, e.g. "FILE line 3", and the first thing that is wrong.
+        """
         try:
             if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
                 raise UserError('an object with a list "messages" is expected')

@@ -103,7 +103,10 @@ class TemplateFormat:
         self._specials = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def render_prompt(self, conversation: Conversation) -> list[int]:
-        """The ids after which the assistant speaks, or goes on. UserError: calls of tools, or the template refuses."""
+        """The ids after which the assistant speaks; an assistant's message at the end is continued.
+
+        UserError: the template refuses the conversation, or a message has calls of tools.
+        """
         return self.encode(self.render_text(conversation))
 
     def render_text(self, conversation: Conversation) -> str:

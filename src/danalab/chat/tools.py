@@ -55,7 +55,11 @@ class Calculation(NamedTuple):
 
 
 class ToolCaller:
-    """Carries out calls in an answer's tokens; `state`: whether the last is text, a call, or the model's own output."""
+    """Follows the tokens of one answer; rollouts, evaluation, terminal and server carry out calls by it.
+
+    Attributes:
+        state: where the last token stands: in text, in a call, or in what the model wrote as the output of a tool.
+    """
 
     def __init__(self, chat: ChatFormat):
         self._chat = chat

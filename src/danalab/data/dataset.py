@@ -100,9 +100,13 @@ class Dataset:
         Args:
             seed: chooses the order.
             global_batch: sequences per step, over all ranks; a `Ramp` gives each step its own.
+            seq_len: tokens per sequence.
             rank, world_size: this rank's slice of each global batch.
-            packing: "windows" (the stream, cut every seq_len tokens) or "documents" (`danalab.data.order.packing`).
+            packing: "windows" (the stream cut at every seq_len tokens) or "documents" (whole documents packed into
+                rows without padding, see `danalab.data.order.packing`).
             length: tokens of the pieces that sequences are cut into at each step, divisors of seq_len.
+        Raises:
+            UserError: the split is smaller than one batch, or the batch is not a multiple of the ranks.
         """
         sequences = self.sequences(seed, seq_len, packing)
         return Batches(sequences, global_batch=global_batch, seq_len=length, rank=rank, world_size=world_size)

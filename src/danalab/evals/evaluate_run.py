@@ -65,7 +65,11 @@ def evaluate_chat(
         settings: its limit also bounds generated tasks, which have no end of their own.
         reward: of all answers: a name or FILE.py:NAME; default that of each problem.
         trusts_model_code: whether programs of the model run where this system cannot isolate them.
+        batch_size: answers that are computed at the same time.
         report: called with each result, as soon as there is one.
+    Raises:
+        UserError: no such run, checkpoint or task; the run has neither a chat template nor a tokenizer with marks of
+            conversations; a reward that raises, hangs or gives no finite number.
     """
     if not tasks:
         raise UserError("--tasks: name at least one task")

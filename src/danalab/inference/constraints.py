@@ -18,9 +18,14 @@ _tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 class JsonConstraint:
-    """Tokens of one JSON value that matches a schema (None: any object), then the end-of-text token.
+    """Tokens whose text is one JSON value that matches a schema, then the end-of-text token.
 
-    `whitespace`: the model may put whitespace between the parts. UserError: a schema that is wrong or not supported.
+    Args:
+        schema: JSON schema; None: any object.
+        whitespace: allow whitespace between the parts, as the model likes; otherwise the text is compact.
+    Raises:
+        MissingExtra: llguidance is not installed.
+        UserError: the schema is wrong, uses something that is not supported, or allows no text.
     """
 
     def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None, *, whitespace: bool = False):

@@ -189,7 +189,13 @@ class Engine:
         return True
 
     def force(self, number: int, tokens: Sequence[int]) -> None:
-        """Add tokens to a running request, e.g. a tool's output; they do not count as drawn, and have no events."""
+        """Add tokens to the text of a running request, for example the output of a tool; no events follow for them.
+
+        They do not count as drawn; the next token is drawn after them.
+
+        Raises:
+            UserError: the request is not known or has ended, an id outside the vocabulary, or too many tokens.
+        """
         sequence = self._sequences.get(number)
         if sequence is None:
             raise UserError(f"request {number} is not known, or has ended")
@@ -239,7 +245,12 @@ class Engine:
     def generate(
         self, requests: Iterable[Request], on_event: Callable[[int, TokenEvent], None] = lambda place, event: None
     ) -> list[Completion]:
-        """Complete all requests, in order; the engine must be idle. `on_event`: gets events and requests' places."""
+        """Complete all requests, in their order; the engine must be idle.
+
+        Args: on_event: called with each event and the place of its request.
+        Raises:
+            UserError: a bad request; or the model's logits are not finite.
+        """
         if self.busy:
             raise UserError("generate needs an idle engine: other requests are running")
         places: dict[int, int] = {}

@@ -29,7 +29,14 @@ class Continuation:
 
 
 class TextGenerator:
-    """Continues one prompt or many by `engine` settings; parallel streams share steps. `step` None: not of a run."""
+    """A model that continues text, one prompt at a time or many; `settings` are fields of `SamplingParameters`.
+
+    Streams may be read in turn: a step for one of them advances all that are open.
+
+    Args:
+        step: the checkpoint's step; None: the model does not come from a run.
+        engine: settings of `Engine`.
+    """
 
     def __init__(self, model: Decoder, tokenizer: Tokenizer, step: int | None = None, **engine: Any):
         self.model, self.tokenizer, self.step = model, tokenizer, step
@@ -46,7 +53,11 @@ class TextGenerator:
         return self._engine
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
-        """Pieces of the continuation as they are drawn; ends with the document. A bad setting raises at the call."""
+        """Pieces of the continuation as they are drawn; ends with the document. Nothing is computed before the first.
+
+        Raises:
+            UserError: at the call, not at the first token: a setting out of range, or a prompt that does not fit.
+        """
         request = Request(self.encode(prompt), SamplingParameters(**settings))
         self.engine.check(request)
         return self._stream(request)

@@ -201,7 +201,11 @@ _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class RequestError(UserError):
-    """A request that fails: HTTP `status` and `headers`, `param` (path of the field), `code` (for programs)."""
+    """A request that cannot be answered, with an HTTP `status` and `headers`.
+
+    `param`: path of the field at fault, e.g. "messages.0.content"; `code`: name for programs, e.g.
+    "context_length_exceeded".
+    """
 
     def __init__(
         self,

@@ -41,7 +41,10 @@ def serve(
     settings: ServerSettings,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve models of different names at a `bind` until SIGINT or SIGTERM; then finish requests for `drain_seconds`."""
+    """Serve until SIGINT or SIGTERM; then finish running requests, for at most `settings.drain_seconds`.
+
+    Models have different names, each an engine; `listener` is of `bind`; `ready` is called when requests are accepted.
+    """
     app = create_app([(each, make_worker(each, settings)) for each in chat_models], settings, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again after a regular end

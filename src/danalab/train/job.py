@@ -51,7 +51,12 @@ class TrainingOutcome:
 
 
 def train(config: TrainConfig) -> Path:
-    """Train or resume; returns the run folder. NonFiniteError: a loss or gradient was not finite, by --on-nonfinite."""
+    """Train or resume, and return the run folder.
+
+    Raises:
+        UserError: bad settings, data or checkpoints.
+        NonFiniteError: a loss or gradient was not finite, by `config.on_nonfinite`.
+    """
     outcome = run_training(config)
     if outcome.status == "nonfinite":
         raise NonFiniteError(f"{outcome.folder}: training ended at a loss or gradient that is not finite")
@@ -59,10 +64,11 @@ def train(config: TrainConfig) -> Path:
 
 
 def run_training(config: TrainConfig, stop: StopRequest | None = None) -> TrainingOutcome:
-    """Train as the command line does; returns however training ends. Bad input is a UserError.
+    """Train as the command line does; returns however training ends.
 
-    With `config.nproc` it starts that many processes; under torchrun or srun it is one of many, which all return the
-    same (the summary is complete on rank 0). `stop` listens for signals. LostRankError: a rank died or is silent.
+    With `config.nproc` it starts that many processes and waits for them. Under torchrun or srun it is one of many
+    processes, which all return the same; the summary is complete on rank 0. `stop`: of a caller that listens for
+    signals already. UserError: bad settings, data or checkpoints. LostRankError: a rank died or stopped answering.
     """
     stop = StopRequest() if stop is None else stop
     if config.nproc is not None and find_place(os.environ) is None:

@@ -76,7 +76,11 @@ class Trainer:
     # ---- the loop ----
 
     def fit(self) -> str:
-        """Train; "finished", "stopped" or "interrupted", after a checkpoint. NonFiniteError: see `FiniteGuard`."""
+        """Train; returns "finished", "stopped" or "interrupted". In each case the last step is checkpointed.
+
+        Raises:
+            NonFiniteError: see `FiniteGuard`; the summary is written, checkpoints stay as they are.
+        """
         self._go_to(self.strategy.begin(self.step))
         self._first_step = self.step
         self.logbook.open(self.step)

@@ -135,7 +135,10 @@ def program_of(problem: Problem, answer: str) -> str:
 
 
 class UserReward:
-    """Calls FILE.py's `reward` or NAME in a process that its first call starts; it hangs after `seconds`."""
+    """Calls `reward` of FILE.py, or FILE.py:NAME (UserError: no such file), in a process that its first call starts.
+
+    A call counts as hanging after `seconds`.
+    """
 
     def __init__(self, text: str, *, seconds: float = 30.0):
         self._process: subprocess.Popen[bytes] | None = None

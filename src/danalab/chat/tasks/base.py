@@ -108,7 +108,10 @@ TASKS: Registry[type[Task]] = Registry("task")
 
 
 def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
-    """(the task of a specification, its weight in a mixture); `defaults` fill its settings. UserError: a bad one."""
+    """(the task of a specification, its weight in a mixture); `defaults` fill settings that the task has.
+
+    UserError: unknown task or setting, a value of the wrong type, or data that cannot be read.
+    """
     from pydantic import ConfigDict, ValidationError, validate_call
 
     name, given = parse_specification(text)

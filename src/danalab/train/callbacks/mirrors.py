@@ -45,7 +45,10 @@ class Mirror(Callback):
 
 
 class WandbMirror(Mirror):
-    """A resumed run keeps its id, so repeated rows replace the old ones. Settings not given are wandb's variables."""
+    """Rows that are repeated after a restart replace the old ones: a resumed run keeps its id.
+
+    Settings that are not given are wandb's own variables ($WANDB_PROJECT, ...).
+    """
 
     name = module = "wandb"
 

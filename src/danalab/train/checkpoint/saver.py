@@ -277,7 +277,11 @@ def _is_sharded(value: Any) -> bool:
 
 
 def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
-    """This rank's folder below `given` or $SLURM_TMPDIR, if any; by a hash of the run's path, as runs share nodes."""
+    """This rank's folder on the local disk, below `given` or $SLURM_TMPDIR; None without either.
+
+    The folder's name contains a hash of the run's path, so that runs on the same node do not collide. UserError:
+    `given` is not a folder that can be written.
+    """
     disk = given or (Path(os.environ["SLURM_TMPDIR"]) if os.environ.get("SLURM_TMPDIR") else None)
     if disk is None:
         return None

@@ -79,7 +79,10 @@ def steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int)
 
 
 def plan_run(config: TrainConfig, vocab_size: int, global_batch: int, tokens: int | None = None) -> Plan:
-    """Size, length, rate and weight decay: given, else by rules, else by fitted laws; `tokens`: where batches grow."""
+    """Size, length, learning rate and weight decay: explicit ones, else those of the rules, else of the fitted laws.
+
+    `tokens`: of the run, where smaller batches come first.
+    """
     rules = Rules() if config.rules is None else read_rules(config.rules)
     dims = model_dimensions(config, vocab_size, rules.size(config.arch))
     omega, opt = config.omega, OPTIMIZERS.canonical(config.opt)

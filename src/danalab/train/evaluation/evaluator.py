@@ -208,7 +208,10 @@ def evaluate_run(
     batch_size: int | None = None,
     device: str | None = None,
 ) -> RunEvaluation:
-    """Evaluate a checkpoint on a whole split, in the number format of its training; UserError: no such thing."""
+    """Evaluate a checkpoint on a whole split, in the number format of its training.
+
+    UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's; no batch.
+    """
     if batch_size is not None and batch_size < 1:
         raise UserError(f"--batch-size {batch_size}: must be at least 1")
     run = open_run(folder)

@@ -46,7 +46,10 @@ class ConversationFormat(Protocol):
 
 
 class HarnessModel(TemplateLM):
-    """Questions are asked in the format `chat`, or as plain text after the end-of-document token, as in training."""
+    """A model with its tokenizer. A text follows the end-of-document token, as documents do in training.
+
+    Questions are asked in the format `chat`; None: as plain text. `autocast` makes the context of forward computations.
+    """
 
     def __init__(
         self,

@@ -31,7 +31,10 @@ FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.002, 0.5
 
 
 class Exchange:
-    """Access to the shared folder; a round, named by its last step, waits `patience` [s] for expected workers."""
+    """A worker's access to the shared folder, created at its first write; a round is named by the step that ends it.
+
+    A round waits `patience` [s] for expected workers.
+    """
 
     def __init__(self, folder: Path, worker: int, workers: int, patience: float):
         self.folder = folder

@@ -122,7 +122,10 @@ class World:
         return objects[0]
 
     def compute_on_rank0(self, compute: Callable[[], T]) -> T:
-        """The picklable result of `compute` on rank 0. Collective. Its UserError: others raise `FirstRankError`."""
+        """The result of `compute` on rank 0 (picklable), on every rank.
+
+        Collective. Rank 0 raises its UserError, others `FirstRankError`.
+        """
         if self.size == 1:
             return compute()
         result, error = None, None
@@ -197,7 +200,7 @@ def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
     if launcher == "srun" and gpus == 1:
         return 0  # SLURM shows each task only its own GPU
     if local_rank >= gpus:
-        raise UserError(f"rank {local_rank} of this machine has no GPU ({gpus} there); give --device cpu")
+        raise UserError(f"rank {local_rank} of this machine has no GPU: start {gpus} ranks, or give --device cpu")
     return local_rank
 
 

@@ -64,7 +64,11 @@ class Run:
     def load_model(
         self, step: int | None = None, device: "torch.device | str" = "cpu", *, prefix: str = "model."
     ) -> LoadedModel:
-        """The model at `step`, default the newest checkpoint that verifies; `prefix` "average." is --average's."""
+        """The model at `step`, or at the newest checkpoint that verifies (others are logged).
+
+        Its weights have the `prefix` in the checkpoint; "average." is the average of a run with `--average`. UserError:
+        no such checkpoint, or it is damaged.
+        """
         from danalab.models import build_model
         from danalab.train.checkpoint.weights import read_weights, require_size_of
 

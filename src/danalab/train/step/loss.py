@@ -130,7 +130,9 @@ class Loss:
         raise NotImplementedError
 
     def finish(self, total: Callable[[Tensor], Tensor]) -> None:
-        """After a step, keep the use of experts for the next; `total` sums over data-parallel ranks. Collective."""
+        """After the last micro-batch of a step: keep the use of experts for the next one. `total` sums a tensor over
+        the data-parallel ranks. Collective.
+        """
         if self.balance is not None:
             self.balance.finish(total)
 
