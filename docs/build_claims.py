@@ -32,6 +32,7 @@ BATCHES = "danalab report bench/results/batch_cpu --tables-only"
 FINDINGS = "python bench/decay_law.py findings family"
 WIDTHS = "widths 32 to 256 (58 k to 1.8 M parameters), 300 steps, one seed"
 TRANSFER = "python bench/width_transfer.py"
+NANOGPT, TWELVE = "0.18 M parameters, 600 steps, three seeds", "python bench/nanogpt.py"
 MORE = "larger models: an interval on the other side"
 
 
@@ -136,6 +137,12 @@ def width_exponent(opt: str) -> Interval:
     """Exponent of the best rate over the width."""
     rows = page_table("models.md", "width: transfer")
     return interval_of(next(row[-1] for row in rows if row[0] == opt).partition("(")[2])
+
+
+def nanogpt_lead(opt: str, column: int) -> Interval:
+    """How far an optimizer is ahead of AdamW (column 5), Muon (6) or D-Muon (7) on the small GPT [nats/token]."""
+    rows = page_table("bring-your-own-trainer.md", "nanogpt: table")
+    return interval_of(next(row[column] for row in rows if row[0] == opt))
 
 
 def cooldown() -> Interval:
@@ -278,6 +285,18 @@ def claims() -> list[Claim]:
                 width_exponent(f"{opt}-mup"), 0, 0, WIDTHS, "more seeds, longer runs", TRANSFER,
             )
             for opt, name, source in (("adamw", "AdamW", "arXiv 2203.03466"), ("adana", "ADana", "ours"))
+        ),
+        Claim(
+            "orthogonalised matrices are ahead of AdamW on a small GPT: Muon (0.25 is taken)", "ours, tiny Shakespeare",
+            nats, nanogpt_lead("muon", 5), 0.25, 0, NANOGPT, "4,800 steps; other initial weights", TWELVE,
+        ),
+        Claim(
+            "ADana is level with AdamW on a small GPT", "ours, tiny Shakespeare", nats, nanogpt_lead("adana", 5), 0, 0,
+            NANOGPT, "4,800 steps; other initial weights", TWELVE,
+        ),
+        Claim(
+            "log-time momentum before orthogonalisation is ahead of D-Muon (0.03 is taken)", "ours, tiny Shakespeare",
+            nats, nanogpt_lead("manau-log", 7), 0.03, 0, NANOGPT, "4,800 steps; more seeds", TWELVE,
         ),
         Claim(
             "long averages help rare tokens", "ours, by the theory of rare features", "", None, 0, 0, "",

@@ -1,0 +1,79 @@
+"""Twelve optimizers on a small GPT on characters: the table of docs/bring-your-own-trainer.md.
+
+danalab ladder bench/nanogpt.yaml --horizons 0.3662      # 600 steps
+python bench/nanogpt.py ladders/nanogpt                  # packs its rows into bench/results/nanogpt_cpu, too
+python bench/nanogpt.py                                  # from the stored rows
+"""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from danalab.ladder.fit.tuning import Tuned, is_usable, tune
+from danalab.ladder.horizon.analysis import PairedTest, horizon_of, paired_runs, paired_tests
+from danalab.ladder.horizon.budget import Dial, budget_of
+from danalab.ladder.rows import pack, read_ladder
+from danalab.report.data import hours_of
+from danalab.report.formats import as_markdown
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "bench" / "results" / "nanogpt_cpu", ROOT / "docs" / "bring-your-own-trainer.md"
+BASELINES = ("adamw", "muon", "d-muon")
+_PART = re.compile(r"(<!-- nanogpt: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+Rows = list[dict[str, Any]]
+
+
+def tuned_runs(rows: Rows) -> list[Tuned]:
+    """Each optimizer at its best settings, the least loss first."""
+    return sorted(tune([row for row in rows if is_usable(row)], "6nd"), key=lambda each: each.loss)
+
+
+def leads(rows: Rows, baseline: str) -> dict[str, PairedTest]:
+    """Optimizer -> the baseline's loss minus its own [nats/token], paired by seed."""
+    tests = paired_tests(paired_runs(tuned_runs(rows), baseline))
+    return {test.second: test for test in tests if test.first == baseline}
+
+
+def table(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """A line for each optimizer: best rate and dials, settings tried, loss over seeds, lead over the baselines."""
+    tests = {baseline: leads(rows, baseline) for baseline in BASELINES}
+    lines = []
+    for each in tuned_runs(rows):
+        budget = budget_of(each, horizon_of(each.runs[0]), rows)
+        spread = "" if each.spread is None else f" ± {each.spread:.3f}"
+        line = [each.opt, f"{each.lr:.2g}{' (edge)' if each.at_edge else ''}"]
+        line += [", ".join(map(_words, budget.dials[1:])) or "-", str(each.trials), f"{each.loss:.3f}{spread}"]
+        lines.append([*line, *(_lead(tests[baseline].get(each.opt)) for baseline in BASELINES)])
+    over = [f"lead over {baseline} [nats/token]" for baseline in BASELINES]
+    return ["optimizer", "best rate", "best other settings", "tried", "val loss ± sd over seeds", *over], lines
+
+
+def _words(dial: Dial) -> str:
+    """A setting and its best value of those tried."""
+    best = "/".join(map(str, dial.best)) if isinstance(dial.best, list) else f"{dial.best:g}"
+    return f"{dial.name} {best}"
+
+
+def _lead(test: PairedTest | None) -> str:
+    if test is None:
+        return "-"
+    known = "" if test.interval is None else f" ({test.interval.low:+.3f} to {test.interval.high:+.3f})"
+    return f"{test.difference:+.3f}{known}"
+
+
+def fill(page: str, rows: Rows) -> str:
+    """The page with the table of the rows, and their cost."""
+    cost = f"{len(rows)} runs, {sum(map(hours_of, rows)):.1f} CPU hours without evaluation.\n"
+    parts = {"table": as_markdown(table(rows)), "cost": cost}
+    return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ladder", type=Path, nargs="?")
+    if (folder := parser.parse_args().ladder) is not None:
+        pack(read_ladder(folder), RESULTS)
+    stored = read_ladder(RESULTS)
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), stored), encoding="utf-8")
+    print(as_markdown(table(stored)), end="")
