@@ -261,5 +261,5 @@ def __getattr__(name: str) -> Any:
     coupled = ElementwiseOptimizer if row.decay == "coupled" else DecayingOptimizer
     base = LogTimeOptimizer if row.log_time else coupled
     body = {"__module__": __name__, "__doc__": row.summary, "rule": rule}
-    globals()[name] = type(name, (base,), {**body, "__init__": takes(rule.settings)})
+    globals()[name] = type(name, (base,), {**body, "__init__": takes(rule.settings)(base.__init__)})
     return globals()[name]
