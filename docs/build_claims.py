@@ -8,12 +8,14 @@ it only if it excludes the value of no effect.
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from danalab.ladder.analysis import analyse
+from danalab.ladder.batch import BatchAnalysis
 from danalab.ladder.fit.statistics import Interval, student_interval
 from danalab.ladder.horizon.analysis import PairedTest
 from danalab.ladder.rows import read_ladder
@@ -115,10 +117,16 @@ def rate_exponent(opt: str) -> Interval:
     return interval_of(cell.partition("(")[2])
 
 
+@cache
+def batch_ladder() -> BatchAnalysis | None:
+    """The stored ladder over batches; None where its rows are not stored."""
+    folder = RESULTS / "batch_cpu"
+    return analyse(read_ladder(folder), n_bootstrap=0).batches if folder.is_dir() else None
+
+
 def batch_tests(first: str, second: str) -> list[PairedTest]:
     """Tests of two optimizers at each batch, the smallest first; none where the rows are not stored."""
-    folder = RESULTS / "batch_cpu"
-    batches = analyse(read_ladder(folder), n_bootstrap=0).batches if folder.is_dir() else None
+    batches = batch_ladder()
     tests = [] if batches is None else [each for each in batches.tests if (each.first, each.second) == (first, second)]
     return sorted((each for each in tests if each.interval is not None), key=lambda each: each.batch)
 

@@ -279,7 +279,10 @@ def test_weights_travel_under_canonical_names(more):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"full_attention_interval": 0}, "--full-attention-interval 0: 1 .attention in every layer. or more"),
+        (
+            {"full_attention_interval": 0},
+            "--full-attention-interval 0: it must be 1 .attention in every layer. or more",
+        ),
         ({"full_attention_interval": 2.5}, "--full-attention-interval 2.5"),
         ({"full_attention_interval": None, "conv_size": 3}, "conv_size: no layer has the delta rule"),
         ({"full_attention_interval": 1, "linear_key_dim": 3}, "linear_key_dim: no layer has the delta rule"),
