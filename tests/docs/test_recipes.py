@@ -71,6 +71,18 @@ def test_there_are_six_recipes_of_at_most_two_pieces():
     assert [len(pieces) for pieces in recipes().values()] == [2, 1, 2, 2, 2, 2]
 
 
+def test_a_new_elementwise_optimizer_steps(danalab):
+    code = """
+import torch
+from danalab.optim import build_optimizer
+p = torch.nn.Parameter(torch.ones(3))
+p.grad = torch.ones(3)
+build_optimizer("log-rms", [p], lr=0.1, delta=4.0).step()
+print(bool((p < 1).all()))
+"""
+    assert danalab("A new elementwise optimizer")(code=code) == "True\n"
+
+
 @pytest.mark.slow
 def test_a_new_elementwise_optimizer_trains(danalab, tmp_path):
     run = danalab("A new elementwise optimizer")

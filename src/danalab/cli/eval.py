@@ -117,8 +117,7 @@ def _on_split(flags: Flags, run: Path) -> None:
 
 
 def _on_tasks(flags: Flags, run: Path) -> None:
-    from danalab.evals.evaluate_run import evaluate_chat
-    from danalab.evals.task_scores import AnswerSettings
+    from danalab.chat.task_scores import AnswerSettings, evaluate_chat
 
     limit = DEFAULT_PROBLEMS if flags.limit is None else flags.limit
     names = ("samples", "temperature", "max_tokens", "seed")

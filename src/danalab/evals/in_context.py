@@ -22,10 +22,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from pydantic import BaseModel, Field
 
+from danalab.chat.task_scores import Score
 from danalab.chat.tasks.loaded import read_rows, text_field
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
-from danalab.evals.task_scores import Score
 from danalab.files import read_yaml, validated
 from danalab.models.decoder import Decoder
 from danalab.train.step.loss import IGNORED

@@ -18,11 +18,11 @@ from torch import nn
 
 from danalab.chat.conversations import ChatFormat
 from danalab.chat.rewards import Scorer
+from danalab.chat.task_scores import AnswerSettings, TaskEvaluator
 from danalab.chat.tasks import TEST, Task, TaskMixture, make_task
 from danalab.data import Dataset
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
-from danalab.evals.task_scores import AnswerSettings, TaskEvaluator
 from danalab.models import ModelConfig, build_model
 from danalab.post.dataset import ChatDataset
 from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, kl_penalty, log_probs_and_entropy

@@ -15,10 +15,9 @@ from typing import Any
 
 from typing_extensions import NotRequired, TypedDict
 
+from danalab.chat.task_scores import AnswerSettings, evaluate_chat
 from danalab.data import prepare
 from danalab.errors import UserError
-from danalab.evals.evaluate_run import evaluate_chat
-from danalab.evals.task_scores import AnswerSettings
 from danalab.files import read_json, validated, write_json
 from danalab.post.presets import PRESETS, STAGES, Preset, SpeedrunConfig
 from danalab.post.rl import configure as configure_rl

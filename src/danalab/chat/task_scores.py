@@ -8,18 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from danalab.chat.answers import AnsweredProblem, ModelEngine, answer_problems
 from danalab.chat.conversations import ChatFormat
-from danalab.chat.formats import TemplateFormat
+from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
 from danalab.chat.rewards import Scorer
-from danalab.chat.tasks import Problem, Task
+from danalab.chat.tasks import TEST, Problem, Task, make_task
+from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
 from danalab.inference import Engine
+from danalab.models.decoder import Decoder
+from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.parallel.world import World
+from danalab.train.run.open import open_run
+from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
 
 @dataclass(frozen=True)
@@ -264,3 +270,78 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
     if not 1 <= k <= samples or not 0 <= right <= samples:
         raise ValueError(f"pass@{k} of {right} right ones among {samples}")
     return 1 - math.comb(samples - right, k) / math.comb(samples, k)
+
+
+@dataclass(frozen=True)
+class ChatEvaluation:
+    """Scores of a run on tasks."""
+
+    step: int
+    tasks: list[TaskResult]
+    mean: Score
+    """Mean of the centred scores, where 0 is as good as random answers; its error is that of the problems."""
+
+    @property
+    def calls(self) -> Score | None:
+        """Share of answers that call a tool, over all problems that need one."""
+        called = [share for task in self.tasks for share in task.called]
+        return Score.of(called) if called else None
+
+
+def evaluate_chat(
+    folder: str | Path,
+    tasks: Sequence[str],
+    settings: AnswerSettings,
+    *,
+    reward: str | None = None,
+    trusts_model_code: bool = False,
+    step: int | None = None,
+    device: str | None = None,
+    batch_size: int = 64,
+    report: Callable[[TaskResult], None] = lambda result: None,
+) -> ChatEvaluation:
+    """Let a run answer the test problems of tasks, in our format of conversations or an imported model's own.
+
+    Args:
+        tasks: specifications, NAME[:KEY=VALUE,...]; those with a split have their test problems.
+        settings: its limit also bounds generated tasks, which have no end of their own.
+        reward: of all answers: a name or FILE.py:NAME; default that of each problem.
+        trusts_model_code: whether programs of the model run where this system cannot isolate them.
+        batch_size: answers that are computed at the same time.
+        report: called with each result, as soon as there is one.
+    Raises:
+        UserError: no such run, checkpoint or task; the run has neither a chat template nor a tokenizer with marks of
+            conversations; a reward that raises, hangs or gives no finite number.
+    """
+    if not tasks:
+        raise UserError("--tasks: name at least one task")
+    scorer = Scorer(reward, trusts_model_code=trusts_model_code)
+    made = [make_task(text, split=TEST)[0] for text in tasks]
+    opened = open_model(folder, step, device)
+    own = format_of(Path(folder), opened.tokenizer)
+    chat = ChatFormat(opened.tokenizer) if isinstance(own, PlainFormat) else own  # marks even where they mean nothing
+    with opened.autocast(), ModelEngine(opened.model, chat, max_batch_size=batch_size)() as engine:
+        results: list[TaskResult] = []
+        for task in made:
+            for result in evaluate_task(engine, chat, task, settings, scorer=scorer):
+                report(result)
+                results.append(result)
+    return ChatEvaluation(opened.step, results, mean_score([result.centred for result in results]))
+
+
+class OpenedModel(NamedTuple):
+    """A checkpoint that answers."""
+
+    model: Decoder
+    tokenizer: Tokenizer
+    step: int
+    autocast: Callable[[], Any]
+
+
+def open_model(folder: str | Path, step: int | None, device: str | None) -> OpenedModel:
+    """A run's checkpoint, default the newest, in the number format of its training."""
+    run, chosen = open_run(folder), choose_device(device)
+    tokenizer = run.tokenizer
+    loaded = run.load_model(step, chosen)
+    autocast = autocast_context(autocast_dtype(recorded_dtype(run.config), chosen), chosen)
+    return OpenedModel(loaded.model.eval(), tokenizer, loaded.step, autocast)
