@@ -34,6 +34,11 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(1)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: while a test waits for its processes, another runs."""
+    return (os.cpu_count() or 1) + 1
+
+
 JAX_TESTS = (
     "tests/theory/",
     "tests/optim/test_optax.py",

@@ -284,7 +284,7 @@ def test_another_configuration_is_refused_with_the_settings_that_differ(tiny):
 
 
 def test_a_run_from_before_the_law_of_the_horizon_goes_on_at_its_own_rate(tiny):
-    long = {"d_model": 8, "n_layers": 1, "n_heads": 1, "batch_size": 512, "iterations": 40, "opt": "adamw", "lr": None}
+    long = {"d_model": 8, "n_layers": 1, "n_heads": 1, "batch_size": 256, "iterations": 40, "opt": "adamw", "lr": None}
     folder = train(tiny(**long, horizon_law="none", iterations_to_run=5))
     file = RunFolder(folder).config_file
     record = json.loads(file.read_text())

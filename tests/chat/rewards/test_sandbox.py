@@ -112,6 +112,7 @@ def CALL(*arguments):
 
 
 @needs_isolation
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("code", ESCAPES.values(), ids=ESCAPES)
 def test_the_kernel_refuses_what_leaves_the_folder(code, tmp_path):
     """Also below Python: the last ones are system calls by number (of x86_64)."""

@@ -45,6 +45,7 @@ def test_rare_gradients_ruin_adana_and_not_dana_star(sparse):
     assert star < 0.5 * adam
 
 
+@pytest.mark.slow
 def test_tau_tells_how_often_an_expert_is_seen(sparse):
     assert 0.75 < sparse.tau_slope(0) < 0.95
 
