@@ -7,12 +7,11 @@ import pytest
 from safetensors.torch import save_file
 
 from danalab.chat.conversations import Conversation, Message, Part
-from danalab.chat.formats import TemplateFormat
+from danalab.chat.formats import TemplateFormat, harness_format
 from danalab.cli.app import main
 from danalab.data.tokenizers import load_tokenizer, train_bpe
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
-from danalab.evals.evaluate_run import harness_format
 from danalab.inference import Engine, SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.models.huggingface import to_huggingface

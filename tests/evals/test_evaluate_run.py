@@ -10,13 +10,13 @@ import torch
 
 from danalab.chat.answers import ModelEngine, SampledAnswer
 from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.formats import harness_format
 from danalab.chat.rewards import Scorer
 from danalab.chat.task_scores import AnswerSettings, TaskResult, evaluate_chat, evaluate_task
 from danalab.chat.tasks import Arithmetic, LoadedTask, Problem
 from danalab.cli.app import main
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
-from danalab.evals.evaluate_run import harness_format
 from danalab.models import ModelConfig, build_model
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train

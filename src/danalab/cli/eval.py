@@ -145,8 +145,7 @@ def _on_tasks(flags: Flags, run: Path) -> None:
 
 
 def _on_core(flags: Flags, run: Path) -> None:
-    from danalab.evals.evaluate_run import evaluate_core
-    from danalab.evals.in_context import InContextResult
+    from danalab.evals.in_context import InContextResult, evaluate_core
 
     def report(result: InContextResult) -> None:
         text = f"  {result.label:<32} {result.accuracy}  centred {result.centred}  ({result.accuracy.count} questions)"
@@ -161,7 +160,7 @@ def _on_core(flags: Flags, run: Path) -> None:
 
 def _on_harness(flags: Flags, run: Path) -> None:
     from danalab.chat.conversations import CHAT_STAGES
-    from danalab.evals.evaluate_run import harness_format
+    from danalab.chat.formats import harness_format
     from danalab.train.evaluation.lm_eval import evaluate_tasks
     from danalab.train.run.open import open_run
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from pydantic import BaseModel, Field
 
-from danalab.chat.task_scores import Score
+from danalab.chat.task_scores import Score, mean_score, open_model
 from danalab.chat.tasks.loaded import read_rows, text_field
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
@@ -231,3 +231,28 @@ def _scores(
         for number, mean, exact in zip(chosen, means, whole, strict=True):
             losses[number], right[number] = mean, exact
     return losses, right
+
+
+@dataclass(frozen=True)
+class CoreEvaluation:
+    """Scores of a run on in-context tasks."""
+
+    step: int
+    tasks: list[InContextResult]
+    core: Score
+    """Mean of the centred accuracies."""
+
+
+def evaluate_core(
+    folder: str | Path, suite: str | Path, *, limit: int | None = None, step: int | None = None,
+    device: str | None = None, report: Callable[[InContextResult], None] = lambda result: None,
+) -> CoreEvaluation:  # fmt: skip
+    """Score a run on `limit` questions of each in-context task of a folder in DCLM's format; `report` gets results."""
+    if limit is not None and limit < 1:
+        raise UserError(f"--limit {limit}: must be at least 1")
+    tasks, opened = read_suite(suite), open_model(folder, step, device)
+    results = []
+    for task in tasks:
+        results.append(evaluate_in_context(opened.model, opened.tokenizer, task, limit=limit, autocast=opened.autocast))
+        report(results[-1])
+    return CoreEvaluation(opened.step, results, mean_score([result.centred for result in results]))

@@ -350,9 +350,9 @@ class LadderRow(BaseModel):
 
     @field_validator("final_loss")
     @classmethod
-    def _loss_is_not_negative(cls, loss: float | None) -> float | None:
-        if loss is not None and loss <= 0:
-            raise ValueError("it must be a positive number")
+    def _is_a_loss(cls, loss: float | None) -> float | None:
+        if loss is not None and (loss <= 0 or (math.isfinite(loss) and not 1e-9 < loss < 1e9)):
+            raise ValueError("it must be a positive number of nats/token")
         return loss
 
     @field_validator("settings")

@@ -31,24 +31,11 @@ class DanalabResonanceConfig(PretrainedConfig):
     }
 
     def __init__(
-        self,
-        d_model: int = 64,
-        n_layers: int = 1,
-        groups: int = 8,
-        modes: int = 8,
-        mlp_dim: int = 192,
-        vocab_size: int = 64,
-        seq_len: int = 64,
-        norm: str = "rmsnorm",
-        norm_eps: float = 1e-5,
-        residual_scale: float = 1.0,
-        largest_quality: float = 32.0,
-        largest_nu: float = 4.0,
-        least_damping: float = 1e-6,
-        conv_width: int = 0,
-        learned_positions: bool = False,
-        **more: Any,
-    ):
+        self, d_model: int = 64, n_layers: int = 1, groups: int = 8, modes: int = 8, mlp_dim: int = 192,
+        vocab_size: int = 64, seq_len: int = 64, norm: str = "rmsnorm", norm_eps: float = 1e-5,
+        residual_scale: float = 1.0, largest_quality: float = 32.0, largest_nu: float = 4.0,
+        least_damping: float = 1e-6, conv_width: int = 0, learned_positions: bool = False, **more: Any,
+    ):  # fmt: skip
         self.d_model, self.n_layers, self.groups, self.modes = d_model, n_layers, groups, modes
         self.mlp_dim, self.vocab_size, self.seq_len = mlp_dim, vocab_size, seq_len
         self.norm, self.norm_eps, self.residual_scale = norm, norm_eps, residual_scale
