@@ -35,6 +35,8 @@ FINDINGS = "python bench/decay_law.py findings family"
 WIDTHS = "widths 32 to 256 (58 k to 1.8 M parameters), 300 steps, one seed"
 TRANSFER = "python bench/width_transfer.py"
 NANOGPT, TWELVE = "0.18 M parameters, 600 steps, three seeds", "python bench/nanogpt.py"
+IMAGES, TWELVE_IMAGES = "38 k parameters, 150 steps, five seeds", "python bench/images.py"
+OTHER = "other networks; longer runs"
 MORE = "larger models: an interval on the other side"
 
 
@@ -147,10 +149,21 @@ def width_exponent(opt: str) -> Interval:
     return interval_of(next(row[-1] for row in rows if row[0] == opt).partition("(")[2])
 
 
-def nanogpt_lead(opt: str, column: int) -> Interval:
-    """How far an optimizer is ahead of AdamW (column 5), Muon (6) or D-Muon (7) on the small GPT [nats/token]."""
+def nanogpt_lead(opt: str, baseline: str = "adamw") -> Interval:
+    """How far an optimizer is ahead of another on the small GPT [nats/token]."""
+    text = (ROOT / "docs" / "bring-your-own-trainer.md").read_text(encoding="utf-8")
+    header = text.partition("<!-- nanogpt: table -->\n")[2].partition("\n")[0].strip("|").split("|")
+    column = next(i for i, name in enumerate(header) if f"over {baseline} " in name)
     rows = page_table("bring-your-own-trainer.md", "nanogpt: table")
     return interval_of(next(row[column] for row in rows if row[0] == opt))
+
+
+def images_lead(opt: str, baseline: str) -> Interval:
+    """How far an optimizer is ahead of another on the convolutional network, paired by seed [nats/image]."""
+    rows = map(json.loads, (RESULTS / "images_cpu.jsonl").read_text(encoding="utf-8").splitlines())
+    losses = {row["optimizer"]: np.array(row["losses"]) for row in rows}
+    leads = losses[baseline] - losses[opt]
+    return student_interval(float(leads.mean()), float(leads.std(ddof=1)) / len(leads) ** 0.5, len(leads) - 1)
 
 
 def cooldown() -> Interval:
@@ -296,15 +309,24 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "orthogonalised matrices are ahead of AdamW on a small GPT: Muon (0.25 is taken)", "ours, tiny Shakespeare",
-            nats, nanogpt_lead("muon", 5), 0.25, 0, NANOGPT, "4,800 steps; other initial weights", TWELVE,
+            nats, nanogpt_lead("muon"), 0.25, 0, NANOGPT, "4,800 steps; other initial weights", TWELVE,
         ),
         Claim(
-            "ADana is level with AdamW on a small GPT", "ours, tiny Shakespeare", nats, nanogpt_lead("adana", 5), 0, 0,
+            "ADana is level with AdamW on a small GPT", "ours, tiny Shakespeare", nats, nanogpt_lead("adana"), 0, 0,
             NANOGPT, "4,800 steps; other initial weights", TWELVE,
         ),
         Claim(
             "log-time momentum before orthogonalisation is ahead of D-Muon (0.03 is taken)", "ours, tiny Shakespeare",
-            nats, nanogpt_lead("manau-log", 7), 0.03, 0, NANOGPT, "4,800 steps; more seeds", TWELVE,
+            nats, nanogpt_lead("manau-log", "d-muon"), 0.03, 0, NANOGPT, "4,800 steps; more seeds", TWELVE,
+        ),
+        Claim(
+            "log-time momentum before orthogonalisation is ahead of D-Muon on images (0.03 is taken)",
+            "ours, tiny Shakespeare", "nats/image", images_lead("dana-muon", "d-muon"), 0.03, 0,
+            IMAGES, OTHER, TWELVE_IMAGES,
+        ),
+        Claim(
+            "ADana is level with AdamW on images", "our small GPT", "nats/image", images_lead("adana", "adamw"), 0, 0,
+            IMAGES, OTHER, TWELVE_IMAGES,
         ),
         Claim(
             "long averages help rare tokens", "ours, by the theory of rare features", "", None, 0, 0, "",
