@@ -82,6 +82,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         for number, item in enumerate(each):
             if number not in kept:
                 item.add_marker(pytest.mark.slow)
+    for item in items:
+        if item.get_closest_marker("slow") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(1800))
     yield
     items.sort(key=lambda item: item.nodeid.startswith(JAX_TESTS))  # stable; other hooks may have changed the order
 
