@@ -1,5 +1,5 @@
 """Which optimizer makes a base and which one a chat of it: speedruns with several seeds, as rows and tables in
-bench/results/chat_cpu.
+bench/results/chat_cpu and docs/chat.md.
 
 python bench/chat.py [--opts preset adamw adana muon] [--cross] [--seeds 3] [--preset cpu-tiny] [--out runs/chat]
 
@@ -31,6 +31,7 @@ from danalab.train.callbacks.console import log_to_stderr
 from danalab.train.evaluation.evaluator import evaluate_run
 
 RESULTS = Path(__file__).parent / "results" / "chat_cpu"
+PAGE = Path(__file__).parents[1] / "docs" / "chat.md"
 STAGE_OPTS = ("opt", "sft_opt", "rl_opt")
 OF_BASE = ("base", "mid", "scores/base.json", "scores/mid.json", "text-loss-base.json", "text-loss-mid.json")
 OF_SFT = ("sft", "scores/sft.json", "text-loss-sft.json")
@@ -66,6 +67,8 @@ def write_tables(rows: list[dict[str, Any]]) -> None:
     write_atomically(RESULTS / "table.md", as_markdown(table(rows)))
     if effects := effects_table(rows):
         write_atomically(RESULTS / "effects.md", as_markdown(effects))
+        head, mark, rest = PAGE.read_text(encoding="utf-8").partition("<!-- chat: effects -->\n")
+        write_atomically(PAGE, head + mark + as_markdown(effects) + "<!-- end -->" + rest.partition("<!-- end -->")[2])
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -131,30 +134,45 @@ def effects_table(rows: list[dict[str, Any]], baseline: str = "adamw") -> tuple[
 
     A line for each stage and optimizer: the difference from the baseline's runs in what stands after the last stage,
     its mean over the choices of the other stages, and its 95% interval over seeds. Choices that lack a seed are left
-    out.
+    out. Where all choices are there, also a line for a later stage that has the base's own optimizer, against the
+    others: in that mean what an optimizer does at each stage cancels.
     """
     runs: dict[Opts, dict[int, Any]] = defaultdict(dict)
     for row in rows:
         if "preset" not in _opts(row):
             runs[_opts(row)][row["seed"]] = row["rl"]
     seeds = sorted(set().union(*runs.values()))
+    runs = {opts: ends for opts, ends in runs.items() if len(ends) == len(seeds) > 1}
     lines = []
     for place, stage in enumerate(("base and mid", "sft", "rl")):
         for opt in sorted({opts[place] for opts in runs} - {baseline}):
-            pairs = []
-            for opts, mine in runs.items():
-                other = runs.get((*opts[:place], baseline, *opts[place + 1 :]), {})
-                if opts[place] == opt and len(mine) == len(other) == len(seeds) > 1:
-                    pairs.append((mine, other))
-            if not pairs:
-                continue
-            line = [f"{stage}: {opt} - {baseline}", str(len(pairs)), str(len(seeds))]
-            for value, factor, digits in EFFECTS.values():
-                each = [mean(factor * (value(mine[s]) - value(other[s])) for mine, other in pairs) for s in seeds]
-                interval = student_interval(mean(each), stdev(each) / math.sqrt(len(each)), len(each) - 1)
-                line.append(f"{mean(each):+.{digits}f} ({interval.low:+.{digits}f} to {interval.high:+.{digits}f})")
-            lines.append(line)
-    return (["stage and optimizers", "pairs", "seeds", *EFFECTS], lines) if lines else None
+            mine = [opts for opts in runs if opts[place] == opt and _at(opts, place, baseline) in runs]
+            if mine:
+                other = [_at(opts, place, baseline) for opts in mine]
+                lines.append([f"{stage}: {opt} - {baseline}", str(len(mine)), *_effects(runs, mine, other, seeds)])
+    named = {opts[0] for opts in runs}
+    if runs.keys() == set(product(named, repeat=3)):
+        for place, stage in ((1, "sft"), (2, "rl")):
+            own, other = ([opts for opts in runs if (opts[place] == opts[0]) == same] for same in (True, False))
+            lines.append([f"{stage}: the base's - another", str(len(runs)), *_effects(runs, own, other, seeds)])
+    return (["stage and optimizers", "choices", "seeds", *EFFECTS], lines) if lines else None
+
+
+def _at(opts: Opts, place: int, opt: str) -> Any:
+    return (*opts[:place], opt, *opts[place + 1 :])
+
+
+def _effects(runs: dict[Opts, dict[int, Any]], mine: list[Opts], other: list[Opts], seeds: list[int]) -> list[str]:
+    """The number of seeds, and each measure's difference of two means, with its interval over seeds."""
+    cells = [str(len(seeds))]
+    for value, factor, digits in EFFECTS.values():
+        first, second = (
+            [mean(factor * value(runs[opts][seed]) for opts in of) for seed in seeds] for of in (mine, other)
+        )
+        each = [a - b for a, b in zip(first, second, strict=True)]
+        interval = student_interval(mean(each), stdev(each) / math.sqrt(len(each)), len(each) - 1)
+        cells.append(f"{mean(each):+.{digits}f} ({interval.low:+.{digits}f} to {interval.high:+.{digits}f})")
+    return cells
 
 
 EFFECTS: dict[str, tuple[Callable[[Any], float], float, int]] = {

@@ -3,6 +3,8 @@
 danalab ladder bench/nanogpt.yaml --horizons 0.3662      # 600 steps
 python bench/nanogpt.py ladders/nanogpt                  # packs its rows into bench/results/nanogpt_cpu, too
 python bench/nanogpt.py                                  # from the stored rows
+
+Four of them with the package's own initial weights: bench/nanogpt_init.yaml, and --init for the packing.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from danalab.report.formats import as_markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results" / "nanogpt_cpu", ROOT / "docs" / "bring-your-own-trainer.md"
+INIT_RESULTS = RESULTS.with_name("nanogpt_init_cpu")
 BASELINES = ("adamw", "muon", "d-muon")
 _PART = re.compile(r"(<!-- nanogpt: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Rows = list[dict[str, Any]]
@@ -49,6 +52,13 @@ def table(rows: Rows) -> tuple[list[str], list[list[str]]]:
     return ["optimizer", "best rate", "best other settings", "tried", "val loss ± sd over seeds", *over], lines
 
 
+def init_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """The same without other settings, and with leads over AdamW and Muon."""
+    headings, lines = table(rows)
+    kept = [i for i, name in enumerate(headings) if "other settings" not in name and "d-muon" not in name]
+    return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
+
+
 def _words(dial: Dial) -> str:
     """A setting and its best value of those tried."""
     best = "/".join(map(str, dial.best)) if isinstance(dial.best, list) else f"{dial.best:g}"
@@ -62,18 +72,21 @@ def _lead(test: PairedTest | None) -> str:
     return f"{test.difference:+.3f}{known}"
 
 
-def fill(page: str, rows: Rows) -> str:
-    """The page with the table of the rows, and their cost."""
-    cost = f"{len(rows)} runs, {sum(map(hours_of, rows)):.1f} CPU hours without evaluation.\n"
-    parts = {"table": as_markdown(table(rows)), "cost": cost}
+def fill(page: str, rows: Rows, init_rows: Rows) -> str:
+    """The page with the tables of the rows, and their cost."""
+    every = [*rows, *init_rows]
+    cost = f"{len(every)} runs, {sum(map(hours_of, every)):.1f} hours of one core without evaluation.\n"
+    parts = {"table": as_markdown(table(rows)), "init": as_markdown(init_table(init_rows)), "cost": cost}
     return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ladder", type=Path, nargs="?")
-    if (folder := parser.parse_args().ladder) is not None:
-        pack(read_ladder(folder), RESULTS)
-    stored = read_ladder(RESULTS)
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), stored), encoding="utf-8")
-    print(as_markdown(table(stored)), end="")
+    parser.add_argument("--init", action="store_true", help="LADDER is of bench/nanogpt_init.yaml")
+    chosen = parser.parse_args()
+    if chosen.ladder is not None:
+        pack(read_ladder(chosen.ladder), INIT_RESULTS if chosen.init else RESULTS)
+    stored, init = read_ladder(RESULTS), read_ladder(INIT_RESULTS)
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), stored, init), encoding="utf-8")
+    print(as_markdown(table(stored)), as_markdown(init_table(init)), sep="\n", end="")

@@ -185,9 +185,16 @@ def chat() -> Interval:
     rows: list[dict[str, Any]] = [
         json.loads(line) for line in (RESULTS / "chat_cpu" / "rows.jsonl").read_text().splitlines()
     ]
-    pairs = np.array([(row["base"]["val/loss"], row["sft"]["scores"]["arithmetic"]["mean"]) for row in rows])
+    whole = [row for row in rows if row["opt"] == row["sft_opt"] == row["rl_opt"]]  # the others share their bases
+    pairs = np.array([(row["base"]["val/loss"], row["sft"]["scores"]["arithmetic"]["mean"]) for row in whole])
     z, half = np.arctanh(np.corrcoef(pairs.T)[0, 1]), 1.96 / (len(pairs) - 3) ** 0.5
     return Interval(float(np.tanh(z - half)), float(np.tanh(z + half)), 0.95)
+
+
+def own_optimizer_forgets() -> Interval:
+    """Loss on the base's text at the end: fine-tuned by the base's optimizer minus by another [nats/token]."""
+    rows = page_table("chat.md", "chat: effects")
+    return interval_of(next(row[3] for row in rows if row[0] == "sft: the base's - another").partition("(")[2])
 
 
 def resonance() -> Interval:
@@ -334,8 +341,13 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "a better base makes a better chat: base loss and arithmetic after fine-tuning correlate (-0.8 is taken)",
-            "folklore", "correlation", chat(), -0.8, 0, "1.2 M parameters, 9 runs", "more bases of one optimizer",
+            "folklore", "correlation", chat(), -0.8, 0, "1.2 M parameters, 12 runs", "more bases of one optimizer",
             "python bench/chat.py",
+        ),
+        Claim(
+            "fine-tuning by the base's own optimizer forgets less (0.3 less is taken)", "two papers of 2026", nats,
+            own_optimizer_forgets(), -0.3, 0, "1.2 M parameters, 27 choices, three seeds", "more seeds",
+            "python bench/chat.py --opts adamw adana muon --cross",
         ),
         Claim(
             "resonance is level with attention", "the original's documents", nats, resonance(), 0, 0,

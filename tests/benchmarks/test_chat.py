@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from bench import chat
 
@@ -13,7 +15,9 @@ def test_the_stored_tables_are_those_of_the_stored_rows():
     assert (chat.RESULTS / "table.md").read_text() == as_markdown(chat.table(rows))
     effects = chat.effects_table(rows)
     stored = chat.RESULTS / "effects.md"
-    assert (stored.read_text() if stored.is_file() else None) == (effects and as_markdown(effects))
+    assert effects is not None
+    assert stored.read_text() == as_markdown(effects)
+    assert stored.read_text() in chat.PAGE.read_text(encoding="utf-8")
 
 
 def test_an_effect_is_the_mean_difference_where_all_else_is_equal():
@@ -32,12 +36,32 @@ def test_an_effect_is_the_mean_difference_where_all_else_is_equal():
     cells = {line[0]: dict(zip(table[0][1:], line[1:], strict=True)) for line in table[1]}
     assert list(cells) == ["base and mid: muon - adamw", "sft: muon - adamw"]
     base, sft = cells.values()
-    assert (base["pairs"], base["seeds"]) == ("2", "3")
+    assert (base["choices"], base["seeds"]) == ("2", "3")
     assert base["arithmetic [points]"] == "+20.0 (+20.0 to +20.0)"
     assert sft["arithmetic [points]"] == "+10.0 (+10.0 to +10.0)"
     half = 4.303 / 3**0.5  # Student's t of two degrees of freedom; the seeds' effects are 0, -1 and -2
     low, high = sft["text loss [nats/token]"].partition("(")[2].rstrip(")").split(" to ")
     assert (float(low), float(high)) == pytest.approx((-1 - half, -1 + half), abs=0.01)
+
+
+def test_the_bases_own_optimizer_is_compared_where_all_choices_were_made():
+    """Planted: Muon at any stage adds 10 points, and fine-tuning by the base's own optimizer 5."""
+    rows = []
+    for seed in range(2):
+        for opts in product(("adamw", "muon"), repeat=3):
+            arithmetic = 0.1 * opts.count("muon") + 0.05 * (opts[0] == opts[1]) + seed / 100
+            scores = {"arithmetic": arithmetic, "identity": 1.0, "dialogue, turn 3": 0.5}
+            end = {"text_loss": 7.0, "scores": {k: {"mean": v} for k, v in scores.items()}}
+            rows.append(dict(zip(chat.STAGE_OPTS, opts, strict=True)) | {"seed": seed, "rl": end})
+    table = chat.effects_table(rows)
+    assert table is not None
+    cells = {line[0]: line[table[0].index("arithmetic [points]")] for line in table[1]}
+    assert cells["sft: muon - adamw"].startswith("+10.0")
+    assert cells["sft: the base's - another"] == "+5.0 (+5.0 to +5.0)"
+    assert cells["rl: the base's - another"].startswith("+0.0")
+    table = chat.effects_table(rows[1:])
+    assert table is not None
+    assert not any("another" in line[0] for line in table[1])
 
 
 def test_runs_share_what_one_of_them_made(tmp_path):
