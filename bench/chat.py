@@ -2,6 +2,7 @@
 bench/results/chat_cpu and docs/chat.md.
 
 python bench/chat.py [--opts preset adamw adana muon] [--cross] [--seeds 3] [--preset cpu-tiny] [--out runs/chat]
+python bench/chat.py --opts adamw adana muon --rates     # other rates of fine-tuning and of reinforcement learning
 
 Each optimizer makes whole speedruns. With --cross each base and mid-training also goes on with every other named
 optimizer in fine-tuning, and that with every one in reinforcement learning. What is learned stands beside what is
@@ -16,6 +17,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -23,18 +25,23 @@ from typing import Any
 
 from danalab.files import write_atomically
 from danalab.ladder.fit.statistics import student_interval
-from danalab.post.presets import SpeedrunConfig
+from danalab.post.presets import PRESETS, SpeedrunConfig
 from danalab.post.speedrun import STAGES, Speedrun
 from danalab.report.formats import as_markdown
 from danalab.report.speedrun import as_json, write_report
 from danalab.train.callbacks.console import log_to_stderr
 from danalab.train.evaluation.evaluator import evaluate_run
+from danalab.train.system.signals import StopRequest
 
 RESULTS = Path(__file__).parent / "results" / "chat_cpu"
 PAGE = Path(__file__).parents[1] / "docs" / "chat.md"
 STAGE_OPTS = ("opt", "sft_opt", "rl_opt")
 OF_BASE = ("base", "mid", "scores/base.json", "scores/mid.json", "text-loss-base.json", "text-loss-mid.json")
 OF_SFT = ("sft", "scores/sft.json", "text-loss-sft.json")
+FRACTIONS = {"sft": (0.4, 0.8, 1.6), "rl": (0.025, 0.05, 0.1, 0.2)}
+"""Rates of a stage, of the base's peak rate."""
+OWN = {"sft": 0.8, "rl": 0.05}
+"""The preset's."""
 Opts = tuple[str, str, str]
 """Of base and mid-training, of fine-tuning, of reinforcement learning."""
 
@@ -55,6 +62,29 @@ def run_all(flags: argparse.Namespace) -> None:
             RESULTS.mkdir(parents=True, exist_ok=True)
             write_atomically(RESULTS / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows.values()))
             write_tables(list(rows.values()))
+
+
+def run_rates(flags: argparse.Namespace) -> None:
+    """Each optimizer's whole speedrun of seed 0, with other rates of one later stage; a row for each in rates.jsonl."""
+    rows = []
+    for opt, (stage, fractions) in product(flags.opts, FRACTIONS.items()):
+        whole = _folder(flags.out, (opt, opt, opt), 0)
+        for fraction in fractions:
+            preset = PRESETS[flags.preset]
+            settings = {**getattr(preset, stage), "lr_fraction": fraction}
+            out = whole if fraction == OWN[stage] else flags.out / f"{opt}-{stage}-x{fraction:g}-0"
+            config = SpeedrunConfig(preset=flags.preset, out=out, seed=0, opt=opt)
+            speedrun = Speedrun(config, replace(preset, **{stage: settings}))
+            speedrun.open()
+            (out / "scores").mkdir(exist_ok=True)
+            _link(("datasets", *OF_BASE, *(OF_SFT if stage == "rl" else ())), whole, out)  # nothing where out is whole
+            stop = StopRequest()
+            for step in speedrun.steps(stop)[: 3 + 2 * STAGES.index(stage)]:  # the data; training and scores of each
+                step.run()
+            loss = evaluate_run(out / "sft").loss if stage == "sft" else None
+            scores = {task["task"]: task["score"]["mean"] for task in speedrun.scores(stage).tasks}
+            rows.append({"opt": opt, "stage": stage, "lr_fraction": fraction, "val_loss": loss, "scores": scores})
+            write_atomically(RESULTS / "rates.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_rows() -> list[dict[str, Any]]:
@@ -197,12 +227,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--opts", nargs="+", default=["preset", "adamw", "adana", "muon"])
     parser.add_argument("--cross", action="store_true", help="other optimizers in later stages, too")
+    parser.add_argument("--rates", action="store_true", help="other rates of the later stages, seed 0")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--preset", default="cpu-tiny")
     parser.add_argument("--out", type=Path, default=Path("runs/chat"))
     flags = parser.parse_args()
     log_to_stderr()
-    run_all(flags)
+    (run_rates if flags.rates else run_all)(flags)
     print((RESULTS / "table.md").read_text())
 
 
