@@ -81,7 +81,7 @@ def run_rates(flags: argparse.Namespace) -> None:
             stop = StopRequest()
             for step in speedrun.steps(stop)[: 3 + 2 * STAGES.index(stage)]:  # the data; training and scores of each
                 step.run()
-            loss = evaluate_run(out / "sft").loss if stage == "sft" else None
+            loss = json.loads((out / stage / "summary.json").read_text()).get("val/loss")
             scores = {task["task"]: task["score"]["mean"] for task in speedrun.scores(stage).tasks}
             rows.append({"opt": opt, "stage": stage, "lr_fraction": fraction, "val_loss": loss, "scores": scores})
             write_atomically(RESULTS / "rates.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
