@@ -44,7 +44,7 @@ def check(page: Path, *, again: bool, limit_seconds: float) -> dict[str, Any]:
     is_continued = page in {continued(other) for other in pages()}
     if file.is_file() and not again and (left.is_dir() or not is_continued):
         kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["passed"] and kept["fingerprint"] == code_used.fingerprint(text, kept["files"]):
+        if kept["passed"] and kept["fingerprint"] == code_used.fingerprint(text, kept.get("files", ())):
             return {**kept, "kept": True}
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="docs-check-") as temporary:
