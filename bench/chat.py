@@ -85,6 +85,20 @@ def run_rates(flags: argparse.Namespace) -> None:
             scores = {task["task"]: task["score"]["mean"] for task in speedrun.scores(stage).tasks}
             rows.append({"opt": opt, "stage": stage, "lr_fraction": fraction, "val_loss": loss, "scores": scores})
             write_atomically(RESULTS / "rates.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    _fill("rates", rates_table(rows))
+
+
+def rates_table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """A line for each stage and optimizer; in a cell a value for each rate."""
+    measures = ("arithmetic", "identity", "dialogue, turn 3")
+    lines = []
+    for stage, opt in dict.fromkeys((row["stage"], row["opt"]) for row in rows):
+        runs = [row for row in rows if (row["stage"], row["opt"]) == (stage, opt)]
+        line = [stage, opt, " / ".join(f"{row['lr_fraction']:g}" for row in runs)]
+        line.append(" / ".join(f"{row['val_loss']:.3f}" for row in runs) if stage == "sft" else "-")
+        line += [" / ".join(f"{100 * row['scores'][name]:.0f}" for row in runs) for name in measures]
+        lines.append(line)
+    return ["stage", "optimizer", "rates / the base's", "val loss", *measures], sorted(lines, reverse=True)
 
 
 def read_rows() -> list[dict[str, Any]]:
@@ -97,8 +111,12 @@ def write_tables(rows: list[dict[str, Any]]) -> None:
     write_atomically(RESULTS / "table.md", as_markdown(table(rows)))
     if effects := effects_table(rows):
         write_atomically(RESULTS / "effects.md", as_markdown(effects))
-        head, mark, rest = PAGE.read_text(encoding="utf-8").partition("<!-- chat: effects -->\n")
-        write_atomically(PAGE, head + mark + as_markdown(effects) + "<!-- end -->" + rest.partition("<!-- end -->")[2])
+        _fill("effects", effects)
+
+
+def _fill(name: str, cells: tuple[list[str], list[list[str]]]) -> None:
+    head, mark, rest = PAGE.read_text(encoding="utf-8").partition(f"<!-- chat: {name} -->\n")
+    write_atomically(PAGE, head + mark + as_markdown(cells) + "<!-- end -->" + rest.partition("<!-- end -->")[2])
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
