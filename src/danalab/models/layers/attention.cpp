@@ -15,7 +15,7 @@
 
 constexpr int COLUMNS = 2 * LANES;              // of a tile, in two vectors
 constexpr int ROWS = LANES == 16 ? 12 : 6;      // of a tile: its sums fill most of the target's registers
-constexpr int64_t QUERIES = 8 * ROWS;  // of a block; keys begin and end at multiples of it
+constexpr int64_t QUERIES = 8 * ROWS;           // of a block; keys begin and end at multiples of it
 constexpr int64_t KEYS = 2 * QUERIES;           // of a step backward: what it computes stays in the first cache
 static_assert(QUERIES % ROWS == 0 && QUERIES % COLUMNS == 0, "blocks are whole tiles");
 

@@ -32,12 +32,12 @@ LONGEST = 512
 """Tokens of a row. The probabilities are kept for the backward pass, about B N L^2 / 2 numbers."""
 BLOCK = 128
 """Queries of a product; their keys end with the last of them."""
-DOCUMENT_BLOCK = 256
-"""Least number of queries in a block of rows with several documents."""
+DOCUMENT_BLOCK = 128
+"""Queries in a block of rows with several documents on CPUs; elsewhere at least twice as many."""
 FEW_KEYS = 512
 """Keys of a block up to which its mask is kept for the backward pass rather than computed again."""
 MAX_BLOCKS = 16
-"""Per row: compilation unrolls them."""
+"""Per row, on accelerators and under compilation, which unrolls them."""
 
 
 class Attention(nn.Module):
@@ -136,19 +136,25 @@ def attend_within_documents(
     """softmax(q k^T / sqrt(H)) v over the earlier tokens of the query's own document, [B, N, L, H].
 
     By blocks of queries. With many keys, masks are recomputed in the backward pass: a mask for the whole row would
-    have L^2 entries, and kernels keep a float one for each layer.
+    have L^2 entries, and kernels keep a float one for each layer. On CPUs a block's keys begin with its first document.
     """
     length = q_BNLH.shape[2]
-    size = max(DOCUMENT_BLOCK, -(-length // MAX_BLOCKS))
+    on_host = starts_BL.device.type == "cpu" and not torch.compiler.is_compiling()
+    size = DOCUMENT_BLOCK if on_host else max(2 * DOCUMENT_BLOCK, -(-length // MAX_BLOCKS))
+    if length <= size:
+        return _attend_block(q_BNLH, k_BKLH, v_BKLH, starts_BL, 0, grouped)
     outputs = []
     for first in range(0, length, size):
         last = min(first + size, length)
+        # Elsewhere reading the value would wait for the device, or specialise the compiled code to this batch.
+        low = int(starts_BL[:, first].min()) if on_host else 0
+        queries, keys, values = q_BNLH[:, :, first:last], k_BKLH[:, :, low:last], v_BKLH[:, :, low:last]
+        starts = starts_BL[:, first:last] - low
         block = _attend_block
-        if last > FEW_KEYS:
+        if last - low > FEW_KEYS:
             block = partial(checkpoint, _attend_block, use_reentrant=False, preserve_rng_state=False)
-        queries, keys, values = q_BNLH[:, :, first:last], k_BKLH[:, :, :last], v_BKLH[:, :, :last]
-        outputs.append(block(queries, keys, values, starts_BL[:, first:last], first, grouped))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+        outputs.append(block(queries, keys, values, starts, first - low, grouped))
+    return torch.cat(outputs, dim=2)
 
 
 def document_starts(tokens_BL: Tensor, start_token: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Attention of whole rows on CPUs by the compiled attention.cpp, in float32, forward and backward.
 
-With AVX2 torch's own takes 1.3 to 1.8 times as long for whole rows, and longer for documents (`bench/attention.py`)."""
+With AVX2 torch's own takes 1.4 to 1.9 times as long, with documents up to 2.5 times (`bench/attention.py`)."""
 
 import ctypes
 import functools
