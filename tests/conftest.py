@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(1)
 
 
+@pytest.hookimpl(optionalhook=True)  # pytest alone, without xdist, runs the tests as well
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: while a test waits for its processes, another runs."""
     return (os.cpu_count() or 1) + 1
@@ -55,6 +56,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 
@@ -66,7 +68,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     random.seed(0)
     np.random.seed(0)
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # `torch.manual_seed` also keeps a stack for each kind of accelerator
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,6 +10,7 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -213,15 +214,22 @@ def refuse_shared_tuples(pickled: IO[bytes]) -> None:
         made_by = code.name
 
 
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
 def validated(kind: type[T], content: Any, place: object, *, strict: bool = False) -> T:
     """`content` of a file as a `kind` that pydantic can check; a UserError says `place` and the first misfit in a line.
 
     `strict`: only the types that JSON has for a field: no number in quotes, no truth value in place of a number.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        adapter = TypeAdapter(kind)
+        adapter = _adapter(kind)
         return adapter.validate_json(json.dumps(content), strict=True) if strict else adapter.validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]

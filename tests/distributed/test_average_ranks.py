@@ -27,9 +27,8 @@ def averages(run):
     return losses, model.state_dict()
 
 
-@pytest.mark.parametrize(
-    "backend", ["fsdp", *(pytest.param(backend, marks=pytest.mark.slow) for backend in ("ddp", "zero"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fsdp", "ddp", "zero"])
 def test_an_average_on_two_ranks_is_that_of_one_and_resumes_bitwise(words, tmp_path, backend):
     settings = {
         "data": words, "d_model": 16, "n_layers": 1, "n_heads": 1, "seq_len": 16, "global_batch": 8, "iterations": 6,

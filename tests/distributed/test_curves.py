@@ -35,7 +35,7 @@ def check(ranks: int, cases: list[Case]) -> None:
         assert error[:, 2].max() < 2e-4, f"update norm: {case}"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [DDP, ZERO, FSDP, TENSOR], ids=["ddp", "zero", "fsdp", "tensor-parallel"])
 def test_two_ranks_make_the_curve_of_one(layout):
     check(2, [Case(arch, opt, layout) for arch, opt in PAIRS])

@@ -51,10 +51,8 @@ def check(mode: str, names: list[str]) -> None:
         assert cell["reload"] <= EPSILON, f"{name} with {mode}: after a checkpoint by {cell['reload']:g}"
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=pytest.mark.slow) if mode == "fsdp" else mode for mode in MODES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
 def test_steps_and_checkpoints_are_those_of_one_process(mode):
     pytest.importorskip("pytorch_optimizer")
     check(mode, ONE_OF_EACH)

@@ -65,6 +65,7 @@ def registry_as_it_was():
     OPTIMIZERS._items.update(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [OPTIMIZERS, TRAINERS], ids=lambda page: page.name)
 @pytest.mark.usefixtures("registry_as_it_was")
 def test_the_python_of_a_page_runs_or_is_in_its_example(page):

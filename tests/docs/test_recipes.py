@@ -71,6 +71,7 @@ def test_there_are_six_recipes_of_at_most_two_pieces():
     assert [len(pieces) for pieces in recipes().values()] == [2, 1, 2, 2, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_new_elementwise_optimizer_steps(danalab):
     code = """
 import torch

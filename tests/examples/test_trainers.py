@@ -110,6 +110,8 @@ def test_a_decay_that_the_trainers_own_groups_take_away_is_said(hf, tmp_path, ca
     assert "optimizer_cls_and_kwargs" in hf.__doc__
 
 
+# a warning of a class of Lightning's would be sent to the process that collects results, which imports it to read one
+@pytest.mark.filterwarnings("ignore:You're resuming")
 def test_lightning_advances_the_schedule_every_step_and_resumes(tmp_path):
     pytest.importorskip("lightning")
     module = example("lightning_module")

@@ -37,10 +37,17 @@ def report(tmp_path_factory):
         stem.with_suffix(".svg").write_text(svg)
         return [stem.with_suffix(".svg")]
 
+    written = []
+
+    def write(data, *args, **kwargs):
+        written.append(data)
+        return write_report(data, *args, **kwargs)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ladder_report, "save_figure", save)
+        patch.setattr(ladder_report, "write_report", write)
         assert main(["report", str(folder), "--bootstrap", "5", "--dollars-per-hour", "2"]) == 0
-    return read_report_data(folder, n_bootstrap=5, dollars_per_hour=2.0), folder / "report" / "report.html"
+    return written[0], folder / "report" / "report.html"
 
 
 @pytest.fixture(scope="module")
@@ -283,6 +290,7 @@ def test_a_real_browser_opens_the_page_without_complaint(report):
     assert "CONSOLE" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_tables_alone_load_neither_figures_nor_torch(report):
     script = (
         "import sys; from danalab.cli.app import main; "

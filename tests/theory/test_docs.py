@@ -13,6 +13,7 @@ def page():
     return (DOCS / "theory.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_runs_and_its_two_ways_agree(page, capsys):
     code = next(b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "moment_recursion" in b)
     exec(compile(code, "docs/theory.md", "exec"), {})

@@ -47,9 +47,7 @@ GROUPS = {
         "judge": "is one optimizer better than another: paired seeds, an answer as soon as it is known",
         "optim": "the optimizers with their hyper-parameters",
     },
-    "data": {
-        "data": "prepare corpora as token shards, look at them, train and evaluate tokenizers",
-    },
+    "data": {"data": "prepare corpora as token shards, look at them, train and evaluate tokenizers"},
     "more": {
         "new": "a file to begin from: an optimizer of your own, with its test",
         "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",

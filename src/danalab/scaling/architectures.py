@@ -8,7 +8,7 @@ of Llama 7B; qwen3next has the active size of qwen3; resonance has named sizes (
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from danalab.errors import UserError
@@ -81,47 +81,44 @@ def _no_heads(heads: int) -> int:
     raise UserError(f"--heads {heads}: resonance has none; give --size, or --model-dim and --num-layers")
 
 
+_ENOKI = Architecture(
+    name="enoki",
+    aliases=("diloco",),  # old name; the training method is danalab.train.parallel.diloco, for every architecture
+    summary="GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64",
+    head_dim=64,
+    n_layers=lambda heads: 3 * heads // 4,
+    mlp_dim=lambda d: 4 * d,
+    activation="gelu",
+    norm="layernorm",
+)
+# Sources: arXiv 2505.09388 (Qwen3), 2505.06708 (gated attention); attention_gate=False is the published Qwen3.
+_QWEN3 = Architecture(
+    name="qwen3",
+    summary="rotary, QK-RMSNorm, pre-RMSNorm, SwiGLU, gated attention, untied head; head_dim 128",
+    head_dim=128,
+    n_layers=lambda heads: 2 * heads,
+    mlp_dim=lambda d: 3 * d,
+    activation="swiglu",
+    norm="rmsnorm",
+    attention_gate=True,
+    size_law=True,
+)
 _ROWS = (
-    Architecture(
-        name="enoki",
-        aliases=("diloco",),  # old name; the training method is danalab.train.parallel.diloco, for every architecture
-        summary="GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64",
-        head_dim=64,
-        n_layers=lambda heads: 3 * heads // 4,
-        mlp_dim=lambda d: 4 * d,
-        activation="gelu",
-        norm="layernorm",
-    ),
-    # Sources: arXiv 2505.09388 (Qwen3), 2505.06708 (gated attention); attention_gate=False is the published Qwen3.
-    Architecture(
-        name="qwen3",
-        summary="rotary, QK-RMSNorm, pre-RMSNorm, SwiGLU, gated attention, untied head; head_dim 128",
-        head_dim=128,
-        n_layers=lambda heads: 2 * heads,
-        mlp_dim=lambda d: 3 * d,
-        activation="swiglu",
-        norm="rmsnorm",
-        attention_gate=True,
-        size_law=True,
-    ),
+    _ENOKI,
+    _QWEN3,
     # Sources: Qwen3-Next as in the `transformers` library; arXiv 2412.06464 (gated delta rule).
-    Architecture(
+    replace(
+        _QWEN3,
         name="qwen3next",
         aliases=("qwen3-next",),
         summary="qwen3 with 8 experts and a shared one in place of each mlp; --full-attention-interval 4: the gated "
         "delta rule in place of attention in three layers of four",
-        head_dim=128,
-        n_layers=lambda heads: 2 * heads,
-        mlp_dim=lambda d: 3 * d,
-        activation="swiglu",
         norm="rmsnorm-1p",
-        attention_gate=True,
         n_experts=8,
         n_shared_experts=1,
         shared_expert_gate=True,
         expert_dim=lambda mlp_dim: max(1, mlp_dim // 3),
         linear_attention=True,
-        size_law=True,
     ),
     # Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
     Architecture(
@@ -150,14 +147,11 @@ _ROWS = (
         qk_norm=False,
     ),
     # Sources: arXiv 2101.03961 (Switch Transformers), 2202.08906 (router z-loss), 2211.15841 (dropless experts).
-    Architecture(
+    replace(
+        _ENOKI,
         name="moe",
+        aliases=(),
         summary="enoki with 8 experts in place of each mlp, 2 per token; the other architectures take --n-experts, too",
-        head_dim=64,
-        n_layers=lambda heads: 3 * heads // 4,
-        mlp_dim=lambda d: 4 * d,
-        activation="gelu",
-        norm="layernorm",
         n_experts=8,
     ),
     Architecture(

@@ -81,7 +81,8 @@ def _train(rank, size, config):
     return run_training(config).status
 
 
-@pytest.mark.parametrize("backend", ["ddp", pytest.param("zero", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["ddp", "zero"])
 def test_two_ranks_draw_the_answers_of_one_and_one_rank_continues(rl, tmp_path, backend):
     """The first steps on two ranks, the last ones on one: rewards and lengths are those of one rank all along."""
     run_training(rl(batch_size=1))

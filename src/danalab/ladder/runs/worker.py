@@ -22,12 +22,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 POLL_SECONDS = 0.1
-SPEED_SECONDS = 0.5
-"""How long each number of threads is measured."""
+SPEED_SECONDS = 0.5  # how long each number of threads is measured
 
 
 class WarmProcess:
@@ -112,7 +112,8 @@ class WarmProcess:
 def main() -> None:
     """Serve requests until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool handles Ctrl-C
-    import danalab.train.job  # noqa: F401  what a run needs, imported once
+    for module in ("danalab.cli.training", "danalab.train.job", "torch._dynamo"):  # the last by torch's first optimizer
+        import_module(module)  # what a run needs, once for all
 
     children: dict[int, int] = {}
     _answer({"devices": _in_child(_device_count)})

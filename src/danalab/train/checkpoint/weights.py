@@ -11,6 +11,7 @@ import math
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -161,13 +162,18 @@ class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo as large a
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no checkpoint holds; nothing of it was run")
 
 
+@lru_cache(maxsize=4)  # a run that is resumed reads the same metadata four times, in Python's slow unpickler
+def _loaded(content: bytes, *, real_classes: bool) -> Any:
+    return _Unpickler(io.BytesIO(content), real_classes).load()
+
+
 def read_metadata(folder: Path, *, real_classes: bool = False) -> Any:
     """The metadata of a checkpoint, in torch's own classes (`real_classes`) or `Record`s, or DamagedCheckpointError."""
     try:
         content = (folder / METADATA).read_bytes()
-        metadata = _Unpickler(io.BytesIO(content), real_classes=False).load()
+        metadata = _loaded(content, real_classes=False)
         if real_classes:  # whose keys are compared and hashed by torch, whatever they hold
-            metadata = _Unpickler(io.BytesIO(content), real_classes=True).load()
+            metadata = _loaded(content, real_classes=True)
         _check(metadata)
         _check_sizes(metadata, folder)
     except Exception as error:  # a damaged pickle can fail with anything

@@ -20,14 +20,7 @@ from danalab.models.config import ModelConfig
 from danalab.optim.catalogue import is_address
 from danalab.plugins import digests, source_digest
 from danalab.train.checkpoint import tensors
-from danalab.train.checkpoint.store import (
-    COMMIT,
-    META,
-    CheckpointStore,
-    DamagedCheckpointError,
-    read_meta,
-    verify,
-)
+from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, read_meta, verify
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.run_spec import RunSpec, recorded_dtype
 from danalab.train.parallel.world import World
