@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 ENVIRONMENT = "DANALAB_PLUGINS"
 GROUP = "danalab.plugins"
 
-_plugins: dict[str, ModuleType] = {}
-"""Loaded plugins: the path of a file, or the value of an entry point -> its module."""
+_plugins: dict[str, ModuleType] = {}  # loaded plugins: the path of a file, or the value of an entry point -> its module
 _state = {"entry points": False, "loading": ""}
 
 

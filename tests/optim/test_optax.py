@@ -15,8 +15,8 @@ optax = pytest.importorskip("optax")
 import jax.numpy as jnp  # noqa: E402
 
 from danalab.errors import UserError  # noqa: E402
-from danalab.optim import ADana, DanaMK4, DanaStar, DanaStarMK4  # noqa: E402
-from danalab.optim.optax import adana, dana_mk4, dana_star, dana_star_mk4  # noqa: E402
+from danalab.optim import ADana, DanaMK4, DanaMuon, DanaStar, DanaStarMK4  # noqa: E402
+from danalab.optim.optax import adana, dana_mk4, dana_muon, dana_star, dana_star_mk4  # noqa: E402
 from danalab.theory.curve import enable_x64  # noqa: E402
 
 TWINS = {"adana": adana, "dana-mk4": dana_mk4, "dana-star": dana_star, "dana-star-mk4": dana_star_mk4}
@@ -293,3 +293,64 @@ def test_options_of_weight_decay_are_those_of_the_classes(option):
                 p.grad = torch.tensor(g)
                 torch_side.step()
             assert np.allclose(theta, p.detach().numpy(), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weight_decay": 0.5, "wd_ts": 10.0, "kappa": 0.75, "delta": 4.0},
+        {
+            "weight_decay": 0.5,
+            "cautious_decay": True,
+            "aux_lr_factor": 0.5,
+            "ns_method": "polar-express",
+            "ns_steps": 4,
+        },
+        {"weight_decay": 0.5, "scaled_decay": True, "matched_rms": 0.3, "clipsnr": 1.0, "gamma3": 0.5},
+    ],
+    ids=["decaying", "cautious", "scaled"],
+)
+def test_dana_muon_is_the_torch_class_on_matrices_stacks_and_the_rest(settings):
+    steps, peak = 12, 0.02
+    shapes = {"layer.weight": (6, 10), "tall.weight": (9, 4), "experts": (3, 4, 6), "embed": (12, 4), "bias": (7,)}
+    rng = np.random.default_rng(0)
+    start = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    grads = [{name: rng.standard_normal(shape) for name, shape in shapes.items()} for _ in range(steps)]
+    weights = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
+    kinds = {"layer.weight": "matrix", "tall.weight": "matrix", "experts": "experts", "embed": "embedding"}
+    rest = {"lr": settings.get("aux_lr_factor", 1.0) * peak}
+    groups = [
+        {"params": [(name, p)], "kind": kinds.get(name, "vector"), **(rest if name in ("embed", "bias") else {})}
+        for name, p in weights.items()
+    ]
+    theirs = DanaMuon(groups, lr=peak, ns_dtype="float64", **settings)
+    twin = dana_muon(lambda step: peak * (1 - jnp.float64(step) / (2 * steps)), peak_lr=peak, **settings)
+    with enable_x64():
+        params = {name: jnp.asarray(value) for name, value in start.items()}
+        state = twin.init(params)
+        update = jax.jit(twin.update)
+        for k, row in enumerate(grads):
+            for group in theirs.param_groups:
+                group["lr"] = group["peak_lr"] * (1 - k / (2 * steps))
+            for name, p in weights.items():
+                p.grad = torch.tensor(row[name])
+            theirs.step()
+            changes, state = update({name: jnp.asarray(g) for name, g in row.items()}, state, params)
+            params = optax.apply_updates(params, changes)
+        for name, p in weights.items():
+            np.testing.assert_allclose(params[name], p.detach().numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_dana_muon_takes_a_choice_of_matrices_and_refuses_a_schedule_without_the_peak_it_needs():
+    params = {name: jnp.ones((3, 4)) for name in ("a", "embed", "gone")}
+    grads = {"a": jnp.eye(3, 4), "embed": jnp.eye(3, 4), "gone": None}
+    by_name, chosen = dana_muon(0.1), dana_muon(0.1, matrices={"a": False, "embed": True, "gone": True})
+    first, second = (each.update(grads, each.init(params), params)[0] for each in (by_name, chosen))
+    np.testing.assert_allclose(first["a"], second["embed"])
+    np.testing.assert_allclose(first["embed"], second["a"])
+    assert not np.allclose(first["a"], first["embed"])
+    dana_muon(lambda step: 0.1, weight_decay=0.1)
+    with pytest.raises(UserError, match="needs peak_lr"):
+        dana_muon(lambda step: 0.1, weight_decay=0.1, scaled_decay=True)
+    with pytest.raises(UserError, match="kappa"):
+        dana_muon(0.1, kappa=2.0)

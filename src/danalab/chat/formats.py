@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 _BREAKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 """Characters that Unicode keeps for internal use; one of them breaks the spelling of special tokens in messages."""
-_MAX_TEMPLATE = 1 << 20
-"""Characters of a template."""
+_MAX_TEMPLATE = 1 << 20  # characters of a template
 
 
 def format_of(folder: Path, tokenizer: Tokenizer) -> ChatFormat | TemplateFormat | PlainFormat:

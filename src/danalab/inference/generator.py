@@ -42,8 +42,7 @@ class TextGenerator:
         self.model, self.tokenizer, self.step = model, tokenizer, step
         self._settings = engine
         self._engine: Engine | None = None
-        self._unread: dict[int, deque[TokenEvent]] = {}
-        """Request -> its events that nobody has read yet."""
+        self._unread: dict[int, deque[TokenEvent]] = {}  # request -> its events that nobody has read yet
 
     @property
     def engine(self) -> Engine:

@@ -31,8 +31,7 @@ from danalab.showcase.trials import SPACING, next_exponent, usual_lr
 
 LEAST_PAIRS = 3
 MOST_PAIRS = 200
-SEEDS_OF_A_LOOK = 10_000
-"""Seeds of the k-th look begin at this many times k - 1."""
+SEEDS_OF_A_LOOK = 10_000  # seeds of the k-th look begin at this many times k - 1
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,7 @@ class _Judgement:
         self._limits = config.limits()
         self._failures: dict[str, str] = {}
         self._stored = stored_runs(track.name, track.steps)
-        self._longest = 0.0
-        """Time of the longest run so far [seconds]."""
+        self._longest = 0.0  # time of the longest run so far [seconds]
         earlier = [row for row in self._ledger.verdicts() if row.get("question") == self._question()]
         self._settled = next((row for row in earlier if row["decision"] != "undecided"), None)
         # An undecided question goes on with its own seeds: the confidence sequence allows that.

@@ -28,8 +28,7 @@ class Ledger:
     def __init__(self, folder: Path):
         self.folder = folder
         self._runs: dict[str, RunResult] = {}
-        self._read = 0
-        """Bytes of runs.jsonl that were read."""
+        self._read = 0  # bytes of runs.jsonl that were read
 
     def run(self, trial: PlannedRun) -> RunResult | None:
         """The result of a run that was made before."""

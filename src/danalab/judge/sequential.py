@@ -34,19 +34,8 @@ class Bounds:
     n: int
 
 
-def log_evidence(differences: Sequence[float], mean: float = 0.0) -> float:
-    """log B_n(mean); 0 for fewer than two differences, infinite where all are equal and none is `mean`."""
-    n = len(differences)
-    if n < 2:
-        return 0.0
-    shift, deviation = fmean(differences) - mean, stdev(differences)
-    if deviation == 0:
-        return math.inf if shift else math.log(fmean((1 + n * g) ** -0.5 for g in PRIORS))
-    return _log_bayes_factor(n, n * (shift / deviation) ** 2 / (n - 1))
-
-
-def _log_bayes_factor(n: int, ratio: float) -> float:
-    """Of t^2 / v = ratio, the mean over the priors."""
+def log_bayes_factor(n: int, ratio: float) -> float:
+    """log B_n of t^2 / (n - 1) = ratio, the mean over the priors."""
     logs = [0.5 * n * (math.log1p(ratio) - math.log1p(ratio / (1 + n * g))) - 0.5 * math.log1p(n * g) for g in PRIORS]
     return max(logs) + math.log(fmean(math.exp(each - max(logs)) for each in logs))
 
@@ -56,12 +45,12 @@ def bounds(differences: Sequence[float], alpha: float) -> Bounds:
     n = len(differences)
     mean = fmean(differences) if n else 0.0
     least = -math.log(alpha)
-    if n < 2 or _log_bayes_factor(n, 1e12) < least:
+    if n < 2 or log_bayes_factor(n, 1e12) < least:
         return Bounds(mean, -math.inf, math.inf, n)
     low, high = -30.0, math.log(1e12)  # of log(t^2 / v), in which the evidence grows
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if _log_bayes_factor(n, math.exp(middle)) >= least else (middle, high)
+        low, high = (low, middle) if log_bayes_factor(n, math.exp(middle)) >= least else (middle, high)
     half = math.sqrt(math.exp(high) * (n - 1) / n) * stdev(differences)
     return Bounds(mean, mean - half, mean + half, n)
 
@@ -77,8 +66,7 @@ def decide(differences: Sequence[float], alpha: float, margin: float) -> str:
     return "worse" if found.low > 0 else "undecided"
 
 
-FIRST_SHARE = 0.8
-"""Of alpha, for the first look."""
+FIRST_SHARE = 0.8  # of alpha, for the first look
 
 
 def spent(alpha: float, look: int) -> float:

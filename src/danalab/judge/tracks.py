@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from danalab.errors import UserError, nearest
 from danalab.showcase.problems import Objective, SmallProblem, get_problem, library_bytes, next_token
 
-OWN_DATA = "data:"
-"""Prefix of the track on a data set of one's own."""
+OWN_DATA = "data:"  # prefix of the track on a data set of one's own
 
 
 def _char(seed: int) -> Objective:

@@ -137,8 +137,7 @@ def execute_one(trial: PlannedRun, limit: float) -> RunResult:
 class _Worker:
     """A process that makes one run after another."""
 
-    STARTING = 120.0
-    """Further time of a first run, for torch and the data [seconds]."""
+    STARTING = 120.0  # further time of a first run, for torch and the data [seconds]
 
     def __init__(self) -> None:
         context = get_context("spawn")  # threads of torch do not survive a fork

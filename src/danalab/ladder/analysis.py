@@ -36,8 +36,7 @@ from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
 
 PREDICTED = (2.0, 4.0, 10.0)
 """Default sizes for predicted learning rates, as multiples of the largest one measured."""
-_CHOICES = 1000
-"""Number of times that a learning rate is chosen again, for the intervals at each size."""
+_CHOICES = 1000  # number of times that a learning rate is chosen again, for the intervals at each size
 
 
 @dataclass(frozen=True)

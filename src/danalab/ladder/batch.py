@@ -25,8 +25,7 @@ RISE = 0.01
 """Share by which the loss at the critical batch is above that of small batches."""
 LEAST_BATCHES = 4
 """From which a critical batch is fitted."""
-_SAME_TOKENS = 1.05
-"""Runs whose tokens differ by less have equal tokens: steps are rounded."""
+_SAME_TOKENS = 1.05  # runs whose tokens differ by less have equal tokens: steps are rounded
 
 
 @dataclass(frozen=True)

@@ -306,8 +306,7 @@ _FORMS = {
     "fixed": "fixed: {data: stdlib, seq_len: 256}",
 }
 """Keys of a file and their forms."""
-_BY_NAME = ("start", "dials", "variants")
-"""Keys whose values are mappings by names of optimizers."""
+_BY_NAME = ("start", "dials", "variants")  # keys whose values are mappings by names of optimizers
 
 
 def read_plan(path: Path) -> LadderPlan:

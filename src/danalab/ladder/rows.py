@@ -300,8 +300,7 @@ Positive = Annotated[float, Field(gt=0, le=1e300)]
 NotNegative = Annotated[float, Field(ge=0, le=1e300)]
 
 
-_OPTIMIZERS_NUMBERS = ("gamma3", "beta1", "beta2", "momentum")
-"""Settings of optimizers that figures take as numbers."""
+_OPTIMIZERS_NUMBERS = ("gamma3", "beta1", "beta2", "momentum")  # settings of optimizers that figures take as numbers
 
 
 class LadderRow(BaseModel):

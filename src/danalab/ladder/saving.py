@@ -110,11 +110,9 @@ class _Side:
 
     curves: list[Curve]
     x: np.ndarray
-    losses: np.ndarray
-    """[runs, points]"""
+    losses: np.ndarray  # [runs, points]
     finals: np.ndarray
-    end: float
-    """Mean compute of whole runs."""
+    end: float  # mean compute of whole runs
 
     def shifted(self, log_loss: float) -> "_Side":
         """With losses that are exp(log_loss) times as large."""
@@ -129,8 +127,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Comparison:
-    log_ratio: float
-    """log(C_contender / C_baseline) at equal loss."""
+    log_ratio: float  # log(C_contender / C_baseline) at equal loss
     is_bound: bool
     behind: float | None
 

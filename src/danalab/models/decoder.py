@@ -33,8 +33,7 @@ from danalab.models.parametrization import multiples, weight_factors
 from danalab.scaling.dimensions import parameter_count
 from danalab.scaling.hardware import host_memory
 
-_BLOCK_OBJECTS = 50_000
-"""Python objects of one block [bytes]."""
+_BLOCK_OBJECTS = 50_000  # Python objects of one block [bytes]
 
 
 def build_model(

@@ -56,8 +56,7 @@ INITS: Registry[Scheme] = Registry("initialisation")
 _DRAWN_AS = {"tied": "head", "expert": "linear", "expert_residual": "residual", "router": "linear"}
 """Role -> the role of the table above with the same standard deviation."""
 _CONSTANT = {"gain": 1.0, "zero_centered_gain": 0.0, "bias": 0.0}
-_DRAWN_BY_MODULE = ("oscillator", "convolution", "decay")
-"""Roles of modules with a method `draw(generator)`."""
+_DRAWN_BY_MODULE = ("oscillator", "convolution", "decay")  # roles of modules with a method `draw(generator)`
 INITS.add(
     "scaled-gpt", lambda role, columns, n: (2 * columns * n if role == "residual" else columns) ** -0.5, "ScaledGPT"
 )

@@ -87,16 +87,12 @@ def hoyer_penalty(embeddings: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 class _Problem(NamedTuple):
-    targets: Tensor
-    """[R], with ignored ones replaced by 0."""
-    valid: Tensor
-    """[R], bool."""
+    targets: Tensor  # [R], with ignored ones replaced by 0
+    valid: Tensor  # [R], bool
     valid_count: Tensor
     position_count: Tensor
-    dtype: torch.dtype
-    """Of the matrix products."""
-    shard: VocabularyShard | None
-    """This rank's rows of the head; None: all."""
+    dtype: torch.dtype  # of the matrix products
+    shard: VocabularyShard | None  # this rank's rows of the head; None: all
 
 
 def _problem(

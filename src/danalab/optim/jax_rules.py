@@ -1,4 +1,4 @@
-"""The update of the Dana family as pure functions of one array; t = 1, 2, ... counts the updates of this array.
+"""The updates of the Dana family and of DanaMuon as pure functions of one array; t = 1, 2, ... counts its updates.
 
     a = delta / (delta + t),   b = delta / (delta + t cooled),   m <- (1-b) m + b g,   v <- (1-c) v + c g^2
     s = sqrt(v) + eps,         cooled = (lr / peak_lr)^momentum_cooldown
@@ -12,6 +12,7 @@ theta <- theta - lr step. An infinite `clipsnr` is no clipping. Scalars may be t
 Source: the log-time optimizers of arXiv 2602.05298, appendix on the algorithms.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -68,3 +69,23 @@ def activity(tau: jax.Array, t: Any) -> jax.Array:
     """q, the estimate of how often a coordinate gets a gradient; never below once in 1 + t steps."""
     bounded = jnp.minimum(tau, 0.5)
     return jnp.maximum(bounded / (1 - bounded), 1 / (1 + t))
+
+
+def muon_step(
+    g: jax.Array, state: Moments, t: Any, *, delta: Any, kappa: Any, rms: Any, chain: Sequence[Any], cooled: Any = 1.0
+) -> tuple[jax.Array, Moments]:
+    """rms sqrt(max(rows, columns)) O(g + t^(1-kappa) m) of matrices [..., rows, columns], and the new state."""
+    gain = delta / (delta + t * cooled)
+    m = (1 - gain) * state.m + gain * g
+    return rms * max(g.shape[-2:]) ** 0.5 * orthogonalize(g + t ** (1 - kappa) * m, chain), state._replace(m=m)
+
+
+def orthogonalize(x: jax.Array, chain: Sequence[tuple[float, float, float]]) -> jax.Array:
+    """Approximately U V^T of each matrix U S V^T; `chain`: see `danalab.optim.optimizers.matrix.newton_schulz`."""
+    if x.shape[-2] > x.shape[-1]:
+        return orthogonalize(x.mT, chain).mT
+    x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-7)
+    for a, b, c in chain:
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x

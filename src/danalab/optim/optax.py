@@ -8,8 +8,8 @@
     updates, state = optimizer.update(grads, state, params)
     params = optax.apply_updates(params, updates)
 
-The update rule is `danalab.optim.jax_rules.dana_step`. After it comes the independent weight decay
-p <- p (1 - s(t) weight_decay / (1 + t / wd_ts)), with s the learning rate divided by its peak.
+The update rules are those of `danalab.optim.jax_rules`. After the Dana family's comes the independent weight decay
+p <- p (1 - s(t) weight_decay / (1 + t / wd_ts)), with s the learning rate divided by its peak. `dana_muon` has its own.
 Source: arXiv 2602.05298.
 """
 
@@ -30,12 +30,15 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
 
-from danalab.optim.jax_rules import Moments, dana_step, zero_moments
+from danalab.optim.jax_rules import Moments, dana_step, muon_step, zero_moments
 from danalab.optim.optimizers.checks import check_first_decay, omega_decay, resolve_decay
+from danalab.optim.optimizers.groups import kind_by_name
+from danalab.optim.optimizers.matrix.base import VOCABULARY_ROWS
+from danalab.optim.optimizers.matrix.newton_schulz import coefficients
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
-from danalab.optim.settings import RANGES, Averages, Decay, LogTime
+from danalab.optim.settings import RANGES, Averages, CautiousDecay, Decay, LogTime
 
-__all__ = ["DanaState", "adana", "dana_mk4", "dana_star", "dana_star_mk4"]
+__all__ = ["DanaState", "adana", "dana_mk4", "dana_muon", "dana_star", "dana_star_mk4"]
 
 ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 """A learning rate, or a function of the 0-based number of the step."""
@@ -54,7 +57,7 @@ class DanaState(NamedTuple):
     m: Any
     """First moment, float32 (float64 for float64 parameters)."""
     v: Any
-    """Second moment."""
+    """Second moment; for a matrix of `dana_muon` a number, 0, and so is tau."""
     tau: Any
     """Activity estimate of the star members; None for the others."""
 
@@ -74,6 +77,28 @@ class _ClippedSettings(_Settings, kw_only=True):
     clipsnr: float | None = 2.0
 
 
+class _MuonSettings(CautiousDecay, LogTime):
+    """Settings of `dana_muon`."""
+
+    learning_rate: ScalarOrSchedule
+    _: KW_ONLY
+    weight_decay: float = 0.0
+    wd_ts: float | None = None
+    matched_rms: float = 0.2
+    clipsnr: float | None = 2.0
+    ns_steps: int = 5
+    ns_method: str = "newton-schulz"
+    aux_lr_factor: float = 1.0
+    peak_lr: float | None = None
+    decay_mask: Any = None
+    matrices: Any = None
+
+
+_ABSENT: dict[str, Any] = {"momentum_cooldown": 0.0, "aux_lr_factor": 1.0}
+_ABSENT |= dict.fromkeys(("clipsnr", "beta2", "omega", "horizon", "decay_bound"))
+"""Settings that some members do not take."""
+
+
 def _takes(
     settings: Callable[P, S],
 ) -> Callable[[Callable[[S], optax.GradientTransformation]], Callable[P, optax.GradientTransformation]]:
@@ -85,7 +110,7 @@ def _takes(
         def member(*args: P.args, **kwargs: P.kwargs) -> optax.GradientTransformation:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
-            return build(SimpleNamespace(**{"clipsnr": None, **given.arguments}))  # pyright: ignore[reportArgumentType]
+            return build(SimpleNamespace(**{**_ABSENT, **given.arguments}))  # pyright: ignore[reportArgumentType]
 
         member.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         return member
@@ -139,6 +164,41 @@ def dana_star_mk4(settings: _ClippedSettings) -> optax.GradientTransformation:
     return _transformation(settings, with_tau=True)
 
 
+@_takes(_MuonSettings)
+def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
+    """DanaMuon: orthogonalised matrices with momentum in logarithmic time, `dana_star_mk4` for all other parameters.
+
+        a = delta / (delta + t)          B <- B + a (g - B)          X = g + t^(1-kappa) B
+        p <- (1 - lr weight_decay) p - lr matched_rms sqrt(max(rows, columns)) O(X)
+
+    Here weight decay is multiplied by the learning rate, lr weight_decay / (1 + t / wd_ts) for other parameters.
+
+    Args:
+        matrices: tree of booleans, or a function of the parameters that gives one: which are matrices, or stacks
+            [..., rows, columns] of them. None: those of two dimensions or more and less than 10,000 rows and columns
+            whose path does not name an embedding or a head.
+        matched_rms: root mean square of the update of matrices.
+        ns_steps, ns_method: steps of the orthogonalisation O, by "newton-schulz" or "polar-express".
+        aux_lr_factor: learning rate of other parameters, in units of that of matrices.
+        peak_lr: the schedule's peak; required for a schedule with `scaled_decay`.
+        learning_rate, weight_decay, others: as in `adana`.
+    Raises:
+        UserError: as `adana`.
+    """
+    s = settings
+    chain, rms = coefficients(s.ns_method, s.ns_steps), s.matched_rms
+    of_matrix = functools.partial(muon_step, delta=s.delta, kappa=s.kappa, rms=rms, chain=chain)
+    return _transformation(settings, with_tau=True, of_matrix=of_matrix)
+
+
+def _matrices_by_name(params: Any) -> Any:
+    def is_matrix(path: Any, p: Any) -> bool:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        return kind_by_name(name, jnp.ndim(p)) == "matrix" and max(jnp.shape(p)[-2:]) < VOCABULARY_ROWS
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)
+
+
 class _Decay(NamedTuple):
     """lambda(t) = weight_decay / (1 + t / wd_ts), at most `bound` times the peak learning rate."""
 
@@ -173,16 +233,26 @@ _OF_THE_RULE = ("delta", "kappa", "eps", "gamma3", "clipsnr", "alpha_offset", "b
 """Settings that `dana_step` takes."""
 
 
-def _transformation(s: _Settings, *, with_tau: bool) -> optax.GradientTransformation:
+def _transformation(
+    s: Any, *, with_tau: bool, of_matrix: Callable[..., Any] | None = None
+) -> optax.GradientTransformation:
+    """`of_matrix`: the rule of matrices; then decay comes before the step and is multiplied by the learning rate."""
     _check(s)
-    decay, learning_rate, peak_lr = _Decay.of(s), s.learning_rate, s.peak_lr
+    coupled = of_matrix is not None
+    decay = _Decay(s.weight_decay, s.wd_ts, None) if coupled else _Decay.of(s)
+    learning_rate, peak_lr = s.learning_rate, s.peak_lr
     decays = not (_are_numbers(decay.weight_decay) and decay.weight_decay == 0)
     cools = not (_are_numbers(s.momentum_cooldown) and s.momentum_cooldown == 0)
-    if callable(learning_rate) and (decays or cools) and peak_lr is None:
-        what = "weight decay" if decays else "momentum_cooldown"
+    follows = decays and (s.scaled_decay or not coupled)
+    if callable(learning_rate) and (follows or cools) and peak_lr is None:
+        what = "weight decay" if follows else "momentum_cooldown"
         raise UserError(f"a learning-rate schedule with {what} needs peak_lr: both follow lr / peak_lr")
     of_rule = {name: getattr(s, name) for name in _OF_THE_RULE}
     of_rule["clipsnr"] = jnp.inf if of_rule["clipsnr"] is None else of_rule["clipsnr"]
+    of_others = functools.partial(dana_step, **of_rule)
+
+    def are_matrices(params: Any, tree: Any) -> list[bool]:
+        return _of_leaves(s.matrices or _matrices_by_name, params, tree) if coupled else [False] * tree.num_leaves
 
     def init(params: optax.Params) -> DanaState:
         for path, p in jax.tree_util.tree_leaves_with_path(params):
@@ -191,6 +261,9 @@ def _transformation(s: _Settings, *, with_tau: bool) -> optax.GradientTransforma
                 raise UserError(f"{name} is {jnp.asarray(p).dtype}: only real floating-point numbers can be optimized")
         leaves, tree = jax.tree.flatten(params)
         moments = [zero_moments(p.shape, _compute_type(p), with_tau) for p in map(jnp.asarray, leaves)]
+        for i, is_matrix in enumerate(are_matrices(params, tree)):
+            if is_matrix:  # has a first moment only
+                moments[i] = zero_moments((), moments[i].m.dtype, with_tau)._replace(m=moments[i].m)
         counts = tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves])
         m, v = (tree.unflatten([getattr(x, name) for x in moments]) for name in ("m", "v"))
         tau = tree.unflatten([x.tau for x in moments]) if with_tau else None
@@ -202,42 +275,47 @@ def _transformation(s: _Settings, *, with_tau: bool) -> optax.GradientTransforma
         if params is None:
             raise UserError("the Dana family needs the parameters: optimizer.update(grads, state, params)")
         assert isinstance(state, DanaState)
-        lr = learning_rate(state.calls) if callable(learning_rate) else learning_rate
-        factor = 1.0 if peak_lr is None else jnp.minimum(lr / peak_lr, 1.0)
+        base: Any = learning_rate(state.calls) if callable(learning_rate) else learning_rate
+        factor = 1.0 if peak_lr is None else jnp.minimum(base / peak_lr, 1.0)
         cooled = factor**s.momentum_cooldown if cools else 1.0
-        factor = factor * factor if s.scaled_decay else factor
-        peak = lr if peak_lr is None else peak_lr
+        peak = base if peak_lr is None else peak_lr
         leaves, tree = jax.tree.flatten(params)
         grads = jax.tree.leaves(updates, is_leaf=lambda leaf: leaf is None)
         if len(grads) != len(leaves):
             raise UserError(f"{len(grads)} gradients for {len(leaves)} parameters: the two trees differ")
         columns = [tree.flatten_up_to(x) for x in (state.steps, state.m, state.v)]
         taus = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
-        mask = s.decay_mask(params) if callable(s.decay_mask) else s.decay_mask
-        masks = [True] * len(leaves) if mask is None else tree.flatten_up_to(mask)
-        rows = []
-        for p, g, steps, m, v, tau, masked in zip(leaves, grads, *columns, taus, masks, strict=True):
+        masks = [True] * len(leaves) if s.decay_mask is None else _of_leaves(s.decay_mask, params, tree)
+        rows, kinds = [], are_matrices(params, tree)
+        for p, g, steps, m, v, tau, masked, is_matrix in zip(leaves, grads, *columns, taus, masks, kinds, strict=True):
             if g is None:
                 rows.append((jnp.zeros_like(p), steps, m, v, tau))
                 continue
             wide = _compute_type(p)
             t = steps + 1
             clock = t.astype(wide)
-            direction, new = dana_step(jnp.asarray(g, wide), Moments(m, v, tau), clock, cooled=cooled, **of_rule)
+            rule, lr = (of_matrix, base) if of_matrix and is_matrix else (of_others, s.aux_lr_factor * base)
+            direction, new = rule(jnp.asarray(g, wide), Moments(m, v, tau), clock, cooled=cooled)
             old = jnp.asarray(p, wide)
             moved = old - lr * direction
             if decays and masked:
-                keep = 1 - factor * decay.rate(clock, peak)
+                rate = decay.weight_decay if is_matrix else decay.rate(clock, peak)
+                keep = 1 - (lr if coupled else factor) * rate * (factor if s.scaled_decay else 1.0)
                 if s.cautious_decay:
                     moved = jnp.where(jnp.sign(direction) * old > 0, keep * old, old) - lr * direction
                 else:
-                    moved = moved * keep
+                    moved = keep * old - lr * direction if coupled else moved * keep
             rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, new.m, new.v, new.tau))
         columns = zip(*rows, strict=True) if rows else [()] * 5  # an optimizer of masked parameters may have none
         change, steps, m, v, tau = (tree.unflatten(list(column)) for column in columns)
         return change, DanaState(state.calls + 1, steps, m, v, tau if with_tau else None)
 
     return optax.GradientTransformation(init, update)
+
+
+def _of_leaves(choice: Any, params: Any, tree: Any) -> list[Any]:
+    """The truth value for each parameter, of a tree of them or of a function of the parameters."""
+    return tree.flatten_up_to(choice(params) if callable(choice) else choice)
 
 
 def _compute_type(p: Any) -> Any:
@@ -250,7 +328,7 @@ def _are_numbers(*settings: Any) -> bool:
     return all(isinstance(value, int | float | None) for value in settings)
 
 
-def _check(settings: _Settings) -> None:
+def _check(settings: Any) -> None:
     """Ranges of the settings that are plain numbers; traced ones (optax.inject_hyperparams) pass."""
     for name, value in vars(settings).items():
         accept, words = RANGES.get(name.replace("learning_rate", "lr"), (None, ""))

@@ -30,8 +30,7 @@ from danalab.report.page import Page
 from danalab.report.tables import Address, analysis_tables, cost_table, failed_table, headline_table, runs_table
 
 PAGE = "report.html"
-MANY = 40
-"""Rows above which a table is folded away."""
+MANY = 40  # rows above which a table is folded away
 
 
 def read_report_data(
@@ -160,8 +159,7 @@ def _runs(page: Page, data: ReportData, address: Address) -> None:
             page.table(*runs_table(mine, address), mark=optimizer_color)
 
 
-FOLDED = ("tolerance", "predicted", "batch-pairs")
-"""Tables that are folded away."""
+FOLDED = ("tolerance", "predicted", "batch-pairs")  # tables that are folded away
 
 
 FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] = {

@@ -15,14 +15,10 @@ from danalab.train.config.fields import flag
 from danalab.train.run.open import open_run
 
 TITLES = {"base": "base", "mid": "mid-training", "sft": "fine-tuning", "rl": "reinforcement learning"}
-REWARD = "rl/reward"
-"""The metric of reinforcement learning that is drawn."""
-SAMPLES = 2
-"""Questions of each task whose answers are shown."""
-LONGEST = 140
-"""Characters of an answer that are shown."""
-FEW = 8
-"""Curves of so few points have a mark at each."""
+REWARD = "rl/reward"  # the metric of reinforcement learning that is drawn
+SAMPLES = 2  # questions of each task whose answers are shown
+LONGEST = 140  # characters of an answer that are shown
+FEW = 8  # curves of so few points have a mark at each
 
 
 def write_report(speedrun: Speedrun) -> tuple[Path, Path]:

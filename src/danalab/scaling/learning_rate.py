@@ -101,8 +101,7 @@ _TABLES: dict[tuple[str, int], _Rows] = {
     ("qwen3", 512): {},
 }
 
-_NEAREST = {"qwen3next": "qwen3"}
-"""Architecture without a table -> the one with the same blocks; the others: enoki."""
+_NEAREST = {"qwen3next": "qwen3"}  # architecture without a table -> the one with the same blocks; the others: enoki
 
 
 COUPLED_AND_DECAYING = ("manau", "dana-muon")

@@ -215,8 +215,7 @@ def _handle_errors(app: FastAPI) -> None:
 
 
 PROTECTED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
-BODY_SECONDS = 60
-"""Between pieces of a request's body at most [s]."""
+BODY_SECONDS = 60  # between pieces of a request's body at most [s]
 PAGE_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -13,8 +13,7 @@ from danalab.serve.planner import EngineWork, Planner
 from danalab.serve.readers import Answer, TokenText
 from danalab.serve.worker import Generations
 
-DEFAULT_TOKENS = 16
-"""OpenAI's default of `max_tokens`."""
+DEFAULT_TOKENS = 16  # OpenAI's default of `max_tokens`
 
 Ids = Annotated[list[int], Len(1)]
 
@@ -46,8 +45,7 @@ class ChoiceWriter:
     def __init__(self, request: Any, model: str, prompt_tokens: int):
         self._request, self._prompt_tokens = request, prompt_tokens
         self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-        self._lengths: dict[int, int] = {}
-        """Characters sent so far of each choice."""
+        self._lengths: dict[int, int] = {}  # characters sent so far of each choice
 
     def whole(self, answers: Sequence[Answer], generated: int) -> JsonObject:
         """The answer without streaming."""

@@ -172,10 +172,8 @@ class ChatReader(TextReader):
         self._call, self._is_call = call, is_call
         self._caller = ToolCaller(chat_model.format) if isinstance(chat_model.format, ChatFormat) else None
         self._begins_call = chat_model.format.python_start if isinstance(chat_model.format, ChatFormat) else None
-        self._tokens: list[int] = []
-        """All tokens of the answer up to a call."""
-        self._arguments: list[int] = []
-        """Tokens of the call."""
+        self._tokens: list[int] = []  # all tokens of the answer up to a call
+        self._arguments: list[int] = []  # tokens of the call
 
     def read(self, event: TokenEvent) -> Delta:
         if event.finish_reason == "error" or self._caller is None:

@@ -20,14 +20,11 @@ from danalab.models.decoder import Decoder
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_sound_rows
 
-POINTS = 80
-"""Of a curve, at most."""
-MIN_POINTS = 10
-"""Of a metric that is preferred to one with more."""
+POINTS = 80  # of a curve, at most
+MIN_POINTS = 10  # of a metric that is preferred to one with more
 EXAMPLES = 4
 STAGES = {"pretraining": "base", "mid": "mid", "sft": "sft", "rl": "rl"}
-CURVES = {"rl": ("rl/reward", "train/loss")}
-"""Metrics of a stage's curve, best first; of other stages the losses."""
+CURVES = {"rl": ("rl/reward", "train/loss")}  # metrics of a stage's curve, best first; of other stages the losses
 
 
 def run_card(folder: Path, model: Decoder, step: int | None) -> dict[str, Any]:

@@ -25,14 +25,10 @@ from danalab.serve.worker import EngineWorker
 
 log = logging.getLogger(__name__)
 
-ACCEPTED_TOGETHER = 64
-"""Connections that are accepted in one turn of the event loop: beyond the limit for a moment."""
-SPARE_FILES = 32
-"""Open files for everything but connections: the page, the log, libraries."""
-SILENT_SECONDS = 75
-"""A connection without a request is closed after this time [s]; clients close theirs earlier."""
-WARNING_SECONDS = 60
-"""Between two warnings that the limit on connections is reached [s]."""
+ACCEPTED_TOGETHER = 64  # connections that are accepted in one turn of the event loop: beyond the limit for a moment
+SPARE_FILES = 32  # open files for everything but connections: the page, the log, libraries
+SILENT_SECONDS = 75  # a connection without a request is closed after this time [s]; clients close theirs earlier
+WARNING_SECONDS = 60  # between two warnings that the limit on connections is reached [s]
 
 
 def serve(

@@ -35,8 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "/exit": ("", "end (also: exit, Ctrl-D)"),
 }
 KEYS = "Ctrl-C stops an answer; Alt-Enter starts a line; a paste of several lines stays one question"
-REFRESH = 0.08
-"""Between two drawings of an answer that is being written [s]."""
+REFRESH = 0.08  # between two drawings of an answer that is being written [s]
 
 
 class Terminal:
@@ -45,8 +44,7 @@ class Terminal:
     def __init__(self, session: ChatSession, read: Callable[[], str] | None = None):
         self.session = session
         self._read = read
-        self._files: set[Path] = set()
-        """Files of this conversation, which may be written again."""
+        self._files: set[Path] = set()  # files of this conversation, which may be written again
 
     def run(self) -> None:
         """Until the end of the input, or /exit."""

@@ -28,8 +28,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_CHOICES = 5
 """Of a question of MMLU or ARC."""
 FIELDS = ("question", "answer", "reward", "solution", "system", "choices")
-_CALL = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
-"""GSM8K's mark of a calculation, e.g. <<48/2=24>>."""
+_CALL = re.compile(r"<<([^<>=]*)=([^<>]*)>>")  # GSM8K's mark of a calculation, e.g. <<48/2=24>>
 
 
 class LoadedTask(Task):

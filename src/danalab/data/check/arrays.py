@@ -53,8 +53,7 @@ class ArrayChecks:
         self._repeats = result.warnings if allow_duplicates else result.errors
         self._counts = IdCounts(result.vocab_size)
         self._fingerprints = Fingerprints()
-        self._owners: list[tuple[str, np.ndarray]] = []
-        """(name, row numbers) of each file whose sequences are compared."""
+        self._owners: list[tuple[str, np.ndarray]] = []  # (name, row numbers) of each file whose sequences are compared
         self._lengths: list[tuple[str, int]] = []
         self._seen: dict[object, str] = {}
 

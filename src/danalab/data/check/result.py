@@ -128,8 +128,7 @@ _NOTE = f"estimates: {TOKENS_PER_PARAM:g} tokens per parameter, {MFU:.0%} of pea
 _OPT = "adana"
 _HEADS = (2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48)
 _SHOWN = 3
-_LONG_CONTEXT = 8192
-"""Sequence length from which the command trains a resonance model."""
+_LONG_CONTEXT = 8192  # sequence length from which the command trains a resonance model
 _GPUS = ("H100", "A100", "L40S")
 _TOKENS_PER_STEP = 1 << 16
 _RESONANCE_BATCH = {"small": (4, 8), "medium": (4, 8), "large": (2, 16), "xlarge": (1, 32)}

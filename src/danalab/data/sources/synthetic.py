@@ -17,8 +17,7 @@ from danalab.data.tokenizers import Tokenizer
 from danalab.data.tokenizers.plain import WordTokenizer
 from danalab.errors import UserError
 
-_BLOCK = 2048
-"""Documents that are generated together."""
+_BLOCK = 2048  # documents that are generated together
 
 
 class SyntheticSource(Source):

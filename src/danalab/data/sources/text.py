@@ -31,8 +31,7 @@ PACKED = {".gz", ".zst"}
 KNOWN = PLAIN | {".jsonl", ".parquet"}
 """Suffixes searched for in folders. A .json is read only by sources whose .json files hold lines."""
 _BLOCK = 1 << 20
-_PACKED_BLOCK = 1 << 12
-"""Of .zst, where 4 bytes may unpack to 128 KiB."""
+_PACKED_BLOCK = 1 << 12  # of .zst, where 4 bytes may unpack to 128 KiB
 _MAX_LINE_BYTES = 1 << 28
 _ROWS = 1024
 _NOT_READ = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib-dynload", "__pycache__", "encodings"}

@@ -33,8 +33,7 @@ __all__ = [
 ]
 
 
-_PLAIN = {each.name: each for each in (ByteTokenizer, CharacterTokenizer)}
-"""Tokenizers without tables."""
+_PLAIN = {each.name: each for each in (ByteTokenizer, CharacterTokenizer)}  # tokenizers without tables
 _FROM_FILE = {each.name: each for each in (Gpt2Tokenizer, WordTokenizer)}
 """Tokenizers that are read from a `tokenizer.json`, beside those that were trained."""
 

@@ -32,8 +32,7 @@ SHARES = (0.02, 0.3, 0.5, 0.65, 0.8, 0.9, 0.97)
 STARTS = 4
 _STEPS = 12
 _HALVINGS = 5
-_NOTHING = 1e-4
-"""Part of the least loss that is too short a way for more than one step."""
+_NOTHING = 1e-4  # part of the least loss that is too short a way for more than one step
 Laws = list[LossLaw]
 
 

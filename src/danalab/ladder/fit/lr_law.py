@@ -48,8 +48,7 @@ class LRLaw:
         return student_interval(math.log(float(self(params))), error, max(self.n_sizes - LEAST_SIZES, 1), level).exp()
 
 
-_Point = tuple[float, float, float]
-"""Parameters, learning rate, weight."""
+_Point = tuple[float, float, float]  # parameters, learning rate, weight
 
 
 def fit_lr_law(

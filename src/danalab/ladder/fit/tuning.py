@@ -33,8 +33,7 @@ _SHAPE = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "voca
 """Settings that determine the FLOPs of every model."""
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
-_DEFAULTS = json.loads(json.dumps(asdict(TrainConfig(omega=OMEGA))))
-"""In JSON types, as in rows."""
+_DEFAULTS = json.loads(json.dumps(asdict(TrainConfig(omega=OMEGA))))  # in JSON types, as in rows
 _SAME_RUN = names_of(TrainConfig, "input", "execution", "job") | {"seed", "data_seed"}
 
 

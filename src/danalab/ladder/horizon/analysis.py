@@ -154,8 +154,7 @@ def analyse_horizons(
 class _Draws:
     laws: list[HorizonLaw]
     points: list[list[HorizonPoint]]
-    freedom: Mapping[str, int]
-    """Optimizer -> degrees of freedom of its noise between seeds; 0: not known."""
+    freedom: Mapping[str, int]  # optimizer -> degrees of freedom of its noise between seeds; 0: not known
 
 
 def _with_law(

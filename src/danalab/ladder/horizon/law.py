@@ -22,8 +22,7 @@ from danalab.ladder.fit.statistics import scipy
 
 LEAST_HORIZONS = 3
 """Horizons of the baseline at one size at least: its curve has three coefficients."""
-_SHARES = (0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.995)
-"""Starting values of F, as shares of the least loss of the size."""
+_SHARES = (0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.995)  # starting values of F, as shares of the least loss of the size
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 Rate = Callable[["Plan"], float]
 """Plan of a run -> FLOP/s of one device."""
-MEASURED_STEPS = 30
-"""Steps of a measurement; the rate is that of the last third."""
+MEASURED_STEPS = 30  # steps of a measurement; the rate is that of the last third
 
 
 _SIZES_AND_SEEDS = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "seed", "data_seed", "lr",

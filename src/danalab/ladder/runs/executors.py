@@ -29,8 +29,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 PREEMPTED = (85, 143, -15)
 """Exit codes of a run that was told to stop: after its checkpoint, and before it could write one."""
-FRUITLESS = 3
-"""Attempts in a row without a step after which a run is not started again."""
+FRUITLESS = 3  # attempts in a row without a step after which a run is not started again
 
 
 @dataclass

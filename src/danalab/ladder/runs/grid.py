@@ -25,10 +25,8 @@ LONGEST_NAME = 100
 SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n",
          "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
 """Short names of settings in run names; others have their own name, `opt` and `arch` only their value."""
-PATH_SETTINGS = ("rules", "init_from")
-"""Settings that name a file or a folder."""
-OWN = names_of(TrainConfig, "job") | {"optimizer_settings"}
-"""Fields of one job, not of a grid."""
+PATH_SETTINGS = ("rules", "init_from")  # settings that name a file or a folder
+OWN = names_of(TrainConfig, "job") | {"optimizer_settings"}  # fields of one job, not of a grid
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,9 @@ from danalab.train.config.fields import Count
 log = logging.getLogger(__name__)
 
 LINE_SECONDS = 60.0
-FIRST_LINE_SECONDS = 15.0
-"""Progress lines where the output is no terminal."""
-FIRST_STEPS = 50
-"""Steps of a run after which the time of all runs is estimated."""
-THREADS_FILE = "threads.json"
-"""In a run folder: its number of threads, which a resumed run keeps, as sums depend on it."""
+FIRST_LINE_SECONDS = 15.0  # progress lines where the output is no terminal
+FIRST_STEPS = 50  # steps of a run after which the time of all runs is estimated
+THREADS_FILE = "threads.json"  # in a run folder: its number of threads, which a resumed run keeps, as sums depend on it
 _COSTS_TIME = ("arch", "heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads",
                "vocab_size", "seq_len", "batch_size", "data")  # fmt: skip
 """Settings that the best number of threads depends on."""
@@ -80,8 +77,7 @@ class PoolExecutor(PolledExecutor):
         self._jobs: list[Job] = []
         self._futures: list[PolledFuture] = []
         self._waiting: list[int] = []
-        self._running: dict[int, list[str]] = {}
-        """Index of a run -> its GPUs."""
+        self._running: dict[int, list[str]] = {}  # index of a run -> its GPUs
         self._worker: WarmProcess | None = None
         self._progress: Progress | None = None
         self._threads: dict[tuple[str, ...], int] = {}
@@ -229,8 +225,7 @@ class Progress:
         self._first: tuple[float, float] | None = None
         """When the first steps were seen [s], and the work that they were."""
         self._estimated = False
-        self._done = 0.0
-        """Work that has ended since the start, in units of `_work`."""
+        self._done = 0.0  # work that has ended since the start, in units of `_work`
         self._tasks: list[Any] = []
         self._said: set[str] = set()
 

@@ -26,10 +26,8 @@ from danalab.train.system import slurm
 
 log = logging.getLogger(__name__)
 
-LARGEST_ARRAY = 1000
-"""Tasks of one array; SLURM's own bound (MaxArraySize) is 1001 by default."""
-ATTEMPTS = 3
-"""Submissions after which a run that is still not finished counts as failed."""
+LARGEST_ARRAY = 1000  # tasks of one array; SLURM's own bound (MaxArraySize) is 1001 by default
+ATTEMPTS = 3  # submissions after which a run that is still not finished counts as failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +94,8 @@ class QueueState:
 class _Array:
     """The record of an array, NAME-1.json."""
 
-    runs: list[str]
-    """In the order of its tasks."""
-    sbatch: str | None
-    """The answer of sbatch; None: not submitted here."""
+    runs: list[str]  # in the order of its tasks
+    sbatch: str | None  # the answer of sbatch; None: not submitted here
 
 
 def queue_state(folder: Path, jobs: Sequence[Job]) -> QueueState:

@@ -19,8 +19,7 @@ from danalab.errors import UserError, import_extra
 from danalab.ladder.runs.executors import PolledExecutor, PolledFuture, Training
 from danalab.ladder.runs.slurm_arrays import Cluster
 
-UNLIMITED = 1_000_000
-"""Time limits that a run may reach; runs that make no step end before."""
+UNLIMITED = 1_000_000  # time limits that a run may reach; runs that make no step end before
 
 
 @dataclass

@@ -199,8 +199,7 @@ def _flops(config: TrainConfig) -> float | None:
 class _Record:
     """The runs requested in a folder, by name."""
 
-    runs: dict[FileName, dict[str, Any]] = field(default_factory=dict)
-    """Their settings."""
+    runs: dict[FileName, dict[str, Any]] = field(default_factory=dict)  # their settings
     labels: dict[str, str] = field(default_factory=dict)
     """Names of the optimizer in rows, where it is not that of `opt`."""
 

@@ -24,8 +24,7 @@ from danalab.models.layers.precision import full_precision
 from danalab.models.layers.short_convolution import ShortConvolution
 from danalab.models.parallel.shards import assign, local_shard
 
-_MIN_SQUARE = 1e-6
-"""Added to a key's squared length, so that the gradient at zero is finite."""
+_MIN_SQUARE = 1e-6  # added to a key's squared length, so that the gradient at zero is finite
 _TIMES = (1e-3, 1e-1)
 _MAX_RATE = 16.0
 

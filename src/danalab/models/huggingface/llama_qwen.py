@@ -33,8 +33,7 @@ NAMINGS = {
 """By our architecture."""
 MODEL_TYPES = {naming.model_type: arch for arch, naming in NAMINGS.items()}
 """By model_type."""
-_ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", **MODEL_TYPES}
-"""By model_type."""
+_ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", **MODEL_TYPES}  # by model_type
 
 
 def entries(config: ModelConfig, read: common.TensorReader | None = None) -> list[common.Entry]:

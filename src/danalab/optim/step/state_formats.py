@@ -38,8 +38,7 @@ HEADROOM = 1.25
 SHRINK = 0.5
 """Share of its scale below which the largest value gets a new scale."""
 _SIGNED = ("exp_avg",)
-_FOURTH_POWER = ("exp_avg_sq",)
-"""Moments whose codes are roots of the fourth order; those of others are square roots."""
+_FOURTH_POWER = ("exp_avg_sq",)  # moments whose codes are roots of the fourth order; those of others are square roots
 _NOISE_BITS = {"exp_avg": 16, "exp_avg_sq": 0}
 """First of the 16 bits of an element's noise that round a moment; 8 for others."""
 _SMALLEST = torch.finfo(torch.float32).tiny

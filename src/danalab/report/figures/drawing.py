@@ -24,8 +24,7 @@ from danalab.report.formats import as_csv, short
 
 LOSS = "validation loss [nats/token]"
 _COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
-_DECIMALS = re.compile(r"(\.\d\d)\d+")
-"""Superfluous decimals of an SVG: a hundredth of a point is invisible."""
+_DECIMALS = re.compile(r"(\.\d\d)\d+")  # superfluous decimals of an SVG: a hundredth of a point is invisible
 _PLACED = {"figure.constrained_layout.use": False, "figure.autolayout": False, "pdf.fonttype": 42}
 """All formats have the layout of the SVG: placing everything anew takes half of their time. 42: text stays text."""
 PROLOGUE = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
@@ -33,10 +32,8 @@ EDGE = "above, or not finite"
 COMPUTE = "training compute [FLOPs]"
 SIZE = "model parameters"
 DASHED = (0, (4, 3))
-EXTRAPOLATED = 4.0
-"""Laws are drawn, dashed, to this many times the largest x that was measured."""
-TALLEST = 5.0
-"""A panel of losses shows this many times the median excess; points above are drawn at its edge."""
+EXTRAPOLATED = 4.0  # laws are drawn, dashed, to this many times the largest x that was measured
+TALLEST = 5.0  # a panel of losses shows this many times the median excess; points above are drawn at its edge
 
 styled = matplotlib.rc_context(FIGURE_STYLE)  # pyright: ignore[reportArgumentType]
 """Decorator of functions that draw."""
@@ -111,10 +108,8 @@ def estimates(
         axes.vlines(*zip(*bars, strict=True), color=kind["color"], linewidth=1.2, alpha=0.8)
 
 
-_OPEN = 1e6
-"""Where a bar without an upper end ends: beyond the axis."""
-_OVER = "_hollow"
-"""Label of marks over points that another line has."""
+_OPEN = 1e6  # where a bar without an upper end ends: beyond the axis
+_OVER = "_hollow"  # label of marks over points that another line has
 
 
 def hollow(

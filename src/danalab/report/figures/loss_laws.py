@@ -16,8 +16,7 @@ from danalab.report.data import MissingFigure, ReportData, is_finished
 from danalab.report.figures import drawing
 from danalab.report.formats import short
 
-ABOVE = 0.45
-"""Share of the way from final to first loss that a loss curve shows: the rest is left out."""
+ABOVE = 0.45  # share of the way from final to first loss that a loss curve shows: the rest is left out
 
 
 @drawing.styled

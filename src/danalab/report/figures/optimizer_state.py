@@ -23,12 +23,9 @@ KINDS = {
 }
 """Kinds of matrices, by the names of parameters; gains and biases are none of them."""
 NORMS = re.compile(r"norm|bias$")
-DASH = 4.0
-"""Length of the alternating dashes of equal schedules [line widths]."""
-SNAPSHOTS = 4
-"""Steps whose distributions of tau are drawn."""
-LEAST_SHARE = 1e-4
-"""Tails of distributions are drawn to this share of coordinates."""
+DASH = 4.0  # length of the alternating dashes of equal schedules [line widths]
+SNAPSHOTS = 4  # steps whose distributions of tau are drawn
+LEAST_SHARE = 1e-4  # tails of distributions are drawn to this share of coordinates
 
 _SCHEDULES = (
     ("optim/beta", r"weight of the new gradient, $1-\beta(t)$", "share", lambda value: 1 - value),

@@ -24,8 +24,7 @@ SEEDS = ("seed", "data_seed")
 SHAPE = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads")
 STYLES = ("-", (0, (5, 2)), (0, (2, 1.2)), "-.", (0, (1, 1)))
 """Line styles of an optimizer's lines, which share its colour."""
-MOST_WORDS = 3
-"""Maximum number of differences in a line's name."""
+MOST_WORDS = 3  # maximum number of differences in a line's name
 
 CURVES_CAPTION = (
     "Seeds are one line, their mean, with a band from lowest to highest. The evaluations of a curve, and so the dotted "

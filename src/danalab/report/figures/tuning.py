@@ -17,8 +17,7 @@ from danalab.report.data import SWEPT, MissingFigure, ReportData, Row, has_diver
 from danalab.report.figures import drawing
 from danalab.report.formats import fraction, short
 
-LEAST_VALUES = 3
-"""Values of a setting that make a sweep."""
+LEAST_VALUES = 3  # values of a setting that make a sweep
 
 
 @dataclass(frozen=True)

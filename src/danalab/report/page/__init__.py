@@ -16,12 +16,9 @@ from matplotlib.figure import Figure
 from danalab.colors import INK, LINE, SOFT
 from danalab.report.figures.drawing import svg_text
 
-REM_PER_INCH = 6.6
-"""Width of figures on the page."""
-MIN_REM_PER_INCH = 4.0
-"""Width of figures on phones: narrower, their text cannot be read, so they scroll."""
-PHONE_INCHES = 5.5
-"""Width of a figure that a phone of 390 pixels shows whole."""
+REM_PER_INCH = 6.6  # width of figures on the page
+MIN_REM_PER_INCH = 4.0  # width of figures on phones: narrower, their text cannot be read, so they scroll
+PHONE_INCHES = 5.5  # width of a figure that a phone of 390 pixels shows whole
 
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _GROUP = re.compile(r'<g id="[^"]*"')
@@ -144,8 +141,7 @@ def _is_words(cell: str) -> bool:
 
 LIGHT = {"ink": "#1f2328", "soft": "#656d76", "paper": "#ffffff", "line": "#d8dee4", "card": "#f6f8fa"}
 DARK = {"ink": "#e6edf3", "soft": "#8d96a0", "paper": "#0f1318", "line": "#2d333b", "card": "#161b22"}
-MIN_CONTRAST = 4.0
-"""Of coloured lines against the dark page."""
+MIN_CONTRAST = 4.0  # of coloured lines against the dark page
 _NAMES = {INK: "ink", "#000000": "ink", SOFT: "soft", LINE: "line", "#ffffff": "paper"}
 """Colours of figures that are colours of the page."""
 

@@ -29,8 +29,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import exp1, gammainc, gammaln
 
-_U = np.exp(np.linspace(-80.0, 60.0, 3501))
-"""Nodes of the integrals, even in log u."""
+_U = np.exp(np.linspace(-80.0, 60.0, 3501))  # nodes of the integrals, even in log u
 
 
 def periodic_ratio(kappa: npt.ArrayLike) -> np.ndarray:

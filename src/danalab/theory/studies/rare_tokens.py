@@ -29,8 +29,7 @@ from danalab.theory.studies.study import Study, canvas, label
 
 Build = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 """An optimizer of parameters."""
-_CHUNK = 500
-"""Steps whose tokens are drawn together."""
+_CHUNK = 500  # steps whose tokens are drawn together
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,8 @@ class _Job:
     meta: dict[str, Any]
     before: Callable[[], None]
     blocked: float
-    gpu: int | None
-    """The process's current GPU."""
-    error: Exception | None = None
-    """Why the retry failed."""
+    gpu: int | None  # the process's current GPU
+    error: Exception | None = None  # why the retry failed
     reported: bool = False
 
 

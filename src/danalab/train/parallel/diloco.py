@@ -60,10 +60,8 @@ class DiLoCoWorker(ParallelStrategy):
         self._store, self._stop = folder.store, stop
         self._theta: dict[str, Tensor] = {}
         self._momentum: dict[str, Tensor] = {}
-        self._base = 0
-        """The step of the outer weights `theta`."""
-        self._moved = False
-        """Whether the model's weights differ from theta."""
+        self._base = 0  # the step of the outer weights `theta`
+        self._moved = False  # whether the model's weights differ from theta
         self._pending = False
         self._losses, self._steps = 0.0, 0
         self._scalars: dict[str, float] = {}

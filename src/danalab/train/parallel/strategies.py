@@ -151,8 +151,7 @@ class FSDPStrategy(ParallelStrategy):
     def __init__(self, world: World):
         super().__init__(world)
         self.loss_factor = float(world.dp_size)  # FSDP averages
-        self._experts: list[nn.Module] = []
-        """Modules whose experts are distributed over ranks, without FSDP."""
+        self._experts: list[nn.Module] = []  # modules whose experts are distributed over ranks, without FSDP
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         from danalab.models.parallel.tensor import apply_tensor_parallel

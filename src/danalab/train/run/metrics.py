@@ -31,8 +31,7 @@ class MetricsFile:
         self._file = open(os.open(self.path, flags, 0o666), "ab", buffering=0)  # noqa: SIM115 - closed by `close`
         self._waiting = b""
         self._is_refused = False
-        self._lock = threading.Lock()
-        """`sync` may be called from another thread."""
+        self._lock = threading.Lock()  # `sync` may be called from another thread
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append a row without the values that are None or not finite, which JSON cannot express."""

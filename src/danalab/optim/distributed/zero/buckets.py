@@ -146,8 +146,7 @@ class SharedGradients:
         """With `overlap`, gradients are sent during the backward pass."""
         self._traffic, self._params, self._group, self._ranks = traffic, params, group, ranks
         self._holding = False
-        self._next: int | None = None
-        """The bucket to send next in this backward pass; None outside of one."""
+        self._next: int | None = None  # the bucket to send next in this backward pass; None outside of one
         if overlap:
             for each in traffic:
                 for i in each.bucket.parameters:

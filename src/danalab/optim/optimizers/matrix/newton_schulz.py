@@ -38,15 +38,11 @@ METHODS = ("newton-schulz", "polar-express")
 EPS = 1e-7
 """Added to the Frobenius norm: a zero matrix stays zero."""
 
-_PANEL = 96
-"""Columns of a symmetric product in one panel."""
-
+_PANEL = 96  # columns of a symmetric product in one panel
 _RESTART = 3
 """Largest number of steps on A before it is computed from X again: its rounding errors grow with every step."""
 
-_WIDE = 1.5
-"""Ratio of columns to rows above which iterating on A is cheaper than on X."""
-
+_WIDE = 1.5  # ratio of columns to rows above which iterating on A is cheaper than on X
 _CHUNK = {"cpu": 1 << 22, "other": 1 << 27}
 """Elements processed at once: on CPUs what fits near the cache, elsewhere what fills the device."""
 

@@ -24,14 +24,12 @@ log = logging.getLogger(__name__)
 
 LARGEST_ERROR = 1e-4
 """Between kernel and reference in float32, relative to the largest number."""
-_TABLES = 1024
-"""Largest number of address tables: one for each batch of an optimizer."""
+_TABLES = 1024  # largest number of address tables: one for each batch of an optimizer
 
 _trusted: dict[tuple[str, bool, int], bool] = {}
 _layouts: dict[Any, tuple[Tensor, Tensor]] = {}
 _tables: dict[tuple[int, int], "AddressTable"] = {}
-_captured: list[Tensor] = []
-"""Tables that CUDA graphs read whenever they are replayed: never freed."""
+_captured: list[Tensor] = []  # tables that CUDA graphs read whenever they are replayed: never freed
 
 
 class KernelLaunch:
