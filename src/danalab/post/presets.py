@@ -87,16 +87,16 @@ PRESETS: dict[str, Preset] = {
         opt="dana-muon",
         base={
             "arch": "qwen3", "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 512, "batch_size": 4,
-            "iterations": 240, "eval_interval": 100, "eval_batches": 4, "log_interval": 20, "ckpt_interval": 100,
+            "iterations": 240, "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
         },
         mid={
             "data": (f"{_SUMS},size=1000", f"{_WHO}:size=400", f"{_TALK},size=2200"), "replay_share": 0.2,
             "global_batch": 4,
-            "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
+            "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
         },
         sft={
             "data": (f"{_SUMS},size=800", f"{_WHO}:size=1500", f"{_TALK},size=2000"), "global_batch": 4,
-            "eval_interval": 100, "eval_batches": 2, "log_interval": 20, "ckpt_interval": 100,
+            "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
         },
         rl={
             "task": (_LARGER_SUMS, "dialogue:ask=3,weight=0.25"), "problems": 16, "samples": 8, "max_answer": 32,
