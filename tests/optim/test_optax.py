@@ -352,5 +352,13 @@ def test_dana_muon_takes_a_choice_of_matrices_and_refuses_a_schedule_without_the
     dana_muon(lambda step: 0.1, weight_decay=0.1)
     with pytest.raises(UserError, match="needs peak_lr"):
         dana_muon(lambda step: 0.1, weight_decay=0.1, scaled_decay=True)
-    with pytest.raises(UserError, match="kappa"):
-        dana_muon(0.1, kappa=2.0)
+    for settings, words in (
+        ({"kappa": 2.0}, "kappa"),
+        ({"aux_lr_factor": -1.0}, "aux_lr_factor is -1"),
+        ({"weight_decay": 20.0}, "takes 2 of a parameter"),
+    ):
+        with pytest.raises(UserError, match=words):
+            dana_muon(0.1, **settings)
+    injected = optax.inject_hyperparams(dana_muon, static_args=("ns_steps", "ns_method"))(0.1, kappa=0.7)
+    updates, _ = injected.update(params, injected.init(params), params)
+    assert np.isfinite(np.asarray(updates["a"])).all()

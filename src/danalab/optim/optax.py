@@ -178,7 +178,8 @@ def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
             [..., rows, columns] of them. None: those of two dimensions or more and less than 10,000 rows and columns
             whose path does not name an embedding or a head.
         matched_rms: root mean square of the update of matrices.
-        ns_steps, ns_method: steps of the orthogonalisation O, by "newton-schulz" or "polar-express".
+        ns_steps, ns_method: steps of the orthogonalisation O, by "newton-schulz" or "polar-express"; under
+            `optax.inject_hyperparams` they are `static_args`.
         aux_lr_factor: learning rate of other parameters, in units of that of matrices.
         peak_lr: the schedule's peak; required for a schedule with `scaled_decay`.
         learning_rate, weight_decay, others: as in `adana`.
@@ -186,6 +187,11 @@ def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
         UserError: as `adana`.
     """
     s = settings
+    lr, factor = s.peak_lr if callable(s.learning_rate) else s.learning_rate, s.aux_lr_factor
+    if _are_numbers(factor) and not 0 <= factor < math.inf:
+        raise UserError(f"aux_lr_factor is {factor}; it must be finite and not negative")
+    if lr is not None and _are_numbers(lr, factor, s.weight_decay) and lr * max(1, factor) * s.weight_decay >= 1:
+        raise UserError(f"weight decay takes {lr * max(1, factor) * s.weight_decay:g} of a parameter in one step")
     chain, rms = coefficients(s.ns_method, s.ns_steps), s.matched_rms
     of_matrix = functools.partial(muon_step, delta=s.delta, kappa=s.kappa, rms=rms, chain=chain)
     return _transformation(settings, with_tau=True, of_matrix=of_matrix)
