@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "speed.md"
 SETS = {"AVX-512": "_cpu.json", "AVX2": "_cpu_v3.json", "SSE 4": "_cpu_v2.json"}
 """Instruction set -> end of the names of its results."""
+HELD = {"AVX-512": "_cpu.json", "held to AVX2": "_cpu_held_v3.json"}
+"""The same for one processor, as it is and with the instructions of a lesser one."""
 STEPS = {
     "ADana, one pass": "adana:fused",
     "Dana-MK4, one pass": "dana-mk4:fused",
@@ -43,13 +45,14 @@ DECODERS = {
 
 def tables(results: Path = ROOT / "bench" / "results") -> dict[str, str]:
     """The tables by the name of their marker."""
-    optim, train, generate = (_stored(results, verb) for verb in ("optim", "train", "generate"))
+    optim, train, generate = (_stored(results, verb, SETS) for verb in ("optim", "train", "generate"))
     return {
         "steps": _optim_table(optim, STEPS, {"20M": "20M", "88M": "88M"}),
         "small steps": _optim_table(optim, SMALL_STEPS, {"0.2M": "0.2M in 26 tensors", "1.1M": "1.1M in 26 tensors",
                                                          "500x2k": "1.0M in 500 tensors"}),
         "trainer": _train_table(train),
         "decoding": _decoding_table(generate),
+        "held": _held_table(*(_stored(results, verb, HELD) for verb in ("optim", "train", "generate"))),
         "machines": "; ".join(_machine(name, [found[name] for found in (optim, train, generate)]) for name in SETS),
     }  # fmt: skip
 
@@ -63,9 +66,9 @@ def fill(page: str) -> str:
     return page
 
 
-def _stored(results: Path, verb: str) -> dict[str, dict[str, Any] | None]:
+def _stored(results: Path, verb: str, sets: dict[str, str]) -> dict[str, dict[str, Any] | None]:
     """Instruction set -> the result; None: not measured."""
-    files = {name: results / f"{verb}{end}" for name, end in SETS.items()}
+    files = {name: results / f"{verb}{end}" for name, end in sets.items()}
     return {name: json.loads(file.read_text()) if file.exists() else None for name, file in files.items()}
 
 
@@ -126,6 +129,30 @@ def _decoding_table(found: dict[str, Any]) -> str:
 
     lines = [["decoder", *(f"batch {batch}, {name}" for batch, name in columns)]]
     lines += [[shown, *(cell(batch, name, decoder) for batch, name in columns)] for shown, decoder in DECODERS.items()]
+    return _markdown(lines)
+
+
+def _held_table(optim: dict[str, Any], train: dict[str, Any], generate: dict[str, Any]) -> str:
+    def step(name: str, contender: str) -> str:
+        results = (optim[name] or {"sizes": {}})["sizes"].get("20M", {"results": {}})["results"]
+        return f"{results[contender]['ratio']['median']:.2f}" if contender in results else "-"
+
+    def decoding(name: str, decoder: str) -> str:
+        rows = (generate[name] or {"batches": []})["batches"]
+        return ", ".join(f"{row['times_faster_than_transformers'][decoder]['median']:.1f}" for row in rows) or "-"
+
+    def trainer(name: str) -> str:
+        for cell in (train[name] or {"cells": []})["cells"]:
+            if (cell["d_model"], cell["seq_len"], cell["threads"]) == (128, 128, 2):
+                return f"{cell['sides']['trainer float32']['over loop float32']['median']:.2f}"
+        return "-"
+
+    lines = [["one processor", *HELD]]
+    for shown, decoder in {"float32": "danalab", "int8 weights": "danalab int8"}.items():
+        lines.append([f"decoding at batch 1, 8, 32, {shown}", *(decoding(name, decoder) for name in HELD)])
+    for shown in ("ADana, one pass", "Dana-Star-MK4, one pass"):
+        lines.append([f"step at 20M, {shown}", *(step(name, STEPS[shown]) for name in HELD)])
+    lines.append(["trainer over loop, d_model 128, 8 x 128, 2 threads, float32", *(trainer(name) for name in HELD)])
     return _markdown(lines)
 
 

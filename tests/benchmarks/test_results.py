@@ -34,6 +34,14 @@ def test_the_machine_is_its_cpu_instructions_cores_and_target():
     assert found["torch_capability"]
 
 
+def test_processors_of_one_name_are_told_apart(monkeypatch):
+    facts = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx2"
+    monkeypatch.setattr(device, "processor", lambda: facts)
+    assert device.machine("cpu")["cpu"] == "AMD EPYC, family 25, model 17"
+    monkeypatch.setattr(device, "processor", lambda: "")
+    assert device.machine("cpu")["cpu"]
+
+
 def test_bfloat16_is_left_out_on_cpus_that_do_not_multiply_it(monkeypatch):
     sides, said = [], []
     monkeypatch.setattr(train_cpu, "multiplies_bfloat16", lambda: False)

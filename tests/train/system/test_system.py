@@ -54,12 +54,22 @@ def test_an_apple_gpu_is_chosen_where_torch_has_one(monkeypatch):
     assert choice.choose_backend(ADANA, flags, "mps") is choice.foreach
 
 
-@pytest.mark.parametrize(("flags", "warns"), [("fma avx2 avx512f", True), ("avx512_bf16 avx512f", False), (None, True)])
-def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(monkeypatch, caplog, tmp_path, flags, warns):
+@pytest.mark.parametrize(
+    ("flags", "held_to", "warns"),
+    [
+        ("fma avx2 avx512f", "AVX512", True),
+        ("avx512_bf16 avx512f", "AVX512", False),
+        ("avx512_bf16 avx512f", "AVX2", True),
+        ("asimd bf16", "DEFAULT", False),
+        (None, "AVX512", True),
+    ],
+)
+def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(monkeypatch, caplog, tmp_path, flags, held_to, warns):
     cpuinfo = tmp_path / "cpuinfo"
     if flags is not None:
         cpuinfo.write_text(f"model name : abacus\nflags : {flags}\n")
     monkeypatch.setattr(device_module, "processor", lambda: native_library.processor(cpuinfo))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: held_to)
     assert autocast_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
     assert ("slower than float32" in caplog.text) == warns
 

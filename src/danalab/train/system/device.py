@@ -79,8 +79,10 @@ def autocast_context(dtype: torch.dtype | None, device: torch.device) -> Callabl
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether the CPU has instructions that multiply bfloat16; without them products take tens of times as long."""
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(processor().split())
+    """Whether torch has instructions here that multiply bfloat16; without them products take tens of times as long."""
+    words = set(processor().split())
+    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # torch may be held to less than the CPU has
+    return "bf16" in words or (wide and not {"avx512_bf16", "amx_bf16"}.isdisjoint(words))
 
 
 def set_numerics(deterministic: bool) -> None:
@@ -239,10 +241,13 @@ def _git(folder: Path, *words: str) -> str:
 
 def machine(device: str) -> dict[str, Any]:
     """Facts about the machine, and how the process uses it."""
-    names = [line.split(":")[1].strip() for line in processor().splitlines() if line.startswith("model name")]
+    lines = [line.partition(":") for line in processor().splitlines()]
+    known = {key.strip(): value.strip() for key, _, value in lines}
+    name = known.get("model name", platform.processor() or platform.machine())
+    kind = [f"{word} {known[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in known]
     policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
     facts: dict[str, Any] = {
-        "cpu": next(iter(names), platform.processor() or platform.machine()),
+        "cpu": ", ".join((name, *kind)),  # clouds give processors of different generations the same name
         "isa": (instruction_sets() or [platform.machine()])[-1],
         "target": target(),
         "torch_capability": torch.backends.cpu.get_cpu_capability(),
