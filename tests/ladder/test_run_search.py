@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from danalab.errors import UserError
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.run import LadderSearch, next_multiplier
 
@@ -56,6 +57,21 @@ def test_a_dial_is_tuned_at_the_best_rate_and_seeds_repeat_the_best_settings():
     assert choice.gains["decay"] == pytest.approx(0.1)
     assert choice.loss == pytest.approx(3)
     assert names[-2:] == ["adana-d16-L1-H2-f1-lrx1-decay0.5-s1", "adana-d16-L1-H2-f1-lrx1-decay0.5-s2"]
+
+
+def test_a_trial_of_several_seeds_counts_by_their_mean():
+    def loss(run):  # seed 0 alone would choose 2 and a decay of 1
+        lucky = run["seed"] == 0 and run["lr_multiplier"] == 2
+        return 3 + math.log2(run["lr_multiplier"]) ** 2 - 1.5 * lucky + 0.1 * (run.get("omega") != 2.0)
+
+    one = plan(trial_seeds=2, dials={"all": {"decay": (0.5, 1)}})
+    choices, names = tuned(one, loss, ("adana",))
+    assert (choices["adana"].multiplier, choices["adana"].dials) == (1.0, {"decay": 0.5})
+    assert choices["adana"].losses["2"] == pytest.approx(3.25)
+    assert len(names) == len(set(names)) == (5 + 1) * 2 + 1
+    assert len(one.planned(RUNG)["adana"]) == len(names)
+    with pytest.raises(UserError, match="trial_seeds 4: must be 1 to 3"):
+        plan(trial_seeds=4)
 
 
 def test_trials_of_a_batch_start_from_the_best_rate_of_the_nearest_batch_before():

@@ -313,11 +313,14 @@ def _retuning(analysis: Analysis, opt: str, rows: Sequence[tuning.Row]) -> tunin
     sizes = []
     for each in analysis.at(opt):
         seeds = sorted(each.runs, key=lambda row: row["seed"])
-        trials = {row["lr"]: row["final_loss"] for row in tuning.rate_trials(rows, each)}
-        trials[each.lr] = seeds[0]["final_loss"]
-        rates, own = sorted(trials), np.array([row["final_loss"] for row in seeds])
+        tried = tuning.rate_trials(rows, each)
+        repeats = tried[0]["trial_seeds"]
+        trials = {row["lr"]: row["final_loss"] for row in tried}
+        own = np.array([row["final_loss"] for row in seeds])
+        trials[each.lr] = own[:repeats].mean()
+        rates = sorted(trials)
         losses = np.array([trials[lr] for lr in rates])
-        sizes.append(tuning.TunedSize(np.array(rates), losses, rates.index(each.lr), own))
+        sizes.append(tuning.TunedSize(np.array(rates), losses, rates.index(each.lr), own, repeats))
     return tuning.retuned(sizes)
 
 

@@ -95,6 +95,8 @@ class LadderPlan:
     """Name -> `opt` and settings of it; "0.95^(batch/128)" is a setting that depends on the batch."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """The first one is for the trials."""
+    trial_seeds: int = 1
+    """Number of these seeds that every trial is run with; its loss is their mean."""
     fixed: dict[str, Any]
     """Settings that all runs have in common."""
 
@@ -113,6 +115,8 @@ class LadderPlan:
         for name in ("multipliers", "horizons", "batches"):
             if not all(map(_is_positive, getattr(self, name))):
                 raise UserError(f"{name} {getattr(self, name)}: must be finite and positive")
+        if not 1 <= self.trial_seeds <= len(self.seeds):
+            raise UserError(f"trial_seeds {self.trial_seeds}: must be 1 to {len(self.seeds)}, the number of seeds")
         if self.extensions < 0:
             raise UserError(f"extensions {self.extensions}: must be 0 or more")
         if self.trials is not None and self.trials < len(self.multipliers):
@@ -163,14 +167,15 @@ class LadderPlan:
         """Optimizer -> the runs of a rung, with the middle multiplier in place of those that are not known yet."""
         multipliers = sorted(map(float, self.multipliers))
         middle = multipliers[len(multipliers) // 2]
+        trials, more = self.seeds[: self.trial_seeds], self.seeds[self.trial_seeds :]
+        tried = {opt: [*multipliers, *[middle] * (self.least_trials(opt) - len(multipliers))] for opt in self.opts}
+        runs = {
+            opt: [*((m, seed) for m in tried[opt] for seed in trials), *((middle, seed) for seed in more)]
+            for opt in tried
+        }
         return {
-            opt: [
-                *(self.cell(opt, rung, self.start.get(opt, 1.0) * m, self.seeds[0]) for m in multipliers),
-                *[self.cell(opt, rung, self.start.get(opt, 1.0) * middle, self.seeds[0])]
-                * (self.least_trials(opt) - len(multipliers)),
-                *(self.cell(opt, rung, self.start.get(opt, 1.0) * middle, seed) for seed in self.seeds[1:]),
-            ]
-            for opt in self.opts
+            opt: [self.cell(opt, rung, self.start.get(opt, 1.0) * m, seed) for m, seed in each]
+            for opt, each in runs.items()
         }
 
     def cell(self, opt: str, rung: Rung, multiplier: float, seed: int, dials: Mapping[str, Any] | None = None) -> Cell:
@@ -298,6 +303,7 @@ _FORMS = {
     "trials": "trials: 5",
     "extensions": "extensions: 2",
     "seeds": "seeds: [0, 1, 2]",
+    "trial_seeds": "trial_seeds: 2",
     "start": "start: {adamw: 0.5}",
     "merge": "merge: linear",
     "decay_law": "decay_law: sqrt",
@@ -343,7 +349,7 @@ def read_plan(path: Path) -> LadderPlan:
 
 def _has_form(key: str, value: Any) -> bool:
     """Whether the value of a file's key has the right type."""
-    if key in ("extensions", "trials"):
+    if key in ("extensions", "trials", "trial_seeds"):
         return isinstance(value, int) and not isinstance(value, bool)
     if key in ("merge", "decay_law"):
         return isinstance(value, str)

@@ -122,6 +122,11 @@ class RowsFile:
         """Rows of finished runs that were read from their folders; they are not read again."""
         self._warned: set[str] = set()
 
+    @property
+    def packed(self) -> dict[str, dict[str, Any]]:
+        """Name of a run -> its row, of those that `pack` wrote: no run folder belongs to them."""
+        return {name: row for name, row in self._written.items() if row.get("run") == row["curve"]}
+
     def update(self, runs: Iterable[Path], labels: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """Write the file again, the rows of these run folders first; returns the rows.
 

@@ -6,12 +6,15 @@
     dials    the other values of each dial at the best rate, one dial after another
     seeds    the best settings again with the other seeds
 
+A trial is a run with the first seed, or with each of the first `trial_seeds`: then its loss is their mean.
+
 `LadderPlan` defines it. With horizons or batches, an optimizer's trials on a rung (a size at both) begin when its best
 setting on the rung before is known. Runs of earlier rungs go first, so that a ladder that is stopped is nearly a
 complete smaller one. The number of trials is part of the result: the baseline must be tuned as much as the contender.
 """
 
 import contextlib
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -220,15 +223,15 @@ def _search(
     plan: LadderPlan, opt: str, rung: Rung, centre: float
 ) -> Generator[tuple[str, list[Cell], TunedRung | None], Mapping[str, float]]:
     """The runs of a search, request by request; the last one has the result."""
-    first = plan.seeds[0]
+    seeds, further = plan.seeds[: plan.trial_seeds], plan.seeds[plan.trial_seeds :]
     tried: dict[float, float] = {}
     wanted = [rounded(centre * float(m)) for m in sorted(plan.multipliers)]
     left = (plan.extensions if plan.trials is None else plan.trials - len(wanted)) if len(wanted) > 1 else 0
     title = "learning-rate trials"
     while wanted:
-        cells = [plan.cell(opt, rung, m, first) for m in wanted]
-        trained = yield title, cells, None
-        tried |= {m: trained[cell.name] for m, cell in zip(wanted, cells, strict=True)}
+        cells = [[plan.cell(opt, rung, m, seed) for seed in seeds] for m in wanted]
+        trained = yield title, [*itertools.chain(*cells)], None
+        tried |= {m: _mean_loss(runs, trained) for m, runs in zip(wanted, cells, strict=True)}
         more = next_multiplier(tried, refine=plan.trials is not None) if left else None
         wanted, left, title = [] if more is None else [more], left - 1, "further learning rates"
     multiplier = min(sorted(tried), key=tried.__getitem__)
@@ -237,9 +240,10 @@ def _search(
         return
     dials, gains, trials = {}, {}, len(tried)
     for name, (default, *others) in plan.dials_of(opt).items():
-        cells = [plan.cell(opt, rung, multiplier, first, {**dials, name: value}) for value in others]
-        trained = yield f"trials of {name}", cells, None
-        losses = [best, *(trained[cell.name] for cell in cells)]
+        chosen = [{**dials, name: value} for value in others]
+        cells = [[plan.cell(opt, rung, multiplier, seed, each) for seed in seeds] for each in chosen]
+        trained = yield f"trials of {name}", [*itertools.chain(*cells)], None
+        losses = [best, *(_mean_loss(runs, trained) for runs in cells)]
         dials[name] = (default, *others)[losses.index(min(losses))]
         gains[name], best, trials = best - min(losses), min(losses), trials + len(others)
     tuned = TunedRung(
@@ -248,7 +252,12 @@ def _search(
         losses={f"{m:g}": None if math.isinf(tried[m]) else tried[m] for m in sorted(tried)},
         horizon=rung.horizon, batch=rung.batch, dials=dials or None, gains=gains or None,
     )  # fmt: skip
-    yield "more seeds", [plan.cell(opt, rung, multiplier, seed, dials) for seed in plan.seeds[1:]], tuned
+    yield "more seeds", [plan.cell(opt, rung, multiplier, seed, dials) for seed in further], tuned
+
+
+def _mean_loss(runs: Sequence[Cell], losses: Mapping[str, float]) -> float:
+    """Loss of a trial: the mean over its seeds, infinite where one failed."""
+    return sum(losses[cell.name] for cell in runs) / len(runs)
 
 
 def next_multiplier(tried: Mapping[float, float], *, refine: bool) -> float | None:

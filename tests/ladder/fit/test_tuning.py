@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 
-from danalab.ladder.fit.tuning import tune
+from danalab.ladder.fit.tuning import rate_trials, tune
 from danalab.ladder.rows import read_ladder
 from danalab.train.config.train_config import TrainConfig
 from ladder.planted import plant
@@ -21,6 +21,17 @@ def test_rows_from_before_a_setting_existed_are_repeats_of_those_after(tmp_path)
 def test_runs_of_another_value_are_other_trials(tmp_path):
     rows = [{**row, "settings": {"delta": 8.0 + row["seed"]}} for row in read_ladder(plant(tmp_path))]
     assert all(len(each.runs) == 1 and each.trials == 5 for each in tune(rows, "exact"))
+
+
+def test_a_trial_is_the_mean_of_the_seeds_that_all_trials_have(tmp_path):
+    one = read_ladder(plant(tmp_path))[0]
+    rows = [
+        {**one, "lr": lr, "seed": seed, "final_loss": 3 + lr + seed} for lr in (1.0, 2.0, 4.0) for seed in (0, 1, 2)
+    ]
+    (tuned,) = tune(rows, "exact")
+    assert [row["final_loss"] for row in rate_trials(rows, tuned)] == [5, 6, 8]
+    fewer = rate_trials(rows[:-1], tuned)
+    assert [(row["final_loss"], row["trial_seeds"]) for row in fewer] == [(4.5, 2), (5.5, 2), (7.5, 2)]
 
 
 def test_a_sweep_of_another_setting_has_as_many_trials_but_one_learning_rate_each(tmp_path):

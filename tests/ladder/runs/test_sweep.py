@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from danalab.errors import UserError
-from danalab.ladder.rows import read_ladder
+from danalab.ladder.rows import pack, read_ladder
 from danalab.ladder.runs.estimate import estimate
 from danalab.ladder.runs.grid import expand, read_grid
 from danalab.ladder.runs.jobs import Job
@@ -64,6 +64,19 @@ def test_rows_stay_when_their_folders_or_the_record_of_the_sweep_are_gone(fixed,
     assert [row["name"] for row in again] == [row["name"] for row in first], "the run was made again, in its place"
     assert again[0]["seconds"] != first[0]["seconds"]
     assert again[0]["final_loss"] == first[0]["final_loss"]
+
+
+def test_a_packed_sweep_goes_on_without_its_run_folders(fixed, tmp_path):
+    cells = expand({"opt": ["adamw"], "seed": [0, 1, 2]}, fixed)
+    first = run_sweep(tmp_path / "here", cells[:2], executor="inline").rows
+    pack(read_ladder(tmp_path / "here"), tmp_path / "there")
+    rows = run_sweep(tmp_path / "there", cells, executor="inline").rows
+    assert [row["name"] for row in rows] == ["adamw-s0", "adamw-s1", "adamw-s2"]
+    assert [row["final_loss"] for row in rows[:2]] == [row["final_loss"] for row in first]
+    assert [path.name for path in (tmp_path / "there" / "runs").iterdir()] == ["adamw-s2"]
+    longer = expand({"opt": ["adamw"], "seed": [0]}, {**fixed, "iterations": 20})
+    run_sweep(tmp_path / "there", longer, executor="inline")
+    assert (tmp_path / "there" / "runs" / "adamw-s0").is_dir(), "a row of other settings is another run"
 
 
 @pytest.mark.parametrize("content", ["[]", "null", "3", '{"runs": []}', '{"runs": {"../x": {}}}', '{"runs": {"a": 1}}'])

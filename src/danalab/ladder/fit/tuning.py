@@ -2,7 +2,8 @@
 
 A ladder tries several learning rates with one seed, takes the best, and repeats it with other seeds. The chosen run is
 the luckiest of its trials, and not always the best rate; intervals that keep the choice are too narrow. So a resample
-(`Retuning`) draws new noise for every trial, chooses again, and draws the seeds at the rate chosen:
+(`Retuning`) draws new noise for every trial, chooses again, and draws the seeds at the rate chosen. Where every trial
+was run with several seeds, its loss is their mean:
 
     loss of a trial = L* + k log(lr / lr*)^2 + noise,   k shared by all sizes, noise by the spread over seeds
 """
@@ -133,12 +134,27 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
 
 
 def rate_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
-    """The learning-rate trials around a tuned run: its first seed, and its settings apart from the learning rate and
-    the decay that follows from it."""
+    """The learning-rate trials around a tuned run: its settings apart from the learning rate and the decay that follows
+    from it; see `trials_of`."""
     here = [row for row in rows if rung_of(row) == rung_of(tuned.runs[0])]
-    like = [row for row in here if _trial(row, _FOLLOW_THE_RATE) == _trial(tuned.runs[0], _FOLLOW_THE_RATE)]
-    first = min(row["seed"] for row in like)
-    return [row for row in like if row["seed"] == first]
+    return trials_of([row for row in here if _trial(row, _FOLLOW_THE_RATE) == _trial(tuned.runs[0], _FOLLOW_THE_RATE)])
+
+
+def trials_of(rows: Sequence[Row]) -> list[Row]:
+    """A row per trial: that of its first seed, with the mean loss over the seeds that all trials have, `trial_seeds` of
+    them. All losses must be finite."""
+    trials: dict[str, dict[int, Row]] = defaultdict(dict)
+    for row in rows:
+        trials[_trial(row)][row["seed"]] = row
+    shared = set.intersection(*map(set, trials.values()))
+    first = min(shared or [row["seed"] for row in rows])
+    seeds = sorted(shared or {first})
+    kept = [each for each in trials.values() if first in each]
+    return [
+        {**each[first], "final_loss": float(np.mean([each[seed]["final_loss"] for seed in seeds])),
+         "trial_seeds": len(seeds)}
+        for each in kept
+    ]  # fmt: skip
 
 
 def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
@@ -225,7 +241,9 @@ class TunedSize:
     chosen: int
     """Index of the chosen rate."""
     seeds: np.ndarray
-    """Final losses at the chosen rate, one per seed; the first is its trial."""
+    """Final losses at the chosen rate, one per seed; the first `trial_seeds` are its trial."""
+    trial_seeds: int = 1
+    """Seeds of every trial; `losses` are means over them."""
 
 
 class Retuning:
@@ -243,29 +261,30 @@ class Retuning:
         drawn = []
         for i, (each, above) in enumerate(zip(self._sizes, self._excess, strict=True)):
             trials = self.trials(i, 1, rng)[0]
-            best = int(np.argmin(trials))
+            best, own = int(np.argmin(trials)), each.trial_seeds
             logs = above[best] + self._noise * rng.standard_normal(len(each.seeds))
-            logs[0] = trials[best]
+            logs[:own] += trials[best] - logs[:own].mean()
             drawn.append(np.exp(np.log(each.seeds).mean() - above[each.chosen] + logs))
         return np.concatenate(drawn)
 
     def selection(self, size: int, n: int, rng: np.random.Generator) -> SelectionNoise:
         """The size of this index, tuned n times: the variance of its mean beyond that of seeds at one rate.
 
-        Another rate may be chosen, but the first seed is the best of its trials, which vary less than one trial.
+        Another rate may be chosen, but its first seeds are the best of the trials, which vary less than one trial.
         """
-        above, seeds = self._excess[size], len(self._sizes[size].seeds)
+        above, seeds, own = self._excess[size], len(self._sizes[size].seeds), self._sizes[size].trial_seeds
         trials = self.trials(size, n, rng)
-        others = (seeds - 1) * above[trials.argmin(axis=1)]
-        others += math.sqrt(seeds - 1) * self._noise * rng.standard_normal(n)
-        means = (trials.min(axis=1) + others) / seeds
+        others = (seeds - own) * above[trials.argmin(axis=1)]
+        others += math.sqrt(seeds - own) * self._noise * rng.standard_normal(n)
+        means = (own * trials.min(axis=1) + others) / seeds
         total = float(np.var(means, ddof=1))
         added = max(total - self._noise**2 / seeds, 0.0)
         return SelectionNoise((means - means.mean()) * math.sqrt(added / total) if total else means * 0, self._freedom)
 
     def trials(self, size: int, n: int, rng: np.random.Generator) -> np.ndarray:
         """log(loss / best loss) of each rate's trial at the size of this index [draws, rates]."""
-        return self._excess[size] + self._noise * rng.standard_normal((n, len(self._excess[size])))
+        noise = self._noise / math.sqrt(self._sizes[size].trial_seeds)
+        return self._excess[size] + noise * rng.standard_normal((n, len(self._excess[size])))
 
 
 def retuned(sizes: Sequence[TunedSize]) -> Retuning | None:

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from danalab.ladder.fit.tuning import Row, Tuned, TunedSize, differing_settings, has_diverged, is_usable, rung_of
+from danalab.ladder.fit.tuning import (
+    Row,
+    Tuned,
+    TunedSize,
+    differing_settings,
+    has_diverged,
+    is_usable,
+    rung_of,
+    trials_of,
+)
 
 LEAST_VALUES = 3
 """Values of a dial from which one can be inside."""
@@ -48,7 +57,7 @@ class Budget:
 
 def budget_of(tuned: Tuned, horizon: float, rows: Sequence[Row]) -> Budget:
     """The budget of a tuned optimizer, from all rows of a ladder."""
-    trials = _first_seed(tuned, rows)
+    trials = _trials(tuned, rows)
     return Budget(tuned.opt, tuned.params, horizon, tuned.trials, len(tuned.runs), tuple(_dials(trials)))
 
 
@@ -58,17 +67,18 @@ def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize
     Where other dials were moved after the rate, the trials of the rate are moved by what these lowered the loss.
     """
     seeds = np.array([row["final_loss"] for row in sorted(tuned.runs, key=lambda row: row["seed"])])
-    group = {_value(row, dial): row["final_loss"] for row in _group(_first_seed(tuned, rows), dial) if is_usable(row)}
+    here = [row for row in _group(_trials(tuned, rows), dial) if is_usable(row)]
+    group, repeats = {_value(row, dial): row["final_loss"] for row in here}, here[0]["trial_seeds"] if here else 1
     rates = sorted(value for value in group if isinstance(value, (int, float)) and value > 0)
     if not rates:
         return TunedSize(np.array([tuned.lr]), seeds[:1], 0, seeds)
     losses = np.array([group[rate] for rate in rates])
     best = int(losses.argmin())
-    return TunedSize(np.array(rates), losses * seeds[0] / losses[best], best, seeds)
+    return TunedSize(np.array(rates), losses * seeds[:repeats].mean() / losses[best], best, seeds, repeats)
 
 
-def _first_seed(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
-    """The trials at the optimizer's size, horizon and batch."""
+def _trials(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
+    """The trials at the optimizer's size, horizon and batch; those that diverged have a row per seed."""
     steps = tuned.runs[0]["settings"].get("iterations")
 
     def is_here(row: Row) -> bool:
@@ -79,7 +89,8 @@ def _first_seed(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
 
     here = [row for row in rows if is_here(row)]
     first = min(row["seed"] for row in here)
-    return [row for row in here if row["seed"] == first]
+    lost = [row for row in here if not is_usable(row) and row["seed"] == first]
+    return [*trials_of([row for row in here if is_usable(row)]), *lost]
 
 
 def _dials(trials: Sequence[Row]) -> list[Dial]:

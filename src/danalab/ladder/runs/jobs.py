@@ -2,11 +2,13 @@
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
+from danalab.ladder.rows import portable_settings
 from danalab.ladder.runs.grid import PATH_SETTINGS
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.plugins import in_use
@@ -31,6 +33,8 @@ class Job:
     """Estimated cost, for the remaining time; None: not known."""
     priority: int = 0
     """Runs with lower numbers start first."""
+    row: Mapping[str, Any] | None = None
+    """Its row in a packed ladder, which stands for the run while it has no folder."""
 
     def flags(self) -> list[str]:
         """Flags of `danalab train` that make the run."""
@@ -52,7 +56,8 @@ class Job:
     def is_same(self) -> bool:
         """Whether the run in the folder has these settings."""
         made = self._made()
-        return all(_same(name, made.get(name), value) for name, value in self.settings.items())
+        wanted = portable_settings(self.settings) if self._is_elsewhere() else self.settings  # as rows have them
+        return all(_same(name, made.get(name), value) for name, value in wanted.items())
 
     def differences(self) -> list[str]:
         """Settings in which the run in the folder differs from this one; such a run cannot be resumed.
@@ -76,9 +81,14 @@ class Job:
 
     def _record(self) -> dict[str, Any]:
         """config.json; empty where there is none, or it is damaged: then the run itself fails and has the reason."""
+        if self._is_elsewhere():
+            return {"config": self.row["settings"]} if self.row else {}
         with contextlib.suppress(UserError):
             return RunFolder(self.folder).read_config()
         return {}
+
+    def _is_elsewhere(self) -> bool:
+        return not RunFolder(self.folder).config_file.exists()
 
     def has_diverged(self) -> bool:
         """Whether the folder holds this run, ended by a loss that is not finite: a repetition would end alike."""
@@ -86,9 +96,10 @@ class Job:
 
     def _status(self) -> str | None:
         """How the run in the folder ended; None where it has not, or its summary is damaged (resuming rewrites it)."""
-        folder = RunFolder(self.folder)
+        if self._is_elsewhere():
+            return self.row["status"] if self.row else None
         with contextlib.suppress(UserError):
-            return (folder.read_summary() or {}).get("status") if folder.config_file.exists() else None
+            return (RunFolder(self.folder).read_summary() or {}).get("status")
         return None
 
     def steps(self) -> int | None:

@@ -5,7 +5,8 @@
     FOLDER/ladder.jsonl        one row per run, rewritten as runs end
     FOLDER/slurm/              scripts and logs, where SLURM makes the runs
 
-There is no other state: a sweep that was killed ends with the same rows when it is started again.
+There is no other state: a sweep that was killed ends with the same rows when it is started again. A finished run of a
+packed ladder, which has a row and no folder, is not repeated either.
 """
 
 import contextlib
@@ -104,8 +105,7 @@ class Sweep:
         first number is their priority.
         """
         self._places |= {cell.name: place for cell, place in zip(cells, places, strict=bool(places))}
-        wanted = _prepare(self._folder, cells, self._places)
-        self._runs.start(wanted, title)
+        self._runs.start(_prepare(self._folder, cells, self._rows_file.packed, self._places), title)
 
     def ended(self) -> list[str]:
         """Names of runs that have ended since the last call; waits for one. Empty: nothing is left to wait for."""
@@ -151,7 +151,7 @@ def run_sweep(
 
 def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list[Path]:
     """Write the array scripts of unfinished runs; submits nothing."""
-    wanted = _prepare(folder, cells)
+    wanted = _prepare(folder, cells, RowsFile(folder).packed)
     open_ = queue_state(folder, wanted).open
     return write_arrays(folder, open_, cluster) if open_ else []
 
@@ -163,13 +163,18 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     return RowsFile(folder).update(_folders(folder), _record(folder).labels)
 
 
-def _prepare(folder: Path, cells: Sequence[Cell], places: Mapping[str, tuple[int, ...]] = {}) -> list[Job]:
+def _prepare(
+    folder: Path,
+    cells: Sequence[Cell],
+    rows: Mapping[str, Mapping[str, Any]],
+    places: Mapping[str, tuple[int, ...]] = {},
+) -> list[Job]:
     """Checked jobs; also writes the folder's record, in the order of `places`."""
     wanted = []
     for cell in cells:
         run = folder / "runs" / cell.name
         priority = places.get(cell.name, (0,))[0]
-        wanted.append(Job(run, cell.settings, _flops(cell.config(run)), priority))
+        wanted.append(Job(run, cell.settings, _flops(cell.config(run)), priority, rows.get(cell.name)))
     clashes = {job.folder: differences for job in wanted if (differences := job.differences())}
     if clashes:
         # Otherwise the rows of the old runs would count as the new ones.
