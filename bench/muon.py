@@ -4,6 +4,8 @@ The matrices are those of Enoki with 12 heads. Every round runs each contender o
 the algorithm as usually written, in float32 as ours: `A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`.
 torch.optim.Muon orthogonalises in bfloat16, on any device.
 
+Beside that, the step's share of a training step: Enoki of four layers, forward, backward and step on 8 x 128 tokens.
+
 python bench/muon.py [--threads 2] [--rounds 5] [--layers 9] [--output FILE]
 """
 
@@ -20,13 +22,24 @@ import torch
 from torch import Tensor
 
 from danalab.files import write_json
+from danalab.models import ModelConfig, build_model
 from danalab.optim import Muon
 from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, coefficients, flops, orthogonalize_each
 from danalab.train.system.device import machine
 from danalab_bench.timing import interleaved, ratios, wall_clock
 
 WIDTH = 768
+WIDTHS = (128, 256, 512)
+"""Of the models whose training steps are timed."""
 SHAPES = [(WIDTH, WIDTH)] * 4 + [(4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH)]  # q, k, v, out, up, down
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "AdamW, fused": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-9, fused=True),
+    "Muon": lambda model: Muon(model, lr=1e-9),
+    "Muon, float32": lambda model: Muon(model, lr=1e-9, ns_dtype="float32"),
+    "Muon, Polar Express of 4 steps": lambda model: Muon(model, lr=1e-9, ns_method="polar-express", ns_steps=4),
+}
 
 
 def loop(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
@@ -42,7 +55,7 @@ def loop(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
 def batched(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
     """All matrices of a shape together."""
     shapes = [(x.shape[0], x.shape[1]) for x in xs]
-    for _ in orthogonalize_each(shapes, xs.__getitem__, chain, torch.float32, xs[0].device):
+    for _ in orthogonalize_each(shapes, xs.__getitem__, chain, [torch.float32] * len(xs), xs[0].device):
         pass
 
 
@@ -60,8 +73,28 @@ def contenders(layers: int) -> dict[str, Callable[[], Any]]:
         "polar-express batched": lambda: batched(xs, polar),
         "newton-schulz batched": lambda: batched(xs, newton),
         "Muon.step": Muon(groups, lr=1e-6).step,
+        "Muon(float32).step": Muon(groups, lr=1e-6, ns_dtype="float32").step,
         "Muon(bfloat16).step": Muon(groups, lr=1e-6, ns_dtype="bfloat16").step,
         "torch.optim.Muon.step": torch.optim.Muon(params, lr=1e-6).step,
+    }
+
+
+def shares(width: int, rounds: int) -> dict[str, float]:
+    """Optimizer -> its step's share of the time of a training step, medians over rounds."""
+    model = build_model(ModelConfig("enoki", width, 4, width // 32, 32, 4 * width, vocab_size=512, seq_len=128), seed=0)
+    tokens = torch.randint(0, 512, (8, 129), generator=torch.Generator().manual_seed(0))
+
+    def loss() -> None:
+        logits = model(tokens[:, :-1])
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+
+    loss()
+    work: dict[str, Callable[[], Any]] = {"gradients": loss}
+    for name, made in OPTIMIZERS.items():
+        work[name] = made(model).step
+    times = {name: median(each) for name, each in interleaved(work, rounds, wall_clock).items()}
+    return {"gradients_s": times["gradients"]} | {
+        name: times[name] / (times[name] + times["gradients"]) for name in OPTIMIZERS
     }
 
 
@@ -115,6 +148,9 @@ def measure(layers: int, rounds: int, say: Callable[[str], None]) -> dict[str, A
             f"{name:<26} {typical:7.2f} {row['median_cpu_s']:7.2f} {row['loop_gflop_per_s']:8.0f}"
             f" {row['median_speed_up']:8.2f}"
         )
+    results["share_of_a_training_step"] = {f"d_model {width}": shares(width, max(rounds, 7)) for width in WIDTHS}
+    for width, found in results["share_of_a_training_step"].items():
+        say(f"share of a step, {width}: " + ", ".join(f"{name} {found[name]:.0%}" for name in OPTIMIZERS))
     return results
 
 

@@ -29,8 +29,9 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.layers.precision import onednn_products
+from danalab.optim.step.backends.native_library import multiplies_bfloat16
 from danalab.scaling import dimensions, flops_per_token
-from danalab.train.system.device import machine, multiplies_bfloat16, tune_malloc
+from danalab.train.system.device import machine, tune_malloc
 from danalab.train.trainer import Trainer
 from danalab_bench import environment
 from danalab_bench.timing import WARM_UP, Say, ratios, spread

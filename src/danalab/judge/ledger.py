@@ -67,11 +67,12 @@ class Ledger:
 
 
 def processor() -> str:
-    """The processor type: runs are equal to the last bit where it is the same."""
+    """The processor's name and instructions; a first run says whether its last bits are those of the stored runs."""
     from danalab.train.system.device import machine
 
     facts = machine("cpu")
-    return f"{facts['cpu']}, {facts['torch_capability']}, torch {facts['torch'].partition('+')[0]}"
+    name, torch_version = facts["cpu"].partition(", family")[0], facts["torch"].partition("+")[0]
+    return f"{name}, {facts['torch_capability']}, torch {torch_version}"
 
 
 def stored_runs(track: str, steps: int) -> dict[tuple[str, int], RunResult]:

@@ -369,7 +369,7 @@ HELP = {
     "momentum_cooldown": "exponent c: the momentum's memory is t (lr / peak_lr)^c / delta; 0 = no cooldown",
     "mu": "rate of the outer step's Nesterov momentum",
     "nesterov": "add the momentum to the gradient",
-    "ns_dtype": "dtype of the orthogonalisation; none = bfloat16 on GPUs, float32 on CPUs",
+    "ns_dtype": "dtype of the orthogonalisation; none = bfloat16 on GPUs, and from 128 rows on CPUs that multiply it",
     "ns_method": "orthogonalisation: newton-schulz or polar-express",
     "ns_steps": "steps of the orthogonalisation",
     "other_radius": "scale of the steps of embeddings and heads",

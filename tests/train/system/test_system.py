@@ -68,7 +68,8 @@ def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(monkeypatch, caplo
     cpuinfo = tmp_path / "cpuinfo"
     if flags is not None:
         cpuinfo.write_text(f"model name : abacus\nflags : {flags}\n")
-    monkeypatch.setattr(device_module, "processor", lambda: native_library.processor(cpuinfo))
+    facts = native_library.processor(cpuinfo)
+    monkeypatch.setattr(native_library, "processor", lambda: facts)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: held_to)
     assert autocast_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
     assert ("slower than float32" in caplog.text) == warns

@@ -23,7 +23,12 @@ import torch
 
 from danalab import __version__
 from danalab.errors import UserError, first_line
-from danalab.optim.step.backends.native_library import instruction_sets, processor, target
+from danalab.optim.step.backends.native_library import (
+    instruction_sets,
+    multiplies_bfloat16,
+    processor,
+    target,
+)
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +81,6 @@ def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None
 def autocast_context(dtype: torch.dtype | None, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
     """Makes the context manager of forward computations; `dtype` as `autocast_dtype` gives it."""
     return contextlib.nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether torch has instructions here that multiply bfloat16; without them products take tens of times as long."""
-    words = set(processor().split())
-    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # torch may be held to less than the CPU has
-    return "bf16" in words or (wide and not {"avx512_bf16", "amx_bf16"}.isdisjoint(words))
 
 
 def set_numerics(deterministic: bool) -> None:

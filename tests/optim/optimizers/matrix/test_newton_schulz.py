@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim import Muon
 from danalab.optim.optimizers.matrix import newton_schulz
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients, orthogonalize
 
@@ -88,7 +91,9 @@ def test_matrices_of_a_shape_and_its_transpose_share_a_stack_and_come_back_right
     shapes = [(8, 20), (20, 8), (8, 8), (8, 20)]
     xs = [torch.randn(shape, generator=generator) for shape in shapes]
     chain = coefficients("newton-schulz", 5)
-    found = dict(newton_schulz.orthogonalize_each(shapes, xs.__getitem__, chain, torch.float32, torch.device("cpu")))
+    found = dict(
+        newton_schulz.orthogonalize_each(shapes, xs.__getitem__, chain, [torch.float32] * len(xs), torch.device("cpu"))
+    )
     assert sorted(found) == [0, 1, 2, 3]
     for i, x in enumerate(xs):
         assert torch.equal(found[i], orthogonalize(x))
@@ -105,6 +110,25 @@ def test_input_is_left_alone_and_zero_stays_zero():
 def test_scale_of_the_input_does_not_matter():
     x = torch.randn(6, 9, dtype=torch.float64)
     assert torch.allclose(orthogonalize(x), orthogonalize(1e3 * x), atol=1e-6)
+
+
+@pytest.mark.parametrize("multiplies", [True, False])
+def test_cpus_that_multiply_bfloat16_use_it_for_matrices_that_gain(monkeypatch, multiplies):
+    monkeypatch.setattr(newton_schulz, "multiplies_bfloat16", lambda: multiplies)
+    large = torch.bfloat16 if multiplies else torch.float32
+    one, exact = torch.zeros(1), torch.zeros(1, dtype=torch.float64)
+    for shape, expected in (((128, 512), large), ((512, 127), torch.float32), ((128, 16, 3, 3), large)):
+        assert newton_schulz.default_dtype(one, shape) == expected
+        assert newton_schulz.default_dtype(exact, shape) == torch.float64
+    assert newton_schulz.default_dtype(one.to("meta"), (8, 8)) == torch.bfloat16, "not a CPU"
+    params = [torch.zeros(shape) for shape in ((128, 256), (64, 256), (256, 128))]
+    for p in params:
+        p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(p.shape[0]))
+    Muon([{"params": params, "use_muon": True}], lr=1.0).step()
+    for p in params:  # the first step of each matrix is that of orthogonalisation in its dtype
+        dtype = newton_schulz.default_dtype(p, p.shape)
+        alone = orthogonalize(torch.add(p.grad, p.grad, alpha=0.95), dtype=dtype).float()
+        assert torch.equal(p, torch.zeros_like(p).add_(alone, alpha=-math.sqrt(max(1, p.shape[0] / p.shape[1]))))
 
 
 def test_bfloat16_on_request():

@@ -95,11 +95,11 @@ def update_all(
     torch._foreach_mul_(buffers, s["decay"])
     torch._foreach_add_(buffers, gs, alpha=s["gain"])
     chain = newton_schulz.coefficients(s["method"], s["steps"])
-    dtype = s["dtype"] or newton_schulz.default_dtype(ps[0])
+    dtypes = [s["dtype"] or newton_schulz.default_dtype(ps[0], p.shape) for p in like]
 
     def direction(i: int) -> Tensor:
         x = torch.add(gs[i], buffers[i], alpha=s["weight"]) if s["fresh"] else buffers[i]
-        return x.to(dtype)
+        return x.to(dtypes[i])
 
     def apply(i: int, o: Tensor) -> None:
         rate = s["lr"] * scale(newton_schulz.matrix_shape(like[i].shape), s["matched_rms"])
@@ -111,10 +111,10 @@ def update_all(
     spread: dict[Any, list[int]] = {}
     for i, p in enumerate(like):
         mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", None)
-        (whole if mesh is None else spread.setdefault((mesh, placements), [])).append(i)
+        (whole if mesh is None else spread.setdefault((mesh, placements, dtypes[i]), [])).append(i)
     shapes = [newton_schulz.matrix_shape(ps[i].shape) for i in whole]
     for k, o in newton_schulz.orthogonalize_each(
-        shapes, lambda k: direction(whole[k]).flatten(1), chain, dtype, ps[0].device
+        shapes, lambda k: direction(whole[k]).flatten(1), chain, [dtypes[i] for i in whole], ps[0].device
     ):
         apply(whole[k], o)
     if spread:
@@ -205,7 +205,7 @@ class Muon(HybridOptimizer):
         nesterov: add the momentum to the gradient; without it, the gradient alone is orthogonalised.
         ns_steps: number of steps of the orthogonalisation.
         ns_method: "newton-schulz" or "polar-express".
-        ns_dtype: "float32", "bfloat16" or "float64" for the orthogonalisation; None: bfloat16 on GPUs, float32 on CPUs.
+        ns_dtype: "float32", "bfloat16" or "float64" for the orthogonalisation; None: see `newton_schulz.default_dtype`.
         weight_decay: decay per step divided by the learning rate.
         aux_lr: peak learning rate of other parameters; None: aux_lr_factor x lr.
         aux_lr_factor: 0.15 gives 3e-3 at the usual 0.02 of matrices.

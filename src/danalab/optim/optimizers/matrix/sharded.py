@@ -53,9 +53,8 @@ def _by_owners(
     shapes = [matrix_shape(p.shape) for p in like]
     exchange = RowExchange(shapes, owners([flops(*shape) for shape in shapes], mesh.size()), mesh)
     wholes = exchange.to_owners(local)
-    work = orthogonalize_each(
-        [shapes[i] for i in exchange.mine], lambda k: wholes[exchange.mine[k]], chain, local[0].dtype, local[0].device
-    )
+    mine, dtypes = [shapes[i] for i in exchange.mine], [local[0].dtype] * len(exchange.mine)
+    work = orthogonalize_each(mine, lambda k: wholes[exchange.mine[k]], chain, dtypes, local[0].device)
     for k, o in work:
         wholes[exchange.mine[k]].copy_(o)
     yield from enumerate(exchange.from_owners(wholes, local[0]))
@@ -74,6 +73,6 @@ def _by_all(
 
     everywhere = [Replicate()] * mesh.ndim
     shapes = [matrix_shape(p.shape) for p in like]
-    for i, o in orthogonalize_each(shapes, whole, chain, local[0].dtype, local[0].device):
+    for i, o in orthogonalize_each(shapes, whole, chain, [x.dtype for x in local], local[0].device):
         o = o.reshape(like[i].shape).contiguous()
         yield i, DTensor.from_local(o, mesh, everywhere, run_check=False).redistribute(mesh, placements).to_local()

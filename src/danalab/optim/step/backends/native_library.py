@@ -49,6 +49,13 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         return ""
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether torch has instructions here that multiply bfloat16; without them products take tens of times as long."""
+    words = set(processor().split())
+    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # torch may be held to less than the CPU has
+    return "bf16" in words or (wide and not {"avx512_bf16", "amx_bf16"}.isdisjoint(words))
+
+
 def instruction_sets() -> list[str]:
     """Those of `TARGETS` that this CPU has; outside Linux none is known."""
     flags, names = set(processor().split()), []
