@@ -1,0 +1,184 @@
+"""The best rate against the horizon, closely, and at a horizon it has not seen: tables of docs/horizon.md.
+
+danalab ladder bench/horizon_rates.yaml              # strength of weight decay c sqrt(f)
+danalab ladder bench/horizon_rates_fixed.yaml        # strength c
+python bench/horizon_rates.py --predict              # losses at f = 256, before they are run
+danalab ladder bench/horizon_256.yaml                # with the law and without
+python bench/horizon_rates.py [LADDER ...]           # packs the rows of these folders, in this order; writes the tables
+"""
+
+import argparse
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from danalab.files import read_json, write_json
+from danalab.ladder.analysis import Analysis, analyse
+from danalab.ladder.fit.exponents import ExponentLaw
+from danalab.ladder.fit.statistics import student_interval
+from danalab.ladder.fit.tuning import is_usable
+from danalab.ladder.rows import pack, read_ladder
+from danalab.report.data import hours_of
+from danalab.report.formats import as_markdown
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "horizon.md"
+BEFORE, CLOSE, FIXED, LAST = (RESULTS / name for name in (
+    "horizon_cpu", "horizon_rates_cpu", "horizon_rates_fixed_cpu", "horizon_256_cpu"))  # fmt: skip
+PREDICTIONS = RESULTS / "horizon_256_predictions.json"
+UNSEEN, SEEDS = 256, 3
+OPTS = ("adamw", "dana-star-mk4")
+"""Of the runs at the horizon that was not seen; ARMS of each."""
+ARMS = ("law", "none")
+_PART = re.compile(r"(<!-- rates: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+Rows = list[dict[str, Any]]
+
+
+def exponents(rows: Rows) -> dict[str, ExponentLaw]:
+    """Optimizer -> law of the best rate over the axes that vary."""
+    return analyse(rows).rate_exponents
+
+
+def with_other_sizes(close: Rows, before: Rows) -> Rows:
+    """The rows of the closely measured size, and those of the other sizes in the experiment before."""
+    opts, sizes = {row["opt"] for row in close}, {row["params"] for row in close}
+    return [*close, *(row for row in before if row["opt"] in opts and row["params"] not in sizes)]
+
+
+def table(before: Rows, close: Rows, fixed: Rows) -> tuple[list[str], list[list[str]]]:
+    """Exponent of f of each optimizer's best rate, from each set of rows."""
+    sets = (close, with_other_sizes(close, before), fixed)
+    laws = [exponents(before), *map(exponents, sets)]
+    headings = ["optimizer", "before", "3.3 k parameters", "with the other sizes", "3.3 k, constant strength"]
+    names = dict.fromkeys(row["opt"] for row in close)
+    return headings, [[opt, *(_cell(law.get(opt)) for law in laws)] for opt in names]
+
+
+def _cell(law: ExponentLaw | None) -> str:
+    if law is None or "f" not in law.exponents:
+        return "-"
+    known = law.intervals.get("f")
+    return f"{law.exponents['f']:.2f}" + (f" ({known.low:.2f} to {known.high:.2f})" if known else " (edges)")
+
+
+def rates(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """Best rate tried and its mean loss, by optimizer and horizon."""
+    tuned = analyse(rows).tuned
+    horizons = sorted({each.tokens for each in tuned})
+    steps = [f"f = {round(tokens / horizons[0])}" for tokens in horizons]
+    lines = []
+    for opt in dict.fromkeys(each.opt for each in tuned):
+        mine = sorted((each for each in tuned if each.opt == opt), key=lambda each: each.tokens)
+        lines.append([opt, *(f"{each.lr:.2g}{' (edge)' if each.at_edge else ''}, {each.loss:.3f}" for each in mine)])
+    return ["optimizer", *steps], lines
+
+
+def predict(close: Rows) -> dict[str, Any]:
+    """Rates and predicted losses at f = 256, by what f = 1 to 64 say.
+
+    With the law the rate is a 256^h; without it is a, the law's rate at f = 1, which a parabola in log rate says to
+    cost k (h log 256)^2 nats. Weight decay follows sqrt(f) with the law and is constant without, whose effect is not
+    predicted. Intervals: of h, of k, and of three seeds.
+    """
+    found = analyse(close)
+    assert found.horizon is not None
+    assert found.horizon.law is not None
+    rng, predictions = np.random.default_rng(0), {}
+    for opt in OPTS:
+        law, curve = found.rate_exponents[opt], found.shared_curvatures[opt]
+        h, params = law.exponents["f"], next(each.params for each in found.tuned if each.opt == opt)
+        best = float(found.horizon.law(opt, params, UNSEEN))
+        h_sd, k_sd = (each.high - each.low for each in (law.intervals["f"], curve.interval))
+        drawn_h = rng.normal(h, h_sd / 2 / _quantile(law.n_rungs - 2), 10_000)
+        drawn_k = np.clip(rng.normal(curve.curvature, k_sd / 4, 10_000), 0, None)
+        noise = _noise(found, opt) * best * math.sqrt(2 / SEEDS)
+        cost = drawn_k * (drawn_h * math.log(UNSEEN)) ** 2 + rng.normal(0, noise, 10_000)
+        predictions[opt] = {
+            "lr": {"law": law.a * UNSEEN**h, "none": law.a},
+            "exponent": h,
+            "loss_with_the_law": best,
+            "none_minus_law": {
+                "value": float(curve.curvature * (h * math.log(UNSEEN)) ** 2),
+                "low": float(np.quantile(cost, 0.025)), "high": float(np.quantile(cost, 0.975)),
+            },
+        }  # fmt: skip
+    return {
+        "f": UNSEEN,
+        "made_from": sorted(row["name"] for row in close if is_usable(row)),
+        "predictions": predictions,
+    }
+
+
+def _quantile(freedom: int) -> float:
+    return student_interval(0.0, 1.0, freedom, 0.95).high
+
+
+def _noise(found: Analysis, opt: str) -> float:
+    """Standard deviation of the log loss over seeds at the longest horizon."""
+    longest = max((each for each in found.tuned if each.opt == opt), key=lambda each: each.tokens)
+    return float(np.std(np.log([row["final_loss"] for row in longest.runs]), ddof=1))
+
+
+def verdicts(predicted: dict[str, Any], last: Rows) -> tuple[list[str], list[list[str]]]:
+    """Losses at the horizon that was not seen, with the law and without, beside what was predicted."""
+    lines = []
+    for opt in OPTS:
+        mine = {arm: _by_seed(last, f"{opt}-{arm}") for arm in ARMS}
+        common = sorted(mine["law"].keys() & mine["none"].keys())
+        differences = np.array([mine["none"][seed] - mine["law"][seed] for seed in common])
+        error = float(differences.std(ddof=1)) / math.sqrt(len(common))
+        measured = student_interval(float(differences.mean()), error, len(common) - 1, 0.95)
+        told = predicted["predictions"][opt]
+        cost = told["none_minus_law"]
+        losses = [f"{np.mean([*mine[arm].values()]):.4f} at {told['lr'][arm]:.2g}" for arm in ARMS]
+        lines.append([
+            opt, *losses, f"{told['loss_with_the_law']:.4f}",
+            f"{differences.mean():+.4f} ({measured.low:+.4f} to {measured.high:+.4f})",
+            f"{cost['value']:+.4f} ({cost['low']:+.4f} to {cost['high']:+.4f})",
+        ])  # fmt: skip
+    return [
+        "optimizer",
+        "loss with the law",
+        "loss without",
+        "predicted with the law",
+        "without - with",
+        "predicted",
+    ], lines
+
+
+def _by_seed(rows: Rows, opt: str) -> dict[int, float]:
+    return {row["seed"]: row["final_loss"] for row in rows if row["opt"] == opt and is_usable(row)}
+
+
+def fill(page: str) -> str:
+    """The page with the tables of the stored rows."""
+    before, close, fixed, last = map(read_ladder, (BEFORE, CLOSE, FIXED, LAST))
+    rows = [*close, *fixed, *last]
+    parts = {
+        "exponents": as_markdown(table(before, close, fixed)),
+        "best": as_markdown(rates(close)),
+        "unseen": as_markdown(verdicts(read_json(PREDICTIONS), last)),
+        "cost": f"{len(rows)} runs, {sum(map(hours_of, rows)):.1f} hours of one core without evaluation.\n",
+    }
+    return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
+
+
+def main(folders: Sequence[Path], predicts: bool) -> None:
+    for folder, stored in zip(folders, (CLOSE, FIXED, LAST), strict=False):
+        pack(read_ladder(folder), stored)
+    if predicts:
+        write_json(PREDICTIONS, predict(read_ladder(CLOSE)))
+        return
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ladders", type=Path, nargs="*")
+    parser.add_argument("--predict", action="store_true", help="write the predictions; nothing else")
+    chosen = parser.parse_args()
+    main(chosen.ladders, chosen.predict)
