@@ -9,7 +9,6 @@ python bench/horizon_rates.py [LADDER ...]           # packs the rows of these f
 
 import argparse
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from danalab.ladder.fit.exponents import ExponentLaw
 from danalab.ladder.fit.statistics import student_interval
 from danalab.ladder.fit.tuning import is_usable
 from danalab.ladder.rows import pack, read_ladder
-from danalab.report.data import hours_of
 from danalab.report.formats import as_markdown
+from danalab_bench.pages import cost, fill_parts
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "horizon.md"
@@ -34,7 +33,6 @@ UNSEEN, SEEDS = 256, 3
 OPTS = ("adamw", "dana-star-mk4")
 """Of the runs at the horizon that was not seen; ARMS of each."""
 ARMS = ("law", "none")
-_PART = re.compile(r"(<!-- rates: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Rows = list[dict[str, Any]]
 
 
@@ -96,14 +94,14 @@ def predict(close: Rows) -> dict[str, Any]:
         drawn_h = rng.normal(h, h_sd / 2 / _quantile(law.n_rungs - 2), 10_000)
         drawn_k = np.clip(rng.normal(curve.curvature, k_sd / 4, 10_000), 0, None)
         noise = _noise(found, opt) * best * math.sqrt(2 / SEEDS)
-        cost = drawn_k * (drawn_h * math.log(UNSEEN)) ** 2 + rng.normal(0, noise, 10_000)
+        penalty = drawn_k * (drawn_h * math.log(UNSEEN)) ** 2 + rng.normal(0, noise, 10_000)
         predictions[opt] = {
             "lr": {"law": law.a * UNSEEN**h, "none": law.a},
             "exponent": h,
             "loss_with_the_law": best,
             "none_minus_law": {
                 "value": float(curve.curvature * (h * math.log(UNSEEN)) ** 2),
-                "low": float(np.quantile(cost, 0.025)), "high": float(np.quantile(cost, 0.975)),
+                "low": float(np.quantile(penalty, 0.025)), "high": float(np.quantile(penalty, 0.975)),
             },
         }  # fmt: skip
     return {
@@ -133,12 +131,12 @@ def verdicts(predicted: dict[str, Any], last: Rows) -> tuple[list[str], list[lis
         error = float(differences.std(ddof=1)) / math.sqrt(len(common))
         measured = student_interval(float(differences.mean()), error, len(common) - 1, 0.95)
         told = predicted["predictions"][opt]
-        cost = told["none_minus_law"]
+        loss = told["none_minus_law"]
         losses = [f"{np.mean([*mine[arm].values()]):.4f} at {told['lr'][arm]:.2g}" for arm in ARMS]
         lines.append([
             opt, *losses, f"{told['loss_with_the_law']:.4f}",
             f"{differences.mean():+.4f} ({measured.low:+.4f} to {measured.high:+.4f})",
-            f"{cost['value']:+.4f} ({cost['low']:+.4f} to {cost['high']:+.4f})",
+            f"{loss['value']:+.4f} ({loss['low']:+.4f} to {loss['high']:+.4f})",
         ])  # fmt: skip
     return [
         "optimizer",
@@ -162,9 +160,9 @@ def fill(page: str) -> str:
         "exponents": as_markdown(table(before, close, fixed)),
         "best": as_markdown(rates(close)),
         "unseen": as_markdown(verdicts(read_json(PREDICTIONS), last)),
-        "cost": f"{len(rows)} runs, {sum(map(hours_of, rows)):.1f} hours of one core without evaluation.\n",
+        "cost": cost(rows),
     }
-    return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
+    return fill_parts(page, "rates", parts)
 
 
 def main(folders: Sequence[Path], predicts: bool) -> None:

@@ -8,7 +8,6 @@ Four of them with the package's own initial weights: bench/nanogpt_init.yaml, an
 """
 
 import argparse
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ from danalab.ladder.fit.tuning import Tuned, is_usable, tune
 from danalab.ladder.horizon.analysis import PairedTest, horizon_of, paired_runs, paired_tests
 from danalab.ladder.horizon.budget import Dial, budget_of
 from danalab.ladder.rows import pack, read_ladder
-from danalab.report.data import hours_of
 from danalab.report.formats import as_markdown
+from danalab_bench.pages import cost, fill_parts, shown_lead
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results" / "nanogpt_cpu", ROOT / "docs" / "bring-your-own-trainer.md"
 INIT_RESULTS = RESULTS.with_name("nanogpt_init_cpu")
 BASELINES = ("adamw", "muon", "d-muon")
-_PART = re.compile(r"(<!-- nanogpt: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Rows = list[dict[str, Any]]
 
 
@@ -47,7 +45,7 @@ def table(rows: Rows) -> tuple[list[str], list[list[str]]]:
         spread = "" if each.spread is None else f" ± {each.spread:.3f}"
         line = [each.opt, f"{each.lr:.2g}{' (edge)' if each.at_edge else ''}"]
         line += [", ".join(map(_words, budget.dials[1:])) or "-", str(each.trials), f"{each.loss:.3f}{spread}"]
-        lines.append([*line, *(_lead(tests[baseline].get(each.opt)) for baseline in BASELINES)])
+        lines.append([*line, *(shown_lead(tests[baseline].get(each.opt)) for baseline in BASELINES)])
     over = [f"lead over {baseline} [nats/token]" for baseline in BASELINES]
     return ["optimizer", "best rate", "best other settings", "tried", "val loss ± sd over seeds", *over], lines
 
@@ -65,19 +63,10 @@ def _words(dial: Dial) -> str:
     return f"{dial.name} {best}"
 
 
-def _lead(test: PairedTest | None) -> str:
-    if test is None:
-        return "-"
-    known = "" if test.interval is None else f" ({test.interval.low:+.3f} to {test.interval.high:+.3f})"
-    return f"{test.difference:+.3f}{known}"
-
-
 def fill(page: str, rows: Rows, init_rows: Rows) -> str:
     """The page with the tables of the rows, and their cost."""
-    every = [*rows, *init_rows]
-    cost = f"{len(every)} runs, {sum(map(hours_of, every)):.1f} hours of one core without evaluation.\n"
-    parts = {"table": as_markdown(table(rows)), "init": as_markdown(init_table(init_rows)), "cost": cost}
-    return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
+    parts = {"table": as_markdown(table(rows)), "init": as_markdown(init_table(init_rows))}
+    return fill_parts(page, "nanogpt", {**parts, "cost": cost([*rows, *init_rows])})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""Log-time momentum before orthogonalisation, in nine forms over horizons: a table of docs/optimizers.md.
+
+danalab ladder bench/dana_muon.yaml
+python bench/dana_muon.py ladders/dana_muon      # packs its rows into bench/results/dana_muon_cpu, too
+python bench/dana_muon.py                        # from the stored rows
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from danalab.ladder.fit.tuning import is_usable, tune
+from danalab.ladder.horizon.analysis import PairedTest, horizon_of, paired_runs, paired_tests
+from danalab.ladder.rows import pack, read_ladder
+from danalab.report.formats import as_markdown
+from danalab_bench.pages import cost, fill_parts, shown_lead
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "bench" / "results" / "dana_muon_cpu", ROOT / "docs" / "optimizers.md"
+BASELINES = ("muon", "d-muon")
+Rows = list[dict[str, Any]]
+
+
+def leads(rows: Rows, baseline: str) -> dict[tuple[str, float], PairedTest]:
+    """(optimizer, horizon) -> the baseline's loss minus its own [nats/token], paired by seed."""
+    tuned = tune([row for row in rows if is_usable(row)], "6nd")
+    tests = paired_tests(paired_runs(tuned, baseline))
+    return {(test.second, test.horizon): test for test in tests if test.first == baseline}
+
+
+def table(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """A line for each optimizer, the least loss at the longest horizon first."""
+    tuned = tune([row for row in rows if is_usable(row)], "6nd")
+    horizons = sorted({horizon_of(each.runs[0]) for each in tuned})
+    cells = {(each.opt, horizon_of(each.runs[0])): each for each in tuned}
+    tests = {baseline: leads(rows, baseline) for baseline in BASELINES}
+    opts = sorted({each.opt for each in tuned}, key=lambda opt: cells[opt, horizons[-1]].loss)
+    lines = []
+    for opt in opts:
+        losses = [f"{cells[opt, f].loss:.3f} at {cells[opt, f].lr:.2g}" for f in horizons]
+        lines.append([opt, *losses, *(shown_lead(tests[baseline].get((opt, horizons[-1]))) for baseline in BASELINES)])
+    over = [f"lead over {baseline} at f = {horizons[-1]:g} [nats/token]" for baseline in BASELINES]
+    return ["optimizer", *(f"loss at f = {f:g}" for f in horizons), *over], lines
+
+
+def fill(page: str, rows: Rows) -> str:
+    """The page with the table of the rows, and its cost."""
+    return fill_parts(page, "dana-muon", {"table": as_markdown(table(rows)), "cost": cost(rows)})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ladder", type=Path, nargs="?")
+    if (folder := parser.parse_args().ladder) is not None:
+        pack(read_ladder(folder), RESULTS)
+    stored = read_ladder(RESULTS)
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), stored), encoding="utf-8")
+    print(as_markdown(table(stored)), end="")

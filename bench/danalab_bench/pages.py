@@ -1,0 +1,27 @@
+"""Parts of a page of docs that are made from stored rows: between `<!-- TAG: PART -->` and `<!-- end -->`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from danalab.ladder.horizon.analysis import PairedTest
+from danalab.report.data import hours_of
+
+
+def fill_parts(page: str, tag: str, parts: Mapping[str, str]) -> str:
+    """The page with its parts of a tag."""
+    pattern = re.compile(rf"(<!-- {tag}: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return pattern.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
+
+
+def cost(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence on what the runs took."""
+    return f"{len(rows)} runs, {sum(map(hours_of, rows)):.1f} hours of one core without evaluation.\n"
+
+
+def shown_lead(test: PairedTest | None) -> str:
+    """The baseline's loss minus an optimizer's, with its 95% interval."""
+    if test is None:
+        return "-"
+    known = "" if test.interval is None else f" ({test.interval.low:+.3f} to {test.interval.high:+.3f})"
+    return f"{test.difference:+.3f}{known}"
