@@ -75,28 +75,30 @@ def rates(rows: Rows) -> tuple[list[str], list[list[str]]]:
     return ["optimizer", *steps], lines
 
 
-def predict(close: Rows) -> dict[str, Any]:
-    """Rates and predicted losses at f = 256, by what f = 1 to 64 say.
+def predict(close: Rows, before: Rows) -> dict[str, Any]:
+    """Rates and predicted losses at f = 256, by what f = 1 to 64 say of the two optimizers.
 
-    With the law the rate is a 256^h; without it is a, the law's rate at f = 1, which a parabola in log rate says to
-    cost k (h log 256)^2 nats. Weight decay follows sqrt(f) with the law and is constant without, whose effect is not
+    With the law, that of all sizes, the rate is a P^d 256^h; without, as at f = 1, which a parabola in log rate says
+    to cost k (h log 256)^2 nats. Weight decay follows sqrt(f) with the law and is constant without, whose effect is not
     predicted. Intervals: of h, of k, and of three seeds.
     """
-    found = analyse(close)
+    rows = [row for row in close if row["opt"] in OPTS]
+    found = analyse(rows)
     assert found.horizon is not None
     assert found.horizon.law is not None
+    laws = exponents(with_other_sizes(rows, before))
     rng, predictions = np.random.default_rng(0), {}
     for opt in OPTS:
-        law, curve = found.rate_exponents[opt], found.shared_curvatures[opt]
-        h, params = law.exponents["f"], next(each.params for each in found.tuned if each.opt == opt)
-        best = float(found.horizon.law(opt, params, UNSEEN))
+        law, curve, size = laws[opt], found.shared_curvatures[opt], found.at(opt)[0]
+        h, lr = law.exponents["f"], law.a * size.non_emb_params ** law.exponents["P"]
+        best = float(found.horizon.law(opt, size.params, UNSEEN))
         h_sd, k_sd = (each.high - each.low for each in (law.intervals["f"], curve.interval))
-        drawn_h = rng.normal(h, h_sd / 2 / _quantile(law.n_rungs - 2), 10_000)
+        drawn_h = rng.normal(h, h_sd / 2 / _quantile(law.n_rungs - 3), 10_000)
         drawn_k = np.clip(rng.normal(curve.curvature, k_sd / 4, 10_000), 0, None)
         noise = _noise(found, opt) * best * math.sqrt(2 / SEEDS)
         penalty = drawn_k * (drawn_h * math.log(UNSEEN)) ** 2 + rng.normal(0, noise, 10_000)
         predictions[opt] = {
-            "lr": {"law": law.a * UNSEEN**h, "none": law.a},
+            "lr": {"law": lr * UNSEEN**h, "none": lr},
             "exponent": h,
             "loss_with_the_law": best,
             "none_minus_law": {
@@ -106,7 +108,7 @@ def predict(close: Rows) -> dict[str, Any]:
         }  # fmt: skip
     return {
         "f": UNSEEN,
-        "made_from": sorted(row["name"] for row in close if is_usable(row)),
+        "made_from": sorted(row["name"] for row in rows if is_usable(row)),
         "predictions": predictions,
     }
 
@@ -169,7 +171,7 @@ def main(folders: Sequence[Path], predicts: bool) -> None:
     for folder, stored in zip(folders, (CLOSE, FIXED, LAST), strict=False):
         pack(read_ladder(folder), stored)
     if predicts:
-        write_json(PREDICTIONS, predict(read_ladder(CLOSE)))
+        write_json(PREDICTIONS, predict(read_ladder(CLOSE), read_ladder(BEFORE)))
         return
     PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
