@@ -1,10 +1,10 @@
-"""Twelve optimizers on a small GPT on characters: the table of docs/bring-your-own-trainer.md.
+"""A small GPT on characters: the tables of docs/bring-your-own-trainer.md.
 
 danalab ladder bench/nanogpt.yaml --horizons 0.3662      # 600 steps
 python bench/nanogpt.py ladders/nanogpt                  # packs its rows into bench/results/nanogpt_cpu, too
 python bench/nanogpt.py                                  # from the stored rows
 
-Four of them with the package's own initial weights: bench/nanogpt_init.yaml, and --init for the packing.
+`--part init`, `kappa` or `wide` packs a ladder of bench/nanogpt_PART.yaml into bench/results/nanogpt_PART_cpu.
 """
 
 import argparse
@@ -20,8 +20,13 @@ from danalab_bench.pages import cost, fill_parts, shown_lead
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results" / "nanogpt_cpu", ROOT / "docs" / "bring-your-own-trainer.md"
-INIT_RESULTS = RESULTS.with_name("nanogpt_init_cpu")
-BASELINES = ("adamw", "muon", "d-muon")
+BASELINES = {
+    "table": ("adamw", "muon", "d-muon"),
+    "init": ("adamw", "muon"),
+    "kappa": ("muon", "d-muon"),
+    "wide": ("adamw", "muon-float32", "d-muon"),
+}
+"""Part of the page -> the optimizers that leads are over; "table" is that of all optimizers."""
 Rows = list[dict[str, Any]]
 
 
@@ -36,25 +41,21 @@ def leads(rows: Rows, baseline: str) -> dict[str, PairedTest]:
     return {test.second: test for test in tests if test.first == baseline}
 
 
-def table(rows: Rows) -> tuple[list[str], list[list[str]]]:
+def table(rows: Rows, part: str = "table") -> tuple[list[str], list[list[str]]]:
     """A line for each optimizer: best rate and dials, settings tried, loss over seeds, lead over the baselines."""
-    tests = {baseline: leads(rows, baseline) for baseline in BASELINES}
+    tests = {baseline: leads(rows, baseline) for baseline in BASELINES[part]}
     lines = []
     for each in tuned_runs(rows):
-        budget = budget_of(each, horizon_of(each.runs[0]), rows)
         spread = "" if each.spread is None else f" ± {each.spread:.3f}"
         line = [each.opt, f"{each.lr:.2g}{' (edge)' if each.at_edge else ''}"]
-        line += [", ".join(map(_words, budget.dials[1:])) or "-", str(each.trials), f"{each.loss:.3f}{spread}"]
-        lines.append([*line, *(shown_lead(tests[baseline].get(each.opt)) for baseline in BASELINES)])
-    over = [f"lead over {baseline} [nats/token]" for baseline in BASELINES]
-    return ["optimizer", "best rate", "best other settings", "tried", "val loss ± sd over seeds", *over], lines
-
-
-def init_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """The same without other settings, and with leads over AdamW and Muon."""
-    headings, lines = table(rows)
-    kept = [i for i, name in enumerate(headings) if "other settings" not in name and "d-muon" not in name]
-    return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
+        if part == "table":
+            budget = budget_of(each, horizon_of(each.runs[0]), rows)
+            line.append(", ".join(map(_words, budget.dials[1:])) or "-")
+        line += [str(each.trials), f"{each.loss:.3f}{spread}"]
+        lines.append([*line, *(shown_lead(test.get(each.opt)) for test in tests.values())])
+    others = ["best other settings"] if part == "table" else []
+    over = [f"lead over {baseline} [nats/token]" for baseline in tests]
+    return ["optimizer", "best rate", *others, "tried", "val loss ± sd over seeds", *over], lines
 
 
 def _words(dial: Dial) -> str:
@@ -63,19 +64,24 @@ def _words(dial: Dial) -> str:
     return f"{dial.name} {best}"
 
 
-def fill(page: str, rows: Rows, init_rows: Rows) -> str:
-    """The page with the tables of the rows, and their cost."""
-    parts = {"table": as_markdown(table(rows)), "init": as_markdown(init_table(init_rows))}
-    return fill_parts(page, "nanogpt", {**parts, "cost": cost([*rows, *init_rows])})
+def results(part: str) -> Path:
+    """Folder of the stored rows."""
+    return RESULTS if part == "table" else RESULTS.with_name(f"nanogpt_{part}_cpu")
+
+
+def fill(page: str) -> str:
+    """The page with the tables of the stored rows, and their cost."""
+    stored = {part: read_ladder(results(part)) for part in BASELINES}
+    tables = {part: as_markdown(table(rows, part)) for part, rows in stored.items()}
+    return fill_parts(page, "nanogpt", {**tables, "cost": cost([row for rows in stored.values() for row in rows])})
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ladder", type=Path, nargs="?")
-    parser.add_argument("--init", action="store_true", help="LADDER is of bench/nanogpt_init.yaml")
+    parser.add_argument("--part", choices=BASELINES, default="table", help="which ladder LADDER is")
     chosen = parser.parse_args()
     if chosen.ladder is not None:
-        pack(read_ladder(chosen.ladder), INIT_RESULTS if chosen.init else RESULTS)
-    stored, init = read_ladder(RESULTS), read_ladder(INIT_RESULTS)
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), stored, init), encoding="utf-8")
-    print(as_markdown(table(stored)), as_markdown(init_table(init)), sep="\n", end="")
+        pack(read_ladder(chosen.ladder), results(chosen.part))
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(as_markdown(table(read_ladder(results(chosen.part)), chosen.part)), end="")

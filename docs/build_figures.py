@@ -1,7 +1,7 @@
 """Pictures of README and of the site's first pages, light and dark, from stored results: python docs/build_figures.py
 
 demo       loss against tokens of `make demo`            bench/results/demo/curves.json
-headline   compute saved on the ladder                   bench/results/ladder_cpu
+headline   compute saved on the ladder                   bench/results/ladder_cpu_v1
 badges     tests, Python, licence, docs                  docs/coverage.md, pyproject.toml
 moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 """
@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 ROOT = Path(__file__).resolve().parents[1]
-LADDER = ROOT / "bench" / "results" / "ladder_cpu"
+LADDER = ROOT / "bench" / "results" / "ladder_cpu_v1"
 DEMO = ROOT / "bench" / "results" / "demo" / "curves.json"
 FIGURES = ROOT / "docs" / "figures"
 

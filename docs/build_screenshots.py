@@ -81,7 +81,7 @@ def _small_data(folder: Path) -> None:
 
 def report(folder: Path) -> None:
     """The page of the stored ladder."""
-    ladder = ROOT / "bench" / "results" / "ladder_cpu"
+    ladder = ROOT / "bench" / "results" / "ladder_cpu_v1"
     words = ["danalab", "report", str(ladder), "--out", "report"]
     subprocess.run(words, cwd=folder, env=environment(folder), check=True, stdout=subprocess.DEVNULL)
     with browser() as shot:

@@ -10,7 +10,7 @@ from danalab.scaling.dimensions import explicit_dimensions
 from danalab.scaling.learning_rate import FITTED_TOKENS, learning_rate
 from danalab.scaling.small_runs import small_run_rate
 
-LADDER = Path(__file__).parents[2] / "bench" / "results" / "ladder_cpu" / "ladder.jsonl"
+LADDER = Path(__file__).parents[2] / "bench" / "results" / "ladder_cpu_v1" / "ladder.jsonl"
 
 
 def rate(arch, opt, params, tokens):
