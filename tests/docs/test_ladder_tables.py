@@ -1,18 +1,32 @@
-"""bench/horizon_rates.py and bench/dana_muon.py: their tables are those of the stored rows."""
+"""Tables made by bench/horizon_rates.py, dana_muon.py and ladder_today.py are those of the stored rows."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from bench import dana_muon, horizon_rates
+from bench import dana_muon, horizon_rates, ladder_today
 
 from danalab.files import read_json
+from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
+from danalab.optim.catalogue import OPTIMIZERS
 
 
 def test_the_horizon_page_shows_the_stored_rows_of_the_closer_look():
     page = horizon_rates.PAGE.read_text(encoding="utf-8")
     assert page.count("<!-- rates: ") == 4
     assert horizon_rates.fill(page) == page, "run: python bench/horizon_rates.py"
+
+
+def test_the_catalogue_has_the_exponents_of_the_sizes_together():
+    laws = horizon_rates.exponents(
+        horizon_rates.with_other_sizes(read_ladder(horizon_rates.CLOSE), read_ladder(horizon_rates.BEFORE))
+    )
+    assert set(laws) == {"adamw", "adana", "dana-star-mk4", "muon"}
+    for opt, law in laws.items():
+        known = law.intervals["f"]
+        assert OPTIMIZERS.get(opt).horizon == pytest.approx((law.exponents["f"], known.low, known.high), abs=0.0051)
 
 
 def test_predictions_follow_from_the_rows_that_they_name_none_of_them_at_the_unseen_horizon():
@@ -39,3 +53,22 @@ def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_forms():
     assert "<!-- dana-muon: table -->" in page
     assert dana_muon.fill(page, rows) == page, "run: python bench/dana_muon.py"
     assert len(dana_muon.table(rows)[1]) == 9
+
+
+def test_the_ladder_page_shows_the_stored_rows_of_todays_defaults():
+    page = ladder_today.PAGE.read_text(encoding="utf-8")
+    rows = read_ladder(ladder_today.RESULTS)
+    assert "<!-- today: table -->" in page
+    assert ladder_today.fill(page, rows) == page, "run: python bench/ladder_today.py"
+
+
+def test_the_readme_has_the_savings_of_todays_defaults():
+    readme = (ladder_today.ROOT / "README.md").read_text(encoding="utf-8")
+    saved = analyse(read_ladder(ladder_today.RESULTS)).saved
+    shown = next(line for line in readme.splitlines() if line.startswith("| with today's defaults, 105 k"))
+    numbers = [float(number) for number in re.findall(r"[+-]\d+", shown)]
+    stored = [saved[opt][104_784] for opt in ("adana", "dana-star-mk4", "muon", "adamw-decaying-wd")]
+    expected = [100 * value for each in stored for value in (each.saved, each.interval.low, each.interval.high)]
+    assert numbers == pytest.approx(expected, abs=0.51)
+    best = saved["dana-muon"][104_784]
+    assert f"saves {100 * best.saved:.0f}% ({100 * best.interval.low:.0f} to {100 * best.interval.high:.0f})" in readme

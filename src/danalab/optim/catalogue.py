@@ -140,7 +140,7 @@ _OF_THE_INNER = Relative("adamw", 1.0, "its inner optimizer")
 _torch = partial(_add, in_parts=True)
 _torch("adamw", "torch.optim:AdamW", "Adam with decoupled weight decay (torch's)",
        "Loshchilov and Hutter 2019, arXiv 1711.05101", defaults={"weight_decay": 0.0}, adam_like=True, color="#1f77b4",
-       horizon=(-0.37, -0.77, 0.04))
+       horizon=(-0.31, -0.61, -0.01))
 _torch("sgd", "torch.optim:SGD", "stochastic gradient descent with momentum (torch's)",
        "Robbins and Monro 1951; Polyak 1964", defaults={"momentum": 0.9}, state_words=1.0, color="#bcbd22",
        gradient_sum=10.0, rate=Usual(0.3, "for momentum 0.9 and gradients clipped to norm 0.5; by a short sweep"),
@@ -181,7 +181,7 @@ _decaying_adam("ademamix-decaying-wd", "optimizers.elementwise:AdEMAMixDecayingW
                "AdEMAMix with independent, decaying weight decay", "arXiv 2409.03137, 2602.05298", texts=_AVERAGES,
                state_words=3.0, rate=Relative("adamw", 0.47, _ENOKI), color="#4B0082")
 _log_time_adam("adana", "optimizers.elementwise:ADana", "AdamW in logarithmic time, with damped long momentum",
-               color="#228B22", marker="D", horizon=(-0.07, -0.33, 0.18))
+               color="#228B22", marker="D", horizon=(-0.18, -0.36, 0.0))
 _log_time_adam("dana-mk4", "optimizers.elementwise:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped",
                color="#CD853F", marker="v")
 _log_time_adam("dana-star", "optimizers.elementwise:DanaStar", "ADana with an effective time for each coordinate",
@@ -189,7 +189,7 @@ _log_time_adam("dana-star", "optimizers.elementwise:DanaStar", "ADana with an ef
                color="#7f7f7f", marker="<")
 _log_time_adam("dana-star-mk4", "optimizers.elementwise:DanaStarMK4",
                "ADana with both: an effective time for each coordinate, and the clip", state_words=3.0,
-               color="#d62728", marker="^", horizon=(-0.03, -0.25, 0.19))
+               color="#d62728", marker="^", horizon=(-0.02, -0.16, 0.13))
 _log_time("dana", "optimizers.elementwise:Dana", "ADana without normalisation, for linear problems",
           "arXiv 2602.05298, 2505.16098", state_words=1.0, rate=Usual(0.5, "for gradients clipped to norm 0.5"),
           color="#006d5b")
@@ -206,7 +206,7 @@ _OF_HEADS = {"weight_decay": "weight decay of heads; matrices keep their norm"}
 _OF_GRADIENTS = {"momentum": "rate of the gradients' average"}
 _matrix("muon", "optimizers.matrix:Muon", "orthogonalised momentum for matrices, AdamW for the rest",
         "K. Jordan et al. 2024", state_words=1.3, rate=Usual(0.02, "K. Jordan et al. 2024"), color="#ff7f0e",
-        marker="p", horizon=(-0.33, -0.67, 0.02))
+        marker="p", horizon=(-0.36, -0.75, 0.03))
 _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one learning rate for all",
         "arXiv 2502.16982", state_words=1.3, rate=Usual(1e-3, "as AdamW's"), color="#8B4513", marker="h")
 _matrix("dana-muon", "optimizers.matrix:DanaMuon",

@@ -4,7 +4,7 @@ The coefficients are data: published with arXiv 2602.05298, fitted there on Fine
 and a global batch of 32 (and, in a second table, 512) sequences, at horizon f = 1: 20 tokens per parameter. Beyond:
 
     lr(f)    = lr(1) f^h           h of the optimizer's row in `danalab.optim.catalogue`, measured by
-                                   bench/horizon_cpu.yaml (docs/horizon.md)
+                                   bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md)
     omega(f) = omega(1) sqrt(f)    the strength of weight decay at which h was measured; arXiv 2505.13738, 2609.04577
 
 Below f = 1, which was not measured, and for an optimizer without h, both are as at f = 1.
