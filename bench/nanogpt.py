@@ -24,7 +24,7 @@ BASELINES = {
     "table": ("adamw", "muon", "d-muon"),
     "init": ("adamw", "muon"),
     "kappa": ("muon", "d-muon"),
-    "wide": ("adamw", "muon-float32", "d-muon"),
+    "wide": ("adamw", "muon-float32"),
 }
 """Part of the page -> the optimizers that leads are over; "table" is that of all optimizers."""
 Rows = list[dict[str, Any]]

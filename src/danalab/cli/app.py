@@ -258,7 +258,6 @@ def _first_paragraph(run: Any, module: ModuleType) -> str:
 
 
 def _beginning() -> str:
-    """What `danalab` alone prints."""
     groups = "\n".join(f"  {group:<8} {', '.join(verbs)}" for group, verbs in GROUPS.items())
     return (
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"

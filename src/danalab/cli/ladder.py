@@ -94,7 +94,6 @@ def run(flags: Flags) -> int:
 
 
 def _chosen(flags: Flags, plan: "LadderPlan") -> "LadderPlan":
-    """The part of the plan that the flags name."""
     if flags.tokens_per_param is not None:
         plan = replace(plan, fixed={**plan.fixed, "tokens_per_param": flags.tokens_per_param})
     if not flags.tune_lr:

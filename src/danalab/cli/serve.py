@@ -79,7 +79,6 @@ def open_models(flags: Flags) -> "list[ChatModel]":
 
 
 def _stages(folder: Path) -> list[Path]:
-    """The run folders of a speedrun, or the folder itself."""
     from danalab.post.presets import STAGES
 
     if not (folder / "speedrun.json").is_file():

@@ -106,7 +106,6 @@ def predict(flags: PredictFlags) -> None:
 
 
 def _own(flags: Output) -> dict[str, Any]:
-    """The flags that are not common to all verbs."""
     return {name: value for name, value in vars(flags).items() if name not in vars(Output())}
 
 
@@ -117,7 +116,6 @@ def _study(flags: FeaturesFlags, module: str, function: str = "compute") -> None
 
 
 def _finish(flags: Output, *studies: "Study") -> None:
-    """Save the studies and print their results."""
     results = [{"study": s.name, "findings": s.findings, "files": s.save(flags.out)} for s in studies]
     if flags.print_json(results[0] if len(results) == 1 else {"studies": results}):
         return

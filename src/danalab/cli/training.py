@@ -67,7 +67,6 @@ def _configuration(flags: TrainConfig | StageFlags) -> TrainConfig:
 
 
 def _run(flags: TrainConfig | StageFlags) -> int:
-    """Train; returns the exit code."""
     from danalab.files import finite
     from danalab.train.system.signals import StopRequest
 

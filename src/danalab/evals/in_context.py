@@ -172,7 +172,6 @@ def _check(item: Any, kind: Kind, place: str) -> None:
 
 
 def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: Tokenizer) -> list[_Row]:
-    """The texts to score, one for each choice."""
     delimiter = task.delimiter
     if task.kind == "multiple_choice":
         before = "".join(f"{e['query']}{delimiter}{e['choices'][e['gold']]}\n\n" for e in examples)
@@ -195,7 +194,6 @@ def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: To
 
 
 def _shared(lists: Sequence[list[int]]) -> int:
-    """Number of tokens with which all lists begin."""
     return next((i for i, tokens in enumerate(zip(*lists, strict=False)) if len(set(tokens)) > 1), min(map(len, lists)))
 
 

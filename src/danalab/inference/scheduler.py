@@ -127,7 +127,6 @@ class Scheduler:
         sequence.computed, sequence.states = 0, None
 
     def _piece(self, sequence: RequestState, budget: int) -> int:
-        """Tokens of the next piece of a prompt."""
         if self.align is None:
             return min(sequence.pending, budget)
         count = min(sequence.pending, self.align - sequence.computed % self.align)

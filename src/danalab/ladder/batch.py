@@ -110,7 +110,6 @@ def critical_batch(batches: Sequence[float], losses: Sequence[float], rise: floa
 
 
 def _rungs(tuned: Sequence[Tuned]) -> list[list[Tuned]]:
-    """Runs of equal size and tokens, by optimizer and batch."""
     rungs: dict[int, list[list[Tuned]]] = defaultdict(list)
     for each in sorted(tuned, key=lambda each: each.tokens):
         groups = rungs[each.params]

@@ -348,7 +348,6 @@ def read_plan(path: Path) -> LadderPlan:
 
 
 def _has_form(key: str, value: Any) -> bool:
-    """Whether the value of a file's key has the right type."""
     if key in ("extensions", "trials", "trial_seeds"):
         return isinstance(value, int) and not isinstance(value, bool)
     if key in ("merge", "decay_law"):

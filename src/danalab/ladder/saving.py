@@ -161,7 +161,6 @@ def _variances_of_selection(base: _Side, other: _Side, choices: Sequence[Selecti
 
 
 def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
-    """One curve or several, as a list."""
     if not len(compute) or np.ndim(compute[0]) == 0:
         return [curve_arrays(compute, loss, what)]
     return [curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))]

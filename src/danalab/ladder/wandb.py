@@ -399,7 +399,6 @@ def _unique(runs: Sequence[tuple[str, Export]]) -> list[Export]:
 
 
 def _of_csv(file: Path, text: str) -> list[Export]:
-    """One run's history."""
     lines: list[tuple[int, dict[str, Any]]] = []
     reader = csv.reader(text.splitlines(keepends=True), strict=True)
     try:

@@ -62,7 +62,6 @@ def _canonical(name: str) -> str:
 
 
 def _ours(arrays: dict[str, Tensor], model: Decoder) -> dict[str, Tensor]:
-    """The arrays under our names, stacked ones split."""
     config, ours = model.config, {}
     for canonical, array in arrays.items():
         name = canonical.replace("layers.", "blocks.", 1)

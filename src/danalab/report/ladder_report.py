@@ -104,14 +104,12 @@ def _lead(data: ReportData) -> str:
 
 
 def _address(out: Path, packed: bool) -> Address:
-    """Where a run is, from the page."""
     if packed:
         return lambda row: f"{CURVES}/{row['name']}.jsonl"
     return lambda row: os.path.relpath(row["run"], out)
 
 
 def _files(figure: Figure, svg: str, stem: Path, packed: bool) -> list[tuple[str, str]]:
-    """Write the figure's files; returns links to them."""
     files = [] if packed else save_figure(figure, stem, svg)
     save_points(figure, stem.with_suffix(".csv"))
     return [(file.suffix[1:].upper(), file.name) for file in (*files, stem.with_suffix(".csv"))]

@@ -353,7 +353,6 @@ def _linked(text: str, runs: Sequence[Row], address: Address | None) -> str:
 
 
 def _seeds(runs: Sequence[Row], address: Address | None) -> str:
-    """The seeds, each a link to its run."""
     if address is None:
         return str(len(runs))
     return Linked.several([(str(row["seed"]), address(row)) for row in sorted(runs, key=lambda row: row["seed"])])

@@ -144,7 +144,6 @@ def _attention_params(shape: Shape) -> int:
 
 
 def _vector_params(shape: Shape) -> int:
-    """Gains, biases and oscillators."""
     structure, layers = shape.architecture, shape.n_layers
     gains = (2 * layers + 1) * shape.d_model + (2 * attention_layers(shape) * shape.head_dim if shape.qk_normed else 0)
     if (linear := linear_attention(shape)) is not None:

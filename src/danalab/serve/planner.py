@@ -173,7 +173,6 @@ class Planner:
 
 
 def _forced_tools(question: ChatQuestion) -> Sequence[Function]:
-    """The tools one of which the model must call."""
     match question.tool_choice:
         case "required":
             return question.tools

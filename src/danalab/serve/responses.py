@@ -203,7 +203,6 @@ class ResponseWriter:
         return {"type": "output_text", "text": self._answer.text, "annotations": [], "logprobs": []}
 
     def _message(self) -> JsonObject:
-        """The message; `calculations` go beyond OpenAI's API."""
         more = {"calculations": self._answer.calculations_json} if self._answer.calculations else {}
         return {
             "id": self._message_id, "type": "message", "status": self._status(), "role": "assistant",

@@ -54,7 +54,6 @@ def run_card(folder: Path, model: Decoder, step: int | None) -> dict[str, Any]:
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
-    """config.json of a run folder."""
     try:
         record = read_json(folder / "config.json")
     except UserError:

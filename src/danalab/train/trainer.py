@@ -128,12 +128,10 @@ class Trainer:
                     batches.close()  # ends a thread that reads ahead
 
     def _go_to(self, step: int) -> None:
-        """Move to a step that other workers have reached."""
         if step != self.step:
             self.step, self.logbook.pending = step, None
 
     def _jump(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
-        """The batches from another step on."""
         if isinstance(batches, Generator):
             batches.close()
         self._go_to(step)
@@ -146,7 +144,6 @@ class Trainer:
             log.info("memory: a step needs up to %.1f of %.1f GiB", peak, has)
 
     def _make_step(self, batch: TrainingBatch, logged: bool) -> StepResult:
-        """One update."""
         number = self.step + 1
         with explain_errors(min(self.gradients.micro_batch, len(batch)), batch.inputs.shape[1]):
             if self.curvature is not None:

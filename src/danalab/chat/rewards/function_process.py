@@ -128,7 +128,6 @@ def _run(source: str, name: str) -> dict[str, Any]:
 
 
 def _of_file(path: str, name: str) -> Any:
-    """A user's function, whose value becomes a float."""
     function = runpy.run_path(path).get(name)
     if not callable(function):
         raise LookupError(f"the file has no function '{name}'")

@@ -84,7 +84,6 @@ def run_tests(
 
 @contextlib.contextmanager
 def _process(task: dict[str, Any], reads: IO[bytes], writes: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in an empty folder; it is killed at the end."""
     with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(task, file)
         file.flush()

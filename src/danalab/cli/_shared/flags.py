@@ -146,7 +146,6 @@ def _normalised(options: list[Option], words: list[str]) -> list[str]:
 
 
 def _read_file(file: str) -> dict[str, Any]:
-    """The values of a YAML file, by field name."""
     try:
         loaded = read_yaml(file)
     except UserError as error:

@@ -190,7 +190,6 @@ def _read_npz(path: Path) -> np.ndarray:
 
 
 def _claimed_bytes(stream: IO[bytes]) -> int:
-    """Size of an array by its header."""
     first = np.lib.format.read_magic(stream) == (1, 0)
     read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(stream)

@@ -122,7 +122,6 @@ Part = tuple[str, Path, np.ndarray | None]
 
 
 def _names(files: Iterable[Path]) -> list[list[Path]]:
-    """The names of each file."""
     names: dict[tuple[int, int], list[Path]] = {}
     for path in files:
         status = path.stat()

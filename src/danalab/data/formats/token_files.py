@@ -251,7 +251,6 @@ def _open_bare(folder: Path, split: str) -> Dataset:
 
 
 def _verify_bare(folder: Path) -> Iterator[Finding]:
-    """Check sizes, ids, duplicates and, if recorded, hashes."""
     tokenizer, recorded = _tokenizer(folder), _recorded(folder)
     yield from _compare(folder, recorded, f"its hash differs from that in {CHECKSUMS}", f"missing; in {CHECKSUMS}")
     seen: dict[str, Path] = {}
@@ -278,7 +277,6 @@ def record(folder: Path) -> Path:
 
 
 def _recorded(folder: Path) -> dict[str, str]:
-    """File -> SHA-256; empty without a record."""
     file = folder / CHECKSUMS
     if not os.path.lexists(file):
         return {}

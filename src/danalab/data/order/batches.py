@@ -118,7 +118,6 @@ class Batches:
         return self._cut(step, self._sequences.take([self._span(step)]))
 
     def _cut(self, step: int, batch: TokenBatch) -> TokenBatch:
-        """The batch cut into pieces of the step's length."""
         length = self._length.at(step)
         return batch if length == self.seq_len else (batch[0].view(-1, length), batch[1].view(-1, length))
 

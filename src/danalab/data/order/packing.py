@@ -89,7 +89,6 @@ class PackedDocuments:
         return PackingReport(len(self._ends), self.per_epoch, 1 - self.per_epoch * self.seq_len / total, split)
 
     def _pieces(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(start, length) of pieces."""
         document = np.searchsorted(self._piece_ends, numbers, side="right")
         begin = np.where(document > 0, self._ends[document - 1], 0)
         earlier = np.where(document > 0, self._piece_ends[document - 1], 0)
@@ -97,7 +96,6 @@ class PackedDocuments:
         return starts, np.minimum(self.seq_len, self._ends[document] - starts)
 
     def _drawn(self, epoch: int, chunk: int) -> tuple[np.ndarray, np.ndarray]:
-        """(start, length) of the pieces of a chunk."""
         places = np.arange(chunk * self._chunk, min((chunk + 1) * self._chunk, self.n_pieces))
         return self._pieces(Permutation(self.n_pieces, self._key + str(epoch).encode())(places))
 

@@ -106,7 +106,6 @@ def _threads(tokenizer: Tokenizer, workers: int) -> Iterator[Callable[[Chunk], F
 
 @contextlib.contextmanager
 def _processes(folder: Path, workers: int) -> Iterator[Callable[[Chunk], Future[Result]]]:
-    """Child processes and a common queue of chunks."""
     home = str(Path(danalab.__file__).parent.parent)
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     # One thread per process.

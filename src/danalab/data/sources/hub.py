@@ -201,7 +201,6 @@ def commit_of(repo: str, revision: str) -> str:
 
 
 def _fixed(pattern: str) -> str:
-    """The folders of a pattern before its first wildcard."""
     folders = pattern.split("/")[:-1]
     return "/".join(itertools.takewhile(lambda folder: not set(folder) & set("*?["), folders))
 

@@ -187,7 +187,6 @@ def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Ite
 
 
 def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """The uncompressed bytes of a file in blocks."""
     suffix = PurePath(name).suffix.lower()
     if suffix == ".zst":
         yield from _zstd_blocks(stream, name)

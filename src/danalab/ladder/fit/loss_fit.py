@@ -215,7 +215,6 @@ class _Problem:
 
 
 def _parts(own: np.ndarray, xs: list[np.ndarray]) -> list[np.ndarray]:
-    """The terms of a law at its points."""
     powers = (log_a - math.exp(min(log_alpha, 50)) * x for (log_a, log_alpha), x in zip(own, xs, strict=True))
     return [np.exp(np.minimum(power, 300)) for power in powers]
 
@@ -287,5 +286,4 @@ def profile_interval(refit: Callable[[float, Laws], Laws], best: Laws, floor: fl
 
 
 def _spread(laws: Sequence[LossLaw]) -> float:
-    """Mean absolute residual."""
     return max(float(np.mean(np.abs(np.concatenate([law.residuals for law in laws])))), 1e-12)

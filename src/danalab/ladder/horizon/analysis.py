@@ -194,7 +194,6 @@ def _interval(value: float, drawn: Sequence[float], draws: _Draws, *opts: str) -
 def _resampled(
     tuned: Sequence[Tuned], points: Sequence[HorizonPoint], rows: Sequence[Row], law: HorizonLaw, n: int, seed: int
 ) -> _Draws:
-    """Laws of resampled ladders."""
     rng = np.random.default_rng(seed)
     places = {opt: [i for i, each in enumerate(points) if each.opt == opt] for opt in law.slopes}
     sizes = {opt: [tuned_size(tuned[i], rows) for i in mine] for opt, mine in places.items()}

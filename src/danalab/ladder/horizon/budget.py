@@ -94,7 +94,6 @@ def _trials(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
 
 
 def _dials(trials: Sequence[Row]) -> list[Dial]:
-    """The learning rate and every setting that varies."""
     dials = []
     names = set().union(*(differing_settings(row) for row in trials))
     varied = {name for name in names if len({_text(_value(row, name)) for row in trials}) > 1}

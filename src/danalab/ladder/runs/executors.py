@@ -203,7 +203,6 @@ class Runs:
 
 
 def _reason(future: Future[Any]) -> str | None:
-    """Why a run failed."""
     error = future.exception() if not future.cancelled() else UserError("it was cancelled")
     if error is None or isinstance(error, UserError):
         return None if error is None else str(error)

@@ -75,7 +75,6 @@ class Job:
         return [f"{flag(name)} {made[name]} there, {value} here" for name, value in other.items()]
 
     def _made(self) -> dict[str, Any]:
-        """The settings of the run in the folder."""
         made = self._record().get("config") or {}
         return {**made, **(made.get("optimizer_settings") or {})}
 

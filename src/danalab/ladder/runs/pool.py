@@ -143,7 +143,6 @@ class PoolExecutor(PolledExecutor):
             self._futures[index].set_exception(UserError(reason))
 
     def _slots(self, worker: WarmProcess) -> int:
-        """Runs at a time."""
         devices = [] if all(map(_on_cpu, self._jobs)) else worker.devices
         ranks = max(int(job.settings.get("nproc") or 1) for job in self._jobs)
         slots = self._parallel or (max(1, len(devices) // ranks) if devices else self._cores)
@@ -309,7 +308,6 @@ class Progress:
         return self._jobs[index].flops or 1.0
 
     def _share(self, index: int) -> float:
-        """Share of a run's steps that are done."""
         total = self._jobs[index].steps()
         return min(self._jobs[index].progress()[0] / total, 1.0) if total else 0.0
 

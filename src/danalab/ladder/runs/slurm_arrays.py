@@ -187,7 +187,6 @@ def _arrays(folder: Path, *, submitted: bool) -> dict[str, list[str]]:
 
 
 def _queued(folder: Path) -> set[str]:
-    """Runs in the queue or running."""
     arrays = _arrays(folder, submitted=False)
     if not arrays:
         return set()

@@ -92,7 +92,6 @@ class WarmProcess:
             self._input.flush()
 
     def _read(self) -> dict[str, Any]:
-        """The next answer; empty at the end of the output."""
         line = self._output.readline()
         answer = json.loads(line) if line else {}
         if "pid" in answer:

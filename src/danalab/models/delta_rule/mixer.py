@@ -116,7 +116,6 @@ class GatedDeltaNet(nn.Module):
     def _rule(
         self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: MatrixState | None, starts: Tensor | None
     ) -> Tensor:
-        """o [B, T, H, V]; advances the state."""
         if state is None:
             return gated_delta_rule(q, k, v, g, b, starts_BT=starts)[0]
         before = state.memory

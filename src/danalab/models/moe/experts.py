@@ -76,7 +76,6 @@ def gated_hidden(x_RD: Tensor, gate_EFD: Tensor, up_EFD: Tensor, counts_E: Tenso
 
 
 def _compute(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(hidden, gate x, up x)."""
     hidden, g, u = (x.new_empty(x.shape[0], gate.shape[1]) for _ in range(3))
     sizes = counts.tolist()
     for rows, h_e, g_e, u_e, gate_e, up_e in zip(*(t.split(sizes) for t in (x, hidden, g, u)), gate, up, strict=True):

@@ -81,7 +81,6 @@ def chunk_length(length: int) -> int:
 
 
 def _powers(gamma_GR: Tensor, omega_GR: Tensor, exponents: Tensor) -> Tensor:
-    """lambda^exponent, complex [G, R, ...]."""
     gamma, omega = (value.reshape(*value.shape, *[1] * exponents.ndim) for value in (gamma_GR, omega_GR))
     return torch.polar((-gamma * exponents).exp(), omega * exponents)
 
@@ -143,7 +142,6 @@ def _groups(x_NQD: Tensor, powers_GEQ: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def _each(powers_EQ: Tensor, like_NQC: Tensor) -> Tensor:
-    """The same powers for every row."""
     return powers_EQ.expand(like_NQC.shape[0], -1, -1)
 
 

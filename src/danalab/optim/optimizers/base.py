@@ -158,7 +158,6 @@ class RuleOptimizer(torch.optim.Optimizer):
     # over memory would be split. This name of dynamo's decorator, as in torch.optim, needs no import of dynamo here.
     @torch._disable_dynamo
     def _apply(self, skip: Tensor | None) -> None:
-        """Apply all gradients, each group's by its rule."""
         self._warn_above_peak()
         if self._plan is not None and self._plan.repeat(self, skip):
             return

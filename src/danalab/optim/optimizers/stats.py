@@ -132,7 +132,6 @@ def _total(optimizer: Any, sums: Sums) -> dict[str, Tensor]:
 
 
 def _across_ranks(values: Tensor, p: Tensor) -> Tensor:
-    """Sum over the ranks that hold different parts of `p`."""
     placements = getattr(p, "placements", None)
     if placements is None:
         return values

@@ -185,7 +185,6 @@ def _levels(name: str) -> int:
 
 
 def _largest(value: Tensor) -> Tensor:
-    """Largest absolute value of each block [..., blocks]."""
     columns = value.shape[-1]
     blocks = -(-columns // BLOCK)
     if blocks == 1:

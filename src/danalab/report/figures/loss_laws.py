@@ -169,5 +169,4 @@ def _has_curves(tuned: Tuned) -> bool:
 
 @functools.cache
 def _validation(curve: str) -> list[tuple[float, float]]:
-    """(tokens, validation loss) of a run."""
     return [(point["tokens"], point["val/loss"]) for point in validation_points({"curve": curve})]

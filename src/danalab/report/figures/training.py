@@ -134,7 +134,6 @@ def _draw_group(
 
 
 def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[CurvePoint], float]) -> None:
-    """Leave out the first fall from ln(vocabulary)."""
     points = [point for curve in curves for point in curve.points if point.tokens > 0]
     losses = [point.val_loss for point in points]
     lowest = min(losses)

@@ -154,7 +154,6 @@ def _sweep_lines(data: ReportData, name: str) -> Sweep:
 
 
 def _value(row: Row, name: str) -> float | None:
-    """The value of a setting, or the optimizer's default."""
     from danalab.optim import optimizer_spec
 
     value = setting(row, name)
@@ -165,7 +164,6 @@ def _value(row: Row, name: str) -> float | None:
 
 
 def _words(row: Row, others: Sequence[str]) -> str:
-    """The name of a line of a sweep."""
     said = [f"{name} {_value(row, name):g}" for name in others if setting(row, name) != SWEPT[name]]
     steps = setting(row, "iterations")
     horizon = [] if steps is None else [f"{steps:,} steps"]

@@ -180,7 +180,6 @@ def _channels(color: str) -> list[int]:
 
 
 def _contrast(a: Sequence[int], b: Sequence[int]) -> float:
-    """Contrast of two colours by WCAG 2."""
 
     def luminance(color: Sequence[int]) -> float:
         linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]

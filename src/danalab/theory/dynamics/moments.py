@@ -149,7 +149,6 @@ def _integrate(
 
 
 def _observables(lam: Any, weight: Any, limit: Any) -> tuple[Callable[[Any], Any], Callable[[Vector], Any]]:
-    """2P of rho; (P, |y|^2) of the state."""
 
     def double_risk(rho: jax.Array) -> jax.Array:
         return 2 * limit + jnp.sum(weight * lam * rho)

@@ -87,7 +87,6 @@ def compute(
 
 
 def _mean(ratios: np.ndarray) -> float:
-    """Geometric mean."""
     return float(np.exp(np.log(ratios).mean()))
 
 

@@ -296,7 +296,6 @@ def unflatten(
 
 
 def _encode(value: Any, flat: str, tensors: dict[str, SavedTensor] | None) -> Any:
-    """`value` for JSON; tensors in it go to `tensors`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if _is_tensor(value) and tensors is not None:

@@ -182,7 +182,6 @@ _EXPECTATIONS = {
 
 
 def _expectation(details: Mapping[str, Any]) -> str:
-    """What was expected, from an error of pydantic."""
     template = _EXPECTATIONS.get(details["type"])
     with contextlib.suppress(TypeError, ValueError):  # not a number
         if not math.isfinite(float(details["input"])):

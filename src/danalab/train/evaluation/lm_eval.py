@@ -101,7 +101,6 @@ def evaluate_tasks(
 
 
 def _find(tasks: list[str]) -> tuple[list[str], Any]:
-    """(names, the harness's task manager)."""
     if not tasks:
         raise UserError("--lm-eval: name at least one task, or the path of a YAML file that defines one")
     logging.getLogger("lm_eval").setLevel(logging.ERROR)

@@ -185,7 +185,6 @@ def join(layout: RankLayout, device_type: str, *, first_step_seconds: float = FI
 
 
 def _diloco_worker(layout: RankLayout, device_type: str) -> World:
-    """A DiLoCo worker, which joins no process group."""
     import torch
 
     place = find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")

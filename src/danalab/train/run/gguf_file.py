@@ -95,7 +95,6 @@ def export_gguf(
 
 
 def _sizes(config: "ModelConfig") -> dict[str, Any]:
-    """The model's metadata, by the writer's names."""
     return {
         "vocab_size": config.vocab_size,
         "context_length": config.seq_len,
@@ -151,7 +150,6 @@ def _splitting_rule(rule: dict[str, Any]) -> str | None:
 
 
 def _tensors(config: "ModelConfig", weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) as llama.cpp has them."""
     for name, tensor in weights.items():
         head, _, part = name.removesuffix(".weight").removeprefix("blocks.").partition(".")
         if config.arch == "qwen3" and part in _ROTATED:

@@ -197,7 +197,6 @@ def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
 
 
 def _step_folder(path: Path) -> Path:
-    """The checkpoint's folder where a file of it is named."""
     return path.parent if path.is_file() and (path.parent / COMMIT).is_file() else path
 
 

@@ -112,7 +112,6 @@ class GradientStep:
         return strategy.total(total), {name: strategy.total(value) for name, value in metrics.items()}, totals
 
     def _look(self, loss: Tensor, metrics: dict[str, Tensor]) -> StepResult:
-        """Measure the gradients, then clip them."""
         scale = None if self._scale is None else self._scale.value
         norms = self.strategy.gradient_norms()
         if scale is not None:

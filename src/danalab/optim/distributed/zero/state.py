@@ -218,7 +218,6 @@ class OwnedState:
     # ---- messages ----
 
     def _broadcast(self, value: Tensor | None, form: Outline, owner: int) -> Tensor:
-        """The owner's tensor, on every rank, in host memory."""
         if self._ranks == 1:
             assert value is not None
             return value.cpu().clone()
@@ -230,7 +229,6 @@ class OwnedState:
         return buffer.cpu().clone() if value is not None else buffer.cpu()
 
     def _all_gather(self, value: Any) -> list[Any]:
-        """The value of each rank."""
         values: list[Any] = [value] * self._ranks
         if self._ranks > 1:
             dist.all_gather_object(values, value, group=self._group)
