@@ -309,8 +309,8 @@ def claims() -> list[Claim]:
             "exponent of f", rate_exponent("dana-star-mk4"), -0.32, 0, HORIZON, "more seeds", RATES,
         ),
         Claim(
-            "following the law of T lowers AdamW's loss at a horizon not seen before (0.06 was predicted)", "ours", nats,
-            unseen("adamw"), 0.06, 0, "3 k parameters, f = 256", "a size whose loss is not yet flat", RATES,
+            "following the law of T lowers AdamW's loss at a horizon not seen before (0.06 was predicted)", "ours",
+            nats, unseen("adamw"), 0.06, 0, "3 k parameters, f = 256", "a size whose loss is not yet flat", RATES,
         ),
         Claim(
             "AdamW's beta2 must follow the batch: at the smallest, a constant half-life in tokens is better (0.02 is "
