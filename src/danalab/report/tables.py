@@ -17,7 +17,7 @@ from danalab.report.headline import NOT_KNOWN, headlines, interval_words, saved_
 Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""
 WIDEST = 1000  # intervals of learning rates wider than this factor are shown without numbers
-_BOUND = 1000  # token multipliers beyond it are given as bounds
+_BOUND = 100  # token multipliers beyond it are given as bounds: their digits are those of one processor
 
 
 _LAWS = {

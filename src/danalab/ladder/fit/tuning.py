@@ -263,7 +263,7 @@ class Retuning:
             trials = self.trials(i, 1, rng)[0]
             best, own = int(np.argmin(trials)), each.trial_seeds
             logs = above[best] + self._noise * rng.standard_normal(len(each.seeds))
-            logs[:own] += trials[best] - logs[:own].mean()
+            logs[:own] = trials[best] + (logs[:own] - logs[:own].mean())
             drawn.append(np.exp(np.log(each.seeds).mean() - above[each.chosen] + logs))
         return np.concatenate(drawn)
 
