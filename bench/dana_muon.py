@@ -5,15 +5,13 @@ python bench/dana_muon.py ladders/dana_muon      # packs its rows into bench/res
 python bench/dana_muon.py                        # from the stored rows
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 from danalab.ladder.fit.tuning import is_usable, tune
 from danalab.ladder.horizon.analysis import PairedTest, horizon_of, paired_runs, paired_tests
-from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import as_markdown
-from danalab_bench.pages import cost, fill_parts, shown_lead
+from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results" / "dana_muon_cpu", ROOT / "docs" / "optimizers.md"
@@ -49,10 +47,4 @@ def fill(page: str, rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ladder", type=Path, nargs="?")
-    if (folder := parser.parse_args().ladder) is not None:
-        pack(read_ladder(folder), RESULTS)
-    stored = read_ladder(RESULTS)
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), stored), encoding="utf-8")
-    print(as_markdown(table(stored)), end="")
+    refresh(__doc__, RESULTS, PAGE, fill)

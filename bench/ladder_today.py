@@ -5,14 +5,12 @@ python bench/ladder_today.py ladders/ladder_cpu      # packs its rows into bench
 python bench/ladder_today.py                         # from the stored rows
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 from danalab.ladder.analysis import Analysis, analyse
-from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import as_markdown
-from danalab_bench.pages import cost, fill_parts
+from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results" / "ladder_cpu", ROOT / "docs" / "ladder.md"
@@ -44,10 +42,4 @@ def fill(page: str, rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ladder", type=Path, nargs="?")
-    if (folder := parser.parse_args().ladder) is not None:
-        pack(read_ladder(folder), RESULTS)
-    stored = read_ladder(RESULTS)
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), stored), encoding="utf-8")
-    print(as_markdown(table(analyse(stored))), end="")
+    refresh(__doc__, RESULTS, PAGE, fill)

@@ -1,10 +1,13 @@
 """Parts of a page of docs that are made from stored rows: between `<!-- TAG: PART -->` and `<!-- end -->`."""
 
+import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from danalab.ladder.horizon.analysis import PairedTest
+from danalab.ladder.rows import pack, read_ladder
 from danalab.report.data import hours_of
 
 
@@ -12,6 +15,16 @@ def fill_parts(page: str, tag: str, parts: Mapping[str, str]) -> str:
     """The page with its parts of a tag."""
     pattern = re.compile(rf"(<!-- {tag}: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
     return pattern.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
+
+
+def refresh(usage: str | None, stored: Path, page: Path, fill: Callable[[str, list[dict[str, Any]]], str]) -> None:
+    """The command of a script: pack the ladder that the command line names, if any, and fill the page."""
+    parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ladder", type=Path, nargs="?")
+    if (folder := parser.parse_args().ladder) is not None:
+        pack(read_ladder(folder), stored)
+    page.write_text(fill(page.read_text(encoding="utf-8"), read_ladder(stored)), encoding="utf-8")
+    print(f"refreshed {page}")
 
 
 def cost(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -2,8 +2,8 @@
 
 A ladder tries several learning rates with one seed, takes the best, and repeats it with other seeds. The chosen run is
 the luckiest of its trials, and not always the best rate; intervals that keep the choice are too narrow. So a resample
-(`Retuning`) draws new noise for every trial, chooses again, and draws the seeds at the rate chosen. Where every trial
-was run with several seeds, its loss is their mean:
+(`Retuning`) draws new noise for every trial, chooses again, and draws the seeds at the rate chosen (the
+loss of a trial with several seeds is their mean):
 
     loss of a trial = L* + k log(lr / lr*)^2 + noise,   k shared by all sizes, noise by the spread over seeds
 """
