@@ -47,4 +47,4 @@ def fill(page: str, rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    refresh(__doc__, RESULTS, PAGE, fill)
+    refresh(__doc__, RESULTS, fill, PAGE)

@@ -1,45 +1,63 @@
-"""The ladder with today's defaults: its table in docs/ladder.md.
+"""The stored ladder, with today's defaults: its tables in docs/ladder.md and README.
 
 danalab ladder bench/ladder_cpu.yaml
-python bench/ladder_today.py ladders/ladder_cpu      # packs its rows into bench/results/ladder_cpu, too
-python bench/ladder_today.py                         # from the stored rows
+danalab ladder bench/ladder_cpu_large.yaml
+python bench/ladder_today.py ladders/ladder_cpu ladders/ladder_cpu_large    # packs both into bench/results/ladder_cpu
+python bench/ladder_today.py                                                # from the stored rows
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from danalab.ladder.analysis import Analysis, analyse
-from danalab.report.formats import as_markdown
+from danalab.ladder.fit.statistics import Interval
+from danalab.report.formats import Table, as_markdown
 from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "bench" / "results" / "ladder_cpu", ROOT / "docs" / "ladder.md"
-Rows = list[dict[str, Any]]
+RESULTS, PAGES = ROOT / "bench" / "results" / "ladder_cpu", (ROOT / "docs" / "ladder.md", ROOT / "README.md")
+NAMES = {
+    "dana-muon": "DanaMuon", "adana": "ADana", "dana-star-mk4": "Dana-Star-MK4", "soap": "SOAP", "muon": "Muon",
+    "adamw-decaying-wd": "AdamW, decaying weight decay", "adamw": "AdamW",
+}  # fmt: skip
 
 
-def table(found: Analysis) -> tuple[list[str], list[list[str]]]:
-    """A line for each optimizer: loss, and compute saved against the baseline with its interval, at each size."""
+def losses(found: Analysis, sizes: Sequence[int]) -> Table:
+    """A line for each optimizer: its loss at each size [nats/token], the mean over the seeds."""
+    at = {(each.opt, each.params): f"{each.loss:.3f}" for each in found.tuned}
+    return ["loss [nats/token]", *map(_size, sizes)], [
+        [name, *(at.get((opt, size), "") for size in sizes)] for opt, name in NAMES.items()
+    ]
+
+
+def savings(found: Analysis, sizes: Sequence[int]) -> Table:
+    """A line for each optimizer: compute saved against AdamW at each size, and by the laws of all sizes."""
+    lines = []
+    for opt in (opt for opt in NAMES if opt != found.baseline):
+        at, gain = found.saved[opt], found.gains[opt]
+        cells = [_share(at[size].saved, at[size].interval) if size in at else "" for size in sizes]
+        lines.append([NAMES[opt], *cells, _share(gain.mean, gain.interval)])
+    return ["compute saved against tuned AdamW", *map(_size, sizes), "by the laws"], lines
+
+
+def _size(params: int) -> str:
+    return f"{params / 1e3:.0f} k"
+
+
+def _share(value: float | None, interval: Interval | None) -> str:
+    span = "" if interval is None else f" ({100 * interval.low:+.0f} to {100 * interval.high:+.0f})"
+    return "-" if value is None else f"{100 * value:+.0f}%{span}"
+
+
+def fill(page: str, rows: list[dict[str, Any]]) -> str:
+    """The page with the tables of the rows, and their cost."""
+    found = analyse(rows)
     sizes = sorted({each.params for each in found.tuned})
-    at = {(each.opt, each.params): each for each in found.tuned}
-    opts = sorted(found.opts, key=lambda opt: at[opt, sizes[-1]].loss)
-    lines = [[opt, *(_cell(found, at[opt, size].loss, opt, size) for size in sizes)] for opt in opts]
-    return ["optimizer", *(f"{size / 1e3:.0f} k" for size in sizes)], lines
-
-
-def _cell(found: Analysis, loss: float, opt: str, size: int) -> str:
-    saved = found.saved.get(opt, {}).get(size)
-    if saved is None:
-        return f"{loss:.3f}"
-    known = saved.interval
-    span = "" if known is None else f" ({100 * known.low:+.0f} to {100 * known.high:+.0f})"
-    return f"{loss:.3f}, {100 * saved.saved:+.0f}%{span}"
-
-
-def fill(page: str, rows: Rows) -> str:
-    """The page with the table of the rows, and its cost."""
-    parts = {"table": as_markdown(table(analyse(rows))), "cost": cost(rows)}
-    return fill_parts(page, "today", parts)
+    tables = {"saved": savings(found, sizes), "largest": savings(found, sizes[-3:]), "losses": losses(found, sizes)}
+    parts = {name: as_markdown(table) for name, table in tables.items()}
+    return fill_parts(page, "today", {**parts, "cost": cost(rows)})
 
 
 if __name__ == "__main__":
-    refresh(__doc__, RESULTS, PAGE, fill)
+    refresh(__doc__, RESULTS, fill, *PAGES)

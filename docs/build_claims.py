@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from danalab.ladder.analysis import analyse
+from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.batch import BatchAnalysis
 from danalab.ladder.fit.statistics import Interval, student_interval
 from danalab.ladder.horizon.analysis import PairedTest
@@ -28,8 +28,9 @@ LADDER = "45 k to 263 k parameters, f = 1"
 HORIZON = "3 k to 10 k parameters, f = 1 to 64"
 BATCH = "3 k parameters, f = 8, 2 to 128 sequences of 64 tokens"
 SMALL = "3 small problems, 150 to 600 steps"
-SAVED = "danalab report bench/results/ladder_cpu_v1 --tables-only"
-TODAY, DEFAULTS = "105 k parameters, f = 1", "python bench/ladder_today.py"
+SAVED = "danalab report bench/results/ladder_cpu --tables-only"
+WITHOUT = "45 k to 263 k parameters, f = 1, published rates, decay without a bound"
+PUBLISHED = "danalab report bench/results/ladder_cpu_v1 --tables-only"
 RATES = "python bench/horizon_rates.py"
 EXPONENTS = "danalab report bench/results/horizon_cpu --tables-only"
 BATCHES = "danalab report bench/results/batch_cpu --tables-only"
@@ -87,20 +88,27 @@ def interval_of(text: str) -> Interval:
     return Interval(low, high, 0.95)
 
 
-def saved_rows(opt: str) -> list[list[str]]:
-    """The optimizer's rows of the stored ladder's table of compute saved."""
-    rows = (RESULTS / "ladder_cpu_v1" / "table-saved.md").read_text(encoding="utf-8").splitlines()
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith(f"| {opt} |")]
+@cache
+def ladder() -> Analysis:
+    """The results of the stored ladder."""
+    return analyse(read_ladder(RESULTS / "ladder_cpu"))
+
+
+def in_percent(interval: Interval | None) -> Interval:
+    """An interval of a share [percent]."""
+    assert interval is not None
+    return Interval(100 * interval.low, 100 * interval.high, interval.level)
 
 
 def saved(opt: str) -> Interval:
     """Compute saved against AdamW by the ladder's laws [percent]."""
-    return interval_of(next(row[3] for row in saved_rows(opt) if row[1] == "all, by the laws"))
+    return in_percent(ladder().gains[opt].interval)
 
 
-def saved_today(opt: str) -> Interval:
-    """Compute saved with today's defaults at the largest size [percent]."""
-    return interval_of(next(row[-1] for row in page_table("ladder.md", "today: table") if row[0] == opt))
+def saved_without_bound(opt: str) -> Interval:
+    """The same on the ladder with the published rates, and weight decay without a bound."""
+    rows = (RESULTS / "ladder_cpu_v1" / "table-saved.md").read_text(encoding="utf-8").splitlines()
+    return interval_of(next(row.split("|")[4] for row in rows if row.startswith(f"| {opt} | all, by the laws")))
 
 
 def unseen(opt: str) -> Interval:
@@ -110,10 +118,10 @@ def unseen(opt: str) -> Interval:
 
 def saved_slope(opt: str) -> Interval:
     """Compute saved per factor of 10 in parameters [points], by the sizes' intervals."""
-    sizes = [(int(row[1].replace(",", "")), interval_of(row[3])) for row in saved_rows(opt) if row[1][0].isdigit()]
-    x = np.log10([size for size, _ in sizes])
-    y = np.array([(each.low + each.high) / 2 for _, each in sizes])
-    weight = np.array([(each.high - each.low) ** -2 for _, each in sizes])
+    sizes = {size: in_percent(each.interval) for size, each in ladder().saved[opt].items() if each.interval}
+    x = np.log10(list(sizes))
+    y = np.array([(each.low + each.high) / 2 for each in sizes.values()])
+    weight = np.array([(each.high - each.low) ** -2 for each in sizes.values()])
     x = x - weight @ x / weight.sum()
     slope = float(weight @ (x * y) / (weight @ x**2))
     half = 0.5 / float(np.sqrt(weight @ x**2))  # half a 95% interval of each size
@@ -229,12 +237,8 @@ def claims() -> list[Claim]:
             0, LADDER, MORE, SAVED,
         ),
         Claim(
-            "the same with today's defaults and more settings tuned", "arXiv 2602.05298", "% saved",
-            saved_today("adana"), 40, 0, TODAY, "larger sizes", DEFAULTS,
-        ),
-        Claim(
             "orthogonalised matrices with log-time momentum save as much: DanaMuon", "ours", "% saved",
-            saved_today("dana-muon"), 40, 0, TODAY, "larger sizes", DEFAULTS,
+            saved("dana-muon"), 40, 0, LADDER, MORE, SAVED,
         ),
         Claim(
             "Dana-Star-MK4 saves as much", "arXiv 2602.05298", "% saved", saved("dana-star-mk4"), 40, 0, LADDER,
@@ -282,15 +286,19 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "decaying weight decay alone improves AdamW (10% is taken)", "arXiv 2602.05298", "% saved",
-            saved("adamw-decaying-wd"), 10, 0, LADDER + ", decay without a bound", "larger models", SAVED,
+            saved_without_bound("adamw-decaying-wd"), 10, 0, WITHOUT, "larger models", PUBLISHED,
         ),
         Claim(
-            "the same with the bound", "arXiv 2602.05298", "% saved", saved_today("adamw-decaying-wd"), 10, 0, TODAY,
-            "larger sizes", DEFAULTS,
+            "the same with the bound", "arXiv 2602.05298", "% saved", saved("adamw-decaying-wd"), 10, 0, LADDER, MORE,
+            SAVED,
         ),
         Claim(
             "Muon is 2 x as fast as AdamW", "K. Jordan et al. 2024", "% saved", saved("muon"), 50, 0, LADDER,
-            "a second dial for Muon; " + MORE, SAVED,
+            MORE, SAVED,
+        ),
+        Claim(
+            "SOAP is 1.4 x as fast as AdamW", "arXiv 2509.02046, at 0.1 B", "% saved", saved("soap"), 29, 0, LADDER,
+            MORE, SAVED,
         ),
         Claim(
             "Muon's gain is flat in the horizon", "arXiv 2609.04577", p, exponent("muon"), 1, 1, HORIZON,

@@ -1,7 +1,7 @@
 """Pictures of README and of the site's first pages, light and dark, from stored results: python docs/build_figures.py
 
 demo       loss against tokens of `make demo`            bench/results/demo/curves.json
-headline   compute saved on the ladder                   bench/results/ladder_cpu_v1
+headline   compute saved on the ladder                   bench/results/ladder_cpu
 badges     tests, Python, licence, docs                  docs/coverage.md, pyproject.toml
 moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 """
@@ -9,7 +9,7 @@ moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +17,8 @@ import matplotlib as mpl
 import numpy as np
 
 from _tooling import moving as arithmetic
+from danalab.ladder.analysis import Analysis, analyse
+from danalab.ladder.rows import read_ladder, validation_points
 
 mpl.use("svg")
 
@@ -24,48 +26,31 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 ROOT = Path(__file__).resolve().parents[1]
-LADDER = ROOT / "bench" / "results" / "ladder_cpu_v1"
+LADDER = ROOT / "bench" / "results" / "ladder_cpu"
 DEMO = ROOT / "bench" / "results" / "demo" / "curves.json"
 FIGURES = ROOT / "docs" / "figures"
 
 INKS = {"light": {"text": "#24292f", "faint": "#8c959f"}, "dark": {"text": "#e6edf3", "faint": "#7d8590"}}
 COLORS = {
-    "light": {"adana": "#1a7f37", "adamw": "#1f6fb5", "muon": "#c25a00"},
-    "dark": {"adana": "#4ac26b", "adamw": "#6cb6ff", "muon": "#f0883e"},
+    "light": {"adana": "#1a7f37", "adamw": "#1f6fb5", "dana-muon": "#c25a00"},
+    "dark": {"adana": "#4ac26b", "adamw": "#6cb6ff", "dana-muon": "#f0883e"},
 }
 
-
-@dataclass(frozen=True)
-class Saved:
-    """A row of table-saved.md, in percent."""
-
-    opt: str
-    params: int | None
-    """None: by the fitted laws."""
-    middle: float
-    low: float
-    high: float
+NAMES = {"adamw": "AdamW", "adana": "ADana", "dana-muon": "DanaMuon"}
 
 
-def saved() -> list[Saved]:
-    """The rows of the stored table."""
-    rows = []
-    for line in (LADDER / "table-saved.md").read_text(encoding="utf-8").splitlines():
-        cells = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", cell.strip()) for cell in line.split("|")[1:-1]]
-        if len(cells) > 4 and re.match(r"[+-][\d.]+%", cells[2]):
-            low, high = (float(each.rstrip("%")) for each in cells[3].split(" to "))
-            size = None if "laws" in cells[1] else int(cells[1].replace(",", ""))
-            rows.append(Saved(cells[0], size, float(cells[2].rstrip("%")), low, high))
-    return rows
+@cache
+def ladder() -> Analysis:
+    """The results of the stored ladder."""
+    return analyse(read_ladder(LADDER))
 
 
-def mean_curve(pattern: str) -> tuple[list[float], list[float]]:
-    """Compute and validation loss, the mean over the stored seeds of a run."""
-    files = sorted((LADDER / "curves").glob(pattern))
-    rows = [[json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] for file in files]
-    flops = [row["flops"] for row in rows[0] if "val/loss" in row]
-    losses = [[row["val/loss"] for row in each if "val/loss" in row] for each in rows]
-    return flops, [sum(values) / len(values) for values in zip(*losses, strict=True)]
+def mean_curve(opt: str, params: int) -> tuple[list[float], list[float]]:
+    """Compute [FLOPs] and validation loss of an optimizer's best runs of a size, the mean over seeds."""
+    (best,) = (each for each in ladder().tuned if (each.opt, each.params) == (opt, params))
+    points = [validation_points(row) for row in best.runs]
+    losses = np.mean([[point["val/loss"] for point in own] for own in points], axis=0)
+    return [point["flops"] for point in points[0]], losses.tolist()
 
 
 def drawn(name: str, panels: int, width: float) -> Iterator[tuple[str, list[Axes]]]:
@@ -92,16 +77,16 @@ def at_loss(flops: list[float], losses: list[float], loss: float) -> float:
     return flops[-1]
 
 
-def two_curves(axes: Axes, theme: str, adamw: tuple[list, list], adana: tuple[list, list], first: float) -> None:
-    """Two curves with their names, and the arrow of what is saved at AdamW's final loss."""
+def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], first: float) -> None:
+    """Curves with their names, and the arrow of what the best one saves at AdamW's final loss."""
     color, ink = COLORS[theme], INKS[theme]["text"]
-    for name, label, (x, y) in (("adamw", "AdamW", adamw), ("adana", "ADana", adana)):
+    for opt, (x, y) in curves.items():
         kept = [(a, b) for a, b in zip(x, y, strict=True) if a >= first]
-        axes.plot(*zip(*kept, strict=True), color=color[name], linewidth=2.5)
-        axes.annotate(label, kept[-1], xytext=(6, 0), textcoords="offset points", color=color[name], va="center",
+        axes.plot(*zip(*kept, strict=True), color=color[opt], linewidth=2.5)
+        axes.annotate(NAMES[opt], kept[-1], xytext=(6, 0), textcoords="offset points", color=color[opt], va="center",
                       fontweight="bold")  # fmt: skip
-    final, end = adamw[1][-1], adamw[0][-1]
-    reached = at_loss(*adana, final)
+    end, final = (values[-1] for values in curves["adamw"])
+    reached = min(at_loss(*curve, final) for curve in curves.values())
     axes.annotate("", (reached, final), xytext=(end, final), arrowprops={"arrowstyle": "->", "color": ink, "lw": 1.6})
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.12 * (high - low), high)
@@ -113,35 +98,33 @@ def two_curves(axes: Axes, theme: str, adamw: tuple[list, list], adana: tuple[li
 
 def headline() -> None:
     """Left: the largest size, loss against compute. Right: the saving at every size."""
-    rows = saved()
+    found = ladder().saved
+    params = max(found["adana"])
     for theme, (left, right) in drawn("headline", 2, width=11.0):
-        adamw = mean_curve("adamw-d64-L4-H2-lrx2-s*.jsonl")
-        adana = mean_curve("adana-d64-L4-H2-lrx0.25-s*.jsonl")
-        two_curves(left, theme, adamw, adana, first=adamw[0][-1] * 0.6)
+        curves = {opt: mean_curve(opt, params) for opt in ("adamw", "adana", "dana-muon")}
+        whole = curves["adamw"][0][-1]
+        against_adamw(left, theme, curves, first=whole * 0.4)
         left.set_title("The same loss with less compute")
-        left.set_xlabel("training compute [TFLOPs], 263 k parameters")
-        left.set_xlim(right=adamw[0][-1] * 1.1)
+        left.set_xlabel(f"training compute [TFLOPs], {params / 1000:.0f} k parameters")
+        left.set_xlim(right=whole * 1.13)
         left.xaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
-        for opt, label, offset in (("muon", "Muon", -10), ("adana", "ADana", -2)):
-            own = [row for row in rows if row.opt == opt and row.params]
-            sizes, middle = [row.params for row in own], [row.middle for row in own]
-            color, main = COLORS[theme][opt], opt == "adana"
-            if main:
-                low, high = ([getattr(row, name) for row in own] for name in ("low", "high"))
-                right.fill_between(sizes, low, high, color=color, alpha=0.18, linewidth=0)
-            right.plot(sizes, middle, "o-", color=color, linewidth=2.5 if main else 1.2, markersize=6 if main else 3)
-            named(right, label, sizes[-1], middle[-1], color, offset)
-            for row in own if main else []:
-                right.annotate(f"{row.middle:+.0f}%", (row.params, row.middle), xytext=(0, 9), ha="center",
-                               textcoords="offset points", color=color)  # fmt: skip
+        for opt in ("adana", "dana-muon"):
+            own, color = found[opt], COLORS[theme][opt]
+            middle = [100 * each.saved for each in own.values()]
+            bands = {size: each.interval for size, each in own.items() if each.interval}
+            low, high = ([100 * getattr(each, end) for each in bands.values()] for end in ("low", "high"))
+            right.fill_between(list(bands), low, high, color=color, alpha=0.15, linewidth=0)
+            right.plot(list(own), middle, "o-", color=color, linewidth=2.5, markersize=6)
+            named(right, f"{NAMES[opt]} {middle[-1]:+.0f}%", params, middle[-1], color, -2)
         right.axhline(0, color=COLORS[theme]["adamw"], linewidth=2)
-        named(right, "AdamW", sizes[-1], 0, COLORS[theme]["adamw"], -14)
-        right.set_title("At each of five sizes")
+        named(right, NAMES["adamw"], params, 0, COLORS[theme]["adamw"], 6)
+        sizes = list(found["adana"])
+        right.set_title(f"At each of {len(sizes)} sizes")
         right.set_xscale("log")
         right.set_xticks(sizes, [f"{size / 1000:.0f} k" for size in sizes])
         right.minorticks_off()
-        right.set_xlim(sizes[0] * 0.88, sizes[-1] * 1.45)
-        right.set_xlabel("parameters; band: 95% interval of ADana")
+        right.set_xlim(sizes[0] * 0.88, params * 2.2)
+        right.set_xlabel("parameters; bands: 95% intervals over three seeds")
         right.set_ylabel("compute saved")
         right.yaxis.set_major_formatter(lambda value, _: f"{value:+.0f}%" if value else "0")
 
@@ -155,11 +138,12 @@ def demo() -> None:
     """The two best runs of `make demo`."""
     curves = json.loads(DEMO.read_text(encoding="utf-8"))["curves"]
     for theme, (axes,) in drawn("demo", 1, width=8.0):
-        adamw, adana = (tuple(curves[name].values()) for name in ("adamw", "adana"))
-        two_curves(axes, theme, adamw, adana, first=adamw[0][-1] * 0.2)
+        both: dict[str, tuple[list, list]] = {opt: tuple(curves[opt].values()) for opt in ("adamw", "adana")}
+        end = both["adamw"][0][-1]
+        against_adamw(axes, theme, both, first=end * 0.2)
         axes.set_title("Two optimizers, tuned alike, on the same text")
         axes.set_xlabel("training tokens")
-        axes.set_xlim(right=adamw[0][-1] * 1.12)
+        axes.set_xlim(right=end * 1.12)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f} k")
 
 
@@ -191,7 +175,7 @@ def moving() -> None:
     (FIGURES / "moving").mkdir(exist_ok=True)
     for name, (label, x_scale, y_scale, lines) in figures.items():
         for theme, (axes,) in drawn(f"moving/{name}", 1, width=8.0):
-            colors = COLORS[theme]["adana"], COLORS[theme]["adamw"], COLORS[theme]["muon"]
+            colors = COLORS[theme]["adana"], COLORS[theme]["adamw"], COLORS[theme]["dana-muon"]
             for color, (text, (x, y)) in zip(colors, lines.items(), strict=False):
                 axes.plot(x, y, color=color, linewidth=2.2, label=text)
             axes.set(xscale=x_scale, yscale=y_scale, xlabel=label)

@@ -17,14 +17,16 @@ def fill_parts(page: str, tag: str, parts: Mapping[str, str]) -> str:
     return pattern.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
 
 
-def refresh(usage: str | None, stored: Path, page: Path, fill: Callable[[str, list[dict[str, Any]]], str]) -> None:
-    """The command of a script: pack the ladder that the command line names, if any, and fill the page."""
+def refresh(usage: str | None, stored: Path, fill: Callable[[str, list[dict[str, Any]]], str], *pages: Path) -> None:
+    """The command of a script: pack the ladders that the command line names, if any, into one, and fill the pages."""
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ladder", type=Path, nargs="?")
-    if (folder := parser.parse_args().ladder) is not None:
-        pack(read_ladder(folder), stored)
-    page.write_text(fill(page.read_text(encoding="utf-8"), read_ladder(stored)), encoding="utf-8")
-    print(f"refreshed {page}")
+    parser.add_argument("ladders", type=Path, nargs="*")
+    if folders := parser.parse_args().ladders:
+        pack([row for folder in folders for row in read_ladder(folder)], stored)
+    rows = read_ladder(stored)
+    for page in pages:
+        page.write_text(fill(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        print(f"refreshed {page}")
 
 
 def cost(rows: Sequence[Mapping[str, Any]]) -> str:

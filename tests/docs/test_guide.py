@@ -12,8 +12,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from bench import ladder_today
 
 from _tooling.blocks import blocks
+from danalab.ladder.analysis import analyse
+from danalab.ladder.rows import read_ladder
+from danalab.ladder.saving import Gain
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
@@ -135,22 +139,19 @@ def links(page: Path) -> list[str]:
     return [target for target in re.findall(r"\]\(([^)#\s]+\.md)", text) if ":" not in target]
 
 
+@cache
+def gains() -> dict[str, Gain]:
+    return analyse(read_ladder(ladder_today.RESULTS)).gains
+
+
 def test_our_numbers_beside_the_published_ones_are_those_of_the_ladder():
-    table = (ROOT / "bench" / "results" / "ladder_cpu_v1" / "table-saved.md").read_text()
     shown = (GUIDE / "claims.md").read_text().split("<!-- ours -->")[1].split("<!-- end -->")[0]
-    names = {
-        "adana": "ADana",
-        "dana-star-mk4": "Dana-Star-MK4",
-        "muon": "Muon",
-        "adamw-decaying-wd": "AdamW, decaying weight decay",
-    }
-    by_laws = re.findall(r"^\| (\S+) \| all, by the laws \| (\S+)% \| (\S+)% to (\S+)% \|", table, re.MULTILINE)
-    assert {name for name, *_ in by_laws} == set(names)
-    for name, *numbers in by_laws:
-        saved, low, high = map(float, numbers)
-        speed = [1 / (1 - value / 100) for value in (saved, low, high)]
-        row = f"| {names[name]} | {saved:+.0f}% ({low:+.0f} to {high:+.0f}) | {speed[0]:.2f} x "
-        assert row + f"({speed[1]:.2f} to {speed[2]:.2f}) |" in shown
+    assert len(gains()) == 6
+    for opt, gain in gains().items():
+        saved = gain.mean, gain.interval.low, gain.interval.high
+        percent, speed = [100 * value for value in saved], [1 / (1 - value) for value in saved]
+        row = f"| {ladder_today.NAMES[opt]} | {percent[0]:+.0f}% ({percent[1]:+.0f} to {percent[2]:+.0f}) | "
+        assert row + f"{speed[0]:.2f} x ({speed[1]:.2f} to {speed[2]:.2f}) |" in shown
 
 
 def test_published_numbers_that_are_second_hand_say_so():
@@ -174,12 +175,11 @@ def test_the_numbers_of_the_optimizer_step_are_those_of_the_result():
 
 
 def test_the_summary_has_the_saving_of_the_ladder():
-    table = (ROOT / "bench" / "results" / "ladder_cpu_v1" / "table-saved.md").read_text()
-    match = re.search(r"^\| adana \| all, by the laws \| (\S+)% \| (\S+)% to (\S+)% \|", table, re.MULTILINE)
-    assert match is not None
-    saved, low, high = (f"{float(number):.0f}" for number in match.groups())
     text = " ".join((GUIDE / "summary.md").read_text().split())
-    assert f"ADana saves {saved}% of the compute of tuned AdamW (95% interval {low} to {high}%" in text
+    for opt in ("adana", "dana-muon"):
+        gain = gains()[opt]
+        saved, low, high = (100 * value for value in (gain.mean, gain.interval.low, gain.interval.high))
+        assert f"{ladder_today.NAMES[opt]} saves {saved:.0f}% ({low:.0f} to {high:.0f}%)" in text
 
 
 def test_the_numbers_of_long_context_are_those_of_the_results():

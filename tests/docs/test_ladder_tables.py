@@ -8,7 +8,6 @@ import pytest
 from bench import dana_muon, horizon_rates, ladder_today
 
 from danalab.files import read_json
-from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.optim.catalogue import OPTIMIZERS
 
@@ -55,20 +54,20 @@ def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_forms():
     assert len(dana_muon.table(rows)[1]) == 9
 
 
-def test_the_ladder_page_shows_the_stored_rows_of_todays_defaults():
-    page = ladder_today.PAGE.read_text(encoding="utf-8")
-    rows = read_ladder(ladder_today.RESULTS)
-    assert "<!-- today: table -->" in page
-    assert ladder_today.fill(page, rows) == page, "run: python bench/ladder_today.py"
+@pytest.mark.parametrize("file", ladder_today.PAGES, ids=lambda file: file.stem)
+def test_pages_show_the_stored_ladder(file):
+    page = file.read_text(encoding="utf-8")
+    assert page.count("<!-- today: ") == {"README": 1, "ladder": 3}[file.stem]
+    assert ladder_today.fill(page, read_ladder(ladder_today.RESULTS)) == page, "run: python bench/ladder_today.py"
 
 
-def test_the_readme_has_the_savings_of_todays_defaults():
-    readme = (ladder_today.ROOT / "README.md").read_text(encoding="utf-8")
-    saved = analyse(read_ladder(ladder_today.RESULTS)).saved
-    shown = next(line for line in readme.splitlines() if line.startswith("| with today's defaults, 105 k"))
-    numbers = [float(number) for number in re.findall(r"[+-]\d+", shown)]
-    stored = [saved[opt][104_784] for opt in ("adana", "dana-star-mk4", "muon", "adamw-decaying-wd")]
-    expected = [100 * value for each in stored for value in (each.saved, each.interval.low, each.interval.high)]
-    assert numbers == pytest.approx(expected, abs=0.51)
-    best = saved["dana-muon"][104_784]
-    assert f"saves {100 * best.saved:.0f}% ({100 * best.interval.low:.0f} to {100 * best.interval.high:.0f})" in readme
+def test_the_ladder_page_has_the_savings_of_the_ladder_before():
+    rows = (ladder_today.RESULTS.with_name("ladder_cpu_v1") / "table-saved.md").read_text(encoding="utf-8").splitlines()
+    stored: dict[str, list[float]] = {}
+    for cells in ([cell.strip() for cell in row.split("|")] for row in rows if row.startswith(("| a", "| d", "| m"))):
+        stored.setdefault(cells[2], []).extend(float(x) for x in re.findall(r"[+-]\d+\.\d", cells[3] + cells[4]))
+    page = ladder_today.PAGES[0].read_text(encoding="utf-8").partition("## The ladder before")[2]
+    for size, begin in {"262,976": "263 k", "all, by the laws": "by the fitted laws"}.items():
+        (shown,) = re.findall(rf"^\| {begin} \| (.*) \|$", page, re.MULTILINE)
+        numbers = [float(number) for number in re.findall(r"[+-]\d+", shown)]
+        assert numbers == pytest.approx(stored[size], abs=0.51)

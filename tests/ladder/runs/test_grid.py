@@ -64,6 +64,13 @@ def test_a_file_has_a_grid_a_list_and_what_is_common(tmp_path):
     assert [cell.name for cell in expand(grid, fixed, runs)] == ["adamw-h2", "adana-h2", "muon-s3"]
 
 
+def test_an_optimizer_in_a_file_is_found_beside_the_grid(tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "sweep.yaml").write_text("grid: {opt: [adamw, ./mine.py:Mine, ./none.py:Mine]}\n")
+    _, grid, _ = read_grid(tmp_path / "sweep.yaml")
+    assert grid["opt"] == ["adamw", f"{tmp_path / 'mine.py'}:Mine", "./none.py:Mine"]
+
+
 def test_a_long_name_is_cut_and_stays_one_runs_own():
     names = {name_of({"opt": "adamw", "data": "x" * 150, "seed": seed}) for seed in range(3)}
     assert len(names) == 3

@@ -166,13 +166,13 @@ def _typed(name: str, value: Any, file: Path) -> Any:
         if not (path := file.parent / Path(typed).expanduser()).exists():
             raise UserError(f"{file}: {name} is {typed}; {path} does not exist (paths are relative to the file)")
         return str(path)
-    if name in ("data", "tokenizer") and isinstance(typed, str):
+    if name in ("data", "tokenizer", "opt") and isinstance(typed, str):
         return ",".join(_beside(file, part) for part in typed.split(","))
     return typed
 
 
 def _beside(file: Path, part: str) -> str:
-    """A part of `data`, as PATH or PATH:WEIGHT: relative to the file where it has a folder and exists there."""
+    """PATH, PATH:WEIGHT (data) or PATH:NAME (opt): relative to the file where it has a folder and exists there."""
     path, colon, weight = part.partition(":")
     return f"{file.parent / path}{colon}{weight}" if "/" in path and (file.parent / path).exists() else part
 
