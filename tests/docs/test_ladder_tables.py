@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
-from bench import dana_muon, horizon_rates, ladder_today
+import torch
+from bench import dana_muon, horizon_rates, induction, ladder_today
 
 from danalab.files import read_json
 from danalab.ladder.rows import read_ladder
@@ -71,3 +73,30 @@ def test_the_ladder_page_has_the_savings_of_the_ladder_before():
         (shown,) = re.findall(rf"^\| {begin} \| (.*) \|$", page, re.MULTILINE)
         numbers = [float(number) for number in re.findall(r"[+-]\d+", shown)]
         assert numbers == pytest.approx(stored[size], abs=0.51)
+
+
+def test_the_ladder_page_shows_the_stored_losses_of_tokens_to_copy():
+    page = induction.PAGE.read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in induction.RESULTS.read_text(encoding="utf-8").splitlines()]
+    assert "<!-- copying: table -->" in page
+    assert induction.fill(page, rows) == page, "run: python bench/induction.py"
+
+
+def test_a_token_is_to_copy_where_it_followed_the_same_two_before():
+    text = torch.tensor([[7, 1, 2, 3, 1, 2, 3, 1, 2, 9, 1, 2, 3]])
+    mask = induction.to_copy(text[:, :-1], text[:, 1:])
+    assert text[:, 1:][mask].tolist() == [3, 1, 2]  # the last 3 is none: 9 followed 1 2 the last time
+    assert mask.nonzero()[:, 1].tolist() == [5, 6, 7]
+
+
+def test_a_model_that_copies_is_told_from_one_that_does_not():
+    inputs = torch.tensor([[1, 2, 3, 1, 2, 3, 1, 2]])
+    targets = torch.tensor([[2, 3, 1, 2, 3, 1, 2, 3]])
+    mask = induction.to_copy(inputs, targets)
+
+    class Copies:
+        def token_losses(self, tokens, wanted):
+            return torch.where(mask, 0.1, 3.0)
+
+    found = induction.losses(Copies(), inputs, targets, mask)
+    assert found == pytest.approx({"loss": (0.1 * 4 + 3 * 4) / 8, "to_copy": 0.1, "rest": 3.0})
