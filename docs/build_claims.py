@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "claims.md"
 RESULTS = ROOT / "bench" / "results"
 _TABLE = re.compile(r"(<!-- claims -->\n).*?(<!-- end -->)", re.DOTALL)
-LADDER = "45 k to 263 k parameters, f = 1"
+LADDER = "45 k to 919 k parameters, f = 1"
 HORIZON = "3 k to 10 k parameters, f = 1 to 64"
 BATCH = "3 k parameters, f = 8, 2 to 128 sequences of 64 tokens"
 SMALL = "3 small problems, 150 to 600 steps"
@@ -117,15 +117,13 @@ def unseen(opt: str) -> Interval:
 
 
 def saved_slope(opt: str) -> Interval:
-    """Compute saved per factor of 10 in parameters [points], by the sizes' intervals."""
-    sizes = {size: in_percent(each.interval) for size, each in ladder().saved[opt].items() if each.interval}
-    x = np.log10(list(sizes))
-    y = np.array([(each.low + each.high) / 2 for each in sizes.values()])
-    weight = np.array([(each.high - each.low) ** -2 for each in sizes.values()])
-    x = x - weight @ x / weight.sum()
-    slope = float(weight @ (x * y) / (weight @ x**2))
-    half = 0.5 / float(np.sqrt(weight @ x**2))  # half a 95% interval of each size
-    return Interval(slope - half, slope + half, 0.95)
+    """Compute saved per factor of 10 in parameters [points]: a line through all sizes, with their scatter."""
+    at = ladder().saved[opt]
+    x, y = np.log10(list(at)), np.array([100 * each.saved for each in at.values()])
+    (slope, _), covariance = np.polyfit(x, y, 1, cov="unscaled")
+    left = y - np.polyval(np.polyfit(x, y, 1), x)
+    error = float(np.sqrt(covariance[0, 0] * (left @ left) / (len(x) - 2)))
+    return student_interval(float(slope), error, len(x) - 2)
 
 
 def exponent(opt: str) -> Interval:

@@ -83,12 +83,15 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
     for opt, (x, y) in curves.items():
         kept = [(a, b) for a, b in zip(x, y, strict=True) if a >= first]
         axes.plot(*zip(*kept, strict=True), color=color[opt], linewidth=2.5)
-        axes.annotate(NAMES[opt], kept[-1], xytext=(6, 0), textcoords="offset points", color=color[opt], va="center",
-                      fontweight="bold")  # fmt: skip
+    ends = sorted((y[-1], opt) for opt, (_, y) in curves.items())
+    (low, high), place = axes.get_ylim(), -np.inf
+    for loss, opt in ends:
+        place = max(loss, place + 0.07 * (high - low))  # names do not overlap
+        axes.annotate(NAMES[opt], (curves[opt][0][-1], place), xytext=(6, 0), textcoords="offset points",
+                      color=color[opt], va="center", fontweight="bold")  # fmt: skip
     end, final = (values[-1] for values in curves["adamw"])
     reached = min(at_loss(*curve, final) for curve in curves.values())
     axes.annotate("", (reached, final), xytext=(end, final), arrowprops={"arrowstyle": "->", "color": ink, "lw": 1.6})
-    low, high = axes.get_ylim()
     axes.set_ylim(low - 0.12 * (high - low), high)
     axes.annotate(f"same loss, {100 * (1 - reached / end):.0f}% less compute", ((reached + end) / 2, final),
                   xytext=(0.03, 0.05), textcoords="axes fraction", color=ink,
