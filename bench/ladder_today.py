@@ -16,7 +16,8 @@ from danalab.report.formats import Table, as_markdown
 from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGES = ROOT / "bench" / "results" / "ladder_cpu", (ROOT / "docs" / "ladder.md", ROOT / "README.md")
+RESULTS = ROOT / "bench" / "results" / "ladder_cpu"
+PAGES = (ROOT / "docs" / "ladder.md", ROOT / "README.md", ROOT / "docs" / "guide" / "claims.md")
 NAMES = {
     "dana-muon": "DanaMuon", "adana": "ADana", "dana-star-mk4": "Dana-Star-MK4", "soap": "SOAP", "muon": "Muon",
     "adamw-decaying-wd": "AdamW, decaying weight decay", "adamw": "AdamW",
@@ -41,6 +42,23 @@ def savings(found: Analysis, sizes: Sequence[int]) -> Table:
     return ["compute saved against tuned AdamW", *map(_size, sizes), "by the laws"], lines
 
 
+def speedups(found: Analysis) -> Table:
+    """A line for each optimizer: compute saved by the laws, and the same as a speed-up."""
+    lines = []
+    for opt, gain in ((opt, found.gains[opt]) for opt in NAMES if opt != found.baseline):
+        assert gain.mean is not None
+        assert gain.interval is not None
+        times = [1 / (1 - value) for value in (gain.mean, gain.interval.low, gain.interval.high)]
+        lines.append([NAMES[opt], _share(gain.mean, gain.interval), "{:.2f} x ({:.2f} to {:.2f})".format(*times)])
+    return ["optimizer", "compute saved", "as a speed-up"], lines
+
+
+def _turned(table: Table) -> Table:
+    """The same with a line for each size."""
+    header, *lines = zip(*[table[0], *table[1]], strict=True)
+    return header, lines
+
+
 def _size(params: int) -> str:
     return f"{params / 1e3:.0f} k"
 
@@ -54,7 +72,12 @@ def fill(page: str, rows: list[dict[str, Any]]) -> str:
     """The page with the tables of the rows, and their cost."""
     found = analyse(rows)
     sizes = sorted({each.params for each in found.tuned})
-    tables = {"saved": savings(found, sizes), "largest": savings(found, sizes[-3:]), "losses": losses(found, sizes)}
+    tables = {
+        "saved": savings(found, sizes),
+        "turned": _turned(savings(found, sizes[2:])),
+        "losses": losses(found, sizes),
+        "ours": speedups(found),
+    }
     parts = {name: as_markdown(table) for name, table in tables.items()}
     return fill_parts(page, "today", {**parts, "cost": cost(rows)})
 

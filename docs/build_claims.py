@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "claims.md"
 RESULTS = ROOT / "bench" / "results"
 _TABLE = re.compile(r"(<!-- claims -->\n).*?(<!-- end -->)", re.DOTALL)
-LADDER = "45 k to 919 k parameters, f = 1"
+LADDER = "45 k to 542 k parameters, f = 1"
 HORIZON = "3 k to 10 k parameters, f = 1 to 64"
 BATCH = "3 k parameters, f = 8, 2 to 128 sequences of 64 tokens"
 SMALL = "3 small problems, 150 to 600 steps"

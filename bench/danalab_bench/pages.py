@@ -22,7 +22,7 @@ def refresh(usage: str | None, stored: Path, fill: Callable[[str, list[dict[str,
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ladders", type=Path, nargs="*")
     if folders := parser.parse_args().ladders:
-        pack([row for folder in folders for row in read_ladder(folder)], stored)
+        pack([*{row["name"]: row for folder in folders for row in read_ladder(folder)}.values()], stored)
     rows = read_ladder(stored)
     for page in pages:
         page.write_text(fill(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
