@@ -75,7 +75,7 @@ def table(rows: Rows) -> Table:
 
 
 def _range(rows: Rows, name: str) -> str:
-    return f"{min(row[name] for row in rows):.2f} to {max(row[name] for row in rows):.2f}"
+    return " to ".join(dict.fromkeys(f"{end(row[name] for row in rows):.2f}" for end in (min, max)))
 
 
 def fill(page: str, rows: Rows) -> str:
