@@ -176,6 +176,11 @@ def nanogpt_lead(opt: str, baseline: str = "adamw", of: str = "table") -> Interv
     return interval_of(next(row[column] for row in rows if row[0] == opt))
 
 
+def muon_lead(opt: str) -> Interval:
+    """How far an optimizer is ahead of D-Muon on Enoki [nats/token]."""
+    return interval_of(next(row[4] for row in page_table("optimizers.md", "muon-parts: table") if row[0] == opt))
+
+
 def images_lead(opt: str, baseline: str) -> Interval:
     """How far an optimizer is ahead of another on the convolutional network, paired by seed [nats/image]."""
     rows = map(json.loads, (RESULTS / "images_cpu.jsonl").read_text(encoding="utf-8").splitlines())
@@ -362,6 +367,10 @@ def claims() -> list[Claim]:
         Claim(
             "log-time momentum before orthogonalisation is ahead of D-Muon (0.03 is taken)", "ours, tiny Shakespeare",
             nats, nanogpt_lead("manau-log", "d-muon"), 0.03, 0, NANOGPT, "4,800 steps; more seeds", TWELVE,
+        ),
+        Claim(
+            "the same on Enoki: DanaMuon", "ours", nats, muon_lead("dana-muon"), 0.03, 0, "105 k parameters, f = 1",
+            "three seeds at larger sizes", "python bench/muon_parts.py",
         ),
         Claim(
             "log-time momentum before orthogonalisation is ahead of D-Muon on images (0.03 is taken)",

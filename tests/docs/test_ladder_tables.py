@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from bench import dana_muon, horizon_rates, induction, ladder_today
+from bench import dana_muon, horizon_rates, induction, ladder_today, muon_parts
 
 from danalab.files import read_json
 from danalab.ladder.rows import read_ladder
@@ -54,6 +54,12 @@ def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_forms():
     assert "<!-- dana-muon: table -->" in page
     assert dana_muon.fill(page, rows) == page, "run: python bench/dana_muon.py"
     assert len(dana_muon.table(rows)[1]) == 9
+
+
+def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_parts():
+    page = dana_muon.PAGE.read_text(encoding="utf-8")
+    assert page.count("<!-- muon-parts: ") == 2
+    assert muon_parts.fill(page, read_ladder(muon_parts.RESULTS)) == page, "run: python bench/muon_parts.py"
 
 
 @pytest.mark.parametrize("file", ladder_today.PAGES, ids=lambda file: file.stem)
