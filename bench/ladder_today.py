@@ -68,8 +68,8 @@ def _share(value: float | None, interval: Interval | None) -> str:
     return "-" if value is None else f"{100 * value:+.0f}%{span}"
 
 
-def fill(page: str, rows: list[dict[str, Any]]) -> str:
-    """The page with the tables of the rows, and their cost."""
+def parts(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """The tables of the rows, and their cost."""
     found = analyse(rows)
     sizes = sorted({each.params for each in found.tuned})
     tables = {
@@ -78,8 +78,12 @@ def fill(page: str, rows: list[dict[str, Any]]) -> str:
         "losses": losses(found, sizes),
         "ours": speedups(found),
     }
-    parts = {name: as_markdown(table) for name, table in tables.items()}
-    return fill_parts(page, "today", {**parts, "cost": cost(rows)})
+    return {**{name: as_markdown(table) for name, table in tables.items()}, "cost": cost(rows)}
+
+
+def fill(page: str, rows: list[dict[str, Any]]) -> str:
+    """The page with these."""
+    return fill_parts(page, "today", parts(rows))
 
 
 if __name__ == "__main__":
