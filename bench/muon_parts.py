@@ -1,6 +1,6 @@
 """What of DanaMuon is ahead, the momentum of matrices or the rule for the rest: a table of docs/optimizers.md.
 
-danalab ladder bench/muon_forms.yaml --opts d-muon manau log-time-d-muon rest-by-adana
+danalab ladder bench/muon_forms.yaml --opts d-muon manau log-time-d-muon rest-by-adana log-time-decay
 python bench/muon_parts.py ladders/muon_forms    # packs its rows into bench/results/muon_forms_cpu, too
 python bench/muon_parts.py                       # from the stored rows and those of bench/results/ladder_cpu
 """
@@ -17,6 +17,7 @@ from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 RESULTS = Path(__file__).parent / "results" / "muon_forms_cpu"
 PARTS = {
     "dana-muon": ("log time", "Dana-Star-MK4"),
+    "log-time-decay": ("log time, decaying decay", "Dana-Star-MK4"),
     "rest-by-adana": ("log time", "ADana"),
     "log-time-d-muon": ("log time", "AdamW"),
     "manau": ("constant", "Dana-Star-MK4"),
