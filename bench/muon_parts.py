@@ -1,6 +1,6 @@
 """What of DanaMuon is ahead, the momentum of matrices or the rule for the rest: a table of docs/optimizers.md.
 
-danalab ladder bench/muon_forms.yaml --opts d-muon manau log-time-d-muon rest-by-adana log-time-decay
+danalab ladder bench/muon_forms.yaml
 python bench/muon_parts.py ladders/muon_forms    # packs its rows into bench/results/muon_forms_cpu, too
 python bench/muon_parts.py                       # from the stored rows and those of bench/results/ladder_cpu
 """
@@ -18,6 +18,7 @@ RESULTS = Path(__file__).parent / "results" / "muon_forms_cpu"
 PARTS = {
     "dana-muon": ("log time", "Dana-Star-MK4"),
     "log-time-decay": ("log time, decaying decay", "Dana-Star-MK4"),
+    "size-by-shape": ("log time, size by shape", "Dana-Star-MK4"),
     "rest-by-adana": ("log time", "ADana"),
     "log-time-d-muon": ("log time", "AdamW"),
     "manau": ("constant", "Dana-Star-MK4"),
