@@ -9,9 +9,9 @@ from typing import Any
 
 from danalab.optim import DanaMuon, DMuon
 from danalab.optim.optimizers.matrix.base import coupled
-from danalab.optim.optimizers.matrix.muon import MATCHED_MUON, matched_scalars
+from danalab.optim.optimizers.matrix.muon import MATCHED_MUON, _decay_factor, matched_scalars
 from danalab.optim.rules.adana import ADANA
-from danalab.optim.rules.scalars import decay_rate, log_time_scalars, scaled_decay
+from danalab.optim.rules.scalars import log_time_scalars
 
 Scalars = dict[str, Any]
 LOG_TIME = {"dana_momentum": True, "delta": 8.0, "kappa": 0.85}
@@ -19,14 +19,6 @@ LOG_TIME = {"dana_momentum": True, "delta": 8.0, "kappa": 0.85}
 
 def _log_time(group: Mapping[str, Any], t: int) -> Scalars:
     return matched_scalars({**group, **LOG_TIME}, t)
-
-
-def _decay_factor(group: Mapping[str, Any], t: int) -> float:
-    return 1 - group["lr"] * scaled_decay(group, decay_rate(group, t))
-
-
-def _decaying(group: Mapping[str, Any], t: int) -> Scalars:
-    return {**matched_scalars(group, t), "decay_factor": _decay_factor(group, t)}
 
 
 def _by_shape(group: Mapping[str, Any], t: int) -> Scalars:
@@ -39,19 +31,17 @@ class LogTimeDMuon(DMuon):
     matrix_rule = replace(MATCHED_MUON, scalars=_log_time)
 
 
+class ConstantDecay(DanaMuon):
+    """DanaMuon as an optimizer of one's own: no `wd_ts` is given to it, so that the rest's weight decay is constant."""
+
+
 class RestByADana(DanaMuon):
-    """DanaMuon with ADana, not Dana-Star-MK4, for the rest."""
+    """ConstantDecay with ADana, not Dana-Star-MK4, for the rest."""
 
     other_rule = replace(ADANA, scalars=coupled(log_time_scalars, _decay_factor))
 
 
-class LogTimeDecay(DanaMuon):
-    """DanaMuon whose matrices' weight decay falls as 1 / (1 + t / wd_ts), like that of the rest."""
-
-    matrix_rule = replace(MATCHED_MUON, scalars=_decaying)
-
-
 class SizeByShape(DanaMuon):
-    """DanaMuon with Muon's size of an update, by shape, in place of D-Muon's, by the typical RMS of AdamW."""
+    """ConstantDecay with Muon's size of an update, by shape, in place of D-Muon's, by the typical RMS of AdamW."""
 
     matrix_rule = replace(MATCHED_MUON, scalars=_by_shape)

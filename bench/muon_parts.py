@@ -17,9 +17,9 @@ from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 RESULTS = Path(__file__).parent / "results" / "muon_forms_cpu"
 PARTS = {
     "dana-muon": ("log time", "Dana-Star-MK4"),
-    "log-time-decay": ("log time, decaying decay", "Dana-Star-MK4"),
-    "size-by-shape": ("log time, size by shape", "Dana-Star-MK4"),
-    "rest-by-adana": ("log time", "ADana"),
+    "constant-decay": ("log time", "Dana-Star-MK4, constant decay"),
+    "size-by-shape": ("log time, size by shape", "Dana-Star-MK4, constant decay"),
+    "rest-by-adana": ("log time", "ADana, constant decay"),
     "log-time-d-muon": ("log time", "AdamW"),
     "manau": ("constant", "Dana-Star-MK4"),
     "d-muon": ("constant", "AdamW"),
