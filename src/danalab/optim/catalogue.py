@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
+from danalab.plugins import load_address
 from danalab.registry import Registry
 
 
@@ -46,6 +48,8 @@ class Row:
     """The optimizer inside a wrapper."""
     decay: Literal["independent", "coupled", "none"] = "coupled"
     """Whether weight_decay is multiplied by the schedule factor alone, or by the learning rate."""
+    decay_falls: bool = False
+    """Coupled weight decay falls over time, too, by default with the run's length as `wd_ts`."""
     aliases: tuple[str, ...] = ()
     log_time: bool = False
     """Depends on the step count; has `coefficients()`, `collect_stats()` and `update_rms()`."""
@@ -106,9 +110,19 @@ def is_address(name: str) -> bool:
     return ":" in name
 
 
-def own_row(name: str) -> Row:
-    """Of an optimizer outside the package, of which nothing is known."""
-    return Row(name=name, summary="an optimizer of your own", reference=name, elementwise=False)
+def short_name(name: str) -> str:
+    """An optimizer's name in that of a folder: `mine.py-Mine` of ./mine.py:Mine."""
+    return Path(name).name.replace(":", "-")
+
+
+def own_row(name: str, build: Any) -> Row:
+    """Of an optimizer outside the package: a class made from one of ours has its weight decay and learning rate."""
+    ours = {each.replace("-", ""): OPTIMIZERS.get(each) for each in OPTIMIZERS}
+    bases = [base for base in getattr(build, "__mro__", ()) if base.__module__.startswith("danalab.optim.")]
+    of = next((ours[base.__name__.lower()] for base in bases if base.__name__.lower() in ours), None)
+    facts = {name: getattr(of, name) for name in ("decay", "decay_falls", "log_time")} if of else {}
+    facts["rate"] = Relative(of.name, 1.0, "the class that it is made from") if of else None
+    return Row(name=name, summary="an optimizer of your own", reference=name, elementwise=False, **facts)
 
 
 class _Catalogue(Registry[Row]):
@@ -118,9 +132,7 @@ class _Catalogue(Registry[Row]):
         return name if is_address(name) else super().canonical(name)
 
     def get(self, name: str) -> Row:
-        if is_address(name):
-            return own_row(name)
-        return super().get(name)
+        return own_row(name, load_address(name)) if is_address(name) else super().get(name)
 
 
 OPTIMIZERS: Registry[Row] = _Catalogue("optimizer")
@@ -211,10 +223,11 @@ _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one
         "arXiv 2502.16982", state_words=1.3, rate=Usual(1e-3, "as AdamW's"), color="#8B4513", marker="h")
 _matrix("dana-muon", "optimizers.matrix:DanaMuon",
         "orthogonalised log-time momentum for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298",
-        state_words=1.5, rate=Usual(0.016, "the best of five at 0.15M parameters"), color="#c2187a", marker="*")
+        state_words=1.5, rate=Usual(0.016, "the best of five at 0.15M parameters"), color="#c2187a", marker="*",
+        decay_falls=True)
 _matrix("manau", "optimizers.matrix:Manau", "D-Muon for matrices, Dana-Star-MK4 for the rest",
         "arXiv 2502.16982, 2602.05298", state_words=1.5, color="#e377c2", marker="P",
-        rate=Relative("d-muon", 1.0, "the same update of matrices"))
+        rate=Relative("d-muon", 1.0, "the same update of matrices"), decay_falls=True)
 _add("sophia", "optimizers.sophia:SophiaG",
      "momentum divided by an estimate of the curvature, clipped (Gauss-Newton-Bartlett)",
      "Liu et al. 2023, arXiv 2305.14342", aliases=("sophiag",), hessian=True,

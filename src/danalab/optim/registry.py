@@ -49,7 +49,7 @@ def register(name: str, build: Callable[..., torch.optim.Optimizer], **facts: An
 
     `facts`: fields of its row in the catalogue, such as `summary`, `decay` or `elementwise`.
     """
-    OPTIMIZERS.add(name, _own_spec(replace(own_row(name), **facts), build))
+    OPTIMIZERS.add(name, _own_spec(replace(own_row(name, build), **facts), build))
 
 
 def _own_spec(row: Row, build: Callable[..., torch.optim.Optimizer]) -> OptimizerSpec:

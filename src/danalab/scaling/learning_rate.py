@@ -104,10 +104,6 @@ _TABLES: dict[tuple[str, int], _Rows] = {
 _NEAREST = {"qwen3next": "qwen3"}  # architecture without a table -> the one with the same blocks; the others: enoki
 
 
-COUPLED_AND_DECAYING = ("manau", "dana-muon")
-"""Optimizers whose coupled weight decay also has a time scale, by default the length of the run."""
-
-
 def largest_decay(opt: str) -> float:
     """The bound of an automatic weight decay, times the peak learning rate; see `danalab.optim.run_length`."""
     return LOG_TIME_DECAY_BOUND if OPTIMIZERS.get(opt).log_time else DECAY_BOUND

@@ -17,7 +17,6 @@ from danalab.optim.run_length import warmup_steps as usual_warmup
 from danalab.scaling.dimensions import Dimensions, dimensions, flops_per_token
 from danalab.scaling.learning_rate import (
     CHINCHILLA,
-    COUPLED_AND_DECAYING,
     HorizonCorrection,
     PeakRate,
     at_horizon,
@@ -267,7 +266,7 @@ def _weight_decay(
             raise UserError(f"--{'weight-decay' if weight_decay else 'wd-ts'}: {opt} has no weight decay; leave it out")
         return 0.0, None
     if OPTIMIZERS.get(opt).decay == "coupled":
-        decays = opt in COUPLED_AND_DECAYING
+        decays = OPTIMIZERS.get(opt).decay_falls
         if wd_ts is not None and not decays:
             raise UserError(f"--wd-ts: the weight decay of {opt} is constant; use adamw-decaying-wd")
         weight_decay = omega / (rate * steps) if weight_decay is None else weight_decay

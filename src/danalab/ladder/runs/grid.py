@@ -18,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
+from danalab.optim.catalogue import short_name
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -235,7 +236,7 @@ def is_number(key: str) -> bool:
 def name_of(varied: Mapping[str, Any]) -> str:
     """The folder name of a run, from the settings that vary: the optimizer first, then in their order."""
     first = [key for key in ("arch", "opt") if key in varied]
-    parts = [str(varied[key]) for key in first]
+    parts = [short_name(str(varied[key])) for key in first]
     parts += [f"{SHORT.get(key, key)}{_shown(varied[key])}" for key in varied if key not in first]
     name = "-".join(parts).replace("/", "_").replace(" ", "") or "run"
     return name if len(name) <= LONGEST_NAME else _hashed(name, varied)

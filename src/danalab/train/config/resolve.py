@@ -14,7 +14,7 @@ from typing import Any
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.optim.catalogue import OPTIMIZERS
+from danalab.optim.catalogue import OPTIMIZERS, short_name
 from danalab.scaling import flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.plan import OMEGA
@@ -171,7 +171,7 @@ def default_name(filled: TrainConfig, given: TrainConfig, data_name: str) -> str
         size += f"-conv{filled.conv_width}"
     if filled.phase_lr_factor != 1:
         size += f"-phase{filled.phase_lr_factor:g}"
-    words = [filled.arch, filled.opt, size, data_name, f"b{filled.global_batch}x{filled.seq_len}"]
+    words = [filled.arch, short_name(filled.opt), size, data_name, f"b{filled.global_batch}x{filled.seq_len}"]
     words += [f"i{filled.iterations}", f"lr{filled.lr:.3g}", f"s{filled.seed}"]
     if filled.scheduler != _DEFAULTS.scheduler:
         words.append(filled.scheduler)
