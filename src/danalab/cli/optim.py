@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.cli._shared.options import JsonFlags
+from danalab.report.run_schedules import RunSchedules
 from danalab.showcase import CompareConfig
-from danalab.train.config.experiment import ScheduleSettings
 
 if TYPE_CHECKING:
     from danalab.optim.values import OptimizerSpec
@@ -34,27 +34,7 @@ def compare(flags: CompareFlags) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulesFlags(JsonFlags, ScheduleSettings):
-    steps: int = 10_000
-    """Length of the run [steps]."""
-    lr: float = 1e-3
-    """Peak learning rate."""
-    delta: tuple[float, ...] = (8.0,)
-    """Averaging windows, beta(t) = 1 - delta / (delta + t); several values are drawn together."""
-    kappa: tuple[float, ...] = (0.85,)
-    """Exponents of the damping alpha(t) = (1 + t)^(1 - kappa); several values are drawn together."""
-    momentum_cooldown: float = 0.0
-    """Exponent c of the momentum's cooldown, beta(t) = 1 - delta / (delta + t s^c) with s = lr / peak; 0: none."""
-    omega: float | None = None
-    """Weight-decay strength, lambda(t) = omega / (wd_ts + t); default 4, unless --weight-decay is given."""
-    horizon: float | None = None
-    """wd_ts = horizon / 10 [steps]; default: the number of steps."""
-    weight_decay: float | None = None
-    """Initial weight decay, instead of --omega."""
-    wd_ts: float | None = None
-    """Time scale of its decay [steps]; default with --weight-decay: constant."""
-    warmup_steps: int | None = None
-    """Warm-up [steps]; default steps / 50."""
+class SchedulesFlags(JsonFlags, RunSchedules):
     out: Path = Path("schedules")
     """Folder for schedules.png, .svg, .pdf and .csv (one row per step)."""
 
@@ -63,19 +43,13 @@ def schedules(flags: SchedulesFlags) -> None:
     """The schedules of a run: beta(t), alpha(t), lambda(t) and the learning rate, as a figure and a table."""
     from danalab.files import write_atomically
     from danalab.report.figures.drawing import save_figure
-    from danalab.report.figures.schedules import RunSchedules, schedule_figure, schedule_table
+    from danalab.report.figures.schedules import schedule_figure, schedule_table
 
-    omega = 4.0 if flags.omega is None and flags.weight_decay is None else flags.omega
-    names = ("steps", "lr", "delta", "kappa", "momentum_cooldown", "horizon", "wd_ts", "scheduler")
-    run = RunSchedules(
-        **{name: getattr(flags, name) for name in names}, omega=omega, weight_decay=flags.weight_decay or 0.0,
-        warmup=flags.warmup_steps, scheduler_settings=flags.scheduler_settings(),
-    )  # fmt: skip
-    table = schedule_table(run)
+    table = schedule_table(flags)
     flags.out.mkdir(parents=True, exist_ok=True)
-    files = [*save_figure(schedule_figure(run, table), flags.out / "schedules"), flags.out / "schedules.csv"]
+    files = [*save_figure(schedule_figure(flags, table), flags.out / "schedules"), flags.out / "schedules.csv"]
     write_atomically(files[-1], table.as_csv())
-    moments = sorted({1, *(max(1, round(run.steps * share)) for share in (0.001, 0.01, 0.1, 0.5, 1.0))})
+    moments = sorted({1, *(max(1, round(flags.steps * share)) for share in (0.001, 0.01, 0.1, 0.5, 1.0))})
     rows = [table.at(t) for t in moments]
     decay = {"weight_decay": table.weight_decay, "wd_ts": table.wd_ts}
     if flags.print_json({**decay, "columns": list(table.columns), "rows": rows, "files": list(map(str, files))}):

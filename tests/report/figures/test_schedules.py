@@ -11,11 +11,12 @@ import torch
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim import ADana, get_schedule, lr_scheduler
-from danalab.report.figures.schedules import RunSchedules, schedule_figure, schedule_table
+from danalab.report.figures.schedules import schedule_figure, schedule_table
+from danalab.report.run_schedules import RunSchedules
 
 
 def test_every_number_is_the_one_a_training_optimizer_reports():
-    run = RunSchedules(steps=40, lr=2e-3, delta=(5.0,), kappa=(0.7,), omega=3.0, warmup=4)
+    run = RunSchedules(steps=40, lr=2e-3, delta=(5.0,), kappa=(0.7,), omega=3.0, warmup_steps=4)
     table = schedule_table(run)
     p = torch.ones(2, requires_grad=True)
     optimizer = ADana([p], lr=2e-3, delta=5.0, kappa=0.7, omega=3.0, horizon=40)
@@ -67,9 +68,9 @@ def test_the_command_writes_pictures_and_a_row_a_step(tmp_path, capsys):
     [
         ({"scheduler": "cosine"}, "unknown schedule 'cosine'"),
         ({"delta": (-1.0,)}, "delta is -1.0"),
-        ({"weight_decay": 0.1}, "both set the weight decay"),
+        ({"omega": 4.0, "weight_decay": 0.1}, "both set the weight decay"),
         ({"kappa": ()}, "at least one value"),
-        ({"steps": 10, "warmup": 10}, "does not fit"),
+        ({"steps": 10, "warmup_steps": 10}, "does not fit"),
     ],
 )
 def test_settings_that_no_run_can_mean_are_refused(flags, complaint):

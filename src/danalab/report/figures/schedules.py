@@ -5,7 +5,7 @@ Every number comes from the functions that the optimizers themselves call in eac
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,36 +20,7 @@ from danalab.optim.run_length import LOG_TIME_DECAY_BOUND, warmup_steps
 from danalab.optim.schedules import get_schedule
 from danalab.report.figures.drawing import counts, panels, plain, powers, shades, styled
 from danalab.report.formats import as_csv
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSchedules:
-    """Settings of the schedules of a run; several values of delta and kappa are drawn side by side."""
-
-    steps: int = 10_000
-    """Length of the run [steps]."""
-    lr: float = 1e-3
-    """Peak learning rate."""
-    delta: tuple[float, ...] = (8.0,)
-    """Averaging windows."""
-    kappa: tuple[float, ...] = (0.85,)
-    """Exponents of the damping."""
-    momentum_cooldown: float = 0.0
-    """Exponent c of the momentum's gain delta / (delta + t s^c), s the learning rate over its peak."""
-    omega: float | None = 4.0
-    """Strength of the decaying weight decay; None: see `weight_decay`."""
-    horizon: float | None = None
-    """wd_ts = horizon / 10 [steps]; None: `steps`, unless wd_ts is given."""
-    weight_decay: float = 0.0
-    """Weight decay at the start, in place of omega."""
-    wd_ts: float | None = None
-    """Time scale of its decay [steps]."""
-    scheduler: str = "cos_inf"
-    """Learning-rate schedule."""
-    warmup: int | None = None
-    """Warm-up [steps]; None: `warmup_steps`."""
-    scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the learning-rate schedule."""
+from danalab.report.run_schedules import RunSchedules
 
 
 @dataclass(frozen=True)
@@ -76,19 +47,18 @@ class ScheduleTable:
 
 def schedule_table(run: RunSchedules) -> ScheduleTable:
     """The schedules of every step of `run`."""
-    warmup = warmup_steps(run.steps) if run.warmup is None else run.warmup
-    factor = get_schedule(run.scheduler, run.steps, warmup, **run.scheduler_settings)
+    warmup = warmup_steps(run.steps) if run.warmup_steps is None else run.warmup_steps
+    factor = get_schedule(run.scheduler, run.steps, warmup, **run.scheduler_settings())
     if not run.delta or not run.kappa:
         raise UserError("schedules: delta and kappa need at least one value each")
-    horizon = run.horizon
-    if run.omega is not None and horizon is None and run.wd_ts is None:
-        horizon = float(run.steps)
+    omega = 4.0 if run.omega is None and run.weight_decay is None else run.omega
+    horizon = float(run.steps) if omega is not None and run.horizon is None and run.wd_ts is None else run.horizon
     weight_decay, wd_ts = resolve_decay(
-        "schedules", weight_decay=run.weight_decay, wd_ts=run.wd_ts, omega=run.omega, horizon=horizon
+        "schedules", weight_decay=run.weight_decay or 0.0, wd_ts=run.wd_ts, omega=omega, horizon=horizon
     )
     t = torch.arange(1, run.steps + 1, dtype=torch.float64)
     lr = run.lr * torch.tensor([factor(i) for i in range(run.steps)], dtype=torch.float64)
-    bound = None if run.omega is None else LOG_TIME_DECAY_BOUND
+    bound = None if omega is None else LOG_TIME_DECAY_BOUND
     fixed = {
         "eps": 1e-8, "gamma3": 1.0, "alpha_offset": 1.0, "weight_decay": weight_decay, "wd_ts": wd_ts,
         "decay_bound": bound, "momentum_cooldown": run.momentum_cooldown,
