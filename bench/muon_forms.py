@@ -11,7 +11,7 @@ from danalab.optim import DanaMuon, DMuon
 from danalab.optim.optimizers.matrix.base import coupled
 from danalab.optim.optimizers.matrix.muon import MATCHED_MUON, _decay_factor, matched_scalars
 from danalab.optim.rules.adana import ADANA
-from danalab.optim.rules.scalars import log_time_scalars
+from danalab.optim.rules.scalars import log_time_scalars, momentum_gain
 
 Scalars = dict[str, Any]
 LOG_TIME = {"dana_momentum": True, "delta": 8.0, "kappa": 0.85}
@@ -25,23 +25,40 @@ def _by_shape(group: Mapping[str, Any], t: int) -> Scalars:
     return {**matched_scalars(group, t), "matched_rms": None}
 
 
+def _falling(group: Mapping[str, Any], t: int) -> Scalars:
+    return {**matched_scalars(group, t), "decay_factor": _decay_factor(group, t)}
+
+
+def _cooled(group: Mapping[str, Any], t: int) -> Scalars:
+    gain = momentum_gain({**group, "momentum_cooldown": 1.0}, t)
+    return {**matched_scalars(group, t), "decay": 1 - gain, "gain": gain}
+
+
 class LogTimeDMuon(DMuon):
     """D-Muon with DanaMuon's momentum of matrices; AdamW for the rest."""
 
     matrix_rule = replace(MATCHED_MUON, scalars=_log_time)
 
 
-class ConstantDecay(DanaMuon):
-    """DanaMuon as an optimizer of one's own: no `wd_ts` is given to it, so that the rest's weight decay is constant."""
-
-
 class RestByADana(DanaMuon):
-    """ConstantDecay with ADana, not Dana-Star-MK4, for the rest."""
+    """DanaMuon with ADana, not Dana-Star-MK4, for the rest."""
 
     other_rule = replace(ADANA, scalars=coupled(log_time_scalars, _decay_factor))
 
 
 class SizeByShape(DanaMuon):
-    """ConstantDecay with Muon's size of an update, by shape, in place of D-Muon's, by the typical RMS of AdamW."""
+    """DanaMuon with Muon's size of an update, by shape, in place of D-Muon's, by the typical RMS of AdamW."""
 
     matrix_rule = replace(MATCHED_MUON, scalars=_by_shape)
+
+
+class FallingDecay(DanaMuon):
+    """DanaMuon whose matrices' weight decay falls as 1 / (1 + t / T), as that of the rest does."""
+
+    matrix_rule = replace(MATCHED_MUON, scalars=_falling)
+
+
+class Cooldown(DanaMuon):
+    """DanaMuon whose matrices have a memory that shrinks with the learning rate: `momentum_cooldown` 1 of ADana."""
+
+    matrix_rule = replace(MATCHED_MUON, scalars=_cooled)
