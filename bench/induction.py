@@ -1,6 +1,6 @@
 """Losses of a ladder's models on tokens that can be copied from the context, and on the rest: table of docs/ladder.md.
 
-python bench/induction.py ladders/ladder_cpu_large ladders/adamw_valleys    # stores bench/results/induction_cpu.jsonl
+python bench/induction.py ladders/ladder_cpu_large ladders/adamw_valleys    # adds to bench/results/induction_cpu.jsonl
 python bench/induction.py                                                   # from the stored rows
 
 A token counts as one to copy where the two tokens before it stood together earlier in the window, and it followed them
@@ -86,7 +86,8 @@ def fill(page: str, rows: Rows) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ladders", type=Path, nargs="*")
+    stored = {row["name"]: row for row in map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())}
     if folders := parser.parse_args().ladders:
-        RESULTS.write_text("".join(json.dumps(row) + "\n" for row in measure(folders)), encoding="utf-8")
-    stored = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), stored), encoding="utf-8")
+        stored.update({row["name"]: row for row in measure(folders)})
+        RESULTS.write_text("".join(json.dumps(row) + "\n" for row in stored.values()), encoding="utf-8")
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), list(stored.values())), encoding="utf-8")

@@ -17,6 +17,8 @@ from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 RESULTS = Path(__file__).parent / "results" / "muon_forms_cpu"
 PARTS = {
     "dana-muon": ("log time", "Dana-Star-MK4"),
+    "cooldown": ("log time, cooled down", "Dana-Star-MK4"),
+    "falling-decay": ("log time, falling decay", "Dana-Star-MK4"),
     "constant-decay": ("log time", "Dana-Star-MK4, constant decay"),
     "size-by-shape": ("log time, size by shape", "Dana-Star-MK4, constant decay"),
     "rest-by-adana": ("log time", "ADana, constant decay"),

@@ -156,6 +156,12 @@ def test_a_ladder_can_be_moved_and_packed_without_its_runs(tmp_path):
     assert analyse(moved, n_bootstrap=0).saved == analyse(rows, n_bootstrap=0).saved
 
 
+def test_no_rows_are_packed_into_no_folder(tmp_path):
+    with pytest.raises(UserError, match="no rows to pack"):
+        pack([], tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+
+
 def test_rows_of_older_ladders_are_read_and_freed_of_their_machine(tmp_path):
     plant(tmp_path)
     file = tmp_path / "ladder.jsonl"

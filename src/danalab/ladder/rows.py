@@ -207,8 +207,10 @@ def save_curve(folder: Path, name: str, points: Iterable[Mapping[str, Any]]) -> 
 def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     """Write the `rows` of a ladder without its run folders: rows and validation points, small enough to commit.
 
-    UserError: the folder holds a ladder with its runs; a packed one is replaced.
+    UserError: no rows, or the folder holds a ladder with its runs; a packed one is replaced.
     """
+    if not rows:
+        raise UserError(f"{folder}: no rows to pack into it")
     if (folder / FILE).is_file() and not (folder / CURVES).is_dir():
         raise UserError(f"{folder}: holds a ladder with its runs; pack into another folder")
     folder.mkdir(parents=True, exist_ok=True)
