@@ -1,12 +1,14 @@
 """Time of orthogonalisation: batched against matrix by matrix, and a whole step against torch.optim.Muon.
 
-The matrices are those of Enoki with 12 heads. Every round runs each contender once on the same gradients. The loop is
+The matrices are those of Enoki, of width 768 with 12 heads. Every round runs each contender once on the same gradients. The loop is
 the algorithm as usually written, in float32 as ours: `A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`.
 torch.optim.Muon orthogonalises in bfloat16, on any device.
 
 Beside that, the step's share of a training step: Enoki of four layers, forward, backward and step on 8 x 128 tokens.
 
-python bench/muon.py [--threads 2] [--rounds 5] [--layers 9] [--output FILE]
+Without instructions for bfloat16 a matrix of width 768 takes a minute: --width 256.
+
+python bench/muon.py [--threads 2] [--rounds 5] [--layers 9] [--width 768] [--output FILE]
 """
 
 from __future__ import annotations
@@ -28,11 +30,8 @@ from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, coeffici
 from danalab.train.system.device import machine
 from danalab_bench.timing import interleaved, ratios, wall_clock
 
-WIDTH = 768
 WIDTHS = (128, 256, 512)
 """Of the models whose training steps are timed."""
-SHAPES = [(WIDTH, WIDTH)] * 4 + [(4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH)]  # q, k, v, out, up, down
-
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW, fused": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-9, fused=True),
@@ -54,15 +53,19 @@ def loop(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
 
 def batched(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
     """All matrices of a shape together."""
-    shapes = [(x.shape[0], x.shape[1]) for x in xs]
-    for _ in orthogonalize_each(shapes, xs.__getitem__, chain, [torch.float32] * len(xs), xs[0].device):
+    for _ in orthogonalize_each([(x.shape[0], x.shape[1]) for x in xs], xs.__getitem__, chain, [torch.float32] * len(xs), xs[0].device):
         pass
 
 
-def contenders(layers: int) -> dict[str, Callable[[], Any]]:
+def shapes(width: int) -> list[tuple[int, int]]:
+    """Of the matrices of a block: q, k, v, out, up, down."""
+    return [(width, width)] * 4 + [(4 * width, width), (width, 4 * width)]
+
+
+def contenders(layers: int, width: int) -> dict[str, Callable[[], Any]]:
     """Name -> the timed function."""
     generator = torch.Generator().manual_seed(0)
-    xs = [torch.randn(shape, generator=generator) for _ in range(layers) for shape in SHAPES]
+    xs = [torch.randn(shape, generator=generator) for _ in range(layers) for shape in shapes(width)]
     params = [torch.zeros_like(x).requires_grad_() for x in xs]
     for p, x in zip(params, xs, strict=True):
         p.grad = x
@@ -104,33 +107,35 @@ def clocks(work: Callable[[], Any]) -> tuple[float, float]:
     return wall_clock(work), time.process_time() - start
 
 
-def measure(layers: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(layers: int, width: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Time each contender.
 
     Args:
         layers: blocks of the model; the real one has 9.
+        width: of the model; of the real one 768.
         rounds: interleaved rounds, at least 5 for a result.
         say: called with each line of text.
     """
-    work = contenders(layers)
+    work = contenders(layers, width)
     times_of = interleaved(work, rounds, clocks)
     times = {name: [wall for wall, _ in found] for name, found in times_of.items()}
     cpu = {name: median(busy for _, busy in found) for name, found in times_of.items()}
     square = torch.randn(2048, 2048)
     gemm = 2 * 2048**3 / wall_clock(lambda: torch.mm(square, square)) / 1e9
-    plain = 2 * 5 * layers * sum(flops(*shape) for shape in SHAPES)
+    plain = 2 * 5 * layers * sum(flops(*shape) for shape in shapes(width))
     reference = median(times["polar-express loop"])
     results: dict[str, Any] = {
-        "question": "time to orthogonalise the matrices of Enoki with 12 heads, interleaved contenders, medians",
+        "question": "time to orthogonalise the matrices of Enoki, interleaved contenders, medians",
         "machine": machine("cpu"),
         "layers": layers,
+        "width": width,
         "rounds": rounds,
-        "matrices": layers * len(SHAPES),
+        "matrices": layers * 6,
         "gflop_of_the_loop": plain / 1e9,
         "gemm_2048_gflop_per_s": gemm,
         "bar": "polar-express batched at least 1.5 times as fast as the loop",
     }
-    say(f"{layers * len(SHAPES)} matrices, {torch.get_num_threads()} threads, gemm {gemm:.0f} GFLOP/s")
+    say(f"{layers * 6} matrices, {torch.get_num_threads()} threads, gemm {gemm:.0f} GFLOP/s")
     say(f"{'contender':<26} {'s':>7} {'cpu s':>7} {'GFLOP/s':>8} {'speed-up':>8}")
     for name in work:
         typical = median(times[name])
@@ -148,9 +153,9 @@ def measure(layers: int, rounds: int, say: Callable[[str], None]) -> dict[str, A
             f"{name:<26} {typical:7.2f} {row['median_cpu_s']:7.2f} {row['loop_gflop_per_s']:8.0f}"
             f" {row['median_speed_up']:8.2f}"
         )
-    results["share_of_a_training_step"] = {f"d_model {width}": shares(width, max(rounds, 7)) for width in WIDTHS}
-    for width, found in results["share_of_a_training_step"].items():
-        say(f"share of a step, {width}: " + ", ".join(f"{name} {found[name]:.0%}" for name in OPTIMIZERS))
+    results["share_of_a_training_step"] = {f"d_model {d}": shares(d, max(rounds, 7)) for d in WIDTHS}
+    for d, found in results["share_of_a_training_step"].items():
+        say(f"share of a step, {d}: " + ", ".join(f"{name} {found[name]:.0%}" for name in OPTIMIZERS))
     return results
 
 
@@ -159,8 +164,9 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds, at least 5 for a result")
     parser.add_argument("--layers", type=int, default=9, help="blocks of the model (9 in the real one)")
+    parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "muon_cpu.json")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    write_json(chosen.output, measure(chosen.layers, chosen.rounds, print))
+    write_json(chosen.output, measure(chosen.layers, chosen.width, chosen.rounds, print))
     print(f"written to {chosen.output}")
