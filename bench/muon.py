@@ -1,7 +1,7 @@
 """Time of orthogonalisation: batched against matrix by matrix, and a whole step against torch.optim.Muon.
 
-The matrices are those of Enoki, of width 768 with 12 heads. Every round runs each contender once on the same gradients. The loop is
-the algorithm as usually written, in float32 as ours: `A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`.
+The matrices are those of Enoki, of width 768 with 12 heads. Every round runs each contender once on the same gradients.
+The loop is the algorithm as usually written, in float32 as ours: `A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`.
 torch.optim.Muon orthogonalises in bfloat16, on any device.
 
 Beside that, the step's share of a training step: Enoki of four layers, forward, backward and step on 8 x 128 tokens.
@@ -53,7 +53,8 @@ def loop(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
 
 def batched(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
     """All matrices of a shape together."""
-    for _ in orthogonalize_each([(x.shape[0], x.shape[1]) for x in xs], xs.__getitem__, chain, [torch.float32] * len(xs), xs[0].device):
+    sizes = [(x.shape[0], x.shape[1]) for x in xs]
+    for _ in orthogonalize_each(sizes, xs.__getitem__, chain, [torch.float32] * len(xs), xs[0].device):
         pass
 
 
