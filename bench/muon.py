@@ -1,7 +1,8 @@
 """Time of orthogonalisation: batched against matrix by matrix, and a whole step against torch.optim.Muon.
 
 The matrices are those of Enoki, of width 768 with 12 heads. Every round runs each contender once on the same gradients.
-The loop is the algorithm as usually written, in float32 as ours: `A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`.
+The loop is the algorithm as usually written, in float32 as ours:
+`A = X @ X.T; B = b * A + c * A @ A; X = a * X + B @ X`.
 torch.optim.Muon orthogonalises in bfloat16, on any device.
 
 Beside that, the step's share of a training step: Enoki of four layers, forward, backward and step on 8 x 128 tokens.
