@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "claims.md"
 RESULTS = ROOT / "bench" / "results"
 _TABLE = re.compile(r"(<!-- claims -->\n).*?(<!-- end -->)", re.DOTALL)
-LADDER = "45 k to 542 k parameters, f = 1"
+LADDER = "45 k to 919 k parameters, f = 1"
 HORIZON = "3 k to 10 k parameters, f = 1 to 64"
 BATCH = "3 k parameters, f = 8, 2 to 128 sequences of 64 tokens"
 SMALL = "3 small problems, 150 to 600 steps"
@@ -181,12 +181,20 @@ def muon_lead(opt: str) -> Interval:
     return interval_of(next(row[4] for row in page_table("optimizers.md", "muon-parts: table") if row[0] == opt))
 
 
+def stored(name: str) -> list[dict[str, Any]]:
+    """The rows of a file under bench/results."""
+    return [json.loads(line) for line in (RESULTS / name).read_text(encoding="utf-8").splitlines()]
+
+
+def paired(leads: np.ndarray) -> Interval:
+    """Of the mean of differences of one seed each."""
+    return student_interval(float(leads.mean()), float(leads.std(ddof=1)) / len(leads) ** 0.5, len(leads) - 1)
+
+
 def images_lead(opt: str, baseline: str) -> Interval:
     """How far an optimizer is ahead of another on the convolutional network, paired by seed [nats/image]."""
-    rows = map(json.loads, (RESULTS / "images_cpu.jsonl").read_text(encoding="utf-8").splitlines())
-    losses = {row["optimizer"]: np.array(row["losses"]) for row in rows}
-    leads = losses[baseline] - losses[opt]
-    return student_interval(float(leads.mean()), float(leads.std(ddof=1)) / len(leads) ** 0.5, len(leads) - 1)
+    losses = {row["optimizer"]: np.array(row["losses"]) for row in stored("images_cpu.jsonl")}
+    return paired(losses[baseline] - losses[opt])
 
 
 def cooldown() -> Interval:
@@ -205,9 +213,7 @@ def finding(change: str) -> Interval:
 
 def chat() -> Interval:
     """Correlation of base loss and arithmetic after fine-tuning, over optimizers and seeds (Fisher's z)."""
-    rows: list[dict[str, Any]] = [
-        json.loads(line) for line in (RESULTS / "chat_cpu" / "rows.jsonl").read_text().splitlines()
-    ]
+    rows = stored("chat_cpu/rows.jsonl")
     whole = [row for row in rows if row["opt"] == row["sft_opt"] == row["rl_opt"]]  # the others share their bases
     pairs = np.array([(row["base"]["val/loss"], row["sft"]["scores"]["arithmetic"]["mean"]) for row in whole])
     z, half = np.arctanh(np.corrcoef(pairs.T)[0, 1]), 1.96 / (len(pairs) - 3) ** 0.5
@@ -222,8 +228,8 @@ def own_optimizer_forgets() -> Interval:
 
 def resonance() -> Interval:
     """The resonance model's loss minus attention's [nats/token]."""
-    stored = json.loads((RESULTS / "resonance_wikitext2.json").read_text())
-    return Interval(*stored["resonance_minus"]["attention"]["interval"], 0.95)
+    results = json.loads((RESULTS / "resonance_wikitext2.json").read_text())
+    return Interval(*results["resonance_minus"]["attention"]["interval"], 0.95)
 
 
 def claims() -> list[Claim]:

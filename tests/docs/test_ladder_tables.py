@@ -10,6 +10,7 @@ import torch
 from bench import dana_muon, horizon_rates, induction, ladder_today, muon_parts
 
 from danalab.files import read_json
+from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab_bench.pages import fill_parts
@@ -61,6 +62,18 @@ def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_parts():
     page = dana_muon.PAGE.read_text(encoding="utf-8")
     assert page.count("<!-- muon-parts: ") == 2
     assert muon_parts.fill(page, read_ladder(muon_parts.RESULTS)) == page, "run: python bench/muon_parts.py"
+
+
+@pytest.mark.slow
+def test_the_ladder_page_says_what_the_laws_are_without_the_size_where_some_copy():
+    rows = [row for row in read_ladder(ladder_today.RESULTS) if row["params"] != 262_976]
+    page = " ".join(ladder_today.PAGES[0].read_text(encoding="utf-8").split())
+    gains = analyse(rows).gains
+    for opt, name in ladder_today.NAMES.items():
+        if opt in gains:
+            low, high = (100 * end for end in (gains[opt].interval.low, gains[opt].interval.high))
+            name = name.replace("AdamW, decaying weight decay", "AdamW with decaying decay")
+            assert f"{name} {100 * gains[opt].mean:.0f}% ({low:.0f} to {high:.0f})" in page
 
 
 def test_pages_show_the_stored_ladder():

@@ -32,7 +32,7 @@ def test_the_sentence_has_the_savings_of_demo_and_ladder():
     adana, dana_muon = (100 * ladder().gains[opt].mean for opt in ("adana", "dana-muon"))
     words = " ".join(TEXT.split())
     assert f"**{min(demo):.0f} to {max(demo):.0f}% less compute**" in words
-    assert f"**{adana:.0f}% less** by laws fitted to six small sizes" in words
+    assert f"**{adana:.0f}% less** by laws fitted to seven small sizes" in words
     assert f"(DanaMuon) **{dana_muon:.0f}% less**" in words
 
 
