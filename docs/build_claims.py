@@ -191,6 +191,16 @@ def paired(leads: np.ndarray) -> Interval:
     return student_interval(float(leads.mean()), float(leads.std(ddof=1)) / len(leads) ** 0.5, len(leads) - 1)
 
 
+def rare_tokens() -> Interval:
+    """ADana's lead over AdamW with beta2 .95 on the rarest tokens minus that on the most frequent [nats/token]."""
+    losses = {
+        opt: np.array([row["loss"] for row in stored("rare_tokens_cpu.jsonl") if row["opt"] == opt])
+        for opt in ("adamw-95", "adana")
+    }
+    leads = losses["adamw-95"] - losses["adana"]
+    return paired(leads[:, -1] - leads[:, 0])
+
+
 def images_lead(opt: str, baseline: str) -> Interval:
     """How far an optimizer is ahead of another on the convolutional network, paired by seed [nats/image]."""
     losses = {row["optimizer"]: np.array(row["losses"]) for row in stored("images_cpu.jsonl")}
@@ -388,8 +398,9 @@ def claims() -> list[Claim]:
             IMAGES, OTHER, TWELVE_IMAGES,
         ),
         Claim(
-            "long averages help rare tokens", "ours, by the theory of rare features", "", None, 0, 0, "",
-            "losses by token frequency at equal compute", "",
+            "long averages help rare tokens: ADana's lead over AdamW with beta2 .95 is larger on the rarest "
+            "(by 0.1 is taken)", "ours, by the theory of rare tokens", nats, rare_tokens(), 0.1, 0,
+            "0.25 M parameters, f = 0.3, three seeds", "larger vocabularies", "python bench/rare_tokens.py",
         ),
         Claim(
             "a better base makes a better chat: base loss and arithmetic after fine-tuning correlate (-0.8 is taken)",

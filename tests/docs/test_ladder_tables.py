@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
 import torch
-from bench import dana_muon, horizon_rates, induction, ladder_today, muon_parts
+from bench import dana_muon, horizon_rates, induction, ladder_today, muon_parts, rare_tokens
 
 from danalab.files import read_json
 from danalab.ladder.analysis import analyse
@@ -24,9 +25,9 @@ def test_the_horizon_page_shows_the_stored_rows_of_the_closer_look():
 
 def test_the_catalogue_has_the_exponents_of_the_sizes_together():
     laws = horizon_rates.exponents(
-        horizon_rates.with_other_sizes(read_ladder(horizon_rates.CLOSE), read_ladder(horizon_rates.BEFORE))
+        horizon_rates.with_other_sizes(horizon_rates.close_rows(), read_ladder(horizon_rates.BEFORE))
     )
-    assert set(laws) == {"adamw", "adana", "dana-star-mk4", "muon"}
+    assert set(laws) == {name for name in OPTIMIZERS if OPTIMIZERS.get(name).horizon}
     for opt, law in laws.items():
         known = law.intervals["f"]
         assert OPTIMIZERS.get(opt).horizon == pytest.approx((law.exponents["f"], known.low, known.high), abs=0.0051)
@@ -74,6 +75,25 @@ def test_the_ladder_page_says_what_the_laws_are_without_the_size_where_some_copy
             low, high = (100 * end for end in (gains[opt].interval.low, gains[opt].interval.high))
             name = name.replace("AdamW, decaying weight decay", "AdamW with decaying decay")
             assert f"{name} {100 * gains[opt].mean:.0f}% ({low:.0f} to {high:.0f})" in page
+
+
+def test_the_theory_page_shows_the_stored_rows_of_rare_tokens():
+    page = rare_tokens.PAGE.read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in rare_tokens.RESULTS.read_text(encoding="utf-8").splitlines()]
+    assert "<!-- rare: table -->" in page
+    assert rare_tokens.fill(page, rows) == page, "run: python bench/rare_tokens.py"
+
+
+def test_tokens_are_judged_in_bins_of_their_frequency():
+    bins = rare_tokens.bins_of(torch.tensor([0.5, 1 / 1000, 0.0]))
+    assert bins.tolist() == [0, 1, 4]
+    logits = torch.tensor([[[0.0, 1.0, 2.0], [2.0, 0.0, 0.0]]])
+    found = rare_tokens.measures(lambda _: logits, torch.zeros(1, 2).long(), torch.tensor([[2, 0]]), bins)
+    p = logits[0].softmax(1)
+    assert found["loss"][4] == pytest.approx(-float(p[0, 2].log()), rel=1e-6)
+    assert found["ratio"][4] == pytest.approx(float(p[:, 2].sum()), rel=1e-6)
+    assert math.isnan(found["loss"][2])
+    assert math.isinf(found["ratio"][1])
 
 
 def test_pages_show_the_stored_ladder():
