@@ -4,7 +4,7 @@ danalab ladder bench/nanogpt.yaml --horizons 0.3662      # 600 steps
 python bench/nanogpt.py ladders/nanogpt                  # packs its rows into bench/results/nanogpt_cpu, too
 python bench/nanogpt.py                                  # from the stored rows
 
-`--part init`, `kappa` or `wide` packs a ladder of bench/nanogpt_PART.yaml into bench/results/nanogpt_PART_cpu.
+`--part init`, `kappa`, `wide` or `long` packs a ladder of bench/nanogpt_PART.yaml into bench/results/nanogpt_PART_cpu.
 """
 
 import argparse
@@ -25,6 +25,7 @@ BASELINES = {
     "init": ("adamw", "muon"),
     "kappa": ("muon", "d-muon"),
     "wide": ("adamw", "muon-float32"),
+    "long": ("d-muon",),
 }
 """Part of the page -> the optimizers that leads are over; "table" is that of all optimizers."""
 Rows = list[dict[str, Any]]
@@ -78,10 +79,10 @@ def fill(page: str) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ladder", type=Path, nargs="?")
-    parser.add_argument("--part", choices=BASELINES, default="table", help="which ladder LADDER is")
+    parser.add_argument("ladders", type=Path, nargs="*")
+    parser.add_argument("--part", choices=BASELINES, default="table", help="which ladder they are")
     chosen = parser.parse_args()
-    if chosen.ladder is not None:
-        pack(read_ladder(chosen.ladder), results(chosen.part))
+    if chosen.ladders:
+        pack([row for ladder in chosen.ladders for row in read_ladder(ladder)], results(chosen.part))
     PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     print(as_markdown(table(read_ladder(results(chosen.part)), chosen.part)), end="")
