@@ -4,6 +4,7 @@ danalab ladder bench/horizon_rates.yaml              # strength of weight decay 
 danalab ladder bench/horizon_rates_fixed.yaml        # strength c
 python bench/horizon_rates.py --predict              # losses at f = 256, before they are run
 danalab ladder bench/horizon_256.yaml                # with the law and without
+danalab ladder bench/horizon_soap.yaml               # SOAP, of strength c sqrt(f)
 python bench/horizon_rates.py [LADDER ...]           # packs the rows of these folders, in this order; writes the tables
 """
 
@@ -26,14 +27,19 @@ from danalab_bench.pages import cost, fill_parts
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "horizon.md"
-BEFORE, CLOSE, FIXED, LAST = (RESULTS / name for name in (
-    "horizon_cpu", "horizon_rates_cpu", "horizon_rates_fixed_cpu", "horizon_256_cpu"))  # fmt: skip
+BEFORE, CLOSE, FIXED, LAST, SOAP = (RESULTS / name for name in (
+    "horizon_cpu", "horizon_rates_cpu", "horizon_rates_fixed_cpu", "horizon_256_cpu", "horizon_soap_cpu"))  # fmt: skip
 PREDICTIONS = RESULTS / "horizon_256_predictions.json"
 UNSEEN, SEEDS = 256, 3
 OPTS = ("adamw", "dana-star-mk4")
 """Of the runs at the horizon that was not seen; ARMS of each."""
 ARMS = ("law", "none")
 Rows = list[dict[str, Any]]
+
+
+def close_rows() -> Rows:
+    """The closely measured size, at strength c sqrt(f): SOAP was measured after the others."""
+    return [*read_ladder(CLOSE), *read_ladder(SOAP)]
 
 
 def exponents(rows: Rows) -> dict[str, ExponentLaw]:
@@ -156,7 +162,8 @@ def _by_seed(rows: Rows, opt: str) -> dict[int, float]:
 
 def fill(page: str) -> str:
     """The page with the tables of the stored rows."""
-    before, close, fixed, last = map(read_ladder, (BEFORE, CLOSE, FIXED, LAST))
+    close = close_rows()
+    before, fixed, last = map(read_ladder, (BEFORE, FIXED, LAST))
     rows = [*close, *fixed, *last]
     parts = {
         "exponents": as_markdown(table(before, close, fixed)),
@@ -168,7 +175,7 @@ def fill(page: str) -> str:
 
 
 def main(folders: Sequence[Path], predicts: bool) -> None:
-    for folder, stored in zip(folders, (CLOSE, FIXED, LAST), strict=False):
+    for folder, stored in zip(folders, (CLOSE, FIXED, LAST, SOAP), strict=False):
         pack(read_ladder(folder), stored)
     if predicts:
         write_json(PREDICTIONS, predict(read_ladder(CLOSE), read_ladder(BEFORE)))

@@ -1,21 +1,16 @@
 """The peak rate and the strength of weight decay of runs longer than 20 tokens per parameter."""
 
 import math
-from pathlib import Path
 
 import pytest
 
 from danalab.cli.app import main
-from danalab.ladder.analysis import Analysis, _exponents
-from danalab.ladder.fit.tuning import is_usable, tune
-from danalab.ladder.rows import read_ladder
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import learning_rate, plan
 from danalab.scaling.plan import OMEGA
 from danalab.train.config.planning import plan_run
 from danalab.train.config.train_config import TrainConfig
 
-ROWS = Path(__file__).parents[2] / "bench" / "results" / "horizon_cpu"
 MEASURED = [name for name in OPTIMIZERS if OPTIMIZERS.get(name).horizon]
 
 
@@ -69,16 +64,3 @@ def test_plan_says_that_an_exponent_is_missing_and_can_leave_the_law_out(capsys)
     shown = capsys.readouterr().out
     assert "peak lr 3.792997e-03 (fitted for adamw on enoki at batch 32)\n" in shown
     assert "0.0047248, times" in shown
-
-
-@pytest.mark.slow
-def test_the_exponents_are_those_of_the_committed_rows():
-    rows = read_ladder(ROWS)
-    analysis = Analysis("adamw", "exact", tune([row for row in rows if is_usable(row)], "exact"), [])
-    for opt in MEASURED:
-        _exponents(analysis, opt, rows, 200, 0)
-        law = analysis.rate_exponents[opt]
-        interval = law.intervals["f"]
-        fitted = (law.exponents["f"], interval.low, interval.high)
-        assert OPTIMIZERS.get(opt).horizon == pytest.approx(fitted, abs=0.006), opt
-    assert {name for name in analysis.opts if name in OPTIMIZERS} == set(MEASURED)

@@ -315,7 +315,7 @@ _library("soap", "SOAP", "Adam in the eigenbasis of Shampoo's preconditioner", "
           "normalize_gradient": (False, "scale each tensor's update to root mean square 1")},
          elementwise=False, state_words=9.0,  # with both sides of each matrix, and their eigenvectors
          rate=Relative("adamw", 1.0, "arXiv 2409.11321 finds the same best rate for both"), color="#17becf", marker="*",
-         horizon=(-0.35, -0.73, 0.03),
+         horizon=(-0.38, -0.70, -0.05),
          advice="its first step only sets up the preconditioner")
 _library("lion", "Lion", "sign of an interpolated momentum", "Chen et al. 2023, arXiv 2302.06675",
          {"betas": ((0.9, 0.99), "weight of the momentum in the update, and its own rate"), **_FOREACH},
