@@ -2,8 +2,9 @@
 
 danalab ladder bench/ladder_cpu.yaml
 danalab ladder bench/ladder_cpu_large.yaml
-python bench/ladder_today.py ladders/ladder_cpu ladders/ladder_cpu_large    # packs both into bench/results/ladder_cpu
-python bench/ladder_today.py                                                # from the stored rows
+danalab ladder bench/ladder_cpu_largest.yaml
+python bench/ladder_today.py ladders/ladder_cpu*    # packs the three into bench/results/ladder_cpu
+python bench/ladder_today.py                        # from the stored rows
 """
 
 from collections.abc import Sequence

@@ -78,11 +78,12 @@ def test_the_ladder_page_says_what_the_laws_are_without_the_size_where_some_copy
             assert f"{name} {100 * gains[opt].mean:.0f}% ({low:.0f} to {high:.0f})" in page
 
 
-def test_the_theory_page_shows_the_stored_rows_of_rare_tokens():
-    page = rare_tokens.PAGE.read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in rare_tokens.RESULTS.read_text(encoding="utf-8").splitlines()]
-    assert "<!-- rare: table -->" in page
-    assert rare_tokens.fill(page, rows) == page, "run: python bench/rare_tokens.py"
+@pytest.mark.parametrize(("script", "tag"), [(rare_tokens, "rare"), (induction, "copying")])
+def test_pages_show_the_stored_losses_of_kinds_of_tokens(script, tag):
+    page = script.PAGE.read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in script.RESULTS.read_text(encoding="utf-8").splitlines()]
+    assert f"<!-- {tag}: table -->" in page
+    assert script.fill(page, rows) == page, f"run: python {script.__file__}"
 
 
 def test_tokens_are_judged_in_bins_of_their_frequency():
@@ -115,13 +116,6 @@ def test_the_ladder_page_has_the_savings_of_the_ladder_before():
         (shown,) = re.findall(rf"^\| {begin} \| (.*) \|$", page, re.MULTILINE)
         numbers = [float(number) for number in re.findall(r"[+-]\d+", shown)]
         assert numbers == pytest.approx(stored[size], abs=0.51)
-
-
-def test_the_ladder_page_shows_the_stored_losses_of_tokens_to_copy():
-    page = induction.PAGE.read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in induction.RESULTS.read_text(encoding="utf-8").splitlines()]
-    assert "<!-- copying: table -->" in page
-    assert induction.fill(page, rows) == page, "run: python bench/induction.py"
 
 
 def test_a_token_is_to_copy_where_it_followed_the_same_two_before():
