@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from danalab.files import read_json, write_json
-from danalab.ladder.analysis import Analysis, analyse
+from danalab.ladder.analysis import Analysis, add_exponents, analyse
 from danalab.ladder.fit.exponents import ExponentLaw
 from danalab.ladder.fit.statistics import student_interval
-from danalab.ladder.fit.tuning import is_usable
+from danalab.ladder.fit.tuning import Tuned, has_diverged, is_usable, tune
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import as_markdown
 from danalab_bench.pages import cost, fill_parts
@@ -43,8 +43,15 @@ def close_rows() -> Rows:
 
 
 def exponents(rows: Rows) -> dict[str, ExponentLaw]:
-    """Optimizer -> law of the best rate over the axes that vary."""
-    return analyse(rows).rate_exponents
+    """Optimizer -> law of the best rate over the axes that vary; nothing else is fitted."""
+    found = Analysis("adamw", "exact", _tuned(rows), [])
+    for opt in found.opts:
+        add_exponents(found, opt, rows)
+    return found.rate_exponents
+
+
+def _tuned(rows: Rows) -> list[Tuned]:
+    return tune([row for row in rows if is_usable(row)], "exact", [row for row in rows if has_diverged(row)])
 
 
 def with_other_sizes(close: Rows, before: Rows) -> Rows:
@@ -71,7 +78,7 @@ def _cell(law: ExponentLaw | None) -> str:
 
 def rates(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """Best rate tried and its mean loss, by optimizer and horizon."""
-    tuned = analyse(rows).tuned
+    tuned = _tuned(rows)
     horizons = sorted({each.tokens for each in tuned})
     steps = [f"f = {round(tokens / horizons[0])}" for tokens in horizons]
     lines = []

@@ -3,8 +3,8 @@
 danalab ladder bench/ladder_cpu.yaml
 danalab ladder bench/ladder_cpu_large.yaml
 danalab ladder bench/ladder_cpu_largest.yaml
-python bench/ladder_today.py ladders/ladder_cpu*    # packs the three into bench/results/ladder_cpu
-python bench/ladder_today.py                        # from the stored rows
+python bench/ladder_today.py ladders/ladder_cpu{,_large,_largest}    # packs the three into bench/results/ladder_cpu
+python bench/ladder_today.py                                         # from the stored rows
 """
 
 from collections.abc import Sequence

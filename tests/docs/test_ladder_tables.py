@@ -23,7 +23,6 @@ def test_the_horizon_page_shows_the_stored_rows_of_the_closer_look():
     assert horizon_rates.fill(page) == page, "run: python bench/horizon_rates.py"
 
 
-@pytest.mark.slow
 def test_the_catalogue_has_the_exponents_of_the_sizes_together():
     laws = horizon_rates.exponents(
         horizon_rates.with_other_sizes(horizon_rates.close_rows(), read_ladder(horizon_rates.BEFORE))

@@ -190,7 +190,7 @@ def analyse(
         with analysis.noting(f"learning-rate law of {opt}"):
             analysis.lr_laws[opt] = _rate_law(analysis, opt, usable, n_bootstrap, seed)
             analysis.predicted_rates[opt] = _predictions(analysis, opt, predict)
-        _exponents(analysis, opt, rows, n_bootstrap, seed)
+        add_exponents(analysis, opt, rows, n_bootstrap, seed)
     retunings = {opt: _retuning(analysis, opt, usable) for opt in analysis.opts}
     if horizon is not None:
         analysis.notes.extend(horizon.notes)
@@ -249,7 +249,9 @@ def _rate_law(analysis: Analysis, opt: str, usable: Sequence[tuning.Row], n_boot
     return law
 
 
-def _exponents(analysis: Analysis, opt: str, rows: Sequence[tuning.Row], n_bootstrap: int, seed: int) -> None:
+def add_exponents(
+    analysis: Analysis, opt: str, rows: Sequence[tuning.Row], n_bootstrap: int = 200, seed: int = 0
+) -> None:
     """Exponents of an optimizer's best rate and strength of weight decay; none where nothing was tuned."""
     tuned = [each for each in analysis.every if each.opt == opt]
     firsts = [each.runs[0] for each in tuned]
