@@ -124,10 +124,10 @@ def headline() -> None:
         sizes = list(found["adana"])
         right.set_title(f"At each of {len(sizes)} sizes")
         right.set_xscale("log")
-        right.set_xticks(sizes, [f"{size / 1000:.0f} k" for size in sizes])
+        right.set_xticks(sizes, [f"{size / 1000:.0f}" for size in sizes])
         right.minorticks_off()
         right.set_xlim(sizes[0] * 0.88, params * 2.2)
-        right.set_xlabel("parameters; bands: 95% intervals over three seeds")
+        right.set_xlabel("thousand parameters; bands: 95% intervals over three seeds")
         right.set_ylabel("compute saved")
         right.yaxis.set_major_formatter(lambda value, _: f"{value:+.0f}%" if value else "0")
 
