@@ -14,6 +14,7 @@ from danalab.files import read_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.optim.catalogue import OPTIMIZERS
+from danalab.scaling.learning_rate import lr_law
 from danalab_bench.pages import fill_parts
 
 
@@ -103,6 +104,19 @@ def test_pages_show_the_stored_ladder():
         page = file.read_text(encoding="utf-8")
         assert page.count("<!-- today: ") == {"README": 1, "ladder": 3, "claims": 1}[file.stem]
         assert fill_parts(page, "today", parts) == page, "run: python bench/ladder_today.py"
+
+
+def test_dana_muons_best_rates_follow_the_law_that_the_catalogue_gives_it():
+    best: dict[int, dict] = {}
+    for row in read_ladder(ladder_today.RESULTS):
+        if row["opt"] == "dana-muon" and row["seed"] == 0 and row["params"] > 50_000:
+            size = row["params"]
+            best[size] = min(best.get(size, row), row, key=lambda row: row["final_loss"])
+    assert len(best) == 6
+    for row in best.values():
+        law, source = lr_law("enoki", "dana-muon")
+        assert "used for dana-muon" in source
+        assert 0.7 < row["lr"] / law(row["non_emb_params"]) < 1.3
 
 
 def test_the_ladder_page_has_the_savings_of_the_ladder_before():

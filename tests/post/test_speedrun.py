@@ -236,6 +236,14 @@ def test_the_preset_names_the_optimizer_unless_the_user_does(finished):
     assert {finished.configuration(stage).opt for stage in STAGES} == {"adamw"}
 
 
+def test_the_presets_rate_is_of_its_optimizer_alone(tmp_path):
+    def multiplier(opt):
+        return Speedrun(SpeedrunConfig(out=tmp_path, opt=opt)).configuration("base").lr_multiplier
+
+    assert multiplier(None) == multiplier("dana-muon") == 2.16
+    assert multiplier("adana") == 1
+
+
 def test_optimizers_of_the_stages_are_chosen_apart(finished, text):
     speedrun = Speedrun(replace(finished.config, sft_opt="muon", rl_opt="adana"), TINY)
     found = {stage: speedrun.configuration(stage).opt for stage in STAGES}

@@ -220,11 +220,11 @@ _matrix("muon", "optimizers.matrix:Muon", "orthogonalised momentum for matrices,
         "K. Jordan et al. 2024", state_words=1.3, rate=Usual(0.02, "K. Jordan et al. 2024"), color="#ff7f0e",
         marker="p", horizon=(-0.36, -0.75, 0.03))
 _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one learning rate for all",
-        "arXiv 2502.16982", state_words=1.3, rate=Usual(1e-3, "as AdamW's"), color="#8B4513", marker="h")
+        "arXiv 2502.16982", state_words=1.3, color="#8B4513", marker="h")
 _matrix("dana-muon", "optimizers.matrix:DanaMuon",
         "orthogonalised log-time momentum for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298",
-        state_words=1.5, rate=Usual(0.016, "the best of five at 0.15M parameters"), color="#c2187a", marker="*",
-        decay_falls=True)
+        state_words=1.5, rate=Relative("d-muon", 1.0, "its best rates are 0.75 to 1.2 of it from 58k parameters on"),
+        color="#c2187a", marker="*", decay_falls=True)
 _matrix("manau", "optimizers.matrix:Manau", "D-Muon for matrices, Dana-Star-MK4 for the rest",
         "arXiv 2502.16982, 2602.05298", state_words=1.5, color="#e377c2", marker="P",
         rate=Relative("d-muon", 1.0, "the same update of matrices"), decay_falls=True)

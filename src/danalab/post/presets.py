@@ -72,6 +72,8 @@ class Preset:
     """Limit on an answer [tokens]."""
     minutes: Mapping[str, float]
     """Expected share of each step in the time, in minutes of the machine that it was measured on."""
+    lr_multiplier: float = 1.0
+    """Times the law's rate in the base run with `opt`."""
     source_settings: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `danalab.data.prepare`."""
 
@@ -85,6 +87,7 @@ PRESETS: dict[str, Preset] = {
         source="stdlib",
         tokenizer="bpe-1024",
         opt="dana-muon",
+        lr_multiplier=2.16,     # 0.016: 240 steps are a fortieth of the law's horizon
         base={
             "arch": "qwen3", "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 512, "batch_size": 4,
             "iterations": 240, "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,

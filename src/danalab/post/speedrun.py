@@ -202,7 +202,9 @@ class Speedrun:
             "nproc": config.nproc, "device": config.device,
         }  # fmt: skip
         if stage == "base":
-            return TrainConfig(**self._base_size(), **everywhere, data=str(self.data), opt=opt)
+            times = self.preset.lr_multiplier if opt == self.preset.opt else 1.0
+            base = self._base_size() | everywhere
+            return TrainConfig(**base, data=str(self.data), opt=opt, lr_multiplier=times)
         everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
         if stage == "rl":
             everywhere |= {"opt": config.rl_opt or opt, "trust_model_code": config.trust_model_code}

@@ -114,6 +114,8 @@ def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     table = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
     while opt not in _TABLES[table, 32]:
         rate = OPTIMIZERS.get(opt).rate
+        if rate is None and opt in _ENOKI_32:
+            return "enoki", opt
         if isinstance(rate, Usual):
             break
         opt = rate.of if rate else "adamw"
