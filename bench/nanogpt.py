@@ -4,7 +4,7 @@ danalab ladder bench/nanogpt.yaml --horizons 0.3662      # 600 steps
 python bench/nanogpt.py ladders/nanogpt                  # packs its rows into bench/results/nanogpt_cpu, too
 python bench/nanogpt.py                                  # from the stored rows
 
-`--part init`, `kappa`, `wide` or `long` packs a ladder of bench/nanogpt_PART.yaml into bench/results/nanogpt_PART_cpu.
+`--part init`, `kappa`, `wide`, `long` or `polar` packs a ladder of bench/nanogpt_PART.yaml into bench/results/nanogpt_PART_cpu.
 """
 
 import argparse
@@ -26,6 +26,7 @@ BASELINES = {
     "kappa": ("muon", "d-muon"),
     "wide": ("adamw", "muon-float32"),
     "long": ("d-muon",),
+    "polar": ("muon",),
 }
 """Part of the page -> the optimizers that leads are over; "table" is that of all optimizers."""
 Rows = list[dict[str, Any]]
