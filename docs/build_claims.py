@@ -38,6 +38,7 @@ FINDINGS = "python bench/decay_law.py findings family"
 WIDTHS = "widths 32 to 256 (58 k to 1.8 M parameters), 300 steps, one seed"
 TRANSFER = "python bench/width_transfer.py"
 NANOGPT, TWELVE = "0.18 M parameters, 600 steps, three seeds", "python bench/nanogpt.py"
+LONGER, MORE_RATES = "0.18 M parameters, 4,800 steps, three seeds", "more rates; longer runs"
 IMAGES, TWELVE_IMAGES = "38 k parameters, 150 steps, five seeds", "python bench/images.py"
 OTHER = "other networks; longer runs"
 MORE = "larger models: an interval on the other side"
@@ -370,11 +371,17 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "orthogonalised matrices are ahead of AdamW on a small GPT: Muon (0.25 is taken)", "ours, tiny Shakespeare",
-            nats, nanogpt_lead("muon"), 0.25, 0, NANOGPT, "4,800 steps; other initial weights", TWELVE,
+            nats, nanogpt_lead("muon"), 0.25, 0, NANOGPT, "other initial weights", TWELVE,
+        ),
+        Claim(
+            "the same at 4,800 steps", "ours", nats, nanogpt_lead("muon", of="long"), 0.25, 0, LONGER, MORE_RATES, TWELVE,
         ),
         Claim(
             "ADana is level with AdamW on a small GPT", "ours, tiny Shakespeare", nats, nanogpt_lead("adana"), 0, 0,
-            NANOGPT, "4,800 steps; other initial weights", TWELVE,
+            NANOGPT, "other initial weights", TWELVE,
+        ),
+        Claim(
+            "the same at 4,800 steps", "ours", nats, nanogpt_lead("adana", of="long"), 0, 0, LONGER, MORE_RATES, TWELVE,
         ),
         Claim(
             "the same, with initial weights scaled by width and depth", "ours, weights of 0.02", nats,
@@ -386,7 +393,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "the same at 4,800 steps", "ours", nats, nanogpt_lead("manau-log", "d-muon", of="long"), 0.03, 0,
-            "0.18 M parameters, 4,800 steps, three seeds", "more rates; longer runs", TWELVE,
+            LONGER, MORE_RATES, TWELVE,
         ),
         Claim(
             "the same on Enoki: DanaMuon", "ours", nats, muon_lead("dana-muon"), 0.03, 0, "105 k parameters, f = 1",
