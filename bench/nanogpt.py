@@ -4,7 +4,8 @@ danalab ladder bench/nanogpt.yaml --horizons 0.3662      # 600 steps
 python bench/nanogpt.py ladders/nanogpt                  # packs its rows into bench/results/nanogpt_cpu, too
 python bench/nanogpt.py                                  # from the stored rows
 
-`--part init`, `kappa`, `wide`, `long` or `polar` packs a ladder of bench/nanogpt_PART.yaml into bench/results/nanogpt_PART_cpu.
+`--part init`, `kappa`, `wide`, `long` or `polar` packs a ladder of bench/nanogpt_PART.yaml into
+bench/results/nanogpt_PART_cpu.
 """
 
 import argparse

@@ -374,7 +374,8 @@ def claims() -> list[Claim]:
             nats, nanogpt_lead("muon"), 0.25, 0, NANOGPT, "other initial weights", TWELVE,
         ),
         Claim(
-            "the same at 4,800 steps", "ours", nats, nanogpt_lead("muon", of="long"), 0.25, 0, LONGER, MORE_RATES, TWELVE,
+            "the same at 4,800 steps", "ours", nats, nanogpt_lead("muon", of="long"), 0.25, 0, LONGER, MORE_RATES,
+            TWELVE,
         ),
         Claim(
             "ADana is level with AdamW on a small GPT", "ours, tiny Shakespeare", nats, nanogpt_lead("adana"), 0, 0,
