@@ -170,6 +170,13 @@ def test_an_architecture_without_a_table_takes_enokis_and_says_so():
     assert "arXiv 2302.06675" in source
 
 
+@pytest.mark.parametrize("opt", ["d-muon", "manau", "dana-muon"])
+def test_d_muons_law_is_enokis_where_the_architectures_table_has_none(opt):
+    law, source = lr_law("qwen3", opt)
+    assert law(1e7) == lr_law("enoki", "d-muon")[0](1e7) == 2.19 * (5.64e4 + 1e7) ** -0.417
+    assert "fitted for d-muon on enoki at batch 32, used for qwen3" in source
+
+
 def test_the_automatic_decay_takes_omega_over_steps_of_a_weight_whatever_the_optimizer():
     for opt in ("adamw", "lion", "sgd", "prodigy", "muon"):
         planned = plan("enoki", opt, 6)

@@ -127,8 +127,8 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
 
     Batches other than 512 use the batch-32 table; a kappa without a row uses the nearest row; an architecture without a
     table uses a related one's, mostly enoki's (resonance: a common rate for AdamW, the others relative to it); an
-    optimizer without a row uses a related optimizer's law times a factor, or a common value
-    (`danalab.optim.catalogue`).
+    optimizer without a row uses a related optimizer's law times a factor, a common value (`danalab.optim.catalogue`),
+    or, with neither of them, its row of enoki.
 
     UserError: unknown optimizer.
     """
