@@ -8,11 +8,13 @@ python bench/ladder_today.py                                         # from the 
 """
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.rows import read_ladder
 from danalab.report.formats import Table, as_markdown
 from danalab_bench.pages import cost, fill_parts, refresh
 
@@ -69,8 +71,10 @@ def _share(value: float | None, interval: Interval | None) -> str:
     return "-" if value is None else f"{100 * value:+.0f}%{span}"
 
 
-def parts(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """The tables of the rows, and their cost."""
+@cache
+def parts() -> dict[str, str]:
+    """The tables of the stored rows, and their cost."""
+    rows = read_ladder(RESULTS)
     found = analyse(rows)
     sizes = sorted({each.params for each in found.tuned})
     tables = {
@@ -82,9 +86,9 @@ def parts(rows: list[dict[str, Any]]) -> dict[str, str]:
     return {**{name: as_markdown(table) for name, table in tables.items()}, "cost": cost(rows)}
 
 
-def fill(page: str, rows: list[dict[str, Any]]) -> str:
+def fill(page: str, _: list[dict[str, Any]]) -> str:
     """The page with these."""
-    return fill_parts(page, "today", parts(rows))
+    return fill_parts(page, "today", parts())
 
 
 if __name__ == "__main__":

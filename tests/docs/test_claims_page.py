@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
+import build_claims as build
 from danalab.ladder.fit.statistics import Interval
 
 DOCS = Path(__file__).parents[2] / "docs"
-_SPEC = importlib.util.spec_from_file_location("build_claims", DOCS / "build_claims.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-build = sys.modules["build_claims"] = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(build)
 
 
 def test_the_page_is_what_the_stored_results_say():

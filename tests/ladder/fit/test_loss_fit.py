@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,10 @@ def test_the_compute_for_a_loss_inverts_the_law():
         assert law.compute_for(float(law(compute))) == pytest.approx(compute, rel=1e-6)
     assert math.isinf(law.compute_for(law.E))
     assert math.isinf(law.compute_for(law.E / 2))
+    for terms in (((300.0, 0.13), (300.0, 0.13)), ((1e9, 0.5), (3.0, 0.02)), ((300.0, 0.13), (0.0, 0.4))):
+        two = replace(law, kind="broken", terms=terms)
+        assert two.compute_for(float(two(1e15))) == pytest.approx(1e15, rel=1e-6)
+    assert math.isinf(replace(law, terms=((300.0, 1e-5),)).compute_for(law.E + 1))
 
 
 @pytest.mark.parametrize(("kind", "needed"), [("saturated", 4), ("broken", 6)])

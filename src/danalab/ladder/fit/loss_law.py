@@ -60,18 +60,15 @@ class LossLaw:
             raise UserError("a law of parameters and tokens has no single compute for a loss")
         if loss <= self.E:
             return math.inf
-        brentq = scipy("scipy.optimize").brentq
-        middle = math.log(math.sqrt(self.measured[0][0] * self.measured[0][1]))
-
-        def above(log_c: float) -> float:
-            return math.log(float(self(math.exp(log_c))) - self.E) - math.log(loss - self.E)
-
-        reach = 1.0
-        while above(middle - reach) < 0 or above(middle + reach) > 0:
-            reach *= 2
-            if reach > 600:
-                return math.inf
-        return math.exp(brentq(above, middle - reach, middle + reach, xtol=1e-12))
+        # The root: between where one term alone makes up the excess over E, and where each makes up a share of it.
+        terms = [term for term in self.terms if term[0] > 0]
+        low, high = (max(math.log(n * A / (loss - self.E)) / alpha for A, alpha in terms) for n in (1, len(terms)))
+        if not -600 < low <= high < 600:
+            return math.inf
+        if low < high:
+            brentq = scipy("scipy.optimize").brentq
+            low = brentq(lambda log_c: float(self(math.exp(log_c))) - loss, low - 1e-6, high + 1e-6, xtol=1e-12)
+        return math.exp(low)
 
 
 def columns_of(kind: str, x: Sequence[ArrayLike]) -> list[np.ndarray]:

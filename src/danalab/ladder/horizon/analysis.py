@@ -6,6 +6,7 @@ law again.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -251,11 +252,12 @@ def seeds_needed(gap: float, sd: float, level: float = 0.95, power: float = POWE
     stats = scipy("scipy.stats")
     if not sd > 0 or gap == 0:
         return 2 if sd == 0 and gap else None
-    for n in range(2, MOST_SEEDS + 1):
-        critical = stats.t.ppf((1 + level) / 2, n - 1)
-        if stats.nct.sf(critical, n - 1, abs(gap) / sd * math.sqrt(n)) >= power:
-            return n
-    return None
+
+    def power_of(n: int) -> float:
+        return stats.nct.sf(stats.t.ppf((1 + level) / 2, n - 1), n - 1, abs(gap) / sd * math.sqrt(n))
+
+    needed = 2 + bisect_left(range(2, MOST_SEEDS + 1), power, key=power_of)
+    return needed if needed <= MOST_SEEDS else None
 
 
 def _test(runs: PairedRuns, sd: float, freedom: int, level: float) -> PairedTest:
