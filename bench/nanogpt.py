@@ -26,7 +26,7 @@ BASELINES = {
     "init": ("adamw", "muon"),
     "kappa": ("muon", "d-muon"),
     "wide": ("adamw", "muon-float32"),
-    "long": ("adamw", "muon", "d-muon"),
+    "long": ("adamw", "muon", "d-muon", "manau"),
     "polar": ("muon",),
 }
 """Part of the page -> the optimizers that leads are over; "table" is that of all optimizers."""
