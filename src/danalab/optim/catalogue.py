@@ -224,7 +224,7 @@ _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one
 _matrix("dana-muon", "optimizers.matrix:DanaMuon",
         "orthogonalised log-time momentum for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298",
         state_words=1.5, rate=Relative("d-muon", 1.0, "its best rates are 0.75 to 1.2 of it from 58k parameters on"),
-        color="#c2187a", marker="*", decay_falls=True)
+        color="#c2187a", marker="*", decay_falls=True, horizon=(-0.21, -0.41, 0.0))
 _matrix("manau", "optimizers.matrix:Manau", "D-Muon for matrices, Dana-Star-MK4 for the rest",
         "arXiv 2502.16982, 2602.05298", state_words=1.5, color="#e377c2", marker="P",
         rate=Relative("d-muon", 1.0, "the same update of matrices"), decay_falls=True)
