@@ -5,7 +5,7 @@ danalab ladder bench/horizon_rates_fixed.yaml        # strength c
 python bench/horizon_rates.py --predict              # losses at f = 256, before they are run
 danalab ladder bench/horizon_256.yaml                # with the law and without
 danalab ladder bench/horizon_soap.yaml               # SOAP, of strength c sqrt(f)
-danalab ladder bench/horizon_muon.yaml               # DanaMuon and D-Muon, of strength c sqrt(f)
+danalab ladder bench/horizon_dana_muon.yaml          # DanaMuon, of strength c sqrt(f)
 python bench/horizon_rates.py [LADDER ...]           # packs the rows of these folders, in this order; writes the tables
 """
 
@@ -28,8 +28,8 @@ from danalab_bench.pages import cost, fill_parts
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "horizon.md"
-BEFORE, CLOSE, FIXED, LAST, SOAP, MUON = (RESULTS / f"{name}_cpu" for name in (
-    "horizon", "horizon_rates", "horizon_rates_fixed", "horizon_256", "horizon_soap", "horizon_muon"))  # fmt: skip
+BEFORE, CLOSE, FIXED, LAST, SOAP, DANA_MUON = (RESULTS / f"{name}_cpu" for name in (
+    "horizon", "horizon_rates", "horizon_rates_fixed", "horizon_256", "horizon_soap", "horizon_dana_muon"))  # fmt: skip
 PREDICTIONS = RESULTS / "horizon_256_predictions.json"
 UNSEEN, SEEDS = 256, 3
 OPTS = ("adamw", "dana-star-mk4")
@@ -39,8 +39,8 @@ Rows = list[dict[str, Any]]
 
 
 def close_rows() -> Rows:
-    """The closely measured size, at strength c sqrt(f): SOAP, DanaMuon and D-Muon were measured after the others."""
-    return [row for folder in (CLOSE, SOAP, MUON) for row in read_ladder(folder)]
+    """The closely measured size, at strength c sqrt(f): SOAP and DanaMuon were measured after the others."""
+    return [row for folder in (CLOSE, SOAP, DANA_MUON) for row in read_ladder(folder)]
 
 
 def exponents(rows: Rows) -> dict[str, ExponentLaw]:
@@ -183,7 +183,7 @@ def fill(page: str) -> str:
 
 
 def main(folders: Sequence[Path], predicts: bool) -> None:
-    for folder, stored in zip(folders, (CLOSE, FIXED, LAST, SOAP, MUON), strict=False):
+    for folder, stored in zip(folders, (CLOSE, FIXED, LAST, SOAP, DANA_MUON), strict=False):
         pack(read_ladder(folder), stored)
     if predicts:
         write_json(PREDICTIONS, predict(read_ladder(CLOSE), read_ladder(BEFORE)))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from bench import dana_muon, horizon_rates, induction, ladder_today, muon_parts, rare_tokens
 
+from build_claims import page_table
 from danalab.files import read_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
@@ -56,6 +57,7 @@ def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_forms():
     page = dana_muon.PAGE.read_text(encoding="utf-8")
     assert "<!-- dana-muon: table -->" in page
     assert dana_muon.fill(page, read_ladder(dana_muon.RESULTS)) == page, "run: python bench/dana_muon.py"
+    assert len(page_table("optimizers.md", "dana-muon: table")) == 9
 
 
 def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_parts():
@@ -111,7 +113,8 @@ def test_dana_muons_best_rates_follow_the_law_that_the_catalogue_gives_it():
             size = row["params"]
             best[size] = min(best.get(size, row), row, key=lambda row: row["final_loss"])
     assert len(best) == 6
-    law, _ = lr_law("enoki", "dana-muon")
+    law, source = lr_law("enoki", "dana-muon")
+    assert "used for dana-muon" in source
     assert all(0.7 < row["lr"] / law(row["non_emb_params"]) < 1.3 for row in best.values())
 
 
