@@ -29,7 +29,8 @@ def test_a_longer_run_has_f_to_the_h_of_the_rate_and_the_root_of_f_of_the_decay(
     assert long.lr == pytest.approx(without.lr * f**h)
     coupled = OPTIMIZERS.get(opt).decay == "coupled"
     assert long.weight_decay == pytest.approx(without.weight_decay * math.sqrt(f) / (f**h if coupled else 1))
-    assert f"x {16**h:.2g} for f = 16, measured at 3k to 10k parameters" in long.lr_source
+    sizes = "3k" if opt == "dana-muon" else "3k to 10k"
+    assert f"x {16**h:.2g} for f = 16, measured at {sizes} parameters" in long.lr_source
     assert (long.omega, long.steps) == (OMEGA, without.steps)
     law = learning_rate("enoki", opt, long.non_emb_params, tokens_per_param=320)
     assert law == pytest.approx(long.lr, rel=1e-3)

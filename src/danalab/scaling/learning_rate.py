@@ -20,7 +20,9 @@ from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
 HorizonCorrection = Literal["measured", "none"]
 CHINCHILLA = 20.0
 """Tokens per parameter at horizon 1."""
-_MEASURED_AT, _LARGEST_HORIZON = "3k to 10k parameters", 64.0
+_AT_ONE_SIZE = {"dana-muon"}
+"""Optimizers with an exponent of the smallest size alone."""
+_LARGEST_HORIZON = 64.0
 FITTED_TOKENS = 32 * 2048
 """Tokens of a step in the runs that the laws were fitted on."""
 _FALLING_WITH_THE_BATCH = {"enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}}
@@ -197,7 +199,8 @@ def at_horizon(peak: PeakRate, opt: str, horizon: float) -> PeakRate:
     value, low, high = row.horizon
     rate, decay = horizon_factors(opt, horizon)
     beyond = f", extrapolated beyond f = {_LARGEST_HORIZON:g}" if horizon > 1.05 * _LARGEST_HORIZON else ""
-    said = f"x {rate:.2g} for {f}, measured at {_MEASURED_AT}{beyond} (exponent {value:g}, {low:g} to {high:g}); "
+    at = f"{'3k' if OPTIMIZERS.canonical(opt) in _AT_ONE_SIZE else '3k to 10k'} parameters{beyond}"
+    said = f"x {rate:.2g} for {f}, measured at {at} (exponent {value:g}, {low:g} to {high:g}); "
     return replace(peak, lr=peak.lr * rate, source=f"{peak.source}, {said}decay strength x {decay:.2g}")
 
 
