@@ -25,7 +25,7 @@ BASELINES = {
     "table": ("adamw", "muon", "d-muon"),
     "init": ("adamw", "muon"),
     "kappa": ("muon", "d-muon"),
-    "wide": ("adamw", "muon-float32"),
+    "wide": ("adamw", "muon-float32", "d-muon"),
     "long": ("adamw", "muon", "d-muon", "manau"),
     "polar": ("muon",),
 }

@@ -38,6 +38,7 @@ FINDINGS = "python bench/decay_law.py findings family"
 WIDTHS = "widths 32 to 256 (58 k to 1.8 M parameters), 300 steps, one seed"
 TRANSFER = "python bench/width_transfer.py"
 NANOGPT, TWELVE = "0.18 M parameters, 600 steps, three seeds", "python bench/nanogpt.py"
+WIDER = "0.65 M parameters, 600 steps, three seeds"
 LONGER, MORE_RATES = "0.18 M parameters, 4,800 steps, three seeds", "more rates; longer runs"
 IMAGES, TWELVE_IMAGES = "38 k parameters, 150 steps, five seeds", "python bench/images.py"
 OTHER = "other networks; longer runs"
@@ -385,12 +386,20 @@ def claims() -> list[Claim]:
             "the same at 4,800 steps", "ours", nats, nanogpt_lead("adana", of="long"), 0, 0, LONGER, MORE_RATES, TWELVE,
         ),
         Claim(
+            "the same at width 128", "ours", nats, nanogpt_lead("adana", of="wide"), 0, 0, WIDER, "other settings",
+            TWELVE,
+        ),
+        Claim(
             "the same, with initial weights scaled by width and depth", "ours, weights of 0.02", nats,
             nanogpt_lead("adana", of="init"), 0, 0, NANOGPT, "4,800 steps; larger models", TWELVE,
         ),
         Claim(
             "log-time momentum before orthogonalisation is ahead of D-Muon (0.03 is taken)", "ours, tiny Shakespeare",
             nats, nanogpt_lead("manau-log", "d-muon"), 0.03, 0, NANOGPT, "more seeds", TWELVE,
+        ),
+        Claim(
+            "the same at width 128", "ours", nats, nanogpt_lead("manau-log", "d-muon", of="wide"), 0.03, 0, WIDER,
+            "other settings", TWELVE,
         ),
         Claim(
             "the same at 4,800 steps", "ours", nats, nanogpt_lead("manau-log", "d-muon", of="long"), 0.03, 0,
