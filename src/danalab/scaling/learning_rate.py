@@ -199,7 +199,7 @@ def at_horizon(peak: PeakRate, opt: str, horizon: float) -> PeakRate:
     value, low, high = row.horizon
     rate, decay = horizon_factors(opt, horizon)
     beyond = f", extrapolated beyond f = {_LARGEST_HORIZON:g}" if horizon > 1.05 * _LARGEST_HORIZON else ""
-    at = f"{'3k' if OPTIMIZERS.canonical(opt) in _AT_ONE_SIZE else '3k to 10k'} parameters{beyond}"
+    at = f"{'3k' if row.name in _AT_ONE_SIZE else '3k to 10k'} parameters{beyond}"
     said = f"x {rate:.2g} for {f}, measured at {at} (exponent {value:g}, {low:g} to {high:g}); "
     return replace(peak, lr=peak.lr * rate, source=f"{peak.source}, {said}decay strength x {decay:.2g}")
 
