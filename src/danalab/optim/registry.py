@@ -16,9 +16,8 @@ from torch import nn
 
 from danalab.errors import MissingExtra, UserError
 from danalab.optim.catalogue import OPTIMIZERS, Row, is_address, own_row
-from danalab.optim.optimizers.checks import resolve_decay
+from danalab.optim.optimizers.checks import OMEGA, refuse_two_decays, with_coupled_decay
 from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
-from danalab.optim.run_length import DECAY_BOUND
 from danalab.optim.settings import HELP
 from danalab.optim.values import OptimizerSpec, Setting, current_names, read_value, require_known, settings_of
 from danalab.plugins import load_address
@@ -96,7 +95,7 @@ def _spec_named(name: str) -> OptimizerSpec:
     return OptimizerSpec(**facts, build=loaded, settings=settings)
 
 
-_DECAYS = ("weight_decay", "aux_weight_decay", "cautious_decay", "scaled_decay")
+_DECAYS = (*OMEGA, "weight_decay", "aux_weight_decay", "cautious_decay", "scaled_decay")
 """Settings of inner optimizers that a wrapper without weight decay leaves out."""
 
 
@@ -144,7 +143,7 @@ def build_optimizer(
             parameters or groups are taken as they are.
         lr: peak learning rate.
         settings: hyper-parameters; see `optimizer_spec(name).settings`. Every optimizer with weight decay takes `omega`
-            and `horizon`; see `translate_decay`.
+            and `horizon`.
     Returns:
         An optimizer that also works on DTensor parameters: one of this package, or a library's in a
         `DTensorAdapter` (`danalab.optim.distributed.dtensor.adapter`), whose `inner` is the library's own.
@@ -153,47 +152,28 @@ def build_optimizer(
         MissingExtra: the optimizer is a library's that is not installed.
     """
     spec = optimizer_spec(name)
-    by_omega = "omega" not in spec.settings and settings.get("omega") is not None
-    settings = translate_decay(spec, lr, settings)
+    omega = None if "omega" in spec.settings else settings.get("omega")
+    settings = _translate_decay(spec, lr, settings)
     require_known(spec.name, spec.settings, settings)
     groups: Any = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
     from danalab.optim.distributed.dtensor.adapter import build_adapted  # it imports this module to name alternatives
 
     groups = named_groups(spec.name, groups)
     require_some(spec.name, groups)
-    for group in groups if by_omega else ():
-        if group.get("weight_decay"):
-            raise UserError(
-                f"optimizer '{spec.name}': a group has weight_decay {group['weight_decay']}, and the optimizer omega;"
-                " give one of them: leave weight_decay out of groups that decay (0 is no decay)"
-            )
+    for group in groups:
+        refuse_two_decays(f"optimizer '{spec.name}'", group, omega)
     return build_adapted(spec, groups, lr, settings)
 
 
-def translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with `omega` and `horizon` as the weight decay of an optimizer that has neither: omega / (lr horizon).
-
-    Over a run this decays weights by e^-omega at a constant learning rate; bounded as the decay of the Dana family is,
-    by `decay_bound` (0: not at all).
-    """
-    own = {key: settings.get(key) for key in ("omega", "horizon", "decay_bound") if key not in spec.settings}
-    rest = {key: value for key, value in settings.items() if key not in own}
-    given = {key for key in own if own[key] is not None}
-    if not given:
-        return rest
-    if "weight_decay" not in spec.settings:
-        names = " and ".join(key for key in own if key in given)
+def _translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with omega and horizon as the weight decay of an optimizer that has neither."""
+    given = [key for key in OMEGA if key not in spec.settings and settings.get(key) is not None]
+    if given and "weight_decay" not in spec.settings:
+        names = " and ".join(given)
         raise UserError(f"optimizer '{spec.name}' has no weight decay, so {names} would do nothing; leave it out")
-    if given == {"decay_bound"}:
+    if given == ["decay_bound"]:
         raise UserError(f"optimizer '{spec.name}': decay_bound has no effect without omega and horizon; give them, too")
-    if not {"omega", "horizon"} <= given:
-        raise UserError(f"optimizer '{spec.name}': omega and horizon belong together; give both, or weight_decay")
-    omega, horizon = settings["omega"], settings["horizon"]
-    other = rest.get("weight_decay", 0.0)
-    decay, _ = resolve_decay(spec.name, weight_decay=other, wd_ts=None, omega=omega, horizon=horizon)
-    per_rate = decay / 10 / float(lr) if float(lr) > 0 else 0.0  # decay is omega / (horizon / 10)
-    bound = DECAY_BOUND if own["decay_bound"] is None else own["decay_bound"]
-    return {**rest, "weight_decay": min(per_rate, bound) if bound else per_rate}
+    return settings if "omega" in spec.settings else with_coupled_decay(f"optimizer '{spec.name}'", lr, settings)
 
 
 def optimizer_spec(name: str) -> OptimizerSpec:

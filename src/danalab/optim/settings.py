@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec
 
@@ -84,9 +84,7 @@ def takes(settings: Callable[P, Any]) -> Callable[[Callable[..., None]], Callabl
         def constructor(self: Any, params: Any, *args: P.args, **kwargs: P.kwargs) -> None:
             for name in kwargs:
                 if name not in own.parameters:
-                    hint = "" if name == "betas" else nearest(name, own.parameters)
-                    them = "them" if name.endswith("s") else "it"
-                    raise UnknownSetting(f"{type(self).__name__} has no {name}{hint}; remove {them}")
+                    raise UnknownSetting(f"{type(self).__name__} has no {name}{_way_out(name, own.parameters, kwargs)}")
             given = own.bind(*args, **kwargs)
             given.apply_defaults()
             self.setup(params, dict(given.arguments))
@@ -95,6 +93,18 @@ def takes(settings: Callable[P, Any]) -> Callable[[Callable[..., None]], Callabl
         return constructor
 
     return decorate
+
+
+def _way_out(name: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> str:
+    """What to do about a setting that an optimizer does not have."""
+    if name in ("omega", "horizon") and "weight_decay" in known:
+        try:
+            equal = f"weight_decay={given['omega'] / (given.get('lr', known['lr'].default) * given['horizon']):.3g}"
+        except (KeyError, TypeError, ZeroDivisionError):
+            equal = "weight_decay=omega / (lr * horizon)"
+        return f"; the equal setting is {equal}"
+    hint = "" if name == "betas" else nearest(name, known)
+    return f"{hint}; remove {'them' if name.endswith('s') else 'it'}"
 
 
 class Rate(Settings):
@@ -234,12 +244,16 @@ class Orthogonal(NewtonSchulz, kw_only=True):
 
 
 class Auxiliary(Settings, kw_only=True):
-    """Weight decay of matrices, and the rate and decay of other parameters."""
+    """Weight decay of matrices in either form, and the rate and decay of other parameters."""
 
     weight_decay: float = 0.0
+    omega: float | None = None
+    horizon: float | None = None
+    decay_bound: float | None = None
     aux_lr: float | None = None
     aux_lr_factor: float = 1.0
     aux_weight_decay: float | None = None
+    by_kind: Mapping[str, Mapping[str, Any]] | None = None
 
 
 class AuxiliaryAdam(Auxiliary, kw_only=True):
@@ -342,6 +356,8 @@ HELP = {
     "beta2": "constant rate of the second moment, corrected as Adam's; none = beta(t)",
     "beta3_warmup": "steps until the slow momentum's rate has grown from the fast one's; none = at once",
     "betas": "rates of the first and second moment",
+    "by_kind": "settings of kinds of parameters, as in embedding:lr=2e-3 head:lr_factor=0.1, the latter in units of"
+    " lr; kinds: embedding, matrix, experts, router, head, vector",
     "capturable": "keep the step count on the device, for CUDA graphs",
     "cautious_decay": "decay only coordinates that the step moves towards zero",
     "clipsnr": "bound of the damped momentum's signal-to-noise ratio",

@@ -30,7 +30,7 @@ class Setting:
 
     default: Any
     help: str
-    kind: Literal["", "number", "integer", "switch", "word", "numbers"] = ""
+    kind: Literal["", "number", "integer", "switch", "word", "numbers", "kinds"] = ""
     """Type of its values; "" is inferred from the default, and means a number where that is None."""
 
 
@@ -61,6 +61,8 @@ def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **
 def _kind(annotation: Any) -> Any:
     """The kind of a setting that may be None, by its annotation."""
     words = str(annotation)
+    if words.startswith("Mapping"):
+        return "kinds"
     for word, kind in (("bool", "switch"), ("str", "word"), ("dtype", "word"), ("float", "number"), ("int", "integer")):
         if word in words:
             return kind
@@ -74,11 +76,12 @@ WANTED = {
     "switch": "true or false",
     "word": "a word",
     "numbers": "numbers, as in 0.9,0.95",
+    "kinds": "settings of kinds, as in embedding:lr=2e-3,betas=0.9/0.99 head:lr_factor=0.1",
 }
 
 
 def kind_of(setting: Setting) -> str:
-    """number, integer, switch, word or numbers."""
+    """number, integer, switch, word, numbers or kinds."""
     if setting.kind:
         return setting.kind
     kinds = {bool: "switch", int: "integer", str: "word", tuple: "numbers"}
@@ -110,6 +113,10 @@ def read_value(where: str, setting: Setting, value: Any) -> Any:
 
 def written(value: Any) -> str:
     """A value as the text of a flag."""
+    if isinstance(value, Mapping):
+        text = {kind: ",".join(f"{name}={written(one).replace(',', '/')}" for name, one in own.items())
+                for kind, own in value.items()}  # fmt: skip
+        return " ".join(f"{kind}:{settings}" for kind, settings in text.items())
     if isinstance(value, (tuple, list)):
         return ",".join(written(item) for item in value)
     if isinstance(value, bool) or value is None:
@@ -153,4 +160,24 @@ def _numbers(value: Any, setting: Setting) -> tuple[float | None, ...]:
     return numbers
 
 
-_READERS = {"switch": _switch, "number": _number, "integer": _integer, "word": _word, "numbers": _numbers}
+def _kinds(value: Any, setting: Setting) -> dict[str, dict[str, Any]]:
+    """Kind -> settings, from kind:setting=value,setting=value of each kind, kinds apart by spaces, or as it is."""
+    if isinstance(value, Mapping):
+        return {str(kind): dict(own) for kind, own in value.items()}
+    kinds: dict[str, dict[str, Any]] = {}
+    for part in _word(value, setting).split():
+        kind, _, settings = part.partition(":")
+        for name, _, text in (pair.partition("=") for pair in settings.split(",")):
+            numbers = tuple(_WORDS[each] if each in ("true", "false") else float(each) for each in text.split("/"))
+            kinds.setdefault(kind, {})[name] = numbers if len(numbers) > 1 else numbers[0]
+    return kinds
+
+
+_READERS = {
+    "kinds": _kinds,
+    "switch": _switch,
+    "number": _number,
+    "integer": _integer,
+    "word": _word,
+    "numbers": _numbers,
+}

@@ -20,7 +20,7 @@ from danalab.optim.optimizers.groups import (
     split_by_rate,
     take_factors,
 )
-from danalab.optim.optimizers.stats import collect, update_rms
+from danalab.optim.optimizers.stats import collect, describe, update_rms
 from danalab.optim.rules.rule import Rule
 from danalab.optim.rules.scalars import decay_rate, momentum_gain, schedule_factor
 from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
@@ -127,6 +127,8 @@ class RuleOptimizer(torch.optim.Optimizer):
                 )
             require_format(self.name, parameter_name(group, index), p, state_dtype)
         self.check_backend(group)
+
+    describe = describe
 
     @torch.no_grad()
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -289,12 +291,8 @@ class DecayingOptimizer(ElementwiseOptimizer):
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(group, dict):
             return [group]
+        checks.refuse_two_decays(self.name, group, self._omega)
         if group.get("weight_decay"):
-            if self._omega is not None and group.get("omega") is None:
-                raise UserError(
-                    f"{self.name}: a group has weight_decay {group['weight_decay']}, and the optimizer omega"
-                    f" {self._omega:g}; give one of them: leave weight_decay out of groups that decay (0 is no decay)"
-                )
             group = {"decay_bound": None, **group}
         return [self._with_decay(group, self.defaults["wd_ts"])]
 

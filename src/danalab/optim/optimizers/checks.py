@@ -11,6 +11,7 @@ from torch import Tensor
 
 from danalab.errors import UserError, first_line
 from danalab.optim.optimizers.groups import called
+from danalab.optim.run_length import DECAY_BOUND
 from danalab.optim.settings import RANGES
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,43 @@ def resolve_decay(
         if value is not None and not (math.isfinite(value) and (value > 0 or (name == "omega" and value == 0))):
             raise UserError(f"{owner}: {name} is {value}; it must be finite and positive")
     return omega_decay(owner, omega, wd_ts, horizon)
+
+
+OMEGA = ("omega", "horizon", "decay_bound")
+
+
+def with_coupled_decay(owner: str, lr: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose omega and horizon became a weight decay that is multiplied by `lr`: omega / (lr horizon).
+
+    Over a run this decays weights by e^-omega at a constant learning rate. It is at most `decay_bound` (None:
+    DECAY_BOUND, 0: no bound). A decay that falls over time has the horizon as its `wd_ts`.
+    """
+    omega, horizon, bound = (settings.get(key) for key in OMEGA)
+    rest = {key: value for key, value in settings.items() if key not in OMEGA}
+    if omega is None and horizon is None:
+        return {**rest, "weight_decay": min(rest["weight_decay"], bound)} if bound else rest
+    if omega is None or horizon is None:
+        raise UserError(f"{owner}: omega and horizon belong together; give both, or weight_decay")
+    decay, _ = resolve_decay(owner, weight_decay=0.0, wd_ts=None, omega=omega, horizon=horizon)
+    decay = decay / 10 / float(lr) if float(lr) > 0 else 0.0  # resolved: omega / (horizon / 10)
+    bound = DECAY_BOUND if bound is None else bound
+    decay = min(decay, bound) if bound else decay
+    if rest.get("weight_decay"):
+        raise UserError(
+            f"{owner}: omega and weight_decay both set the weight decay; give one of them (at lr {float(lr):g}, omega"
+            f" {omega:g} over {horizon:g} steps is weight_decay {decay:.4g})"
+        )
+    falls = "wd_ts" in rest and rest["wd_ts"] is None
+    return {**rest, "weight_decay": decay, **({"wd_ts": float(horizon)} if falls else {})}
+
+
+def refuse_two_decays(owner: str, group: Mapping[str, Any], omega: float | None) -> None:
+    """Refuse a group with a weight decay where the optimizer has omega."""
+    if omega is not None and group.get("weight_decay") and group.get("omega") is None:
+        raise UserError(
+            f"{owner}: a group has weight_decay {group['weight_decay']}, and the optimizer omega {omega:g}; give one of"
+            " them: leave weight_decay out of groups that decay (0 is no decay)"
+        )
 
 
 def omega_decay(owner: str, omega: Any, wd_ts: Any, horizon: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Diagnostics of the log-time optimizers, computed on request: they cost a pass over the state."""
+"""Diagnostics, computed on request: what an optimizer takes its parameters for, and means over its state."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -140,3 +140,25 @@ def _across_ranks(values: Tensor, p: Tensor) -> Tensor:
     # Not is_shard(): the placement that FSDP2 gives a tensor-parallel shard does not say that it is one.
     kinds = [Replicate() if placement.is_replicate() else Partial() for placement in placements]
     return DTensor.from_local(values, p.device_mesh, kinds, run_check=False).full_tensor()  # pyright: ignore
+
+
+def describe(optimizer: torch.optim.Optimizer) -> str:
+    """A table of an optimizer's groups: the kind of parameters, how many, their update, rate and decay, some names.
+
+    The kind is what the optimizer took the parameters for; "-" where it treats all kinds alike or was not told.
+    """
+    rows = [("kind", "tensors", "parameters", "update", "lr", "weight_decay", "names")]
+    for group in optimizer.param_groups:
+        params, names = group["params"], group.get("param_names", ())
+        rule = getattr(optimizer, "rule_of", lambda _: None)(group)
+        update = type(optimizer).__name__ if rule is None else rule.name
+        if rule is None and "use_muon" in group:
+            update = f"{update}, {'matrices' if group['use_muon'] else 'the rest'}"
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        lr, decay = (f"{float(group[key]):.4g}" for key in ("lr", "weight_decay"))
+        kind = group.get("kind") or ("matrix" if group.get("use_muon") else "-")
+        rows.append((kind, str(len(params)), f"{sum(p.numel() for p in params):,}", update, lr, decay, shown))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -208,7 +208,8 @@ def test_all_settings_are_in_the_groups_and_documented():
         spec = optimizer_spec(name)
         assert all(setting.help for setting in spec.settings.values())
         group = build_optimizer(name, tiny()).param_groups[0]
-        apart = {"aux_lr", "aux_lr_factor", "aux_weight_decay"}  # these make the lr and weight_decay of other groups
+        # These make the rates and decays of groups.
+        apart = {"aux_lr", "aux_lr_factor", "aux_weight_decay", "by_kind", "omega", "horizon", "decay_bound"}
         assert set(spec.settings) - apart <= set(group)
 
 

@@ -368,7 +368,8 @@ def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
         raise UserError(f"{owner}: {name} is {value!r}; it must be {WANTED[kind]}")
 
 
-_TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype)}
+_TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype),
+                           "kinds": Mapping}  # fmt: skip
 
 
 def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:

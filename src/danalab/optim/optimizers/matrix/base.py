@@ -22,6 +22,7 @@ from danalab.optim.optimizers.groups import (
     unwrapped,
 )
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients, orthogonalize
+from danalab.optim.optimizers.stats import describe
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
 from danalab.optim.rules.scalars import adam_scalars, coupled_decay_factor
 from danalab.optim.step.state import loss_of, moment_dtype
@@ -48,15 +49,22 @@ class TwoRules(torch.optim.Optimizer):
     """
 
     _auxiliary: dict[str, Any]
+    _omega: float | None = None
 
     @property
     def name(self) -> str:
         return type(self).__name__
 
+    describe = describe
+
     def of_matrices(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """The settings without those of other parameters, which are kept for their groups."""
+        """The settings without those of other parameters, which are kept for their groups; omega as a weight decay."""
+        self._omega = settings["omega"]
+        settings = checks.with_coupled_decay(self.name, settings["lr"], settings)
+        of_groups = (*AUXILIARY, "by_kind")
+        rest = {"wd_ts": None, **{name: value for name, value in settings.items() if name not in of_groups}}
         self._auxiliary = {name: settings[name] for name in AUXILIARY}
-        rest = {"wd_ts": None, **{name: value for name, value in settings.items() if name not in AUXILIARY}}
+        self._auxiliary["by_kind"] = read_kinds(self.name, settings["by_kind"], rest)
         return {**rest, "ns_dtype": dtype_name(self.name, rest["ns_dtype"])} if "ns_dtype" in rest else rest
 
     def __getstate__(self) -> State:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -73,6 +81,7 @@ class TwoRules(torch.optim.Optimizer):
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """A group that says neither `use_muon` nor `kind` becomes two groups, matrices and the rest."""
+        checks.refuse_two_decays(self.name, group, self._omega)
         return with_auxiliary(self.name, group, self._auxiliary, self.defaults["lr"])
 
     def check_group(self, group: Mapping[str, Any]) -> None:
@@ -220,12 +229,12 @@ def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any
         was_split = part.pop("was_split", False)
         if "ns_dtype" in part:
             part["ns_dtype"] = dtype_name(owner, part["ns_dtype"])
+        of_matrices = lr if not was_split or part.get("lr") is None else part["lr"]
         if not part["use_muon"]:
             # The settings of a split group are those of its matrices.
-            own = part.get("lr") if was_split else None
-            rest = _auxiliary_settings(auxiliary, lr if own is None else own)
+            rest = _auxiliary_settings(auxiliary, of_matrices)
             part = {**part, **rest} if was_split else {**rest, **part}
-        completed.append(part)
+        completed += _with_kinds(part, auxiliary.get("by_kind") or {}, of_matrices)
     return completed
 
 
@@ -236,6 +245,47 @@ def _auxiliary_settings(auxiliary: Mapping[str, Any], lr: Any) -> dict[str, Any]
         aux_lr = factor * float(lr)
     own = {"lr": aux_lr, "weight_decay": weight_decay}
     return {name: value for name, value in own.items() if value is not None}
+
+
+def _with_kinds(part: dict[str, Any], by_kind: Mapping[str, Mapping[str, Any]], lr: Any) -> list[dict[str, Any]]:
+    """A group as one for each kind that has settings of its own; these win over the group's."""
+    if not by_kind:
+        return [part]
+    members: dict[str, list[Any]] = {}
+    for entry in part["params"]:
+        name, p = _named(entry)
+        kind = part.get("kind") or ("matrix" if part["use_muon"] else kind_by_name(name, p.ndim))
+        members.setdefault(kind if kind in by_kind else "", []).append(entry)
+    groups = []
+    for kind, params in members.items():
+        own = {**by_kind.get(kind, {})}
+        if (factor := own.pop("lr_factor", None)) is not None:
+            own["lr"] = factor * float(lr)
+        groups.append({**part, **({"kind": kind} if kind else {}), **own, "params": params})
+    return groups or [part]
+
+
+def read_kinds(owner: str, given: Any, known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`by_kind` as kind -> settings, those of `known` and `lr_factor`, a learning rate in units of the matrices'."""
+    if not isinstance(given, Mapping) and given is not None:
+        raise UserError(f"{owner}: by_kind is a {type(given).__name__}; it must map kinds to settings")
+    settings = [*known, "lr_factor"]
+    for kind, own in (given or {}).items():
+        if kind not in KINDS:
+            raise UserError(
+                f"{owner}: by_kind has the kind '{kind}'{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}"
+            )
+        if not isinstance(own, Mapping) or {"lr", "lr_factor"} <= set(own):
+            raise UserError(
+                f"{owner}: by_kind of {kind} is {own!r}; it must map settings to values, with lr or lr_factor"
+            )
+        for name, value in own.items():
+            if name not in settings:
+                hint = nearest(name, settings)
+                raise UserError(f"{owner}: by_kind of {kind} sets '{name}'{hint}; it may set {', '.join(settings)}")
+            if name == "lr_factor":
+                checks.check_numbers(owner, {"lr": checks.number_of(owner, "lr_factor", value)})
+    return {kind: dict(own) for kind, own in (given or {}).items()}
 
 
 def dtype_name(owner: str, dtype: Any) -> str | None:

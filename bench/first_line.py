@@ -1,0 +1,253 @@
+"""What to take, and at which rates: defaults of the first line that people type, on five problems at once.
+
+    python bench/first_line.py --run --text FILE    # FILE: tiny Shakespeare; runs into bench/results/first_line_cpu.jsonl; again: goes on
+    python bench/first_line.py                      # the table from the stored rows
+
+Every contender gets the same kind of search on each problem: a grid of two dials by factors of 2, and more values
+where the best is at an edge. Training is a plain loop, as in anybody's trainer: warm-up, cosine to a tenth of the
+peak, gradients clipped to norm 1. A seed sets initial weights and data, the same for all contenders.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from danalab.judge.tracks import get_track
+from danalab.models import ModelConfig, build_model
+from danalab.optim import build_optimizer
+from danalab.showcase.problems import Objective, library_bytes
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results" / "first_line_cpu.jsonl"
+TEXT = Path(os.environ.get("DANALAB_SHAKESPEARE", "tinyshakespeare.txt"))
+Rows = list[dict[str, Any]]
+
+
+# ---- the problems ----
+@dataclass(frozen=True)
+class Problem:
+    """A model, its data and the recipe that a person would use for it."""
+
+    title: str
+    steps: int
+    warmup: int
+    make: Callable[[int], Objective]
+    """Seed -> task."""
+
+
+class OwnBlock(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        split = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+        attended = F.scaled_dot_product_attention(*split.permute(2, 0, 3, 1, 4), is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class OwnGPT(nn.Module):
+    """A GPT as people write it: learned positions, tied head, torch's modules with weights of deviation 0.02."""
+
+    def __init__(self, vocabulary: int, width: int = 64, layers: int = 3, heads: int = 4, length: int = 64):
+        super().__init__()
+        self.emb, self.pos = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(OwnBlock(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.emb.weight
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+                if getattr(module, "bias", None) is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.emb(tokens) + self.pos(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+@cache
+def shakespeare() -> tuple[Tensor, Tensor, int]:
+    """Characters of tiny Shakespeare as ids: the first 90% to train on, the rest to measure on; size of the alphabet."""
+    text = TEXT.read_text(encoding="utf-8")
+    ids = {character: i for i, character in enumerate(sorted(set(text)))}
+    data = torch.tensor([ids[character] for character in text])
+    cut = int(0.9 * len(data))
+    return data[:cut], data[cut:], len(ids)
+
+
+def next_token(
+    model: nn.Module, training: Tensor, held_out: Tensor, seed: int, batch: int, length: int, windows: int = 640
+) -> Objective:
+    """Random windows of `training`; measured on the same random windows of `held_out` in every run."""
+    draw, offsets = torch.Generator().manual_seed(seed), torch.arange(length + 1)
+    starts = torch.randint(len(held_out) - length, (windows, 1), generator=torch.Generator().manual_seed(99))
+
+    def cross_entropy(tokens: Tensor) -> Tensor:
+        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    def measure() -> float:
+        with torch.no_grad():
+            return sum(float(cross_entropy(held_out[s + offsets])) for s in starts.split(64)) / (windows / 64)
+
+    return Objective(
+        model,
+        lambda: cross_entropy(training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets]),
+        measure,
+    )
+
+
+def own_gpt(seed: int) -> Objective:
+    training, held_out, vocabulary = shakespeare()
+    torch.manual_seed(seed)
+    return next_token(OwnGPT(vocabulary), training, held_out, seed, batch=16, length=64)
+
+
+def nanogpt_shakespeare(seed: int) -> Objective:
+    """nanoGPT's character Shakespeare as its README trains it on a CPU."""
+    training, held_out, vocabulary = shakespeare()
+    config = ModelConfig("gpt", 128, 4, 4, 32, 512, vocab_size=vocabulary, seq_len=64)
+    model = build_model(config, init="karpathy-gpt2", seed=seed)
+    return next_token(model, training, held_out, seed, batch=12, length=64)
+
+
+def nanogpt_track(seed: int) -> Objective:
+    config = ModelConfig("gpt", 64, 3, 4, 16, 256, vocab_size=256, seq_len=128)
+    model = build_model(config, init="karpathy-gpt2", seed=seed)
+    return next_token(model, *library_bytes(), seed, batch=16, length=128, windows=256)
+
+
+@cache
+def library_tokens() -> tuple[Tensor, Tensor]:
+    """Python's standard library in 512 byte-pair tokens."""
+    from danalab.data import open_data
+
+    parts = (open_data("stdlib", "bpe-512", split) for split in ("train", "val"))
+    training, held_out = (torch.from_numpy(part.store.read(0, part.n_tokens).astype("int64")) for part in parts)
+    return training, held_out
+
+
+def enoki(width: int, heads: int, seed: int) -> Objective:
+    config = ModelConfig("enoki", width, 2, heads, width // heads, 4 * width, vocab_size=512, seq_len=128)
+    return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128, windows=512)
+
+
+PROBLEMS = {
+    "own-gpt": Problem("a GPT of one's own, tiny Shakespeare", 300, 6, own_gpt),
+    "shakespeare": Problem("nanoGPT's character Shakespeare on a CPU", 2000, 100, nanogpt_shakespeare),
+    "nanogpt": Problem("a small GPT on bytes of the standard library", 600, 100, nanogpt_track),
+    "images": Problem("a convolutional network on gratings", 150, 7, get_track("images").make),
+    "enoki-58k": Problem("Enoki, 58 k parameters, 20 tokens each", 1140, 22, lambda seed: enoki(32, 1, seed)),
+    "enoki-105k": Problem("Enoki, 105 k parameters, 20 tokens each", 2050, 41, lambda seed: enoki(48, 2, seed)),
+}
+
+
+# ---- the contenders ----
+def torch_muon(model: nn.Module, lr: float, steps: int, aux_lr: float) -> list[torch.optim.Optimizer]:
+    """torch's Muon at AdamW's update size on hidden matrices, torch's AdamW on the rest, as their documents advise."""
+    from danalab.optim.optimizers.groups import parameter_kinds
+
+    kinds = parameter_kinds(model)
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [p for name, p in named if kinds[name] == "matrix" and p.ndim == 2]
+    chosen = {id(p) for p in matrices}
+    rest = [p for _, p in named if id(p) not in chosen]
+    return [
+        torch.optim.Muon(matrices, lr=lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=aux_lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True),
+    ]
+
+
+def adamw(model: nn.Module, lr: float, steps: int, beta2: float) -> list[torch.optim.Optimizer]:
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return [torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), fused=True)]
+
+
+def ours(name: str) -> Callable[..., list[torch.optim.Optimizer]]:
+    def build(model: nn.Module, lr: float, steps: int, **settings: Any) -> list[torch.optim.Optimizer]:
+        return [build_optimizer(name, model, lr=lr, **{"omega": 4.0, "horizon": steps, **settings})]
+
+    return build
+
+
+BUILD: dict[str, Callable[..., list[torch.optim.Optimizer]]] = {
+    "torch-muon": torch_muon,
+    "adamw": adamw,
+    **{name: ours(name) for name in ("adana", "dana-muon", "d-muon", "manau", "muon", "dana-star-mk4")},
+}
+RATES = {"adamw": [2e-3, 4e-3, 8e-3, 1.6e-2], "adana": [7e-4, 1.4e-3, 2.8e-3]}
+DIALS: dict[str, dict[str, list[Any]]] = {
+    "torch-muon": {"aux_lr": [2e-3, 4e-3, 8e-3]},
+    "adamw": {"beta2": [0.95, 0.99]},
+    "dana-muon": {"aux_lr": [1e-3, 2e-3, 4e-3]},
+    "d-muon": {"aux_lr": [2e-3, 4e-3, 8e-3]},
+    "manau": {"aux_lr": [1e-3, 2e-3, 4e-3]},
+    "adana": {"kappa": [0.85, 0.75, 0.95]},
+}
+
+
+# ---- running ----
+def run(problem: str, opt: str, lr: float, settings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """One run as a row."""
+    recipe = PROBLEMS[problem]
+    task = recipe.make(seed)
+    optimizers = BUILD[opt](task.model, lr, recipe.steps, **settings)
+
+    def factor(step: int) -> float:
+        cosine = 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, step / recipe.steps)))
+        return min((step + 1) / recipe.warmup, cosine)
+
+    schedulers = [torch.optim.lr_scheduler.LambdaLR(each, factor) for each in optimizers]
+    began = time.process_time()
+    for _ in range(recipe.steps):
+        loss = task.loss()
+        loss.backward()
+        nn.utils.clip_grad_norm_(task.model.parameters(), 1.0)
+        for each in (*optimizers, *schedulers):
+            each.step()
+        for each in optimizers:
+            each.zero_grad()
+    loss, seconds = task.measure(), time.process_time() - began
+    return {"problem": problem, "opt": opt, "lr": lr, "settings": settings, "seed": seed, "steps": recipe.steps,
+            "loss": round(loss, 5) if math.isfinite(loss) else None, "seconds": round(seconds, 1)}  # fmt: skip
+
+
+def read_rows() -> Rows:
+    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()] if RESULTS.exists() else []
+
+
+def stored(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["problem"], row["opt"], row["lr"], json.dumps(row["settings"], sort_keys=True), row["seed"])
+
+
+def once(problem: str, opt: str, lr: float, settings: dict[str, Any], seed: int = 0) -> float:
+    """Loss of a run, from the stored rows or made now."""
+    wanted = stored({"problem": problem, "opt": opt, "lr": lr, "settings": settings, "seed": seed})
+    row = next((each for each in read_rows() if stored(each) == wanted), None)
+    if row is None:
+        row = run(problem, opt, lr, settings, seed)
+        with RESULTS.open("a", encoding="utf-8") as file:
+            print(json.dumps(row), file=file)
+        print(json.dumps(row), flush=True)
+    return math.inf if row["loss"] is None else row["loss"]
