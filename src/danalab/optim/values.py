@@ -168,8 +168,8 @@ def _kinds(value: Any, setting: Setting) -> dict[str, dict[str, Any]]:
     for part in _word(value, setting).split():
         kind, _, settings = part.partition(":")
         for name, _, text in (pair.partition("=") for pair in settings.split(",")):
-            numbers = tuple(_WORDS[each] if each in ("true", "false") else float(each) for each in text.split("/"))
-            kinds.setdefault(kind, {})[name] = numbers if len(numbers) > 1 else numbers[0]
+            first, *more = (_WORDS[each] if each in ("true", "false") else float(each) for each in text.split("/"))
+            kinds.setdefault(kind, {})[name] = (first, *more) if more else first
     return kinds
 
 

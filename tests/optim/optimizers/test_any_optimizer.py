@@ -136,7 +136,7 @@ def test_numbers_of_a_group_are_checked_too(name):
     refusal(lambda: build(name, [{"params": list(tiny().up.parameters()), "lr": -1.0}]), "lr")
 
 
-WRONG = {"number": "x", "integer": 1.5, "switch": "yes", "word": 3, "numbers": 0.9}
+WRONG = {"number": "x", "integer": 1.5, "switch": "yes", "word": 3, "numbers": 0.9, "kinds": 3}
 
 
 @pytest.mark.sample(10)
