@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from danalab.errors import UserError
 from danalab.ladder.plan import LadderPlan, Rung
-from danalab.ladder.run import LadderSearch, next_multiplier
+from danalab.ladder.run import LadderSearch
+from danalab.optim.rate_search import next_rate
 
 RUNG = Rung({"d_model": 16, "n_layers": 1, "n_heads": 2}, 1.0)
 
@@ -40,11 +41,11 @@ def test_budgets_are_equal_wherever_the_best_rates_lie(first, second):
 
 
 def test_trials_go_beyond_an_edge_and_then_between_the_best_and_its_neighbour():
-    assert next_multiplier({0.5: 3, 1: 2, 2: 1}, refine=False) == 4
-    assert next_multiplier({0.5: 1, 1: 2, 2: 3}, refine=False) == 0.25
-    assert next_multiplier({0.5: 2, 1: 1, 2: 3}, refine=False) is None
-    assert next_multiplier({0.5: 2, 1: 1, 2: 3}, refine=True) == 0.7071
-    assert next_multiplier({0.5: math.inf, 1: math.inf}, refine=True) is None
+    assert next_rate({0.5: 3, 1: 2, 2: 1}, refine=False) == 4
+    assert next_rate({0.5: 1, 1: 2, 2: 3}, refine=False) == 0.25
+    assert next_rate({0.5: 2, 1: 1, 2: 3}, refine=False) is None
+    assert next_rate({0.5: 2, 1: 1, 2: 3}, refine=True) == 0.7071
+    assert next_rate({0.5: math.inf, 1: math.inf}, refine=True) is None
 
 
 def test_a_dial_is_tuned_at_the_best_rate_and_seeds_repeat_the_best_settings():

@@ -15,6 +15,9 @@ class Flags(SweepFlags):
     """Varied settings: opt=adamw,adana heads=2,3 lr-multiplier=0.5,1,2 seed=0,1,2 (added to the file's grid)."""
     fixed: tuple[str, ...] = ()
     """Settings of all runs: arch=enoki data=stdlib seq-len=256 (added to the file's)."""
+    find_lr: bool = False
+    """Search the learning rate of each run: half, once and twice its own, and by factors of 2 beyond the
+    outermost while that is best."""
     out: Path = Path("sweeps/sweep")
     """Folder of the sweep: runs/NAME/ and ladder.jsonl."""
 
@@ -23,7 +26,7 @@ def run(flags: Flags) -> int:
     """Train every run of a grid that is not finished; failures are listed at the end and do not stop the others."""
     from danalab.cli._shared.run_tables import show_plan, show_rows
     from danalab.ladder.runs.grid import expand, parse_assignments, parse_fixed, read_grid
-    from danalab.ladder.runs.sweep import collect, run_sweep
+    from danalab.ladder.runs.sweep import FIRST, at_multiplier, collect, find_rates, run_sweep
     from danalab.train.callbacks.console import log_to_stderr
 
     flags.require_effect(flags.dry_run)
@@ -33,7 +36,9 @@ def run(flags: Flags) -> int:
     cells = expand({**grid, **parse_assignments(flags.grid)}, {**fixed, **parse_fixed(flags.fixed)}, runs)
     log_to_stderr()
     if flags.dry_run:
+        cells = [at_multiplier(cell, m) for cell in cells for m in FIRST] if flags.find_lr else cells
         return show_plan(flags, flags.out, cells, [cell.name for cell in cells])
     cluster = flags.cluster() if flags.executor in ("slurm", "submitit") else None
-    found = run_sweep(flags.out, cells, executor=flags.executor, jobs=flags.jobs, cluster=cluster)
+    train = find_rates if flags.find_lr else run_sweep
+    found = train(flags.out, cells, executor=flags.executor, jobs=flags.jobs, cluster=cluster)
     return show_rows(flags, flags.out, found.rows, found)

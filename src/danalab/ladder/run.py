@@ -32,6 +32,7 @@ from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.slurm_arrays import Cluster
 from danalab.ladder.runs.sweep import Sweep
+from danalab.optim.rate_search import next_rate, rounded
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def _search(
         cells = [[plan.cell(opt, rung, m, seed) for seed in seeds] for m in wanted]
         trained = yield title, [*itertools.chain(*cells)], None
         tried |= {m: _mean_loss(runs, trained) for m, runs in zip(wanted, cells, strict=True)}
-        more = next_multiplier(tried, refine=plan.trials is not None) if left else None
+        more = next_rate(tried, refine=plan.trials is not None) if left else None
         wanted, left, title = [] if more is None else [more], left - 1, "further learning rates"
     multiplier = min(sorted(tried), key=tried.__getitem__)
     best = tried[multiplier]
@@ -258,33 +259,6 @@ def _search(
 def _mean_loss(runs: Sequence[Cell], losses: Mapping[str, float]) -> float:
     """Loss of a trial: the mean over its seeds, infinite where one failed."""
     return sum(losses[cell.name] for cell in runs) / len(runs)
-
-
-def next_multiplier(tried: Mapping[float, float], *, refine: bool) -> float | None:
-    """The next multiplier: beyond the outermost where that is best, at the distance of its neighbour.
-
-    `tried`: multiplier -> final loss, two or more. With `refine`, where the best lies inside, the geometric mean of it
-    and its better neighbour; otherwise None.
-    """
-    multipliers = sorted(tried)
-    losses = [tried[m] for m in multipliers]
-    best = losses.index(min(losses))
-    if math.isinf(losses[best]):
-        return None
-    if best == 0:
-        return rounded(multipliers[0] ** 2 / multipliers[1])
-    if best == len(losses) - 1:
-        return rounded(multipliers[-1] ** 2 / multipliers[-2])
-    if not refine:
-        return None
-    neighbour = min(best - 1, best + 1, key=losses.__getitem__)
-    between = rounded(math.sqrt(multipliers[best] * multipliers[neighbour]))
-    return None if between in tried else between
-
-
-def rounded(multiplier: float) -> float:
-    """Four significant digits: enough for a rate, and short in names of runs."""
-    return float(f"{multiplier:.4g}")
 
 
 def _centre(plan: LadderPlan, opt: str, rung: Rung, tuned: Sequence[TunedRung]) -> float:

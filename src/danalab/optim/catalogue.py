@@ -90,6 +90,8 @@ class Row:
     """Float32 values per parameter in the state."""
     rate: Relative | Usual | None = None
     """The learning rate to begin with, where no law is fitted."""
+    rates: tuple[float, float, float] | None = None
+    """Learning rates to try on a small model, measured (bench/first_line.py)."""
     estimates: str = ""
     """The optimizer whose learning rate is approximated by this one's times its own estimate of a distance."""
     gradient_sum: float = 1.0

@@ -8,7 +8,7 @@ import pytest
 from danalab.errors import UserError
 from danalab.ladder.fit.exponents import fit_exponents
 from danalab.ladder.fit.tuning import TunedSize
-from danalab.ladder.run import next_multiplier
+from danalab.optim.rate_search import next_rate
 
 RUNGS = [
     (1728, 1),
@@ -39,7 +39,7 @@ def planted(h, rng, curvature, noise, d=-0.6, rungs=RUNGS):
             return 2.5 * math.exp(curvature * (log_lr - true) ** 2 + noise * rng.standard_normal())
 
         tried = {m: loss(m) for m in (0.5, 1.0, 2.0)}
-        further = next_multiplier(tried, refine=True)
+        further = next_rate(tried, refine=True)
         if further is not None:
             tried[further] = loss(further)
         chosen = min(tried, key=tried.__getitem__)

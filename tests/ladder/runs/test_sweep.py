@@ -16,7 +16,7 @@ from danalab.ladder.runs.estimate import estimate
 from danalab.ladder.runs.grid import expand, read_grid
 from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.pool import run_jobs
-from danalab.ladder.runs.sweep import collect, run_sweep
+from danalab.ladder.runs.sweep import collect, find_rates, run_sweep
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from ladder.planted import plant
@@ -43,6 +43,16 @@ def test_a_sweep_makes_a_row_a_run_and_a_second_call_makes_none_anew(fixed, tmp_
 
 
 @pytest.mark.slow
+def test_rates_are_searched_until_the_best_lies_inside(fixed, tmp_path):
+    cells = expand({"opt": ["adamw"]}, {**fixed, "lr": 0.004})
+    found = find_rates(tmp_path, cells, executor="inline")
+    losses = {row["lr"]: row["final_loss"] for row in found.rows}
+    assert {0.002, 0.004, 0.008} <= set(losses)
+    best = min(losses, key=losses.__getitem__)
+    assert min(losses) < best < max(losses) or len(losses) == 9
+    assert find_rates(tmp_path, cells, executor="inline").rows == found.rows
+
+
 def test_rows_of_runs_that_a_later_call_does_not_ask_for_stay(fixed, tmp_path):
     run_sweep(tmp_path, expand({"opt": ["adamw"], "seed": [0, 1]}, fixed), executor="inline")
     found = run_sweep(tmp_path, expand({"opt": ["adamw"], "seed": [1, 2]}, fixed), executor="inline")

@@ -11,6 +11,7 @@ packed ladder, which has a row and no folder, is not repeated either.
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from danalab.ladder.runs.jobs import Failure, Job
 from danalab.ladder.runs.pool import PoolExecutor, sigterm_raises
 from danalab.ladder.runs.slurm_arrays import Cluster, SlurmExecutor, queue_state, write_arrays
 from danalab.ladder.runs.submitit_jobs import SubmititExecutor
+from danalab.optim.rate_search import next_rate, rounded
 from danalab.plugins import load_address
 from danalab.registry import Registry
 from danalab.train.config.train_config import TrainConfig
@@ -147,6 +149,38 @@ def run_sweep(
         while sweep.ended():
             pass
         return SweepResult(folder, sweep.rows, [*sweep.failures.values()], sweep.queued)
+
+
+FIRST = (0.5, 1.0, 2.0)
+"""Multiples of its learning rate that each run of a search begins with."""
+_MOST_RATES = 9
+
+
+def find_rates(folder: Path, cells: Sequence[Cell], **options: Any) -> SweepResult:
+    """Train each run at half, once and twice its rate, and further by factors of 2 while the best is the outermost.
+
+    Arguments as for `run_sweep`. A run that waits at SLURM, or failed, has no further ones.
+    """
+    wanted = {(cell.name, m): at_multiplier(cell, m) for cell in cells for m in FIRST}
+    while True:
+        result = run_sweep(folder, [*wanted.values()], **options)
+        losses = {row["name"]: row["final_loss"] for row in result.rows if row["final_loss"] is not None}
+        further = {}
+        for cell in cells:
+            tried = {m: losses.get(each.name, math.inf) for (name, m), each in wanted.items() if name == cell.name}
+            more = next_rate(tried) if len(tried) < _MOST_RATES else None
+            if more is not None and not result.queued:
+                further[cell.name, more] = at_multiplier(cell, more)
+        if not further:
+            return result
+        wanted |= further
+
+
+def at_multiplier(cell: Cell, multiplier: float) -> Cell:
+    """A run at a multiple of its learning rate."""
+    key = "lr" if cell.settings.get("lr") is not None else "lr_multiplier"
+    settings = {**cell.settings, key: rounded((cell.settings.get(key) or 1.0) * multiplier)}
+    return Cell(f"{cell.name}-lrx{multiplier:g}", settings, cell.label)
 
 
 def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list[Path]:
