@@ -5,7 +5,7 @@ number   the last number, or the one after "####", equals the reference
 choice   the last letter that stands alone is the reference: "B", "(B)", "The answer is B."
 code     the program of the answer passes the problem's tests, in a sandbox
 
-FILE.py:NAME is a function of one's own, in a process of its own (it may raise, print, hang or crash):
+FILE.py:NAME is a function of one's own, in a process of its own (it may raise, print, hang, crash or leave processes):
 
     def reward(problem, answer):        # problem: question, answer, choices, data; answer: the assistant's text
         return float(problem["answer"] in answer)
@@ -13,9 +13,9 @@ FILE.py:NAME is a function of one's own, in a process of its own (it may raise, 
 
 import json
 import math
-import os
 import re
-import select
+import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -25,7 +25,8 @@ from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 
-from danalab.chat.rewards.sandbox import PROCESS, run_tests
+from danalab.chat.rewards.function_process import MAX_LINE
+from danalab.chat.rewards.sandbox import PROCESS, end, run_tests
 from danalab.chat.tasks.base import Problem
 from danalab.errors import UserError, first_line
 from danalab.registry import Registry
@@ -137,7 +138,9 @@ def program_of(problem: Problem, answer: str) -> str:
 class UserReward:
     """Calls `reward` of FILE.py, or FILE.py:NAME (UserError: no such file), in a process that its first call starts.
 
-    A call counts as hanging after `seconds`.
+    A call counts as hanging after `seconds`. Values come over a socket that is neither the function's standard output
+    nor inherited by the programs that it starts, each behind the random token of its question: what else is written
+    there ends in an error, and is no value.
     """
 
     def __init__(self, text: str, *, seconds: float = 30.0):
@@ -153,53 +156,57 @@ class UserReward:
         if self._process is None:
             task = json.dumps({"path": str(self._path), "function": self._function})
             words = [sys.executable, str(PROCESS), task]
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            self._receive(START_SECONDS, "the import")
-        assert self._process.stdin is not None
+            self._connection, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(words, stdin=theirs, stdout=theirs, start_new_session=True)
+            self._ask("", "", START_SECONDS, "the import")
         question = {**asdict(problem), "choices": list(problem.choices), "data": dict(problem.data)}
         for name in ("solution", "later"):
             del question[name]
-        try:
-            self._process.stdin.write(f"{(question, answer)!a}, {{}}\n".encode())
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # `_receive` says that it has ended
-        value = self._receive(self._seconds, f"the answer {answer[:60]!r}")
-        assert value is not None
-        return value
+        token = secrets.token_hex(8)
+        line = f"{token} {(question, answer)!a}, {{}}\n"
+        return float(self._ask(line, token, self._seconds, f"the answer {answer[:60]!r}"))
 
     def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+        """End the process, and those that it has started."""
+        self._end()
 
     def __del__(self) -> None:
-        self.close()
+        self._end()
 
-    def _receive(self, seconds: float, about: str) -> float | None:
-        """The value of the process's next line; that of a definition is None."""
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        deadline, line = time.monotonic() + seconds, b""
-        while not line.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-                self.close()
-                raise UserError(f"reward {self.name}: no result after {seconds:g} s for {about}; it was stopped")
-            part = os.read(process.stdout.fileno(), 65536)
-            if not part:
-                code = process.wait()
-                self.close()
-                raise UserError(f"reward {self.name}: its process ended with status {code} at {about}")
-            line += part
-        said = line.decode().strip()
-        if said.startswith("!"):
-            self.close()
-            raise UserError(f"reward {self.name}: {said[1:]} at {about}")
-        return None if said == "=None" else float(said[1:])
+    def _end(self) -> int | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        self._connection.close()
+        return end(process)
+
+    def _ask(self, line: str, token: str, seconds: float, about: str) -> str:
+        """The process's answer to a line, as a literal; that of a definition, which comes without one, is None."""
+        deadline, answer = time.monotonic() + seconds, b""
+        try:
+            self._connection.settimeout(seconds)
+            self._connection.sendall(line.encode())
+            while not answer.endswith(b"\n") and len(answer) <= MAX_LINE:
+                self._connection.settimeout(max(deadline - time.monotonic(), 1e-3))
+                part = self._connection.recv(65536)
+                if not part:
+                    raise ConnectionError
+                answer += part
+        except TimeoutError:
+            self._end()
+            raise UserError(f"reward {self.name}: no result after {seconds:g} s for {about}; it was stopped") from None
+        except ConnectionError:
+            raise UserError(f"reward {self.name}: its process ended with status {self._end()} at {about}") from None
+        said = answer.decode(errors="replace").removesuffix("\n")
+        kind, value = said[len(token) :][:1], said[len(token) + 1 :]
+        if not said.startswith(token) or kind not in ("=", "!") or "\n" in value:
+            self._end()
+            raise UserError(f"reward {self.name}: it wrote {said[:60]!r} where its value was expected, at {about}")
+        if kind == "!":
+            self._end()
+            raise UserError(f"reward {self.name}: {value} at {about}")
+        return value
 
 
 for _reward in (exact, number, choice, code):

@@ -4,7 +4,8 @@
            <--- values ----                   and the verdict is taken from the process of the tests
 
 Limits on time, memory and files; isolated by the kernel (`function_process`). Where the system cannot, nothing is run
-unless the user trusts the model's code.
+unless the user trusts the model's code. No other tool isolates (bubblewrap, nsjail): they need user namespaces, which
+containers and distributions switch off, and do not limit the number of files.
 
 Source for the checks that programs evade: Chen et al. 2021, arXiv 2107.03374, section 2.3.
 """
@@ -26,8 +27,9 @@ from danalab.errors import UserError
 
 SECONDS = 5.0
 MEMORY_MIB = 512
-FILE_MIB = 16
+FILE_MIB = 1
 PROCESS = Path(__file__).with_name("function_process.py")
+_PYTHON = [sys.executable, "-I", "-B", str(PROCESS)]
 _PROBE = threading.Lock()
 
 
@@ -55,53 +57,65 @@ def run_tests(
     """Run `tests`, statements that call `function` of a program; arguments and values are plain Python values.
 
     `prompt` defines what else they use. Limits: `seconds` of wall time and, rounded up, of CPU time; address space of
-    each process and size of a file [MiB]. UserError: the system cannot isolate them, and they are not `trusted`.
+    each process and size of a file [MiB]; `function_process.MAX_CREATIONS` files, folders, links and threads, except of
+    `trusted` programs that cannot be isolated. UserError: the system cannot isolate them, and they are not `trusted`.
     """
     obstacle = why_not_isolated()
     if obstacle and not trusted:
         raise UserError(f"the reward code runs programs of the model, which cannot be isolated here: {obstacle}; "
                         "--trust-model-code runs them all the same")  # fmt: skip
-    limits = [int(seconds) + 1, memory_mib << 20, file_mib << 20]
-    common = {"function": function, "limits": limits, "isolated": not obstacle}
-    with contextlib.ExitStack() as ends:
+    limits = [memory_mib << 20, file_mib << 20]
+    common = {"function": function, "seconds": int(seconds) + 1, "limits": limits, "isolated": not obstacle}
+    with contextlib.ExitStack() as ends, tempfile.TemporaryFile() as verdict:
         reads_questions, questions, reads_answers, answers = (
             ends.enter_context(os.fdopen(end, "rb" if place % 2 == 0 else "wb"))
             for place, end in enumerate((*os.pipe(), *os.pipe()))
         )
         program_task = {**common, "source": program}
         test_task = {**common, "source": prompt, "tests": tests}
-        with _process(program_task, reads_questions, answers), _process(test_task, reads_answers, questions) as tester:
+        with (
+            _process(program_task, reads_questions, answers, subprocess.DEVNULL),
+            _process(test_task, reads_answers, questions, verdict) as tester,
+        ):
             ends.close()  # each process sees the end of the other
             try:
-                _, verdict = tester.communicate(timeout=seconds)
+                tester.wait(seconds)
             except subprocess.TimeoutExpired:
                 return ProgramResult(False, "timeout")
-    said = verdict.decode(errors="replace").strip()
+        verdict.seek(0)
+        said = verdict.read().decode(errors="replace").strip()
     if tester.returncode == 0 and said == "passed":
         return ProgramResult(True, said)
     return ProgramResult(False, said[-200:] or f"the tests ended with status {tester.returncode}")
 
 
 @contextlib.contextmanager
-def _process(task: dict[str, Any], reads: IO[bytes], writes: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def _process(task: dict[str, Any], reads: IO[bytes], writes: IO[bytes], errors: Any) -> Iterator[subprocess.Popen[Any]]:
     with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(task, file)
         file.flush()
         process = subprocess.Popen(
-            [sys.executable, "-I", str(PROCESS), file.name],
+            [*_PYTHON, file.name],
             cwd=folder,
             env={},
             stdin=reads,
             stdout=writes,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             start_new_session=True,
         )
         try:
             yield process
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, 9)
-            process.communicate()
+            end(process)
+
+
+def end(process: subprocess.Popen[Any]) -> int:
+    """End a process of `function_process` with all that it has started; its status."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(SECONDS)
+    process.kill()  # one that it has started cannot be killed
+    return process.wait()
 
 
 def why_not_isolated() -> str:
@@ -113,7 +127,7 @@ def why_not_isolated() -> str:
 @cache
 def _obstacle() -> str:
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, "-I", str(PROCESS), "probe"], cwd=folder, env={}, capture_output=True)
+        done = subprocess.run([*_PYTHON, "probe"], cwd=folder, env={}, capture_output=True)
     if done.returncode == 0:
         return done.stdout.decode(errors="replace").strip()
     return f"the probe ended with status {done.returncode}: {done.stderr.decode(errors='replace').strip()[-200:]}"
