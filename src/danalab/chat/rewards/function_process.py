@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_LINE = 1 << 20
-"""Bytes of a line between the two processes."""
+"""Bytes of an answer."""
 MAX_CREATIONS = 64
 """Files, folders, links and threads that an isolated program may make."""
 _NO_NEW_PRIVILEGES, _SUBREAPER, _PARENT_DEATH_SIGNAL = 38, 36, 1
@@ -150,7 +150,7 @@ def _serve(define: Callable[[], Any], questions: Any, answers: Any) -> None:
     found: list[Any] = []
     if not reply("", lambda: found.append(define())):
         return
-    for line in iter(lambda: questions.readline(MAX_LINE), ""):
+    for line in iter(questions.readline, ""):
         token, _, arguments = line.partition(" ")
         reply(token, lambda arguments=arguments: _call(found[0], *ast.literal_eval(arguments)))
 
@@ -407,9 +407,9 @@ def _filter(name: str) -> list[bytes]:
         if numbers[column] is not None:
             found += [step(equal, numbers[column], 0, 1), step(end, _PERMIT)]
     for _, numbers, argument, mask, values, then in _CHECKED:
-        if numbers[column] is not None:
-            count = len(values)
-            found += [step(load, 0), step(equal, numbers[column], 0, count + 4)]
+        number, count = numbers[column], len(values)
+        if number is not None:
+            found += [step(load, 0), step(equal, number, 0, count + 4)]
             found += [step(load, 16 + 8 * argument), step(keep, mask)]  # the lower half, which alone the kernel reads
             found += [step(equal, value, count - place, 0) for place, value in enumerate(values)]
             found += [step(0x05, 1), step(end, then)]  # jump over the end

@@ -158,7 +158,9 @@ class UserReward:
             words = [sys.executable, str(PROCESS), task]
             self._connection, theirs = socket.socketpair()
             with theirs:
-                self._process = subprocess.Popen(words, stdin=theirs, stdout=theirs, start_new_session=True)
+                self._process = subprocess.Popen(
+                    words, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+                )
             self._ask("", "", START_SECONDS, "the import")
         question = {**asdict(problem), "choices": list(problem.choices), "data": dict(problem.data)}
         for name in ("solution", "later"):
