@@ -153,6 +153,8 @@ def start(answer):
 def start(answer):
     child = os.fork()
     if child == 0:
+        if sys.platform == "linux":
+            open("/proc/self/comm", "wb").write(b"a) \\xff (")
         time.sleep(600)
     return child
 """,

@@ -255,13 +255,13 @@ def _fork_from_keeper(seconds: int | None) -> socket.socket:
     child = os.fork()
     if child == 0:
         ours.close()
-        os.setpgid(0, 0)
         if is_linux:
             libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != keeper:
             os._exit(1)
         return theirs
     theirs.close()
+    os.setpgid(child, child)
     code = 1
 
     def end(*_: Any) -> None:
@@ -300,7 +300,7 @@ def _children() -> list[int]:
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
-            if int(file.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+            if int(file.read_bytes().rpartition(b")")[2].split()[1]) == os.getpid():
                 found.append(int(file.parent.name))
     return found
 

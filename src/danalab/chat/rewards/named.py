@@ -169,19 +169,16 @@ class UserReward:
         line = f"{token} {(question, answer)!a}, {{}}\n"
         return float(self._ask(line, token, self._seconds, f"the answer {answer[:60]!r}"))
 
-    def close(self) -> None:
-        """End the process, and those that it has started."""
-        self._end()
-
-    def __del__(self) -> None:
-        self._end()
-
-    def _end(self) -> int | None:
+    def close(self) -> int | None:
+        """End the process with those that it has started; its status."""
         process, self._process = self._process, None
         if process is None:
             return None
         self._connection.close()
         return end(process)
+
+    def __del__(self) -> None:
+        self.close()
 
     def _ask(self, line: str, token: str, seconds: float, about: str) -> str:
         """The process's answer to a line, as a literal; that of a definition, which comes without one, is None."""
@@ -196,17 +193,17 @@ class UserReward:
                     raise ConnectionError
                 answer += part
         except TimeoutError:
-            self._end()
+            self.close()
             raise UserError(f"reward {self.name}: no result after {seconds:g} s for {about}; it was stopped") from None
         except ConnectionError:
-            raise UserError(f"reward {self.name}: its process ended with status {self._end()} at {about}") from None
+            raise UserError(f"reward {self.name}: its process ended with status {self.close()} at {about}") from None
         said = answer.decode(errors="replace").removesuffix("\n")
         kind, value = said[len(token) :][:1], said[len(token) + 1 :]
         if not said.startswith(token) or kind not in ("=", "!") or "\n" in value:
-            self._end()
+            self.close()
             raise UserError(f"reward {self.name}: it wrote {said[:60]!r} where its value was expected, at {about}")
         if kind == "!":
-            self._end()
+            self.close()
             raise UserError(f"reward {self.name}: {value} at {about}")
         return value
 
