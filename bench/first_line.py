@@ -151,6 +151,61 @@ def enoki(width: int, heads: int, seed: int) -> Objective:
     return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128, windows=512)
 
 
+class Residual(nn.Module):
+    """Two 3 x 3 convolutions with batch normalisation, and a short cut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.shortcut(x) + self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+
+
+@cache
+def scanned_digits() -> tuple[Tensor, Tensor]:
+    """scikit-learn's 1,797 handwritten digits, [count, 1, 8, 8] from 0 to 1, in a fixed random order, and their labels."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(digits.images, dtype=torch.float32)[order, None] / 16, torch.tensor(digits.target)[order]
+
+
+def digits(seed: int) -> Objective:
+    """A residual network of 0.18 M parameters on scanned digits, shifted at random by a pixel; 500 of them to measure on."""
+    images, labels = scanned_digits()
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(1, 24, 3, 1, 1, bias=False), nn.BatchNorm2d(24), nn.ReLU(),
+        Residual(24, 24, 1), Residual(24, 48, 2), Residual(48, 96, 2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 10),
+    )  # fmt: skip
+    draw = torch.Generator().manual_seed(seed)
+
+    def loss() -> Tensor:
+        model.train()
+        chosen = torch.randint(500, len(images), (64,), generator=draw)
+        dy, dx = torch.randint(-1, 2, (2,), generator=draw).tolist()
+        return F.cross_entropy(model(images[chosen].roll((dy, dx), (2, 3))), labels[chosen])
+
+    def measure() -> float:
+        model.eval()
+        with torch.no_grad():
+            return float(F.cross_entropy(model(images[:500]), labels[:500]))
+
+    return Objective(model, loss, measure)
+
+
+def experts(seed: int) -> Objective:
+    """Enoki with eight experts in place of each MLP, two per token, on the standard library."""
+    config = ModelConfig("moe", 48, 2, 2, 24, 96, vocab_size=512, seq_len=128)
+    return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128, windows=512)
+
+
 PROBLEMS = {
     "own-gpt": Problem("a GPT of one's own, tiny Shakespeare", 300, 6, own_gpt),
     "shakespeare": Problem("nanoGPT's character Shakespeare on a CPU", 2000, 100, nanogpt_shakespeare),
@@ -158,6 +213,8 @@ PROBLEMS = {
     "images": Problem("a convolutional network on gratings", 150, 7, get_track("images").make),
     "enoki-58k": Problem("Enoki, 58 k parameters, 20 tokens each", 1140, 22, lambda seed: enoki(32, 1, seed)),
     "enoki-105k": Problem("Enoki, 105 k parameters, 20 tokens each", 2050, 41, lambda seed: enoki(48, 2, seed)),
+    "digits": Problem("a residual network with batch normalisation on scanned digits", 300, 15, digits),
+    "moe": Problem("Enoki with 8 experts in place of each MLP", 1000, 20, experts),
 }
 
 
