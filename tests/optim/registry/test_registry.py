@@ -69,7 +69,7 @@ def test_a_layer_from_hidden_states_to_tokens_is_a_head_whatever_its_name(name):
     model.embed = nn.Embedding(11, 4)
     setattr(model, name, nn.Linear(4, 11, bias=False))
     assert parameter_kinds(model) == {"embed.weight": "embedding", f"{name}.weight": "head"}
-    assert kind_by_name(f"{name}.weight", 2) == "head"
+    assert kind_by_name(f"{name}.weight", (11, 4)) == "head"
 
 
 @pytest.mark.parametrize("name", FIRST)
