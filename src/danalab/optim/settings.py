@@ -115,6 +115,8 @@ def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if type(value) in (tuple, list):
         return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {key: _plain(each) for key, each in value.items()}
     if type(value).__module__ == "numpy" and value.ndim == 0:
         return value.item()
     is_tensor = hasattr(value, "numel") and value.ndim and value.numel() == 1

@@ -8,7 +8,7 @@ from torch import nn
 
 from danalab.errors import UserError
 from danalab.optim import ADana, build_optimizer, list_optimizers, optimizer_spec, parameter_kinds
-from danalab.optim.optimizers.groups import KINDS, kind_by_name
+from danalab.optim.optimizers.kinds import KINDS, kind_by_name
 
 FIRST = ["adamw", "adamw-decaying-wd", "adana", "dana-mk4", "dana-star", "dana-star-mk4"]
 

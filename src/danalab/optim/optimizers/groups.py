@@ -11,17 +11,13 @@ from torch import Tensor, nn
 from danalab.errors import UserError
 from danalab.optim.optimizers.kinds import (
     DECAYED,
-    KINDS,
     declared,
     is_flat_shard,
-    kind_by_name,
     kinds_by_names,
     parameter_kinds,
     undecayed,
     unwrapped,
 )
-
-__all__ = ["KINDS", "kind_by_name", "parameter_kinds", "unwrapped"]
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

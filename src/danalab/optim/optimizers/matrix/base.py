@@ -265,9 +265,9 @@ def _with_kinds(part: dict[str, Any], by_kind: Mapping[str, Mapping[str, Any]], 
     if not by_kind:
         return [part]
     members: dict[str, list[Any]] = {}
-    for entry in part["params"]:
-        name, p = _named(entry)
-        kind = part.get("kind") or ("matrix" if part["use_muon"] else kind_by_name(name, p.ndim))
+    kinds = kinds_by_names([(name, p.shape) for name, p in map(_named, part["params"])])
+    for entry, own_kind in zip(part["params"], kinds, strict=True):
+        kind = part.get("kind") or ("matrix" if part["use_muon"] else own_kind)
         members.setdefault(kind if kind in by_kind else "", []).append(entry)
     groups = []
     for kind, params in members.items():
