@@ -65,7 +65,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     """Its groups were made by the kinds of the parameters; groups that are added later are split alike."""
     _built = False
     _plan: StepPlan | None = None
-    _warned = False
+    _warned = _warned_equal = False
 
     def setup(self, params: Any, settings: dict[str, Any]) -> None:
         """What a constructor made by `danalab.optim.settings.takes` does with its arguments."""
@@ -197,6 +197,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         if self._plan is not None and self._plan.repeat(self, skip):
             return
         self._plan = None
+        self._warned_equal = self._warned_equal or checks.warn_of_equal_rates(self.name, self.param_groups)
         work: dict[tuple[Backend, str], tuple[Rule, list[TensorBatch]]] = {}
         for batch in gather(self, self.param_groups, self.rule_of, skip):
             rule = self.rule_of(batch.group)
@@ -351,6 +352,9 @@ class DecayingOptimizer(ElementwiseOptimizer):
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(group, dict):
             return [group]
+        if group.get("weight_decay") == 0 and group.get("omega") == self._omega:
+            # Torch's ZeroRedundancyOptimizer writes the constructor's settings into every group.
+            group = {key: value for key, value in group.items() if key not in ("omega", "horizon")}
         checks.refuse_two_decays(self.name, group, self._omega)
         if group.get("weight_decay"):
             group = {"decay_bound": None, **group}

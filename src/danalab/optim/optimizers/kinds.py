@@ -104,8 +104,8 @@ def parameter_kinds(model: nn.Module) -> dict[str, str]:
             continue
         path, _, local = plain_name(name).rpartition(".")
         shape = shapes.get(id(parameter), tuple(parameter.shape))
-        kind = "embedding" if id(parameter) in embeddings else ""
-        kinds[name] = kind or _kind_in_module(modules, path, local, shape, heads)
+        is_table = id(parameter) in embeddings and len(shape) == 2
+        kinds[name] = "embedding" if is_table else _kind_in_module(modules, path, local, shape, heads)
     return kinds
 
 
@@ -220,7 +220,7 @@ def _kind_in_module(
 
 def _is_embedding(module: nn.Module) -> bool:
     is_table = isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or _EMBEDDING_TYPES.search(type(module).__name__)
-    return bool(is_table) and getattr(getattr(module, "weight", None), "ndim", 0) == 2
+    return bool(is_table) and isinstance(getattr(module, "weight", None), Tensor)
 
 
 def _is_router(modules: Mapping[str, nn.Module], path: str) -> bool:

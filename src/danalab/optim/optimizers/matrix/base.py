@@ -48,6 +48,7 @@ class TwoRules(torch.optim.Optimizer):
 
     _auxiliary: dict[str, Any]
     _omega: float | None = None
+    _warned_equal = False
 
     @property
     def name(self) -> str:
@@ -122,6 +123,7 @@ class MatrixOptimizer(TwoRules):
             super().add_param_group(part)
             group = self.param_groups[-1]
             group.setdefault("peak_lr", float(group["lr"]))
+            group.setdefault("initial_lr", group["peak_lr"])
             self.check_group(group)
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
@@ -143,6 +145,7 @@ class MatrixOptimizer(TwoRules):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
         loss = loss_of(closure)
+        self._warned_equal = self._warned_equal or checks.warn_of_equal_rates(self.name, self.param_groups)
         for group in self.param_groups:
             checks.check_gradients(self.name, group["params"])
             for p in group["params"]:
