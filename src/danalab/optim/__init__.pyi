@@ -9,7 +9,7 @@ from .optimizers.elementwise import DanaMK4 as DanaMK4
 from .optimizers.elementwise import DanaStar as DanaStar
 from .optimizers.elementwise import DanaStarMK4 as DanaStarMK4
 from .optimizers.elementwise import SignDana as SignDana
-from .optimizers.groups import parameter_kinds as parameter_kinds
+from .optimizers.kinds import parameter_kinds as parameter_kinds
 from .optimizers.matrix.muon import DanaMuon as DanaMuon
 from .optimizers.matrix.muon import DMuon as DMuon
 from .optimizers.matrix.muon import Manau as Manau

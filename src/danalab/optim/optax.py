@@ -32,11 +32,10 @@ except ImportError as error:
 
 from danalab.optim.jax_rules import Moments, dana_step, muon_step, zero_moments
 from danalab.optim.optimizers.checks import check_first_decay, omega_decay, resolve_decay
-from danalab.optim.optimizers.groups import kind_by_name
-from danalab.optim.optimizers.matrix.base import VOCABULARY_ROWS
+from danalab.optim.optimizers.kinds import kinds_by_names
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
-from danalab.optim.settings import RANGES, Averages, CautiousDecay, Decay, LogTime
+from danalab.optim.settings import RANGES, Averages, CautiousDecay, Decay, LogTime, plain_settings
 
 __all__ = ["DanaState", "adana", "dana_mk4", "dana_muon", "dana_star", "dana_star_mk4"]
 
@@ -110,7 +109,7 @@ def _takes(
         def member(*args: P.args, **kwargs: P.kwargs) -> optax.GradientTransformation:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
-            return build(SimpleNamespace(**{**_ABSENT, **given.arguments}))  # pyright: ignore[reportArgumentType]
+            return build(SimpleNamespace(**{**_ABSENT, **plain_settings(given.arguments)}))  # pyright: ignore[reportArgumentType]
 
         member.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         return member
@@ -175,8 +174,7 @@ def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
 
     Args:
         matrices: tree of booleans, or a function of the parameters that gives one: which are matrices, or stacks
-            [..., rows, columns] of them. None: those of two dimensions or more and less than 10,000 rows and columns
-            whose path does not name an embedding or a head.
+            [..., rows, columns] of them. None: by paths and shapes, as `danalab.optim.DanaMuon` of named parameters.
         matched_rms: root mean square of the update of matrices.
         ns_steps, ns_method: steps of the orthogonalisation O, by "newton-schulz" or "polar-express"; under
             `optax.inject_hyperparams` they are `static_args`.
@@ -197,12 +195,23 @@ def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
     return _transformation(settings, with_tau=True, of_matrix=of_matrix)
 
 
-def _matrices_by_name(params: Any) -> Any:
-    def is_matrix(path: Any, p: Any) -> bool:
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        return kind_by_name(name, jnp.ndim(p)) == "matrix" and max(jnp.shape(p)[-2:]) < VOCABULARY_ROWS
+def _matrix_shapes(params: Any, chosen: Any, tree: Any) -> list[tuple[int, ...] | None]:
+    """For each parameter its shape as a matrix or a stack of matrices, None for the others.
 
-    return jax.tree_util.tree_map_with_path(is_matrix, params)
+    `chosen`: as `matrices` of `dana_muon`; None: by the kinds of names and shapes. More than three dimensions are those
+    of a convolution: [*kernel, in, out] if it is called kernel, as in flax, else [out, in, *kernel], as in torch.
+    """
+    if chosen is not None:
+        pairs = zip(jax.tree.leaves(params), _of_leaves(chosen, params, tree), strict=True)
+        return [jnp.shape(p) if is_matrix else None for p, is_matrix in pairs]
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    named = [(jax.tree_util.keystr(path, simple=True, separator="."), jnp.shape(p)) for path, p in leaves]
+    shapes: list[tuple[int, ...] | None] = []
+    for kind, (name, shape) in zip(kinds_by_names(named), named, strict=True):
+        if kind == "matrix" and len(shape) > 2:
+            shape = (-1, shape[-1]) if name.endswith("kernel") else (shape[0], -1)
+        shapes.append(shape if kind in ("matrix", "experts") else None)
+    return shapes
 
 
 class _Decay(NamedTuple):
@@ -257,8 +266,8 @@ def _transformation(
     of_rule["clipsnr"] = jnp.inf if of_rule["clipsnr"] is None else of_rule["clipsnr"]
     of_others = functools.partial(dana_step, **of_rule)
 
-    def are_matrices(params: Any, tree: Any) -> list[bool]:
-        return _of_leaves(s.matrices or _matrices_by_name, params, tree) if coupled else [False] * tree.num_leaves
+    def matrix_shapes(params: Any, tree: Any) -> list[tuple[int, ...] | None]:
+        return _matrix_shapes(params, s.matrices, tree) if coupled else [None] * tree.num_leaves
 
     def init(params: optax.Params) -> DanaState:
         for path, p in jax.tree_util.tree_leaves_with_path(params):
@@ -267,8 +276,8 @@ def _transformation(
                 raise UserError(f"{name} is {jnp.asarray(p).dtype}: only real floating-point numbers can be optimized")
         leaves, tree = jax.tree.flatten(params)
         moments = [zero_moments(p.shape, _compute_type(p), with_tau) for p in map(jnp.asarray, leaves)]
-        for i, is_matrix in enumerate(are_matrices(params, tree)):
-            if is_matrix:  # has a first moment only
+        for i, shape in enumerate(matrix_shapes(params, tree)):
+            if shape is not None:  # has a first moment only
                 moments[i] = zero_moments((), moments[i].m.dtype, with_tau)._replace(m=moments[i].m)
         counts = tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves])
         m, v = (tree.unflatten([getattr(x, name) for x in moments]) for name in ("m", "v"))
@@ -276,7 +285,7 @@ def _transformation(
         return DanaState(jnp.zeros((), jnp.int32), counts, m, v, tau)
 
     def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **_: Any
     ) -> tuple[optax.Updates, optax.OptState]:
         if params is None:
             raise UserError("the Dana family needs the parameters: optimizer.update(grads, state, params)")
@@ -292,20 +301,26 @@ def _transformation(
         columns = [tree.flatten_up_to(x) for x in (state.steps, state.m, state.v)]
         taus = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
         masks = [True] * len(leaves) if s.decay_mask is None else _of_leaves(s.decay_mask, params, tree)
-        rows, kinds = [], are_matrices(params, tree)
-        for p, g, steps, m, v, tau, masked, is_matrix in zip(leaves, grads, *columns, taus, masks, kinds, strict=True):
+        rows, shapes = [], matrix_shapes(params, tree)
+        for p, g, steps, m, v, tau, masked, shape in zip(leaves, grads, *columns, taus, masks, shapes, strict=True):
             if g is None:
                 rows.append((jnp.zeros_like(p), steps, m, v, tau))
                 continue
             wide = _compute_type(p)
             t = steps + 1
             clock = t.astype(wide)
-            rule, lr = (of_matrix, base) if of_matrix and is_matrix else (of_others, s.aux_lr_factor * base)
-            direction, new = rule(jnp.asarray(g, wide), Moments(m, v, tau), clock, cooled=cooled)
+            g = jnp.asarray(g, wide)
+            if of_matrix and shape is not None:
+                lr, own = base, Moments(m.reshape(shape), v, tau)
+                direction, new = of_matrix(g.reshape(shape), own, clock, cooled=cooled)
+                direction, new = direction.reshape(p.shape), new._replace(m=new.m.reshape(p.shape))
+            else:
+                lr = s.aux_lr_factor * base
+                direction, new = of_others(g, Moments(m, v, tau), clock, cooled=cooled)
             old = jnp.asarray(p, wide)
             moved = old - lr * direction
             if decays and masked:
-                rate = decay.weight_decay if is_matrix else decay.rate(clock, peak)
+                rate = decay.rate(clock, peak) if shape is None else decay.weight_decay
                 keep = 1 - (lr if coupled else factor) * rate * (factor if s.scaled_decay else 1.0)
                 if s.cautious_decay:
                     moved = jnp.where(jnp.sign(direction) * old > 0, keep * old, old) - lr * direction
@@ -316,7 +331,7 @@ def _transformation(
         change, steps, m, v, tau = (tree.unflatten(list(column)) for column in columns)
         return change, DanaState(state.calls + 1, steps, m, v, tau if with_tau else None)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _of_leaves(choice: Any, params: Any, tree: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from danalab.errors import MissingExtra, UserError
 from danalab.optim.catalogue import OPTIMIZERS, Row, is_address, own_row
 from danalab.optim.optimizers.checks import OMEGA, refuse_two_decays, with_coupled_decay
 from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
-from danalab.optim.settings import HELP
+from danalab.optim.settings import HELP, plain_settings
 from danalab.optim.values import OptimizerSpec, Setting, current_names, read_value, require_known, settings_of
 from danalab.plugins import load_address
 from danalab.registry import Registry
@@ -151,7 +151,7 @@ def build_optimizer(
         UserError: unknown name or setting, or a value out of range.
         MissingExtra: the optimizer is a library's that is not installed.
     """
-    spec = optimizer_spec(name)
+    spec, settings = optimizer_spec(name), plain_settings(settings)
     omega = None if "omega" in spec.settings else settings.get("omega")
     settings = _translate_decay(spec, lr, settings)
     require_known(spec.name, spec.settings, settings)
@@ -162,7 +162,12 @@ def build_optimizer(
     require_some(spec.name, groups)
     for group in groups:
         refuse_two_decays(f"optimizer '{spec.name}'", group, omega)
-    return build_adapted(spec, groups, lr, settings)
+    optimizer = build_adapted(spec, groups, lr, settings)
+    if isinstance(model_or_params, nn.Module):
+        for each in (optimizer, getattr(optimizer, "inner", None)):
+            if hasattr(each, "by_kinds"):
+                each.by_kinds = True  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+    return optimizer
 
 
 def _translate_decay(spec: OptimizerSpec, lr: Any, settings: dict[str, Any]) -> dict[str, Any]:

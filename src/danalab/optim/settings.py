@@ -87,7 +87,7 @@ def takes(settings: Callable[P, Any]) -> Callable[[Callable[..., None]], Callabl
                     raise UnknownSetting(f"{type(self).__name__} has no {name}{_way_out(name, own.parameters, kwargs)}")
             given = own.bind(*args, **kwargs)
             given.apply_defaults()
-            self.setup(params, dict(given.arguments))
+            self.setup(params, plain_settings(given.arguments))
 
         constructor.__signature__ = inspect.Signature([*first, *own.parameters.values()])  # pyright: ignore
         return constructor
@@ -105,6 +105,22 @@ def _way_out(name: str, known: Mapping[str, inspect.Parameter], given: Mapping[s
         return f"; the equal setting is {equal}"
     hint = "" if name == "betas" else nearest(name, known)
     return f"{hint}; remove {'them' if name.endswith('s') else 'it'}"
+
+
+def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, or a group, with Python's numbers in place of numpy's, and tensors of one element as 0-dim ones."""
+    return {name: value if name in ("params", "param_names") else _plain(value) for name, value in settings.items()}
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in (tuple, list):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {key: _plain(each) for key, each in value.items()}
+    if type(value).__module__ == "numpy" and value.ndim == 0:
+        return value.item()
+    is_tensor = hasattr(value, "numel") and value.ndim and value.numel() == 1
+    return value.view(()) if is_tensor else value  # a view, since schedules write into it
 
 
 class Rate(Settings):

@@ -8,7 +8,7 @@ from torch import nn
 
 from danalab.errors import UserError
 from danalab.optim import ADana, build_optimizer, list_optimizers, optimizer_spec, parameter_kinds
-from danalab.optim.optimizers.groups import KINDS, kind_by_name
+from danalab.optim.optimizers.kinds import KINDS, kind_by_name
 
 FIRST = ["adamw", "adamw-decaying-wd", "adana", "dana-mk4", "dana-star", "dana-star-mk4"]
 
@@ -69,7 +69,7 @@ def test_a_layer_from_hidden_states_to_tokens_is_a_head_whatever_its_name(name):
     model.embed = nn.Embedding(11, 4)
     setattr(model, name, nn.Linear(4, 11, bias=False))
     assert parameter_kinds(model) == {"embed.weight": "embedding", f"{name}.weight": "head"}
-    assert kind_by_name(f"{name}.weight", 2) == "head"
+    assert kind_by_name(f"{name}.weight", (11, 4)) == "head"
 
 
 @pytest.mark.parametrize("name", FIRST)

@@ -14,9 +14,14 @@ from torch import Tensor, nn
 from danalab.errors import UserError
 from danalab.optim.optimizers import checks
 from danalab.optim.optimizers.groups import (
+    DTYPES,
     apply_factors,
     groups_by_decay,
+    hyper,
+    named_as,
     parameter_groups,
+    split_added,
+    split_by_decay,
     split_by_rate,
     take_factors,
 )
@@ -24,17 +29,22 @@ from danalab.optim.optimizers.stats import collect, describe, update_rms
 from danalab.optim.rules.rule import Rule
 from danalab.optim.rules.scalars import decay_rate, momentum_gain, schedule_factor
 from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
+from danalab.optim.settings import plain_settings
 from danalab.optim.step.backends.choice import Backend, call_of, choose_backend, require_backend
 from danalab.optim.step.backends.low_memory import step_by_format
 from danalab.optim.step.backends.plan import StepPlan
 from danalab.optim.step.batch import TensorBatch, gather
 from danalab.optim.step.state import fill_state, is_dummy_step, loss_of
-from danalab.optim.step.state_dict import IMPLEMENTATION, check_rule_state, parameter_name, split_like
+from danalab.optim.step.state_dict import (
+    IMPLEMENTATION,
+    by_names,
+    check_rule_state,
+    parameter_name,
+    warn_of_replaced,
+)
 from danalab.optim.step.state_formats import check_format, format_of, require_format, stored_tensors
 
 log = logging.getLogger(__name__)
-
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class RuleOptimizer(torch.optim.Optimizer):
@@ -51,8 +61,11 @@ class RuleOptimizer(torch.optim.Optimizer):
     """Whether weight decay does not follow the learning rate."""
     takes_dtensors: ClassVar[bool] = True
     """Steps on the local parts of DTensors without a wrapper."""
+    by_kinds = False
+    """Its groups were made by the kinds of the parameters; groups that are added later are split alike."""
+    _built = False
     _plan: StepPlan | None = None
-    _warned = False
+    _warned = _warned_equal = False
 
     def setup(self, params: Any, settings: dict[str, Any]) -> None:
         """What a constructor made by `danalab.optim.settings.takes` does with its arguments."""
@@ -64,6 +77,7 @@ class RuleOptimizer(torch.optim.Optimizer):
             torch.optim.Optimizer.__init__(self, self.groups_of(params, settings), settings)
         except (TypeError, ValueError) as error:
             raise error if isinstance(error, UserError) else UserError(f"{self.name}: {error}") from error
+        self._built = True
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         """The rule that updates a group's parameters."""
@@ -99,8 +113,11 @@ class RuleOptimizer(torch.optim.Optimizer):
             if isinstance(param_group, dict):
                 known = (*self.defaults, "omega", "horizon", "peak_lr", "lr_factor", "eps_factor", "use_muon", "kind")
                 checks.check_group_keys(self.name, param_group, known)
-            for group in self.prepare_groups(param_group):
+                param_group = plain_settings(param_group)
+            for group in [part for each in self._by_kinds(param_group) for part in self.prepare_groups(each)]:
                 factors = take_factors(group)
+                if self._built:
+                    group["params"] = named_as(self.param_groups[:before], group["params"])
                 super().add_param_group(group)
                 apply_factors(self.param_groups[-1], *factors, independent=self.decays_independently)
                 self._check_added(self.param_groups[-1])
@@ -109,9 +126,25 @@ class RuleOptimizer(torch.optim.Optimizer):
             raise
         for group in self.param_groups[before:]:
             group.setdefault("peak_lr", float(group["lr"]))
+            group.setdefault("initial_lr", group["peak_lr"])
             for p in group["params"]:
-                moments = self.rule_of(group).moments
-                fill_state(self.state[p], p, moments, bool(group["capturable"]), format_of(group, p))
+                self._fill(group, p)
+
+    def _fill(self, group: Mapping[str, Any], p: Tensor) -> None:
+        """Create the state of a parameter; later, in its first step, if it is frozen or has no memory yet."""
+        if p.requires_grad and not p.is_meta:
+            moments = self.rule_of(group).moments
+            fill_state(self.state[p], p, moments, bool(group["capturable"]), format_of(group, p))
+
+    def _by_kinds(self, group: Any) -> list[Any]:
+        """A group that is added later, split if those of the constructor were, and it does not say how it decays."""
+        if not (self._built and self.by_kinds and isinstance(group, dict)) or {"weight_decay", "omega"} & set(group):
+            return [group]
+        return split_added(self.name, group)
+
+    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        own = ("by_kinds", "_built", "_omega", "_horizon")
+        return {**super().__getstate__(), **{key: value for key, value in vars(self).items() if key in own}}
 
     def _check_added(self, group: dict[str, Any]) -> None:
         self.check_group(group)
@@ -164,6 +197,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         if self._plan is not None and self._plan.repeat(self, skip):
             return
         self._plan = None
+        self._warned_equal = self._warned_equal or checks.warn_of_equal_rates(self.name, self.param_groups)
         work: dict[tuple[Backend, str], tuple[Rule, list[TensorBatch]]] = {}
         for batch in gather(self, self.param_groups, self.rule_of, skip):
             rule = self.rule_of(batch.group)
@@ -194,6 +228,15 @@ class RuleOptimizer(torch.optim.Optimizer):
         """The back end that updates a batch."""
         return choose_backend(rule, batch.group, batch.params[0].device.type)
 
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's; a group with frozen parameters that have no state names their indices in `unstepped`."""
+        saved = super().state_dict()
+        for group, own in zip(saved["param_groups"], self.param_groups, strict=True):
+            stateless = [i for i, p in enumerate(own["params"]) if p not in self.state]
+            if stateless:
+                group["unstepped"] = stateless
+        return saved
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore moments, step counts and every hyper-parameter; the flags of back ends (fused, ...) stay as built.
 
@@ -204,21 +247,28 @@ class RuleOptimizer(torch.optim.Optimizer):
         seen: list[dict[str, Any]] = []
 
         def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-            saved = split_like(self.param_groups, saved)
+            saved = by_names(self.name, self.param_groups, saved)
             check_rule_state(self, lambda group: self.rule_of(group).moments, saved)
             seen.append(saved)
             return saved
 
         flags = [{key: group[key] for key in IMPLEMENTATION if key in group} for group in self.param_groups]
+        built = [hyper(group) for group in self.param_groups]
         handle = self.register_load_state_dict_pre_hook(check)  # the last hook: sees what is really loaded
         try:
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
         saved = seen[0]
+        warn_of_replaced(self.name, built, self.param_groups)
         for group, saved_group, own in zip(self.param_groups, saved["param_groups"], flags, strict=True):
-            group.update(own)
+            group.update(plain_settings({**hyper(group), **own}))
+            group.setdefault("initial_lr", group["peak_lr"])
+            group.pop("unstepped", None)
             for p, key in zip(group["params"], saved_group["params"], strict=True):
+                if not saved["state"].get(key):
+                    self._fill(group, p)  # it was frozen when it was saved
+                    continue
                 # torch has cast the moments to the parameter's dtype and may share memory with the saved ones.
                 entry, moments = saved["state"][key], self.rule_of(group).moments
                 step = torch.as_tensor(entry["step"]).to(torch.int64, copy=True)  # float32 before version 0.2
@@ -235,12 +285,23 @@ class ElementwiseOptimizer(RuleOptimizer):
     """Numbers in `betas`."""
 
     def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
-        """With weight decay, named parameters become groups by their names and shapes, as a model does by its kinds."""
-        if isinstance(params, (nn.Module, Tensor)) or not settings["weight_decay"]:
+        """With weight decay, named parameters become groups by their names and shapes, as a model does by its kinds.
+
+        So do parameters of which some are marked as not decayed.
+        """
+        if isinstance(params, nn.Module):
+            self.by_kinds = True
+            return super().groups_of(params, settings)
+        if isinstance(params, Tensor) or not settings["weight_decay"]:
             return super().groups_of(params, settings)
         params = list(params)
-        named = all(isinstance(entry, tuple) and isinstance(entry[0], str) for entry in params)
-        return groups_by_decay(params) if params and named else params
+        if params and all(isinstance(entry, tuple) and isinstance(entry[0], str) for entry in params):
+            self.by_kinds = True
+            return split_by_decay(self.name, params)
+        marked = [getattr(entry, "_no_weight_decay", False) for entry in params]
+        if any(marked):
+            return groups_by_decay([("", p, not mark) for p, mark in zip(params, marked, strict=True)])
+        return params
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         return self.rule
@@ -255,7 +316,7 @@ class ElementwiseOptimizer(RuleOptimizer):
         Numbers; with `capturable` those that depend on t are 0-dim tensors, so that no device is waited for.
         """
         settings = self.param_groups[group]
-        steps = [self.state[p]["step"] for p in settings["params"]]
+        steps = [self.state[p]["step"] for p in settings["params"] if p in self.state]
         if settings["capturable"]:
             t: Any = steps[0].double() if steps else 0
         else:
@@ -291,10 +352,21 @@ class DecayingOptimizer(ElementwiseOptimizer):
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(group, dict):
             return [group]
+        if group.get("weight_decay") == 0 and group.get("omega") == self._omega:
+            # Torch's ZeroRedundancyOptimizer writes the constructor's settings into every group.
+            group = {key: value for key, value in group.items() if key not in ("omega", "horizon")}
         checks.refuse_two_decays(self.name, group, self._omega)
         if group.get("weight_decay"):
             group = {"decay_bound": None, **group}
         return [self._with_decay(group, self.defaults["wd_ts"])]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        built = [group["wd_ts"] for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        if self._horizon is not None:  # of the run that is resumed; with omega, wd_ts is a tenth of it
+            resumed = [group["wd_ts"] for group in self.param_groups]
+            new = next((wd_ts for wd_ts, old in zip(resumed, built, strict=True) if wd_ts and wd_ts != old), None)
+            self._horizon = self._horizon if new is None else 10 * new
 
     def _apply(self, skip: Any) -> None:
         if self._horizon is not None:

@@ -68,6 +68,20 @@ def warn_of_large_decay(owner: str, weight_decay: float, wd_ts: float | None) ->
         )
 
 
+def warn_of_equal_rates(owner: str, groups: Iterable[Mapping[str, Any]]) -> bool:
+    """Warn of groups that were built with different learning rates and now have the same; whether it did."""
+    groups = [group for group in groups if group["params"] and not isinstance(group["lr"], Tensor)]
+    rates, peaks = ({group[key] for group in groups} for key in ("lr", "peak_lr"))
+    if len(rates) != 1 or len(peaks) == 1 or not (rate := rates.pop()):
+        return False
+    log.warning(
+        f"{owner}: every group has the learning rate {rate:g}, but they were built with"
+        f" {', '.join(f'{peak:g}' for peak in sorted(peaks))}: a scheduler or a loop that sets one rate for all undoes"
+        " their ratio; multiply each group's peak_lr instead (OneCycleLR: max_lr=[each group's peak_lr])"
+    )
+    return True
+
+
 def check_coupled_decay(owner: str, group: Mapping[str, Any]) -> None:
     """Refuse a weight decay, multiplied by the learning rate, that would flip signs."""
     if isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu":

@@ -1,103 +1,106 @@
-"""Parameters as a caller passes them, and their kinds: embedding, matrix, experts, router, head or vector.
+"""Parameters as a caller passes them: a model, parameters, named ones or groups, as groups for an optimizer."""
 
-`experts` are stacked matrices [experts, rows, columns]. Optimizers and weight decay treat the kinds differently.
-"""
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
-
+import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
+from danalab.optim.optimizers.kinds import (
+    DECAYED,
+    declared,
+    is_flat_shard,
+    kinds_by_names,
+    parameter_kinds,
+    undecayed,
+    unwrapped,
+)
 
-KINDS = ("embedding", "matrix", "experts", "router", "head", "vector")
-DECAYED = ("matrix", "experts", "router", "head")
-
-_HEADS = ("head", "lm_head", "output_head", "unembedding", "unembed", "embed_out")
-_EMBEDDINGS = ("wte", "wpe")
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile's and DistributedDataParallel's wrappers."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if inner is None:
-            return model
-        model = inner
-
-
-def _declared(model: nn.Module, method: str) -> dict[str, float]:
-    """Parameter name -> factor by a method of the model, where that is not 1."""
-    own: Any = getattr(unwrapped(model), method, None)
-    factors = cast("dict[str, float]", own()) if callable(own) else {}
-    return {name: factor for name, factor in factors.items() if factor != 1}
-
-
-def kind_by_name(name: str, ndim: int) -> str:
-    """Kind of a parameter by its name ("" if unknown) and number of dimensions."""
-    words = name.lower().split(".")[-2:]
-    if ndim < 2:
-        return "vector"
-    if any(word in _HEADS for word in words):  # before embeddings: heads may be called unembed
-        return "head"
-    return "embedding" if any("embed" in word or word in _EMBEDDINGS for word in words) else "matrix"
-
-
-def parameter_kinds(model: nn.Module) -> dict[str, str]:
-    """Kind of each parameter by name, as `model.named_parameters()` names it.
-
-    A model may declare them in a method `parameter_kinds()`. Otherwise: fewer than two dimensions is a vector; the
-    weight of an nn.Embedding, or a name that contains "embed", is an embedding; a linear layer that has a head's name
-    or as many outputs as the vocabulary has tokens is a head; the rest are matrices. A weight shared by embedding and
-    head counts as an embedding.
-    """
-    model = unwrapped(model)
-    own: Any = getattr(model, "parameter_kinds", None)
-    if callable(own):
-        return dict(cast("dict[str, str]", own()))
-    modules = list(model.modules())
-    embeddings = {id(module.weight) for module in modules if isinstance(module, nn.Embedding)}
-    vocabularies = {module.num_embeddings for module in modules if isinstance(module, nn.Embedding)}
-    heads = {
-        id(module.weight)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and (name.split(".")[-1] in _HEADS or module.out_features in vocabularies)
-    }
-    kinds: dict[str, str] = {}
-    for name, parameter in model.named_parameters():
-        kind = kind_by_name(name, parameter.ndim)
-        if kind != "vector" and id(parameter) in (embeddings | heads):
-            kind = "embedding" if id(parameter) in embeddings else "head"
-        kinds[name] = kind
-    return kinds
-
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 OWN_KEYS = ("params", "param_names")
 """Keys of a group that are not settings."""
 
 
-def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Two groups of named parameters that require gradients: decayed, and with weight decay 0; no empty ones.
+def optimizable(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Named parameters, with the frozen ones: they may be unfrozen later, and are skipped as long as they have no
+    gradient. Frozen ones of dtypes that cannot be optimized (quantized weights) are left out.
 
     UserError: no parameter requires gradients.
     """
-    named = [(name, p) for name, p in unwrapped(model).named_parameters() if p.requires_grad]
-    if not named:
+    named = list(unwrapped(model).named_parameters())
+    if not any(p.requires_grad for _, p in named):
         raise UserError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
-    return groups_by_decay(named, parameter_kinds(model))
+    return [(name, p) for name, p in named if p.requires_grad or p.dtype in DTYPES]
 
 
-def groups_by_decay(
-    named: Iterable[tuple[str, Tensor]], kinds: Mapping[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """Groups of named parameters: decayed, and with weight decay 0. Kinds that are not given are those of the names."""
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Two groups of named parameters: decayed, and with weight decay 0; no empty ones. See `optimizable`."""
+    kinds, plain = parameter_kinds(model), undecayed(model)
+    return groups_by_decay([(name, p, kinds[name] in DECAYED and name not in plain) for name, p in optimizable(model)])
+
+
+def groups_by_decay(parameters: Iterable[tuple[str, Tensor, bool]]) -> list[dict[str, Any]]:
+    """Groups of (name, parameter, whether it decays): decayed, and with weight decay 0."""
     groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
-    for name, p in named:
-        kind = kind_by_name(name, p.ndim) if kinds is None else kinds[name]
-        groups[0 if kind in DECAYED else 1]["params"].append((name, p))
-    return [group for group in groups if group["params"]]
+    for name, p, decays in parameters:
+        groups[0 if decays else 1]["params"].append((name, p))
+    return [{**group, "params": as_given(group["params"])} for group in groups if group["params"]]
+
+
+def split_by_decay(owner: str, params: Sequence[Any]) -> list[dict[str, Any]]:
+    """Parameters, or named ones, as `groups_by_decay` by their names, shapes and marks (`_no_weight_decay`)."""
+    [group] = named_groups(owner, [{"params": params}])
+    refuse_flat_shards(owner, (p for _, p in group["params"]))
+    kinds = kinds_by_names([(name, p.shape) for name, p in group["params"]])
+    marked = [getattr(p, "_no_weight_decay", False) for _, p in group["params"]]
+    return groups_by_decay(
+        [(*pair, kind in DECAYED and not mark) for pair, kind, mark in zip(group["params"], kinds, marked, strict=True)]
+    )
+
+
+def split_added(owner: str, group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A group that is added later, as `split_by_decay`; the decayed part is the last: trainers that unfreeze layers
+    set the rate of the last group."""
+    params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+    return [{**group, **part} for part in reversed(split_by_decay(owner, params))] or [{**group}]
+
+
+def refuse_flat_shards(owner: str, params: Iterable[Tensor]) -> None:
+    """Refuse parameters that FSDP1 keeps as parts of flat tensors: matrices have no rows in them."""
+    if any(map(is_flat_shard, params)):
+        raise UserError(
+            f"{owner}: FSDP1 (use_orig_params) keeps matrices as flat shards without rows; use FSDP2 (fully_shard),"
+            " or give the model to an element-wise optimizer such as ADana"
+        )
+
+
+def refuse_torch_zero(owner: str) -> None:
+    """Refuse to be built in torch's ZeroRedundancyOptimizer: its ranks would make different groups of their shares."""
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    frame = None if module is None else sys._getframe(1)
+    while frame is not None and module is not None:
+        if isinstance(frame.f_locals.get("self"), module.ZeroRedundancyOptimizer):
+            raise UserError(
+                f"{owner}: ZeroRedundancyOptimizer gives every rank other parameters, without their kinds; use"
+                " DistributedMuonAdamW(model, optimizer=NAME)"
+            )
+        frame = frame.f_back
+
+
+def warn_of_guesses(owner: str, groups: Iterable[Mapping[str, Any]]) -> None:
+    """Warn of matrices without names or kinds, for an optimizer that treats embeddings and heads differently."""
+    unknown = [group for group in groups if not {"use_muon", "kind"} & set(group)]
+    if any(not name and p.ndim > 1 for group in unknown for name, p in group["params"]):
+        warnings.warn(
+            f"{owner}: parameters have no names, so what is an embedding, a head or a matrix was guessed from their"
+            " shapes; give the model, model.named_parameters(), or groups with a 'kind'",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def split_by_rate(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
@@ -105,7 +108,10 @@ def split_by_rate(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[s
 
     It declares them, by the names of its parameters, in methods `learning_rate_factors()` and `epsilon_factors()`.
     """
-    rates, epsilons = _declared(model, "learning_rate_factors"), _declared(model, "epsilon_factors")
+    rates, epsilons = (
+        {name: factor for name, factor in declared(model, method).items() if factor != 1}
+        for method in ("learning_rate_factors", "epsilon_factors")
+    )
     if not rates and not epsilons:
         return groups
     split = []
@@ -129,7 +135,7 @@ def apply_factors(group: dict[str, Any], lr: float, eps: float, *, independent: 
     `independent`: whether weight decay does not follow the learning rate, and only its bound does.
     """
     decay = "decay_bound" if independent else "weight_decay"
-    for key, factor in (("lr", lr), ("peak_lr", lr), ("eps", eps), (decay, 1 / lr if lr else 1.0)):
+    for key, factor in (("lr", lr), ("peak_lr", lr), ("initial_lr", lr), ("eps", eps), (decay, 1 / lr if lr else 1.0)):
         if factor != 1 and group.get(key) is not None:
             group[key] = group[key] * factor
 
@@ -164,6 +170,14 @@ def called(name: str, p: Tensor) -> str:
 def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a group, without its parameters."""
     return {key: value for key, value in group.items() if key not in OWN_KEYS}
+
+
+def named_as(groups: Sequence[Mapping[str, Any]], params: Iterable[Any]) -> list[Any]:
+    """Parameters for a group beside `groups`, with names if these have them: torch takes either all or none."""
+    pairs = [_pair("", entry) for entry in ([params] if isinstance(params, Tensor) else params)]
+    if not groups or "param_names" not in groups[0]:
+        return [p for _, p in pairs]
+    return [(name or f"{len(groups)}.{i}", p) for i, (name, p) in enumerate(pairs)]
 
 
 def as_given(pairs: Iterable[tuple[str, Tensor]]) -> list[Any]:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.optimizers.checks import is_number
+from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import is_dummy_step, local, moment_dtype
-from danalab.optim.step.state_dict import check_entry, check_groups, entries
+from danalab.optim.step.state_dict import by_names, check_entry, check_groups, entries
 
 REPORTS = ("coefficients", "collect_stats", "update_rms", "train", "eval")
 """Methods that an inner optimizer may have, and that are passed on."""
@@ -44,6 +45,7 @@ class Wrapper(torch.optim.Optimizer):
     def __init__(self, inner: torch.optim.Optimizer, settings: dict[str, Any]):
         if not isinstance(inner, torch.optim.Optimizer):
             raise UserError(f"{self.name}: inner is {type(inner).__name__}; it must be an optimizer: AdamW(params)")
+        settings = plain_settings(settings)
         self.check(settings)
         # Not Optimizer.__init__, which would make groups and state of its own. __setstate__ prepares the hooks.
         self.inner = inner
@@ -71,15 +73,17 @@ class Wrapper(torch.optim.Optimizer):
         for key in self.keys.values():
             group.setdefault(key, self.defaults[key])
         self.check(group)
-        for p in group["params"]:
-            self._outer[p] = self._fresh(p)
+        self._outer |= {p: self._fresh(p) for p in group["params"] if p.requires_grad}
 
     def _fresh(self, p: Tensor) -> dict[str, Any]:
         def zeros() -> Tensor:
             # zeros_like, not zeros: a DTensor parameter has DTensor moments.
             return torch.zeros_like(p, dtype=moment_dtype(p), memory_format=torch.preserve_format, requires_grad=False)
 
-        return {**{name: zeros() for name in self.moments}, self.count: torch.zeros((), dtype=torch.int64)}
+        return {
+            **{name: zeros() for name in self.moments},
+            self.count: torch.zeros((), dtype=torch.int64, device="cpu"),
+        }
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -100,7 +104,7 @@ class Wrapper(torch.optim.Optimizer):
 
         UserError: a setting out of range; nothing has been added then.
         """
-        self.check({**self.defaults, **param_group})
+        self.check({**self.defaults, **plain_settings(param_group)})
         before = len(self.inner.param_groups)
         self.inner.add_param_group(param_group)
         for group in self.inner.param_groups[before:]:  # an inner optimizer may split what it is given
@@ -136,9 +140,9 @@ class Wrapper(torch.optim.Optimizer):
         """The parameters that take part in this step; none in a dummy step."""
         if is_dummy_step(self.param_groups):
             return []
-        held = [p for group in self.param_groups for p in group["params"]]
+        held = [p for group in self.param_groups for p in group["params"] if p.requires_grad or p in self._outer]
         if len(held) != len(self._outer) or not all(p in self._outer for p in held):
-            # Libraries that shard a model replace its parameters.
+            # Libraries that shard a model replace its parameters; frozen ones may have been unfrozen.
             self._outer = {p: self._outer.get(p) or self._fresh(p) for p in held}
         stepped = [(group, p) for group in self.param_groups for p in group["params"] if p.grad is not None]
         for _, p in stepped:
@@ -184,6 +188,7 @@ class Wrapper(torch.optim.Optimizer):
 
         UserError, with nothing changed: saved without the wrapper, or from another model.
         """
+        state_dict = by_names(self.name, self.param_groups, state_dict)
         check_groups(self.name, self.param_groups, state_dict)
         if any(not set(self.keys.values()) <= set(group) for group in state_dict["param_groups"]):
             raise UserError(f"{self.name}: the state_dict was saved without {self.name}; load it into .inner")
@@ -197,6 +202,8 @@ class Wrapper(torch.optim.Optimizer):
         self.inner.load_state_dict({**state_dict, "state": {key: entry for key, entry in rest.items() if entry}})
         self._has_state = True
         for _, p, entry in held:
+            if not entry and not p.requires_grad:
+                continue
             state = self._outer[p] = self._fresh(p)
             for name in own if entry else ():
                 local(state[name]).copy_(local(torch.as_tensor(entry[name])))

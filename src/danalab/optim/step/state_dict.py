@@ -5,6 +5,8 @@ Every optimizer uses it: those with rules, wrappers, libraries' in adapters, and
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,11 +17,18 @@ from torch.optim.lr_scheduler import LambdaLR
 from danalab.errors import UserError
 from danalab.optim.step.state_formats import format_of, stored_shapes
 
+log = logging.getLogger(__name__)
+
 IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 """Group keys that choose how a step is computed: a checkpoint does not change them."""
 
 LATER = ("decay_bound", "beta2", "momentum_cooldown", "cautious_decay", "scaled_decay", "state_dtype")
 """Settings that version 0.1 did not have: its state_dicts lack them."""
+
+_MOVING = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr", "params", "param_names", "use_muon", "kind")
+"""Keys of groups that schedules change, and that are no settings."""
+
+_WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module", "module")
 
 FOREIGN = ("betas", "momentum", "nesterov", "amsgrad", "clipsnr", "delta", "kappa", "alpha", "rho", "dampening")
 """Hyper-parameters of other optimizers: they distinguish a foreign state_dict from one with a user's own key."""
@@ -125,7 +134,9 @@ def check_rule_state(
         own, other = (each.get("state_dtype", "float32") for each in (group, saved_group))
         if own != other:
             raise UserError(f"{owner}: the state_dict has state_dtype {other}, not {own}; build it with {other}")
-        for name, p, entry in entries([group], {**saved, "param_groups": [saved_group]}):
+        for i, (name, p, entry) in enumerate(entries([group], {**saved, "param_groups": [saved_group]})):
+            if not entry and (not p.requires_grad or i in saved_group.get("unstepped", ())):
+                continue
             if entry is None:
                 raise UserError(f"{owner}: the state_dict has no state for {name}: it was saved before that parameter")
             shapes = stored_shapes(moments_of(group), p, format_of(group, p))
@@ -133,22 +144,91 @@ def check_rule_state(
             check_entry(owner, name, p, entry, form)
 
 
-def split_like(groups: list[dict[str, Any]], saved: Any) -> Any:
-    """A state_dict whose only group holds the named parameters of all `groups`, split into them; others as they are.
+def by_names(owner: str, groups: list[dict[str, Any]], saved: Any) -> Any:
+    """A state_dict with its parameters in the groups and in the order of `groups`, by their names.
 
-    Version 0.1 kept named parameters in one group. The parts keep its settings, the decay of all parameters included.
+    Unchanged where either side has no names. A group may be a part of a saved one (version 0.1 kept named parameters in
+    one); its settings are those of the saved group of most of its parameters. Frozen parameters may be missing.
+
+    UserError: other names, or other groups.
     """
     if not isinstance(saved, Mapping) or not _are_groups(saved.get("param_groups")):
         return saved
-    if len(groups) < 2 or len(saved["param_groups"]) != 1:
+    homes: dict[str, tuple[int, Any, bool]] = {}  # name -> its saved group, key, and whether it has taken no step
+    for number, group in enumerate(saved["param_groups"]):
+        for i, (name, key) in enumerate(zip(group.get("param_names", ()), group["params"], strict=False)):
+            homes[plain_name(str(name))] = number, key, i in group.get("unstepped", ())
+    counts = [len(group["params"]) for group in saved["param_groups"]]
+    own = [[plain_name(name) for name in group.get("param_names", ())] for group in groups]
+    if (
+        not homes
+        or len(homes) != sum(counts)
+        or any(len(n) != len(g["params"]) for n, g in zip(own, groups, strict=True))
+    ):
         return saved
-    (whole,) = saved["param_groups"]
-    key_of = dict(zip(whole.get("param_names", ()), whole["params"], strict=False))
-    names = [group.get("param_names", ()) for group in groups]
-    if not key_of or sorted(key_of) != sorted(name for each in names for name in each):
-        return saved
-    parts = [{**whole, "params": [key_of[name] for name in each], "param_names": list(each)} for each in names]
+    frozen = {
+        name
+        for n, g in zip(own, groups, strict=True)
+        for name, p in zip(n, g["params"], strict=True)
+        if not p.requires_grad
+    }
+    names = {name for each in own for name in each}
+    lacks, extra = sorted(names - set(homes) - frozen), sorted(set(homes) - names)
+    if lacks or extra:
+        if counts != list(map(len, own)):
+            return saved  # another model: `check_groups` says so
+        raise UserError(
+            f"{owner}: the state_dict has {_listed(extra)} where this optimizer has {_listed(lacks)}; load it into the"
+            " model that saved it (without 'param_names' in its groups it is loaded in order)"
+        )
+    parts = []
+    for group, each in zip(groups, own, strict=True):
+        numbers = Counter(homes[name][0] for name in each if name in homes)
+        if len(numbers) > 1 and len(counts) != len(groups):
+            raise UserError(
+                f"{owner}: the state_dict has its parameters in {len(counts)} groups, this optimizer in {len(groups)}"
+                " others; build it with the groups of the saved run"
+            )
+        whole = saved["param_groups"][numbers.most_common(1)[0][0]] if numbers else group
+        keys = [homes[name][1] if name in homes else f"frozen {name}" for name in each]
+        part = {**whole, "params": keys, "param_names": list(group["param_names"])} if each else {**whole, "params": []}
+        if "unstepped" in whole:
+            part["unstepped"] = [i for i, name in enumerate(each) if name not in homes or homes[name][2]]
+        parts.append(part)
     return {**saved, "param_groups": parts}
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without the parts that torch's wrappers of a model add."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def warn_of_replaced(owner: str, built: Iterable[Mapping[str, Any]], loaded: Iterable[Mapping[str, Any]]) -> None:
+    """Warn of settings of construction that a loaded state_dict replaced by others."""
+    changes: dict[str, None] = {}
+    for asked, group in zip(built, loaded, strict=True):
+        for key in (key for key in asked if key not in (*IMPLEMENTATION, *_MOVING)):
+            if key in group and _value(group[key]) != _value(asked[key]):
+                changes[f"{key} {_shown(group[key])} (built with {_shown(asked[key])})"] = None
+    if changes:
+        log.warning(
+            f"{owner}: the state_dict goes on with its {', '.join(changes)}; to change a setting of a resumed run, set"
+            " it in param_groups after load_state_dict"
+        )
+
+
+def _value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, tuple)) else float(value) if isinstance(value, Tensor) else value
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "no such parameter"
+    return ", ".join(f"'{name}'" for name in names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
 def _are_groups(value: Any) -> bool:

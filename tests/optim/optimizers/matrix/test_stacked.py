@@ -7,7 +7,7 @@ import torch
 
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
-from danalab.optim.optimizers.groups import parameter_kinds
+from danalab.optim.optimizers.kinds import parameter_kinds
 
 CONFIG = ModelConfig("moe", 16, 2, 2, 8, 24, 31, 12, n_experts=4, n_shared_experts=1, shared_expert_gate=True)
 

@@ -14,7 +14,18 @@ from danalab.errors import UserError
 from danalab.optim.distributed.dtensor import placement
 from danalab.optim.distributed.dtensor import state as states
 from danalab.optim.optimizers import checks
-from danalab.optim.optimizers.groups import apply_factors, as_given, hyper, named_groups, take_factors
+from danalab.optim.optimizers.groups import (
+    apply_factors,
+    as_given,
+    hyper,
+    named_as,
+    named_groups,
+    refuse_flat_shards,
+    split_added,
+    take_factors,
+    warn_of_guesses,
+)
+from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import is_dummy_step, loss_of, replaced_too_late
 from danalab.optim.values import WANTED, OptimizerSpec, Setting, kind_of
 
@@ -37,6 +48,8 @@ class DTensorAdapter(torch.optim.Optimizer):
     """
 
     takes_dtensors = True
+    by_kinds = False
+    """As of `RuleOptimizer`."""
 
     def __init__(self, spec: OptimizerSpec, params: Iterable[Any], lr: Any, settings: dict[str, Any]):
         self.spec = spec
@@ -97,6 +110,11 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     # ---- groups ----
 
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        """The groups, each once: users may have put one into `param_groups` again."""
+        return list({id(group): group for group in self.param_groups}.values())
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own settings; missing ones are those given at construction.
 
@@ -107,11 +125,15 @@ class DTensorAdapter(torch.optim.Optimizer):
             return
         if self.spec.by_kind:  # libraries split groups only in their constructors
             raise UserError(f"{self.spec.name}: groups cannot be added later; give all parameters at construction")
-        [group] = named_groups(self.spec.name, [param_group])
+        if self.by_kinds and not {"weight_decay", "omega"} & set(param_group):
+            for part in split_added(self.spec.name, param_group):
+                self.add_param_group({"weight_decay": self.inner.defaults.get("weight_decay", 0.0), **part})
+            return
+        [group] = named_groups(self.spec.name, [plain_settings(param_group)])
         checks.check_parameters(self.spec.name, [group])
         check_numbers_of(self.spec.name, self.spec.settings, group)
-        if "param_names" in self.param_groups[0] and not all(name for name, _ in group["params"]):
-            raise UserError(f"{self.spec.name}: the other groups have named parameters; name these too")
+        group["params"] = named_as(self.param_groups, group["params"])
+        [group] = named_groups(self.spec.name, [group])
         self._refuse_settings_of_all(group)
         [inner_group] = self._place([group])
         checks.in_one_line(self.spec.name, lambda: self.inner.add_param_group(inner_group))
@@ -140,13 +162,13 @@ class DTensorAdapter(torch.optim.Optimizer):
 
     def _follow_replaced(self) -> None:
         """Renew the proxies if a library has replaced the parameters by sharded ones, before any step with state."""
-        held = [p for group in self.param_groups for p in group["params"]]
+        held = [p for group in self._groups for p in group["params"]]
         if len(held) == len(self._places) and all(p is place.p for p, place in zip(held, self._places, strict=True)):
             return
         if self._stepped:
             raise UserError(replaced_too_late(self.spec.name))
         names = iter(self._names if len(self._names) == len(held) else [""] * len(held))
-        groups = [{"params": [(next(names), p) for p in group["params"]]} for group in self.param_groups]
+        groups = [{"params": [(next(names), p) for p in group["params"]]} for group in self._groups]
         self._places, self._names = [], []
         for inner, placed in zip(self.inner.param_groups, self._place(groups), strict=True):
             inner["params"] = placed["params"]
@@ -206,7 +228,7 @@ class DTensorAdapter(torch.optim.Optimizer):
     def _gathered(self, indices: Sequence[int] | None = None) -> Iterator[None]:
         """Gather proxies and copy the settings to the inner optimizer; afterwards copy both back."""
         places = self._places if indices is None else [self._places[i] for i in indices]
-        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+        for inner, outer in zip(self.inner.param_groups, self._groups, strict=True):
             inner.update(hyper(outer))
         in_rows, others = placement.by_rows(places)
         for place in others:
@@ -219,7 +241,7 @@ class DTensorAdapter(torch.optim.Optimizer):
                 placement.scatter_rows(alike, exchange)
             for place in others:
                 place.scatter()
-        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+        for inner, outer in zip(self.inner.param_groups, self._groups, strict=True):
             outer.update(hyper(inner))
 
     # ---- state ----
@@ -249,9 +271,10 @@ class DTensorAdapter(torch.optim.Optimizer):
             self.inner.state.pop(proxy, None)
 
     def _complete(self) -> None:
-        """Create state for parameters that have taken no step: ranks and checkpoints need its shapes."""
-        states.make_state(self.inner, [place for i, place in enumerate(self._places) if i not in self._stepped])
-        for inner, outer in zip(self.inner.param_groups, self.param_groups, strict=True):
+        """Create state for parameters that have taken no step, unless they are frozen: checkpoints need its shapes."""
+        waiting = [place for i, place in enumerate(self._places) if i not in self._stepped and place.p.requires_grad]
+        states.make_state(self.inner, waiting)
+        for inner, outer in zip(self.inner.param_groups, self._groups, strict=True):
             for key, value in hyper(inner).items():
                 outer.setdefault(key, value)
 
@@ -309,7 +332,8 @@ def build_adapted(
     A group's `lr_factor` multiplies its learning rate, its `eps_factor` its eps (`apply_factors`). UserError: see
     `DTensorAdapter`; or a factor for an optimizer with a single learning rate.
     """
-    groups = parameter_groups(spec, spec.name, params)
+    lr, settings = plain_settings({"lr": lr})["lr"], plain_settings(settings)
+    groups = [plain_settings(group) for group in parameter_groups(spec, spec.name, params)]
     factors = [take_factors(group) for group in groups]
     if spec.one_rate and len({rate for rate, _ in factors}) > 1:
         raise UserError(f"{spec.name}: has one learning rate for all parameters; leave lr_factor out of the groups")
@@ -324,13 +348,18 @@ def parameter_groups(spec: OptimizerSpec, owner: str, params: Iterable[Any]) -> 
     """Groups whose "params" are (name, parameter), split as the optimizer's class splits them."""
     groups = named_groups(owner, params)
     split = getattr(spec.build, "split_group", None)
-    return groups if split is None else [part for group in groups for part in split(owner, group)]
+    if split is None:
+        return groups
+    warn_of_guesses(owner, groups)
+    return [part for group in groups for part in split(owner, group)]
 
 
 def _build(
     spec: OptimizerSpec, groups: list[dict[str, Any]], lr: Any, settings: dict[str, Any]
 ) -> torch.optim.Optimizer:
     checks.check_parameters(spec.name, groups)
+    if not spec.elementwise:
+        refuse_flat_shards(spec.name, (p for group in groups for _, p in group["params"]))
     for given in ({"lr": lr, **settings}, *groups):
         check_numbers_of(spec.name, spec.settings, given)
     native = [{**group, "params": as_given(group["params"])} for group in groups]

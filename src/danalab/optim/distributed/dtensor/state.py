@@ -12,7 +12,14 @@ from torch import Tensor
 from danalab.optim.distributed.dtensor.layout import gather_objects
 from danalab.optim.distributed.dtensor.placement import OwnedFull, Plain, as_kept, as_tensors, map_leaves, outline_of
 from danalab.optim.optimizers.groups import called, hyper
-from danalab.optim.step.state_dict import IMPLEMENTATION, check_entry, check_groups, leaves
+from danalab.optim.step.state_dict import (
+    IMPLEMENTATION,
+    by_names,
+    check_entry,
+    check_groups,
+    leaves,
+    warn_of_replaced,
+)
 
 NOTES = ("unstepped", "made_by")
 """Group keys of a state_dict that are not settings."""
@@ -42,13 +49,11 @@ def to_global(inner: torch.optim.Optimizer, places: Sequence[Plain]) -> dict[int
 def saved_form(optimizer: Any) -> dict[str, Any]:
     """The state_dict of a `DTensorAdapter`, whose `state_dict` says what it holds. Collective where parameters are
     owned."""
-    groups, start = [], 0
+    groups, number_of = [], {id(place.p): i for i, place in enumerate(optimizer._places)}
     for group in optimizer.param_groups:
-        stop = start + len(group["params"])
-        waiting = [i - start for i in range(start, stop) if i not in optimizer._stepped]
-        notes = {"params": list(range(start, stop)), "unstepped": waiting, "made_by": optimizer.spec.name}
-        groups.append({**group, **notes})
-        start = stop
+        numbers = [number_of[id(p)] for p in group["params"]]
+        waiting = [i for i, number in enumerate(numbers) if number not in optimizer._stepped]
+        groups.append({**group, "params": numbers, "unstepped": waiting, "made_by": optimizer.spec.name})
     return {"state": to_global(optimizer.inner, optimizer._places), "param_groups": groups}
 
 
@@ -137,7 +142,7 @@ def _zero(value: Any) -> Any:
 
 def load(optimizer: Any, state_dict: Any) -> set[int]:
     """Restore a `DTensorAdapter` from a state_dict of any layout; returns the parameters that have taken steps."""
-    saved = check_loadable(optimizer, state_dict)
+    saved, built = check_loadable(optimizer, state_dict), [hyper(group) for group in optimizer.param_groups]
     loaded = [saved["state"].get(key, {}) for group in saved["param_groups"] for key in group["params"]]
     stepped: set[int] = set()
     start = 0
@@ -147,6 +152,7 @@ def load(optimizer: Any, state_dict: Any) -> set[int]:
         group.update({key: value for key, value in hyper(saved_group).items() if key not in NOTES})
         group.update(own)
         start += len(group["params"])
+    warn_of_replaced(optimizer.spec.name, built, optimizer.param_groups)
     inner = optimizer.inner
     for own_group, outer in zip(inner.param_groups, optimizer.param_groups, strict=True):
         own_group.update(hyper(outer))
@@ -163,6 +169,7 @@ def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
     """Check that a state_dict belongs to this optimizer and model; see `DTensorAdapter.load_state_dict`."""
     owner, groups = optimizer.spec.name, optimizer.param_groups
     needed = {key for key in optimizer.inner.defaults if key in groups[0] and key not in IMPLEMENTATION}
+    saved = by_names(owner, groups, saved)
     check_groups(owner, groups, saved, needed, maker=owner)
     saved_groups = saved["param_groups"]
     optimizer._complete()

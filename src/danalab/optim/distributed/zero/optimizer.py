@@ -28,8 +28,9 @@ from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.optim.optimizers.groups import as_given, called, hyper, require_some
 from danalab.optim.optimizers.matrix.newton_schulz import flops, matrix_shape
 from danalab.optim.registry import groups_of, optimizer_spec
+from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import has_zero_rate, loss_of, set_dummy_step
-from danalab.optim.step.state_dict import check_entry, check_groups, check_rule_state, entries
+from danalab.optim.step.state_dict import by_names, check_entry, check_groups, check_rule_state, entries
 from danalab.optim.values import OptimizerSpec, require_known
 
 
@@ -77,6 +78,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         joined = dist.is_available() and dist.is_initialized()
         self._rank = dist.get_rank(process_group) if joined else 0
         self._ranks = dist.get_world_size(process_group) if joined else 1
+        lr, settings = plain_settings({"lr": lr})["lr"], plain_settings(settings)
         groups = groups_for(spec, model_or_params)
         self._params = [p for group in groups for _, p in group["params"]]
         names = [called(name, p) for group in groups for name, p in group["params"]]
@@ -283,6 +285,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
         UserError: saved by another optimizer or from another model; nothing was changed.
         """
+        state_dict = by_names(OWNER, self.param_groups, state_dict)
         if isinstance(inner := self._inner, RuleOptimizer):
             check_rule_state(self, lambda group: inner.rule_of(group).moments, state_dict)
         else:

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from danalab.errors import UserError, nearest
 from danalab.optim.optimizers import checks
 from danalab.optim.optimizers.groups import (
-    DECAYED,
-    KINDS,
-    kind_by_name,
+    as_given,
     named_groups,
-    parameter_kinds,
+    optimizable,
+    refuse_flat_shards,
+    refuse_torch_zero,
     split_by_rate,
-    unwrapped,
+    warn_of_guesses,
 )
+from danalab.optim.optimizers.kinds import DECAYED, KINDS, kinds_by_names, parameter_kinds, undecayed
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients, orthogonalize
 from danalab.optim.optimizers.stats import describe
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
@@ -29,9 +30,6 @@ from danalab.optim.step.state import loss_of, moment_dtype
 
 ORTHOGONALISED = ("matrix", "experts")
 """Kinds whose momentum is orthogonalised; each matrix of stacked experts separately."""
-
-VOCABULARY_ROWS = 10_000
-"""A matrix with this many rows or more, in a group without a kind, is treated as an embedding or a head."""
 
 AUXILIARY = ("aux_lr", "aux_lr_factor", "aux_weight_decay")
 """Settings of other parameters: they become `lr` and `weight_decay` of their groups."""
@@ -50,6 +48,7 @@ class TwoRules(torch.optim.Optimizer):
 
     _auxiliary: dict[str, Any]
     _omega: float | None = None
+    _warned_equal = False
 
     @property
     def name(self) -> str:
@@ -77,7 +76,15 @@ class TwoRules(torch.optim.Optimizer):
 
     def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
         """A model as groups by the kinds of its parameters; others as they are."""
-        return split_by_rate(model_groups(params), params) if isinstance(params, nn.Module) else params
+        refuse_torch_zero(self.name)
+        if isinstance(params, nn.Module):
+            groups = split_by_rate(model_groups(params), params)
+        else:
+            params = params if isinstance(params, Tensor) else list(params)
+            groups = named_groups(self.name, params) if len(params) else []
+            warn_of_guesses(self.name, groups)
+        refuse_flat_shards(self.name, (p for group in groups for _, p in group["params"]))
+        return [{**group, "params": as_given(group["params"])} for group in groups]
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """A group that says neither `use_muon` nor `kind` becomes two groups, matrices and the rest."""
@@ -116,6 +123,7 @@ class MatrixOptimizer(TwoRules):
             super().add_param_group(part)
             group = self.param_groups[-1]
             group.setdefault("peak_lr", float(group["lr"]))
+            group.setdefault("initial_lr", group["peak_lr"])
             self.check_group(group)
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
@@ -137,6 +145,7 @@ class MatrixOptimizer(TwoRules):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
         loss = loss_of(closure)
+        self._warned_equal = self._warned_equal or checks.warn_of_equal_rates(self.name, self.param_groups)
         for group in self.param_groups:
             checks.check_gradients(self.name, group["params"])
             for p in group["params"]:
@@ -178,20 +187,23 @@ def orthogonalised(x: Tensor, group: Mapping[str, Any]) -> Tensor:
 
 
 def model_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """A group for each kind, with named parameters, `kind` and `use_muon`; embeddings and vectors without decay."""
-    kinds = parameter_kinds(model)
-    of_kind: dict[str, list[tuple[str, Tensor]]] = {kind: [] for kind in (*DECAYED, "embedding", "vector")}
-    for name, parameter in unwrapped(model).named_parameters():
-        if parameter.requires_grad:
-            # Only tensors with rows and columns can be orthogonalised, whatever kind the model declares.
-            of_kind["vector" if parameter.ndim < 2 else kinds[name]].append((name, parameter))
+    """A group for each kind, with named parameters, `kind` and `use_muon`; embeddings and vectors without decay.
+
+    Parameters that the model declares to be without decay are in groups of their own.
+    """
+    kinds, plain = parameter_kinds(model), undecayed(model)
+    of_kind: dict[tuple[str, bool], list[tuple[str, Tensor]]] = {
+        (kind, decays): [] for kind in (*DECAYED, "embedding", "vector") for decays in (True, False)
+    }
+    for name, parameter in optimizable(model):
+        # Only tensors with rows and columns can be orthogonalised, whatever kind the model declares.
+        kind = "vector" if parameter.ndim < 2 else kinds[name]
+        of_kind[kind, kind in DECAYED and name not in plain].append((name, parameter))
     groups: list[dict[str, Any]] = []
-    for kind, named in of_kind.items():
+    for (kind, decays), named in of_kind.items():
         if named:
             group: dict[str, Any] = {"params": named, "kind": kind, "use_muon": kind in ORTHOGONALISED}
-            groups.append(group if kind in DECAYED else {**group, "weight_decay": 0.0})
-    if not groups:
-        raise UserError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
+            groups.append(group if decays else {**group, "weight_decay": 0.0})
     return groups
 
 
@@ -214,11 +226,15 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
                 called = f"parameter '{name}'" if name else f"parameter {index} of its group"
                 raise UserError(f"{owner}: use_muon is set for {called}, which has {p.ndim} dimensions, not 2 or more")
         return [group]
-    parts: dict[bool, list[Any]] = {True: [], False: []}
-    for entry in entries:
-        name, p = _named(entry)
-        parts[kind_by_name(name, p.ndim) == "matrix" and p.shape[0] < VOCABULARY_ROWS].append(entry)
-    split = [{**group, "params": part, "use_muon": use_muon} for use_muon, part in parts.items() if part]
+    parts: dict[str, list[Any]] = {"matrix": [], "experts": [], "": []}
+    kinds = kinds_by_names([(name, p.shape) for name, p in map(_named, entries)])
+    for entry, kind in zip(entries, kinds, strict=True):
+        parts[kind if kind in ORTHOGONALISED else ""].append(entry)
+    split = [
+        {**group, "params": part, "use_muon": bool(kind), **({"kind": kind} if kind == "experts" else {})}
+        for kind, part in parts.items()
+        if part
+    ]
     return [{**part, "was_split": True} for part in split or [{**group, "use_muon": False}]]
 
 
@@ -252,9 +268,9 @@ def _with_kinds(part: dict[str, Any], by_kind: Mapping[str, Mapping[str, Any]], 
     if not by_kind:
         return [part]
     members: dict[str, list[Any]] = {}
-    for entry in part["params"]:
-        name, p = _named(entry)
-        kind = part.get("kind") or ("matrix" if part["use_muon"] else kind_by_name(name, p.ndim))
+    kinds = kinds_by_names([(name, p.shape) for name, p in map(_named, part["params"])])
+    for entry, own_kind in zip(part["params"], kinds, strict=True):
+        kind = part.get("kind") or ("matrix" if part["use_muon"] else own_kind)
         members.setdefault(kind if kind in by_kind else "", []).append(entry)
     groups = []
     for kind, params in members.items():
