@@ -307,8 +307,9 @@ def test_options_of_weight_decay_are_those_of_the_classes(option):
             "ns_steps": 4,
         },
         {"weight_decay": 0.5, "scaled_decay": True, "matched_rms": 0.3, "clipsnr": 1.0, "gamma3": 0.5},
+        {"omega": 4.0, "horizon": 500},
     ],
-    ids=["decaying", "cautious", "scaled"],
+    ids=["decaying", "cautious", "scaled", "omega"],
 )
 def test_dana_muon_is_the_torch_class_on_matrices_stacks_and_the_rest(settings):
     steps, peak = 12, 0.02
@@ -318,11 +319,7 @@ def test_dana_muon_is_the_torch_class_on_matrices_stacks_and_the_rest(settings):
     grads = [{name: rng.standard_normal(shape) for name, shape in shapes.items()} for _ in range(steps)]
     weights = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
     kinds = {"layer.weight": "matrix", "tall.weight": "matrix", "experts": "experts", "embed": "embedding"}
-    rest = {"lr": settings.get("aux_lr_factor", 1.0) * peak}
-    groups = [
-        {"params": [(name, p)], "kind": kinds.get(name, "vector"), **(rest if name in ("embed", "bias") else {})}
-        for name, p in weights.items()
-    ]
+    groups = [{"params": [(name, p)], "kind": kinds.get(name, "vector")} for name, p in weights.items()]
     theirs = DanaMuon(groups, lr=peak, ns_dtype="float64", **settings)
     twin = dana_muon(lambda step: peak * (1 - jnp.float64(step) / (2 * steps)), peak_lr=peak, **settings)
     with enable_x64():

@@ -31,11 +31,17 @@ except ImportError as error:
     raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
 
 from danalab.optim.jax_rules import Moments, dana_step, muon_step, zero_moments
-from danalab.optim.optimizers.checks import check_first_decay, omega_decay, resolve_decay
+from danalab.optim.optimizers.checks import (
+    OMEGA,
+    check_first_decay,
+    omega_decay,
+    resolve_decay,
+    with_coupled_decay,
+)
 from danalab.optim.optimizers.kinds import kinds_by_names
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
-from danalab.optim.settings import RANGES, Averages, CautiousDecay, Decay, LogTime, plain_settings
+from danalab.optim.settings import DANA_MUON_FACTORS, RANGES, Averages, CautiousDecay, Decay, LogTime, plain_settings
 
 __all__ = ["DanaState", "adana", "dana_mk4", "dana_muon", "dana_star", "dana_star_mk4"]
 
@@ -82,18 +88,21 @@ class _MuonSettings(CautiousDecay, LogTime):
     learning_rate: ScalarOrSchedule
     _: KW_ONLY
     weight_decay: float = 0.0
+    omega: float | None = None
+    horizon: float | None = None
+    decay_bound: float | None = None
     wd_ts: float | None = None
     matched_rms: float = 0.2
     clipsnr: float | None = 2.0
     ns_steps: int = 5
     ns_method: str = "newton-schulz"
-    aux_lr_factor: float = 1.0
+    aux_lr_factor: float | None = None
     peak_lr: float | None = None
     decay_mask: Any = None
     matrices: Any = None
 
 
-_ABSENT: dict[str, Any] = {"momentum_cooldown": 0.0, "aux_lr_factor": 1.0}
+_ABSENT: dict[str, Any] = {"momentum_cooldown": 0.0}
 _ABSENT |= dict.fromkeys(("clipsnr", "beta2", "omega", "horizon", "decay_bound"))
 """Settings that some members do not take."""
 
@@ -178,21 +187,28 @@ def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
         matched_rms: root mean square of the update of matrices.
         ns_steps, ns_method: steps of the orthogonalisation O, by "newton-schulz" or "polar-express"; under
             `optax.inject_hyperparams` they are `static_args`.
-        aux_lr_factor: learning rate of other parameters, in units of that of matrices.
-        peak_lr: the schedule's peak; required for a schedule with `scaled_decay`.
+        aux_lr_factor: learning rate of other parameters, in units of that of matrices. None: as measured,
+            `DANA_MUON_FACTORS`.
+        peak_lr: the schedule's peak; required for a schedule with `scaled_decay` or omega.
         learning_rate, weight_decay, others: as in `adana`.
     Raises:
         UserError: as `adana`.
     """
-    s = settings
-    lr, factor = s.peak_lr if callable(s.learning_rate) else s.learning_rate, s.aux_lr_factor
+    s: Any = settings
+    lr = s.peak_lr if callable(s.learning_rate) else s.learning_rate
+    if s.omega is not None and lr is None:
+        raise UserError("a learning-rate schedule with omega needs peak_lr: weight decay is omega / (peak_lr horizon)")
+    if _are_numbers(lr, s.weight_decay, s.omega, s.horizon):
+        given = {name: getattr(s, name) for name in (*OMEGA, "weight_decay", "wd_ts")}
+        s = SimpleNamespace(**{**vars(s), **dict.fromkeys(OMEGA), **with_coupled_decay("optax", lr or 0.0, given)})
+    factor = 1.0 if s.aux_lr_factor is None else s.aux_lr_factor
     if _are_numbers(factor) and not 0 <= factor < math.inf:
         raise UserError(f"aux_lr_factor is {factor}; it must be finite and not negative")
     if lr is not None and _are_numbers(lr, factor, s.weight_decay) and lr * max(1, factor) * s.weight_decay >= 1:
         raise UserError(f"weight decay takes {lr * max(1, factor) * s.weight_decay:g} of a parameter in one step")
     chain, rms = coefficients(s.ns_method, s.ns_steps), s.matched_rms
     of_matrix = functools.partial(muon_step, delta=s.delta, kappa=s.kappa, rms=rms, chain=chain)
-    return _transformation(settings, with_tau=True, of_matrix=of_matrix)
+    return _transformation(s, with_tau=True, of_matrix=of_matrix)
 
 
 def _matrix_shapes(params: Any, chosen: Any, tree: Any) -> list[tuple[int, ...] | None]:
@@ -204,14 +220,27 @@ def _matrix_shapes(params: Any, chosen: Any, tree: Any) -> list[tuple[int, ...] 
     if chosen is not None:
         pairs = zip(jax.tree.leaves(params), _of_leaves(chosen, params, tree), strict=True)
         return [jnp.shape(p) if is_matrix else None for p, is_matrix in pairs]
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    named = [(jax.tree_util.keystr(path, simple=True, separator="."), jnp.shape(p)) for path, p in leaves]
+    named = _named_shapes(params)
     shapes: list[tuple[int, ...] | None] = []
     for kind, (name, shape) in zip(kinds_by_names(named), named, strict=True):
         if kind == "matrix" and len(shape) > 2:
             shape = (-1, shape[-1]) if name.endswith("kernel") else (shape[0], -1)
         shapes.append(shape if kind in ("matrix", "experts") else None)
     return shapes
+
+
+def _named_shapes(params: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """(path, shape) of each parameter."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), jnp.shape(p)) for path, p in leaves]
+
+
+def _rate_factors(s: Any, params: Any) -> list[Any]:
+    """For each parameter that is not a matrix its learning rate in units of the matrices'."""
+    kinds = kinds_by_names(_named_shapes(params))
+    if s.aux_lr_factor is not None:
+        return [s.aux_lr_factor] * len(kinds)
+    return [DANA_MUON_FACTORS.get(kind, DANA_MUON_FACTORS[""]) for kind in kinds]
 
 
 class _Decay(NamedTuple):
@@ -302,7 +331,10 @@ def _transformation(
         taus = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
         masks = [True] * len(leaves) if s.decay_mask is None else _of_leaves(s.decay_mask, params, tree)
         rows, shapes = [], matrix_shapes(params, tree)
-        for p, g, steps, m, v, tau, masked, shape in zip(leaves, grads, *columns, taus, masks, shapes, strict=True):
+        factors = _rate_factors(s, params) if coupled else [1.0] * len(leaves)
+        for p, g, steps, m, v, tau, masked, shape, of_kind in zip(
+            leaves, grads, *columns, taus, masks, shapes, factors, strict=True
+        ):
             if g is None:
                 rows.append((jnp.zeros_like(p), steps, m, v, tau))
                 continue
@@ -315,7 +347,7 @@ def _transformation(
                 direction, new = of_matrix(g.reshape(shape), own, clock, cooled=cooled)
                 direction, new = direction.reshape(p.shape), new._replace(m=new.m.reshape(p.shape))
             else:
-                lr = s.aux_lr_factor * base
+                lr = of_kind * base
                 direction, new = of_others(g, Moments(m, v, tau), clock, cooled=cooled)
             old = jnp.asarray(p, wide)
             moved = old - lr * direction

@@ -267,7 +267,7 @@ class Auxiliary(Settings, kw_only=True):
     horizon: float | None = None
     decay_bound: float | None = None
     aux_lr: float | None = None
-    aux_lr_factor: float = 1.0
+    aux_lr_factor: float | None = 1.0
     aux_weight_decay: float | None = None
     by_kind: Mapping[str, Mapping[str, Any]] | None = None
 
@@ -280,35 +280,45 @@ class AuxiliaryAdam(Auxiliary, kw_only=True):
 class MuonSettings(MuonRuntime, AuxiliaryAdam, CautiousDecay, Orthogonal, Rate):
     lr: float = 0.02
     _: KW_ONLY
-    aux_lr_factor: float = 0.15
+    aux_lr_factor: float | None = 0.15
 
 
 class DMuonSettings(MuonSettings):
-    lr: float = 1e-3
+    lr: float = 0.016
     _: KW_ONLY
     matched_rms: float = 0.2
-    aux_lr_factor: float = 1.0
+    aux_lr_factor: float | None = 1.0
     betas: tuple[float, float] = (0.8, 0.999)
 
 
+DANA_MUON_FACTORS = {"vector": 0.0625, "": 0.25}
+"""Kind of parameter ("": the other ones) -> DanaMuon's learning rate for it, in units of that of matrices.
+
+Measured on five problems in bench/first_line.py. Equal rates are too large: a step of the Dana family is several times
+as long as its learning rate, and vectors (gains, biases) have few gradients that agree.
+"""
+
+
 class DanaMuonSettings(MuonRuntime, Auxiliary, CautiousDecay, LogTime, NewtonSchulz, Rate):
-    lr: float = 0.016
+    lr: float = 0.032
     _: KW_ONLY
     matched_rms: float = 0.2
     clipsnr: float = 2.0
     wd_ts: float | None = None
+    aux_lr_factor: float | None = None
 
 
 class ManauSettings(DanaMuonSettings, Orthogonal):
-    lr: float = 1e-3
+    lr: float = 0.016
     _: KW_ONLY
     dana_momentum: bool = False
+    aux_lr_factor: float | None = 1.0
 
 
 class AdamHSettings(Direction, AuxiliaryAdam, Rate):
     lr: float = 0.018
     _: KW_ONLY
-    aux_lr_factor: float = 0.15
+    aux_lr_factor: float | None = 0.15
 
 
 class MuonHSettings(AdamHSettings, Orthogonal):
@@ -320,7 +330,7 @@ class Dion2Settings(Direction, AuxiliaryAdam, NewtonSchulz, Rate):
     _: KW_ONLY
     fraction: float = 0.25
     momentum: float = 0.95
-    aux_lr_factor: float = 0.15
+    aux_lr_factor: float | None = 0.15
 
 
 class ScionSettings(Direction, Auxiliary, NewtonSchulz, Rate):
@@ -348,7 +358,7 @@ class KronSettings(AdamMiniSettings):
     _: KW_ONLY
     momentum: float = 0.9
     flat_start: int = 500
-    aux_lr_factor: float = 3.0
+    aux_lr_factor: float | None = 3.0
 
 
 class SophiaSettings(Rate):
@@ -363,7 +373,7 @@ class SophiaSettings(Rate):
 
 HELP = {
     "aux_lr": "peak learning rate of parameters that are not matrices; none = aux_lr_factor x lr",
-    "aux_lr_factor": "learning rate of parameters that are not matrices, as a multiple of lr",
+    "aux_lr_factor": "learning rate of parameters that are not matrices, in units of lr; none = by kind, as measured",
     "aux_weight_decay": "weight decay of parameters that are not matrices; none = weight_decay",
     "alpha": "weight of the slow momentum",
     "alpha_warmup": "steps until alpha has grown from 0; none = at once",

@@ -277,7 +277,9 @@ def test_dana_muon_is_manau_with_log_time_momentum():
     for cls, own in ((DanaMuon, {}), (Manau, {"dana_momentum": True})):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3))
-        optimizer = cls(list(model.parameters()), lr=0.02, weight_decay=0.1, wd_ts=4, kappa=0.8, **own)
+        optimizer = cls(
+            list(model.parameters()), lr=0.02, weight_decay=0.1, wd_ts=4, kappa=0.8, aux_lr_factor=1.0, **own
+        )
         for _ in range(6):
             optimizer.zero_grad()
             model(torch.randn(7, 5)).square().mean().backward()

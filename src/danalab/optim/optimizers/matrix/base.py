@@ -3,9 +3,9 @@
 A group sets `use_muon` or `kind`; a group without either is split in two by names and shapes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,8 @@ class TwoRules(torch.optim.Optimizer):
     `params` as for `danalab.optim.Muon`; `settings` have those of `Auxiliary` among them.
     """
 
+    aux_factors: ClassVar[Mapping[str, float]] = {}
+    """Kind ("": the other ones) -> its learning rate in units of the matrices', where `aux_lr_factor` is None."""
     _auxiliary: dict[str, Any]
     _omega: float | None = None
     _warned_equal = False
@@ -63,6 +65,8 @@ class TwoRules(torch.optim.Optimizer):
         of_groups = (*AUXILIARY, "by_kind")
         rest = {"wd_ts": None, **{name: value for name, value in settings.items() if name not in of_groups}}
         self._auxiliary = {name: settings[name] for name in AUXILIARY}
+        if settings["aux_lr_factor"] is None:
+            self._auxiliary["aux_lr_factor"] = self.aux_factors if settings["aux_lr"] is None else 1.0
         self._auxiliary["by_kind"] = read_kinds(self.name, settings["by_kind"], rest)
         return {**rest, "ns_dtype": dtype_name(self.name, rest["ns_dtype"])} if "ns_dtype" in rest else rest
 
@@ -239,46 +243,50 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
 
 
 def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any) -> list[dict[str, Any]]:
-    """The parts of a group by `split_group`; other parameters have the rate and decay of the `auxiliary` settings."""
+    """The parts of a group by `split_group`; other parameters have the rate and decay of the `auxiliary` settings.
+
+    A part becomes one group for each kind that has settings of its own. Those of `by_kind` win over the group's.
+    """
+    by_kind, factors = auxiliary.get("by_kind") or {}, auxiliary["aux_lr_factor"]
+    own_kinds = {*by_kind, *(factors if isinstance(factors, Mapping) else ())}
     completed = []
     for part in split_group(owner, group):
         was_split = part.pop("was_split", False)
         if "ns_dtype" in part:
             part["ns_dtype"] = dtype_name(owner, part["ns_dtype"])
         of_matrices = lr if not was_split or part.get("lr") is None else part["lr"]
-        if not part["use_muon"]:
-            # The settings of a split group are those of its matrices.
-            rest = _auxiliary_settings(auxiliary, of_matrices)
-            part = {**part, **rest} if was_split else {**rest, **part}
-        completed += _with_kinds(part, auxiliary.get("by_kind") or {}, of_matrices)
+        for kind, piece in _pieces(part, own_kinds):
+            if not piece["use_muon"]:
+                # The settings of a split group are those of its matrices.
+                rest = _auxiliary_settings(auxiliary, kind, of_matrices)
+                piece = {**piece, **rest} if was_split else {**rest, **piece}
+            own = {**by_kind.get(kind, {})}
+            if (factor := own.pop("lr_factor", None)) is not None:
+                own["lr"] = factor * float(of_matrices)
+            completed.append({**piece, **own})
     return completed
 
 
-def _auxiliary_settings(auxiliary: Mapping[str, Any], lr: Any) -> dict[str, Any]:
+def _pieces(part: dict[str, Any], own_kinds: Collection[str]) -> list[tuple[str, dict[str, Any]]]:
+    """(kind, group) for each of these kinds in a group, and ("", group) with the others."""
+    kind = part.get("kind") or ("matrix" if part["use_muon"] else None)
+    if kind is not None or not own_kinds:
+        return [(kind or "", part)]
+    entries, members = part["params"], dict[str, list[Any]]()
+    for entry, each in zip(entries, kinds_by_names([(name, p.shape) for name, p in map(_named, entries)]), strict=True):
+        members.setdefault(each if each in own_kinds else "", []).append(entry)
+    return [(each, {**part, "params": params, **({"kind": each} if each else {})}) for each, params in members.items()]
+
+
+def _auxiliary_settings(auxiliary: Mapping[str, Any], kind: str, lr: Any) -> dict[str, Any]:
     """Default settings of a group of other parameters; `lr` is the rate of the matrices."""
     aux_lr, factor, weight_decay = (auxiliary[name] for name in AUXILIARY)
+    if isinstance(factor, Mapping):
+        factor = factor.get(kind, factor[""])
     if aux_lr is None and factor != 1:
         aux_lr = factor * float(lr)
     own = {"lr": aux_lr, "weight_decay": weight_decay}
     return {name: value for name, value in own.items() if value is not None}
-
-
-def _with_kinds(part: dict[str, Any], by_kind: Mapping[str, Mapping[str, Any]], lr: Any) -> list[dict[str, Any]]:
-    """A group as one for each kind that has settings of its own; these win over the group's."""
-    if not by_kind:
-        return [part]
-    members: dict[str, list[Any]] = {}
-    kinds = kinds_by_names([(name, p.shape) for name, p in map(_named, part["params"])])
-    for entry, own_kind in zip(part["params"], kinds, strict=True):
-        kind = part.get("kind") or ("matrix" if part["use_muon"] else own_kind)
-        members.setdefault(kind if kind in by_kind else "", []).append(entry)
-    groups = []
-    for kind, params in members.items():
-        own = {**by_kind.get(kind, {})}
-        if (factor := own.pop("lr_factor", None)) is not None:
-            own["lr"] = factor * float(lr)
-        groups.append({**part, **({"kind": kind} if kind else {}), **own, "params": params})
-    return groups or [part]
 
 
 def read_kinds(owner: str, given: Any, known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

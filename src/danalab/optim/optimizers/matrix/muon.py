@@ -28,7 +28,14 @@ from danalab.optim.rules.scalars import (
     scaled_decay,
     shrink,
 )
-from danalab.optim.settings import DanaMuonSettings, DMuonSettings, ManauSettings, MuonSettings, takes
+from danalab.optim.settings import (
+    DANA_MUON_FACTORS,
+    DanaMuonSettings,
+    DMuonSettings,
+    ManauSettings,
+    MuonSettings,
+    takes,
+)
 from danalab.optim.step.backends.choice import Backend
 from danalab.optim.step.backends.plain import foreach
 from danalab.optim.step.batch import TensorBatch
@@ -264,12 +271,16 @@ class DanaMuon(HybridOptimizer):
     Other parameters are updated as by `DanaStarMK4`, but decay comes first and is multiplied by the learning rate:
     p <- p (1 - lr weight_decay / (1 + t / wd_ts)).
 
-    Arguments as in `DMuon` and `DanaStarMK4`. Its best learning rate is about that of `DMuon`, and far above ADana's.
+    Arguments as in `DMuon` and `DanaStarMK4`, except:
+
+    Args:
+        aux_lr_factor: None: 0.0625 for vectors (gains, biases), 0.25 for embeddings, heads and other parameters.
     Source: Manau of the original code with its `dana_momentum`; matrices after Liu et al. 2025, arXiv 2502.16982.
     """
 
     matrix_rule = MATCHED_MUON
     other_rule = DANA_STAR_COUPLED
+    aux_factors = DANA_MUON_FACTORS
 
     @takes(DanaMuonSettings)
     def __init__(self, params: Any, settings: dict[str, Any]): ...
