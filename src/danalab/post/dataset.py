@@ -116,6 +116,9 @@ class ReplayedDataset(MixedDataset):
         self.n_tokens = round(conversations.n_tokens / (1 - share))
         self.counts = conversations.counts
 
+    def tokens_per_epoch(self, seq_len: int) -> int:
+        return self.n_tokens
+
 
 def tokenize(words: Iterable[str], chat: ChatFormat) -> TokenizedConversations:
     """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]); a UserError names a malformed line."""

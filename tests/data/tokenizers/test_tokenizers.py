@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.data import prepare
-from danalab.data.tokenizers import CHAT_SPECIALS, EOS, BpeTokenizer, ByteTokenizer, Gpt2Tokenizer, load_tokenizer
+from danalab.data import open_dataset, prepare
+from danalab.data.tokenizers import (
+    CHAT_SPECIALS,
+    EOS,
+    BpeTokenizer,
+    ByteTokenizer,
+    Gpt2Tokenizer,
+    load_tokenizer,
+    requested_size,
+)
 from danalab.data.tokenizers import gpt2 as gpt2_module
-from danalab.data.tokenizers.bpe import requested_size, train_bpe
+from danalab.data.tokenizers.bpe import train_bpe
 from danalab.data.tokenizers.compression import measure, samples
 from danalab.errors import UserError
 
@@ -241,11 +250,22 @@ def test_lossy_and_damaged_tokenizers_are_refused_in_one_line(tmp_path, bpe, cha
     assert "\n" not in str(caught.value)
 
 
-def test_unicode_normalization_may_be_loaded_but_prepares_no_data(tmp_path, bpe):
-    (tmp_path / "tokenizer.json").write_text(_edited(bpe, normalizer=lambda _: {"type": "NFC"}))
-    with pytest.raises(UserError, match="the tokenizer changes text"):
-        prepare("stdlib", tmp_path, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_canonical_normalization_prepares_data_and_compatibility_does_not(tmp_path, bpe, form, capsys):
+    (tmp_path / "tokenizer.json").write_text(_edited(bpe, normalizer=lambda _: {"type": form}))
+    (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"text": f"{n} e\u0301 \ufb01"}) for n in range(9)))
+
+    def run():
+        return prepare("text", tmp_path, tmp_path / "out", inputs=[tmp_path / "in.jsonl"], workers=1)
+
+    if "K" in form:
+        with pytest.raises(UserError, match="the tokenizer changes text: 'ﬁ'"):
+            run()
+        assert not (tmp_path / "out").exists()
+    else:
+        text = load_tokenizer(tmp_path).decode(open_dataset(run()).store.read(0, 1000))
+        assert {unicodedata.normalize("NFC", each)[2:] for each in text.split(EOS) if each} == {"é ﬁ"}
+        assert "the tokenizer normalizes text" in capsys.readouterr().err
 
 
 def test_truncation_and_padding_of_a_saved_tokenizer_are_ignored(tmp_path, bpe):
