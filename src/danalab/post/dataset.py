@@ -29,7 +29,7 @@ import torch
 
 from danalab.chat.answers import SampledAnswer
 from danalab.chat.conversations import MAX_LINE_BYTES, ChatFormat, Conversation, Rendered, iter_conversations
-from danalab.chat.tasks import make_task
+from danalab.chat.tasks import TASKS, make_task
 from danalab.data import Dataset
 from danalab.data.formats import scan_cache
 from danalab.data.formats.shards import TokenStore
@@ -133,6 +133,8 @@ def tokenize(words: Iterable[str], chat: ChatFormat) -> TokenizedConversations:
 def _has_conversations(word: str) -> bool:
     """Whether a word is a file of conversations; else a task, with settings or a file of problems."""
     name, _, settings = word.partition(":")
+    if name in TASKS:  # also where a file is called like it, which is ./NAME
+        return False
     if not Path(word).is_file():
         return not settings and (name.endswith((".jsonl", ".json")) or "/" in name)
     with Path(word).open("rb") as file:

@@ -100,7 +100,8 @@ def open_tokens(path: Path, raw: np.dtype) -> tuple[Shard, bool]:
     magic, version, count = _LLMC.unpack(head[:12]) if len(head) >= 12 else (0, 0, 0)
     if magic in _LLMC_TYPES:
         if version not in _LLMC_VERSIONS or count < 0:
-            raise UserError(f"{path}: llm.c's format {magic} in version {version}; versions 1 and 7 are read")
+            what = f"version {version}, {count} tokens"
+            raise UserError(f"{path}: llm.c's format {magic} of {what}; it must be version 1 or 7")
         return _of_size(path, _LLMC_BYTES, np.dtype(_LLMC_TYPES[magic]), count, size), True
     kinds = [kind for begin, kind in _FOREIGN.items() if head.startswith(begin)]
     if magic in _LLMC_OTHERS:

@@ -160,28 +160,31 @@ class Scan:
     max_id: int
     sha256: str
     min_id: int
-    even: int
-    """Largest id at an even position."""
-    odd: int
-    """Largest id at an odd position."""
+    lanes: list[int]
+    """Largest id at the positions 0, 1, 2, 3 modulo 4."""
     low_byte: int
     """Largest value of the lowest byte of an id."""
 
     def doubt(self, shard: Shard) -> str | None:
         """Why the ids of a file without a header are of another type, and what to do; None: they may be of this one."""
-        small, large = sorted((self.even, self.odd))
+        first, second, third, _ = self.lanes
+        halves = max(first, third), max(self.lanes[1::2])
+        small, large = sorted(halves)
         if shard.n_tokens >= _ENOUGH and small < _HIGH_HALVES and (small == 0 < large or large >= _HIGH_HALVES):
-            wider = "uint32" if shard.dtype.itemsize == 2 else "uint64"
-            return _said(f"every second id is {f'below {_HIGH_HALVES}' if small else 0}", wider)
+            reason = f"every second id is {f'below {_HIGH_HALVES}' if small else 0}"
+            dtype = "uint32" if shard.dtype.itemsize == 2 and (third or second) else "uint64"
+            if halves[0] == small:
+                return f"{reason}, as in big-endian {dtype}; write it with little-endian ids"
+            return f"{reason}, as in {dtype}; {_declare(dtype)}"
         # Of ids of 16 bits all low bytes occur, and few high ones. Bytes in pairs have one distribution in both halves.
         paired = self.low_byte < _LOW_BYTES and 2 * (self.max_id >> 8) >= self.low_byte > 0
         if shard.dtype.itemsize == 2 and shard.n_tokens >= _ENOUGH_FOR_BYTES and paired:
-            return _said(f"no byte is above {self.low_byte}", "uint8")
+            return f"no low byte is above {self.low_byte}, as in uint8, or in another byte order; {_declare('uint8')}"
         return None
 
 
-def _said(reason: str, dtype: str) -> str:
-    return f'{reason}, as in {dtype}; say what they are in {DECLARATION} beside it: {{"dtype": "{dtype}"}}'
+def _declare(dtype: str) -> str:
+    return f'say what they are in {DECLARATION} beside it: {{"dtype": "{dtype}"}}'
 
 
 _ENOUGH, _ENOUGH_FOR_BYTES = 16, 2048  # tokens that tell one type from another
@@ -282,7 +285,7 @@ class BareFolder:
         """One split; UserError: something is wrong with it."""
         if split not in self.files:
             there = ", ".join(self.files)
-            raise UserError(f"{self.folder}: no split '{split}' (no {split}.bin); there are: {there}")
+            raise UserError(f"{self.folder}: no split '{split}' (no {split}.bin beside it); there are: {there}")
         shards, scans = self._examined(self.files[split])
         encoding = self.known or (_GPT2 if shards[0].dtype.itemsize == 2 else None)
         if encoding is None:  # as for arrays: all ids of the folder
@@ -339,9 +342,10 @@ def _scan(shard: Shard, *, anew: bool) -> Scan:
         while block := file.read(_BLOCK):
             digest.update(block)
             ids = np.frombuffer(block, shard.dtype)
-            parts.append((ids.max(), -int(ids.min()), ids[::2].max(), ids[1::2].max(initial=0), (ids & 0xFF).max()))
-    largest, least, even, odd, low_byte = (int(max(column)) for column in zip(*parts, strict=True))
-    result = Scan(largest, digest.hexdigest(), -least, even, odd, low_byte)
+            lanes = [ids[lane::4].max(initial=0) for lane in range(4)]
+            parts.append((ids.max(), -int(ids.min()), (ids & 0xFF).max(), *lanes))
+    largest, least, low_byte, *lanes = (int(max(column)) for column in zip(*parts, strict=True))
+    result = Scan(largest, digest.hexdigest(), -least, lanes, low_byte)
     scan_cache.save_facts(key, result)
     return result
 
@@ -349,8 +353,8 @@ def _scan(shard: Shard, *, anew: bool) -> Scan:
 def find_raw_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     """Token files of each split, and the names of those that are not read.
 
-    A split is `SPLIT.bin`, or `SPLIT_00.bin`, `NAME_SPLIT-00.npy` and so on in numeric order. If no name says a split,
-    all files are "train", in the order of their names.
+    A split is `SPLIT.bin`, or `SPLIT_00.bin`, `NAME_SPLIT-00.npy` and so on in numeric order. If no name says
+    "train", the files whose names say no split are "train", in the order of their names.
     """
     names = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.suffix in _SUFFIXES)
     streams = [path for path in names if is_stream(path)]
@@ -359,8 +363,9 @@ def find_raw_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
         mine = [path for path in streams if (name := split_name(path.stem)) is not None and name.split == split]
         if mine:
             splits[split] = _in_order(folder, split, mine)
-    if not splits and streams:
-        splits = {"train": streams}
+    unnamed = [path for path in streams if split_name(path.stem) is None]
+    if "train" not in splits and unnamed:
+        splits = {"train": unnamed, **splits}
     firsts = [paths[0] for paths in splits.values()]
     if len({name.prefix for path in firsts if (name := split_name(path.stem)) is not None}) > 1:
         raise UserError(f"{folder}: {' and '.join(path.name for path in firsts)}: of two data sets; move one away")

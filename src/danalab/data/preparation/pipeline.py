@@ -151,7 +151,7 @@ def prepare(
         print(f"prepared {_summary(made)} in {seconds:.1f} s: {folder}", file=sys.stderr)
         if isinstance(chosen, BpeTokenizer) and chosen.decode(chosen.encode(DECOMPOSED)) != DECOMPOSED:
             print("the tokenizer normalizes text: e and an accent are the same as é", file=sys.stderr)
-        skipped = f"{empty[0]:,} documents without text (null or empty) were left out" if empty[0] else ""
+        skipped = f"left out: documents without text (null or empty): {empty[0]:,}" if empty[0] else ""
         if report := "; ".join(filter(None, [source.reading_report(), skipped])):
             print(report, file=sys.stderr)
     return folder

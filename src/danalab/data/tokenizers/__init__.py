@@ -66,8 +66,6 @@ def tokenizer_path(name: str | Path) -> Path | None:
     if isinstance(name, Path) or os.sep in name:
         return path
     if name in BUILT_IN:
-        if os.path.isfile(path / "tokenizer.json"):
-            _log.warning("tokenizer %s: the built-in one; the folder beside it is ./%s", name, name)
         return None
     if saved_tokenizer(path) is None and trained_size(name):
         return None
@@ -96,6 +94,8 @@ def load_tokenizer(name: str | Path, eos: str | None = None) -> Tokenizer:
     if path is None and eos is not None:
         raise UserError(f"--eos {eos}: only for a tokenizer from a file; {name} has {EOS}")
     if path is None:
+        if saved_tokenizer(Path(name)):
+            _log.warning("tokenizer %s: the built-in one; the folder of this name is ./%s", name, name)
         return _named(str(name))
     is_folder = os.path.isdir(path)
     file = path / "tokenizer.json" if is_folder else path

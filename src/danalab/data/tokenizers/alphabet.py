@@ -45,7 +45,7 @@ class AlphabetTokenizer(CharacterTokenizer):
         return cls(_checked(alphabet, file))
 
     def _rules(self) -> dict[str, Any]:
-        each = {"Regex": "(?s:.)"}
+        each = {"Regex": r"[\s\S]"}
         return {"pre_tokenizer": {"type": "Split", "pattern": each, "behavior": "Isolated", "invert": False}}
 
     def to_json(self) -> str:
@@ -59,7 +59,7 @@ def read_meta(file: Path) -> tuple[int, list[str] | None]:
 
     UserError: not nanoGPT's, or more than dictionaries, lists, texts and integers.
     """
-    advice = 'put a tokenizer.json beside it, or a tokens.json of {"vocab_size": N}, and move it away'
+    advice = 'put a tokenizer.json beside it, or a tokens.json of {"vocab_size": N}'
     try:
         if not file.is_file() or file.stat().st_size > _MAX_BYTES:
             raise ValueError("not a small file")
