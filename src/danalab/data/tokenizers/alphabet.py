@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from danalab.data.tokenizers.base import SPECIALS
-from danalab.data.tokenizers.plain import CharacterTokenizer, tokenizer_json
+from danalab.data.tokenizers.plain import CharacterTokenizer, read_words, tokenizer_json
 from danalab.errors import UserError, first_line
-from danalab.files import read_json
 
 META = "meta.pkl"
 _MAX_BYTES = 1 << 24
@@ -35,14 +34,7 @@ class AlphabetTokenizer(CharacterTokenizer):
     @classmethod
     def from_file(cls, file: str | Path) -> AlphabetTokenizer:
         """Read a `tokenizer.json` that `save` wrote."""
-        try:
-            vocabulary = read_json(file)["model"]["vocab"]
-            alphabet = [text for text in sorted(vocabulary, key=vocabulary.__getitem__) if text not in SPECIALS]
-            if [vocabulary[text] for text in alphabet] != list(range(len(alphabet))):
-                raise ValueError
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise UserError(f"{file}: not the characters of a tokenizer 'alphabet'") from None
-        return cls(_checked(alphabet, file))
+        return cls(_checked(read_words(file, "the characters of a tokenizer 'alphabet'"), file))
 
     def _rules(self) -> dict[str, Any]:
         each = {"Regex": r"[\s\S]"}

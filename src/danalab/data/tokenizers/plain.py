@@ -93,14 +93,7 @@ class WordTokenizer(Tokenizer):
     @classmethod
     def from_file(cls, file: str | Path) -> "WordTokenizer":
         """Read a `tokenizer.json` that `save` wrote."""
-        try:
-            vocabulary = read_json(file)["model"]["vocab"]
-            words = sorted(vocabulary, key=vocabulary.__getitem__)
-            if [vocabulary[word] for word in words] != list(range(len(words))):
-                raise ValueError
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise UserError(f"{file}: not the list of words of a tokenizer 'words'") from None
-        return cls([word for word in words if word not in SPECIALS])
+        return cls(read_words(file, "the list of words of a tokenizer 'words'"))
 
     def _token_table(self) -> list[bytes]:
         return [f"{word} ".encode() for word in self._words]
@@ -117,6 +110,18 @@ class WordTokenizer(Tokenizer):
     def to_json(self) -> str:
         model = {"type": "WordLevel", "vocab": {**self._ids, **self.specials}, "unk_token": EOS}
         return json.dumps(tokenizer_json(model, self.specials, self._rules()["pre_tokenizer"], None))
+
+
+def read_words(file: str | Path, what: str) -> list[str]:
+    """The tokens of a `tokenizer.json` in the order of their ids, without specials; `what` they must be."""
+    try:
+        vocabulary = read_json(file)["model"]["vocab"]
+        words = sorted(vocabulary, key=vocabulary.__getitem__)
+        if [vocabulary[word] for word in words] != list(range(len(words))):
+            raise ValueError
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UserError(f"{file}: not {what}") from None
+    return [word for word in words if word not in SPECIALS]
 
 
 def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]) -> dict[str, Any]:
