@@ -76,6 +76,32 @@ def _umask() -> int:
     return current
 
 
+def walk_files(folder: Path) -> Iterator[Path]:
+    """All files below `folder` in any order, links to folders followed once; names that begin with a dot are skipped.
+
+    UserError: a folder that cannot be read.
+    """
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # deleted since it was listed
+            raise UserError(f"{error.filename}: {error.strerror}") from error
+
+    seen: set[tuple[int, int]] = set()
+    for root, folders, names in os.walk(folder, followlinks=True, onerror=fail):
+        try:
+            status = os.stat(root)
+        except FileNotFoundError:
+            folders.clear()
+            continue
+        if (status.st_dev, status.st_ino) in seen:  # a link to a folder that was met already
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        # sorted: where two names lead to one folder, the same one is met first in every run
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(root, name) for name in names if not name.startswith("."))
+
+
 def sha256(path: str | os.PathLike[str]) -> str:
     """Hexadecimal SHA-256 of a file's content."""
     digest = hashlib.sha256()
@@ -93,7 +119,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
             raise UserError(f"{path}: not a regular file")
         if status.st_size > MAX_TEXT_BYTES:
             raise UserError(f"{path}: {status.st_size:,} bytes; at most {MAX_TEXT_BYTES:,} are read")
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -143,7 +143,8 @@ FILES = st.dictionaries(
     st.sampled_from(
         ["train.bin", "val.bin", "train_00.bin", "train_3.bin", "checksums.json", "download.json", "split.json",
          "manifest.json", "tokenizer.json", "tokenizer_config.json", "a.npy", "a.npy.rows", "b.npz", "c.pt",
-         "train/a.npy", "train/a.npy.rows", "val/b.npy", "journal.json"]
+         "train/a.npy", "train/a.npy.rows", "val/b.npy", "journal.json", "valid.bin", "x.bin", "x.idx", "train.npy",
+         "meta.pkl", "tokens.json"]
     ),
     st.one_of(JSON, st.binary(max_size=40), ARRAYS, st.sampled_from(["<pipe>", "<link>", "<folder>", "<empty>"])),
     min_size=1, max_size=4,
@@ -217,18 +218,21 @@ def test_any_tokenizer_is_used_or_refused(folders, valid, tries):
             "--workers", 1)  # fmt: skip
 
 
-LINES = st.lists(st.one_of(JSON, st.builds(lambda text: {"text": text}, st.text(max_size=20))), max_size=6)
+LINES = st.lists(st.one_of(JSON, st.builds(lambda text: {"text": text}, st.none() | st.text(max_size=20))), max_size=6)
 CONTENT = st.one_of(
     st.binary(max_size=60),
     st.text(max_size=60).map(str.encode),
     LINES.map(lambda lines: "\n".join(map(json.dumps, lines)).encode()),
+    LINES.map(lambda lines: json.dumps(lines, indent=1).encode("utf-8-sig")),
     st.binary(max_size=60).map(gzip.compress),
 )
 FLAGS = st.dictionaries(
     st.sampled_from(["--val-fraction", "--val-documents", "--max-documents", "--max-tokens", "--shard-tokens"]),
     NUMBERS | WORDS, max_size=2,
 )  # fmt: skip
-NAMES = st.sampled_from(["a.txt", "b.md", "c.jsonl", "d.txt.gz", "e.jsonl.gz", "f.parquet", "g.txt.zst", ".h.txt"])
+NAMES = st.sampled_from(
+    ["a.txt", "b.md", "c.jsonl", "d.txt.gz", "e.jsonl.gz", "f.parquet", "g.txt.zst", ".h.txt", "i.json", "j.ndjson"]
+)
 
 
 @pytest.mark.parametrize("tries", TRIES)

@@ -26,8 +26,13 @@ class PrepareFlags(JsonFlags):
     out: Path | None = None
     """Folder of the data set; default NAME-TOKENIZER in $DATASETS_DIR, or in ./datasets."""
     input: tuple[str, ...] = ()
-    """Files or folders of the source text: .txt .md .jsonl .parquet, also .gz and .zst. For a corpus of the hub: one
-    folder with the files of its repository (see danalab data download), in place of the network."""
+    """Files or folders of the source text: .txt .md .jsonl .ndjson .json .parquet, also .gz and .zst. For a corpus of
+    the hub: one folder with the files of its repository (see danalab data download), in place of the network."""
+    text_column: str = "text"
+    """Field of the lines, or column of the tables, that holds the text; for the source text."""
+    eos: str | None = None
+    """Special token that ends documents, of a tokenizer given by its path; default <|endoftext|>, else the eos_token
+    in its tokenizer_config.json."""
     language: tuple[str, ...] = ()
     """Settings of the source synthetic, KEY=VALUE: words, zipf, levels, level_exponent, answers, noise, questions,
     copies, distances, document_tokens, seed; see docs/data.md."""
@@ -55,10 +60,16 @@ def prepare(flags: PrepareFlags) -> None:
         _show_offer(flags, flags.input)
         return
     from danalab.data.preparation.pipeline import prepare as prepare_dataset
+    from danalab.data.sources import SOURCES, TextSource
+    from danalab.data.sources.text import TEXT_COLUMN
 
-    names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers")
+    names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers", "eos")
     settings = {name: getattr(flags, name) for name in names}
     source = _language(flags) if flags.language else flags.name
+    if flags.text_column != TEXT_COLUMN:
+        if SOURCES.get(flags.name) is not TextSource or not flags.input:
+            raise UserError("--text-column: only for danalab data prepare text --input PATH...")
+        source = TextSource(flags.input, flags.val_input, flags.text_column)
     folder = prepare_dataset(
         source, flags.tokenizer, flags.out, inputs=flags.input, val_inputs=flags.val_input, **settings
     )
@@ -140,6 +151,7 @@ def info(flags: InfoFlags) -> None:
         if part["documents"] is not None:
             line += f", {part['documents']:,} documents, {part['bytes_per_token']:.3f} bytes a token"
         rows.append((split, line))
+    rows += [("note", remark) for remark in facts["remarks"]]
     for name, value in rows:
         print(f"{name:<10} {value}")
 
@@ -241,7 +253,9 @@ class TrainTokenizerFlags(JsonFlags):
     vocab_size: int
     """Number of ids, including the 256 bytes and 9 specials."""
     input: tuple[str, ...]
-    """Files or folders of text: .txt .md .jsonl .parquet, also .gz and .zst."""
+    """Files or folders of text: .txt .md .jsonl .ndjson .json .parquet, also .gz and .zst."""
+    text_column: str = "text"
+    """Field of the lines, or column of the tables, that holds the text."""
     out: Path
     """Folder for tokenizer.json."""
     max_mb: float = 100.0
@@ -257,11 +271,13 @@ def train_tokenizer(flags: TrainTokenizerFlags) -> None:
         raise UserError(f"--max-mb is {flags.max_mb:g}; it must be more than 0")
     if (flags.out / "tokenizer.json").exists():
         raise UserError(f"{flags.out}: holds a tokenizer.json already; choose another --out")
-    source = TextSource(flags.input)
+    source = TextSource(flags.input, text_column=flags.text_column)
     tokenizer = train_bpe(_up_to(source.iter_documents(), flags.max_mb * 1e6), flags.vocab_size)
     file = tokenizer.save(flags.out)
+    print(source.reading_report(), file=sys.stderr)
     if not flags.print_json({"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}):
-        print(f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {flags.out}")
+        path = flags.out if flags.out.name != str(flags.out) else f"./{flags.out}"  # a path, and no tokenizer's name
+        print(f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {path}")
 
 
 def _up_to(documents: Iterable[str], limit: float) -> Iterator[str]:
@@ -278,7 +294,7 @@ class EvalTokenizerFlags(JsonFlags):
     tokenizer: Positional[str]
     """bytes, gpt2, or the path of a tokenizer.json or of the folder that holds one."""
     input: tuple[str, ...] = ()
-    """More files to measure, besides the built-in samples: .txt .md .jsonl .parquet, also .gz and .zst."""
+    """More files to measure, besides the built-in samples: .txt .md .jsonl .ndjson .json .parquet, also .gz, .zst."""
 
 
 def eval_tokenizer(flags: EvalTokenizerFlags) -> None:

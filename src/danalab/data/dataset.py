@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from danalab.data.formats.shards import TokenStore
 from danalab.data.order.batches import Batches, Rows, Sequences, Sequential, Shuffled, Windows
 from danalab.data.order.packing import PackedDocuments
 from danalab.data.order.ramps import Ramp
-from danalab.data.tokenizers import Tokenizer, load_tokenizer
+from danalab.data.tokenizers import UNKNOWN, Tokenizer, load_tokenizer, saved_tokenizer
 from danalab.errors import UserError
 
 
@@ -68,8 +68,9 @@ class Dataset:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that wrote the tokens."""
-        saved = self.path / "tokenizer.json"
-        return load_tokenizer(self.path if saved.is_file() else self.tokenizer_name)
+        if saved_tokenizer(self.path) is None and self.tokenizer_name == UNKNOWN:
+            raise UserError(f"{self.path}: no tokenizer.json beside the tokens")
+        return load_tokenizer(self.path if saved_tokenizer(self.path) else self.tokenizer_name)
 
     @cached_property
     def token_bytes(self) -> np.ndarray:
@@ -80,6 +81,10 @@ class Dataset:
     def size(self) -> str:
         """The amount of data, for logs."""
         return f"{self.n_tokens:,} tokens"
+
+    def tokens_per_epoch(self, seq_len: int) -> int:
+        """Tokens of one pass in sequences of `seq_len`."""
+        return self.n_tokens
 
     def set_cache(self, budget: int) -> None:
         """Set the memory for files that cannot be memory-mapped [bytes]; no effect on other files."""
@@ -171,6 +176,8 @@ class DataLayout:
     """Compare every file with its recorded hash; yields all faults."""
     facts: Callable[[Path], dict[str, Any]] = lambda _: {"source": None, "documents": {}, "text_bytes": {}}
     """Additions to `describe`: `source` (name, licence, ...) or None, and `documents` and `text_bytes` by split."""
+    remarks: Callable[[Path], Iterable[str]] = lambda _: ()
+    """What is odd and no fault, e.g. files that are not read."""
 
 
 @dataclass(frozen=True)

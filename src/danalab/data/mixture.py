@@ -22,7 +22,7 @@ from danalab.data.dataset import Dataset
 from danalab.data.formats.shards import TokenStore
 from danalab.data.order.batches import Rows, Sequences, Span, TokenBatch
 from danalab.data.order.permutation import Permutation
-from danalab.data.tokenizers import Tokenizer
+from danalab.data.tokenizers import BUILT_IN, UNKNOWN, Tokenizer
 from danalab.data.vocabulary import merge_vocabularies
 from danalab.errors import UserError
 from danalab.files import read_yaml, validated
@@ -32,7 +32,7 @@ BLOCK = 10_000
 
 def parse_mixture(text: str) -> list[tuple[str, float]] | None:
     """(data set, weight) of each part of `a:0.7,b:0.3` or of a YAML file; None for a single data set."""
-    if Path(text).suffix in (".yaml", ".yml"):
+    if Path(text).suffix in (".yaml", ".yml") and not os.path.isdir(text):
         return _checked(list(validated(dict[str, float], read_yaml(text), f"--data {text}").items()), text)
     if "," not in text or os.path.exists(text):
         return None
@@ -76,6 +76,7 @@ class MixedDataset(Dataset):
     def __init__(self, parts: Sequence[Dataset], weights: Sequence[float]):
         self.parts, self.weights = list(parts), [float(weight) for weight in weights]
         vocabulary = merge_vocabularies(parts)
+        _require_one_tokenizer(parts)
         self._counts = block_counts(self.weights)
         named = zip(parts, self._counts, strict=True)
         shares = " + ".join(f"{part.path.name}:{count / BLOCK:g}" for part, count in named)
@@ -100,6 +101,9 @@ class MixedDataset(Dataset):
     def tokenizer(self) -> Tokenizer:
         return self.parts[0].tokenizer
 
+    def tokens_per_epoch(self, seq_len: int) -> int:
+        return sum(part.tokens_per_epoch(seq_len) for part in self.parts)
+
     def set_cache(self, budget: int) -> None:
         for part in self.parts:
             part.set_cache(budget // len(self.parts))
@@ -118,6 +122,18 @@ class MixedDataset(Dataset):
     def check_vocab(self, vocab_size: int) -> None:
         for part in self.parts:
             part.check_vocab(vocab_size)
+
+
+def _require_one_tokenizer(parts: Sequence[Dataset]) -> None:
+    """Two tokenizers of one name (bpe-4096) may have been trained on different texts."""
+    if len({part.tokenizer_name for part in parts} - {UNKNOWN}) != 1 or parts[0].tokenizer_name in BUILT_IN:
+        return
+    for part in parts[1:]:
+        if part.tokenizer.fingerprint != parts[0].tokenizer.fingerprint:
+            raise UserError(
+                f"{part.name} and {parts[0].name}: two different tokenizers named {part.tokenizer_name}; "
+                "a mixture needs one tokenizer"
+            )
 
 
 class MixedSequences:

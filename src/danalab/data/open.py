@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from danalab.data.formats.shards import MANIFEST, Manifest
 from danalab.data.sources import SOURCES, command_for_texts
 from danalab.data.sources.base import datasets_folder
-from danalab.data.tokenizers import EOS, Gpt2Tokenizer, eos_of_size, load_tokenizer, requested_size
+from danalab.data.tokenizers import (
+    EOS,
+    UNKNOWN,
+    Gpt2Tokenizer,
+    eos_of_size,
+    load_tokenizer,
+    requested_size,
+    tokenizer_path,
+)  # fmt: skip
 from danalab.data.tokenizers.base import padded
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo, merge_vocabularies
 from danalab.errors import UserError, nearest
@@ -31,10 +39,12 @@ def open_data(data: str | Path, tokenizer: str | Path | None = None, split: str 
     from danalab.data.mixture import MixedDataset, parse_mixture
 
     pairs = parse_mixture(str(data))
-    if pairs is None:
-        return open_dataset(resolve_dataset(data, tokenizer), split)
-    parts = [open_dataset(resolve_dataset(name, tokenizer), split) for name, _ in pairs]
-    return MixedDataset(parts, [weight for _, weight in pairs])
+    folders = [resolve_dataset(name, tokenizer) for name, _ in pairs or [(data, 1.0)]]
+    for folder in folders if split == "train" else ():
+        for remark in require_layout(folder).remarks(folder):
+            _log.warning("%s: %s", folder, remark)
+    parts = [open_dataset(folder, split) for folder in folders]
+    return parts[0] if pairs is None else MixedDataset(parts, [weight for _, weight in pairs])
 
 
 def is_there(data: str | Path) -> bool:
@@ -141,11 +151,11 @@ def find_dataset(
         )
     source = SOURCES.get(name)
     wanted = str(tokenizer or source.default_tokenizer)
-    is_path = os.path.exists(wanted)
-    folder = source.dataset_folder(wanted, load_tokenizer(wanted) if is_path else None, root)
+    path = tokenizer_path(tokenizer or source.default_tokenizer)
+    folder = source.dataset_folder(wanted, load_tokenizer(path) if path else None, root)
     if (folder / MANIFEST).is_file():
         return folder
-    if wanted == "gpt2":
+    if wanted == "gpt2" and path is None:
         for foreign in (root / name for name in source.folders):
             if layout_of(foreign):
                 return foreign
@@ -157,13 +167,18 @@ def find_dataset(
 
 
 def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
-    if tokenizer is None or not (folder / MANIFEST).is_file():
+    if tokenizer is None:
         return
-    made = Manifest.read(folder).tokenizer
-    if str(tokenizer) != made.name and not (
-        os.path.exists(tokenizer) and load_tokenizer(tokenizer).fingerprint == made.fingerprint
-    ):
-        raise UserError(f"{folder}: written with the tokenizer {made.name}, not {tokenizer}; leave --tokenizer out")
+    path = tokenizer_path(tokenizer)
+    shards = (folder / MANIFEST).is_file()
+    name = Manifest.read(folder).tokenizer.name if shards else open_dataset(folder).tokenizer_name
+    if path is None and str(tokenizer) == name:
+        return
+    if path is not None and name != UNKNOWN:
+        made = Manifest.read(folder).tokenizer if shards else open_dataset(folder).tokenizer
+        if load_tokenizer(path).fingerprint == made.fingerprint:
+            return
+    raise UserError(f"{folder}: written with the tokenizer {name}, not {tokenizer}; leave --tokenizer out")
 
 
 def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Vocabulary:
@@ -191,8 +206,8 @@ def _vocabulary_of(planned: Path | PreparationPlan) -> Vocabulary:
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """The facts of a data set: path, layout, source, tokenizer, vocab_size, eos_id, and for each split its tokens,
-    shards, documents, text_bytes, bytes_per_token, max_id and fingerprint (None if the layout does not record it).
+    """The facts of a data set: path, layout, remarks, source, tokenizer, vocab_size, eos_id, and for each split its
+    tokens, shards, documents, text_bytes, bytes_per_token, max_id and fingerprint (None where it is not recorded).
     """
     folder = Path(path)
     layout = require_layout(folder)
@@ -214,6 +229,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     return {
         "path": str(folder),
         "layout": layout.name,
+        "remarks": list(layout.remarks(folder)),
         "source": facts["source"],
         "tokenizer": first.tokenizer_name,
         "vocab_size": first.vocab_size,

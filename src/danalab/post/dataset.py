@@ -29,7 +29,7 @@ import torch
 
 from danalab.chat.answers import SampledAnswer
 from danalab.chat.conversations import MAX_LINE_BYTES, ChatFormat, Conversation, Rendered, iter_conversations
-from danalab.chat.tasks import make_task
+from danalab.chat.tasks import TASKS, make_task
 from danalab.data import Dataset
 from danalab.data.formats import scan_cache
 from danalab.data.formats.shards import TokenStore
@@ -116,6 +116,9 @@ class ReplayedDataset(MixedDataset):
         self.n_tokens = round(conversations.n_tokens / (1 - share))
         self.counts = conversations.counts
 
+    def tokens_per_epoch(self, seq_len: int) -> int:
+        return self.n_tokens
+
 
 def tokenize(words: Iterable[str], chat: ChatFormat) -> TokenizedConversations:
     """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]); a UserError names a malformed line."""
@@ -130,6 +133,8 @@ def tokenize(words: Iterable[str], chat: ChatFormat) -> TokenizedConversations:
 def _has_conversations(word: str) -> bool:
     """Whether a word is a file of conversations; else a task, with settings or a file of problems."""
     name, _, settings = word.partition(":")
+    if name in TASKS:  # also where a file is called like it, which is ./NAME
+        return False
     if not Path(word).is_file():
         return not settings and (name.endswith((".jsonl", ".json")) or "/" in name)
     with Path(word).open("rb") as file:

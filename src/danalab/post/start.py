@@ -161,7 +161,7 @@ def extend_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
         raise UserError(f"tokenizer {tokenizer.name}: has no special token {missing[0]}, and none can be added")
     engine = Engine.from_str(tokenizer.to_json())
     engine.add_special_tokens(missing)
-    extended = BpeTokenizer(engine, tokenizer.name)
+    extended = BpeTokenizer(engine, tokenizer.name, eos=[tokenizer.eos])
     log.info(
         "tokenizer %s has no marks of conversations: %d special tokens are added, ids %d to %d",
         tokenizer.name, len(missing), tokenizer.n_tokens, extended.n_tokens - 1,

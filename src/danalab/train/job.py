@@ -189,6 +189,6 @@ def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
         planned.opt, planned.lr, spec.plan.lr_source, spec.config.scheduler, spec.iterations, planned.warmup,
     )  # fmt: skip
     log.info("from step %d", trainer.step)
-    epochs = spec.batches.tokens(spec.iterations) / dataset.n_tokens
+    epochs = spec.batches.tokens(spec.iterations) / dataset.tokens_per_epoch(spec.plan.seq_len)
     if epochs > 1:
         log.info("the run sees its data %.1f times", epochs)

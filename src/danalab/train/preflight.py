@@ -100,7 +100,7 @@ def check_data(spec: RunSpec, dataset: Dataset) -> Verdict:
             more = f"; {len(report.errors) - 1} more" if len(report.errors) > 1 else ""
             text = f"{report.errors[0]}{more}; danalab data validate {folder} lists all"
             return Verdict("data", "failed", text)
-    epochs = spec.batches.tokens(spec.iterations) / dataset.n_tokens
+    epochs = spec.batches.tokens(spec.iterations) / dataset.tokens_per_epoch(spec.plan.seq_len)
     text = f"{spec.config.data}: {dataset.size}, all read; the run sees them {epochs:.2g} times"
     if epochs > MOST_EPOCHS:
         return Verdict("data", "warning", f"{text}; more than {MOST_EPOCHS} passes teach little")

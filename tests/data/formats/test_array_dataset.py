@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from danalab.data import open_dataset, resolve_dataset
+from danalab.data import open_data, open_dataset, resolve_dataset
 from danalab.data.formats.array_dataset import ArrayDataset, ArrayFiles, ArrayPart
 from danalab.data.formats.array_files import find_files, scan_all
 from danalab.data.formats.array_split import split_arrays
@@ -189,3 +189,41 @@ def test_code_in_a_pt_file_is_never_executed(tmp_path):
     with pytest.raises(UserError, match=r"x\.pt: refused: more than tensors; nothing was executed"):
         open_dataset(tmp_path)
     assert not (tmp_path / "sprung").exists()
+
+
+SPLIT_BY_NAME = [
+    (["train.npy", "val.npy"], (["train.npy"], ["val.npy"]), []),
+    (["train_0.npy", "train_1.npy", "valid_0.npy", "test_0.npy"], (["train_0.npy", "train_1.npy"], ["valid_0.npy"]),
+     ["test_0.npy"]),
+    (["train/a.npy", "validation/b.npy", "more.npy"], (["train/a.npy"], ["validation/b.npy"]), ["more.npy"]),
+    (["a.npy", "sub/b.npy", "dev/c.npy"], (["a.npy", "sub/b.npy"], ["dev/c.npy"]), []),
+    (["train/a.npy", "test/b.npy"], (["train/a.npy"], []), ["test/b.npy"]),
+    (["val.npy"], (["val.npy"], []), []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "expected", "unread"), SPLIT_BY_NAME, ids=lambda each: str(each)[:30])
+def test_names_of_files_and_folders_say_the_split(tmp_path, names, expected, unread):
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, ids(6, 33, number))
+    for split, files in zip(("train", "val"), expected, strict=True):
+        if files:
+            parts = open_dataset(tmp_path, split).files.parts
+            assert [part.path.relative_to(tmp_path).as_posix() for part in parts] == files
+    assert describe(tmp_path)["remarks"] == ([f"not read: {', '.join(unread)}"] if unread else [])
+
+
+def test_an_epoch_counts_the_tokens_that_are_read(arrays, tmp_path):
+    dataset = open_dataset(arrays)
+    assert dataset.tokens_per_epoch(8) == 8 * dataset.batches(seed=0, global_batch=1, seq_len=8).windows_per_epoch
+    (tmp_path / "stream").mkdir()
+    np.save(tmp_path / "stream" / "train.npy", ids(1, 5000, 0)[0])
+    mixed = open_data(f"{arrays}:0.5,{tmp_path / 'stream'}:0.5")
+    assert mixed.tokens_per_epoch(8) == dataset.tokens_per_epoch(8) + 5000
+
+
+def test_a_file_without_a_header_says_what_it_may_be(tmp_path):
+    (tmp_path / "part-0.npy").write_bytes(bytes(range(200)))
+    with pytest.raises(UserError, match=r"part-0\.npy: damaged, or bare ids without the header of a \.npy"):
+        open_dataset(tmp_path)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from danalab.data import open_data
 from danalab.data.mixture import BLOCK, MixedSequences, block_counts, parse_mixture
+from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
 
 
@@ -125,3 +126,12 @@ def test_data_of_another_tokenizer_is_refused(tmp_path):
 def test_the_block_of_the_command_line_holds_four_digits():
     assert block_counts([0.7, 0.3]) == [7000, 3000]
     assert BLOCK == 10_000
+
+
+def test_two_tokenizers_of_one_name_are_refused(tmp_path):
+    for name, text in (("a", "first words here"), ("b", "other letters instead")):
+        (tmp_path / name).mkdir()
+        (np.arange(4000) % 250).astype("<u2").tofile(tmp_path / name / "train.bin")
+        train_bpe([text] * 3, 270).save(tmp_path / name)
+    with pytest.raises(UserError, match="b and a: two different tokenizers named bpe-270"):
+        open_data(f"{tmp_path / 'a'}:0.5,{tmp_path / 'b'}:0.5")

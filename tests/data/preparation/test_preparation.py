@@ -300,3 +300,31 @@ def test_a_process_that_dies_is_one_line(corpus, tmp_path, small_chunks, as_if_l
     monkeypatch.setattr("danalab.data.preparation.workers.sys.executable", "/bin/false")
     with pytest.raises(UserError, match="a tokenising process died"):
         _prepare(corpus, tmp_path / "out", tokenizer="bytes", workers=2)
+
+
+def test_what_was_read_and_left_out_is_counted_also_after_a_kill(tmp_path, small_chunks, monkeypatch, capsys):
+    lines = [{"text": None if n % 7 == 3 else "" if n % 7 == 5 else f"document {n} " * 9} for n in range(200)]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"text": null}')
+    (tmp_path / "in" / "notes.html").write_text("no text")
+    whole = _prepare(tmp_path / "in", tmp_path / "whole", tokenizer="bytes", shard_tokens=3000, progress=True)
+    empty = 1 + sum(not line["text"] for line in lines)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"read 1 file; not read: 1 .html; left out: documents without text (null or empty): {empty}"
+    assert Manifest.read(whole).source["empty_documents"] == empty
+    assert sum(entry.documents for entries in Manifest.read(whole).splits.values() for entry in entries) == 201 - empty
+    out = tmp_path / "out"
+    for shards in (1, 3):
+        with monkeypatch.context() as patched:
+            finish, left = writing_module.DatasetWriter._finish_shard, [shards]
+
+            def kill(self, split, finish=finish, left=left):
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                left[0] -= 1
+                finish(self, split)
+
+            patched.setattr(writing_module.DatasetWriter, "_finish_shard", kill)
+            with pytest.raises(KeyboardInterrupt):
+                _prepare(tmp_path / "in", out, tokenizer="bytes", shard_tokens=3000)
+    assert _content(_prepare(tmp_path / "in", out, tokenizer="bytes", shard_tokens=3000)) == _content(whole)

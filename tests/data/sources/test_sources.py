@@ -51,6 +51,99 @@ def test_lines_of_jsonl_are_documents(tmp_path, packed):
     assert _documents(file) == TEXTS
 
 
+MARK = b"\xef\xbb\xbf"
+AS_JSON = {
+    "lines": JSONL.encode(),
+    "a list": json.dumps([{"text": text} for text in TEXTS]).encode(),
+    "a list on many lines": json.dumps([{"text": text} for text in TEXTS], indent=2).encode(),
+    "lines with nulls": (JSONL + '{"text": null}\n{"text": ""}\n').encode(),
+}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+@pytest.mark.parametrize("mark", [b"", MARK])
+@pytest.mark.parametrize("form", AS_JSON)
+def test_a_json_is_lines_or_a_list(tmp_path, form, mark, suffix):
+    content = mark + AS_JSON[form]
+    (tmp_path / f"x{suffix}").write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    assert _documents(tmp_path / f"x{suffix}") == _documents(tmp_path) == TEXTS
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.ndjson", "x.txt"])
+def test_a_byte_order_mark_is_no_text(tmp_path, name):
+    content = b"just this" if name == "x.txt" else JSONL.encode()
+    for mark in (b"", MARK):
+        (tmp_path / name).write_bytes(mark + content)
+        assert _documents(tmp_path) == (["just this"] if name == "x.txt" else TEXTS)
+    (tmp_path / name).write_bytes(MARK + b"{\xff")
+    with pytest.raises(UserError, match="not UTF-8 at byte 4 "):
+        _documents(tmp_path)
+
+
+def test_linked_folders_are_read_once_and_what_is_not_read_is_counted(tmp_path):
+    inside = ("b.ndjson", "c.html", "d.html", "package.json", "broken.json", "README")
+    for name in ("real/a.txt", *(f"in/{name}" for name in inside)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"text": "b"}' if name.endswith("ndjson") else '{"name":')
+    (tmp_path / "real" / "loop").symlink_to(tmp_path / "real")
+    for name in ("one", "two"):
+        (tmp_path / "in" / name).symlink_to(tmp_path / "real")
+    source = TextSource([tmp_path / "in"])
+    assert list(source.iter_documents()) == ["b", '{"name":']
+    assert source.reading_report() == (
+        'read 2 files; not read: 2 .json without the field "text", 2 .html, 1 without a suffix'
+    )
+
+
+def test_another_column_or_field_is_read_and_is_another_data_set(tmp_path):
+    (tmp_path / "a.jsonl").write_text(JSONL.replace('"text"', '"content"'))
+    with pytest.raises(UserError, match=r'the field "text" .* there are: content; --text-column names another'):
+        _documents(tmp_path)
+    source = TextSource([tmp_path], text_column="content")
+    assert list(source.iter_documents()) == TEXTS
+    assert source.identity() != TextSource([tmp_path]).identity()
+
+
+def test_columns_of_text_of_every_type_are_read(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file, texts = tmp_path / "x.parquet", pa.array([*TEXTS, None])
+    other = pa.array(["1", "2", "3", "4"])
+    for column in (texts, texts.cast(pa.large_string()), texts.cast(pa.string_view()), texts.dictionary_encode()):
+        parquet.write_table(pa.table({"text": column}), file)
+        assert _documents(file) == TEXTS
+    for names, columns in ((["id", "id", "text"], [other, other, texts]), (["text", "text"], [texts, texts])):
+        parquet.write_table(pa.Table.from_arrays(columns, names=names), file)
+        assert _documents(file) == TEXTS
+    parquet.write_table(pa.Table.from_arrays([texts, other], names=["text", "text"]), file)
+    with pytest.raises(UserError, match="2 columns 'text', which differ"):
+        _documents(file)
+    parquet.write_table(pa.table({"a.b": texts, "a": [{"b": "no"}] * 4}), file)
+    assert [text for text in TextSource([file], text_column="a.b").iter_documents() if text] == TEXTS
+    parquet.write_table(pa.table({"text": texts.cast(pa.binary())}), file)
+    with pytest.raises(UserError, match="the column 'text' is binary, not text"):
+        _documents(file)
+
+
+def test_a_long_line_is_cut_like_a_long_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats_module, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(formats_module, "_BLOCK", 64)
+    long = "".join(f"{number} zwölf Boxkämpfer\n" for number in range(99))
+    (tmp_path / "x.jsonl").write_text(json.dumps({"text": long}) + '\n{"text": "short"}')
+    *pieces, short = _documents(tmp_path)
+    assert ("".join(pieces), short) == (long, "short")
+    assert max(len(piece.encode()) for piece in pieces) <= 100
+    assert list(TextSource([tmp_path]).iter_part("train", 0, 3)) == [*pieces, short][3:]
+
+
+def test_a_zst_with_a_long_window_is_read(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    long = zstandard.ZstdCompressionParameters(window_log=28)
+    packer = zstandard.ZstdCompressor(compression_params=long).compressobj()
+    (tmp_path / "x.jsonl.zst").write_bytes(packer.compress(JSONL.encode()) + packer.flush())
+    assert _documents(tmp_path) == TEXTS
+
+
 def test_zst_archives_of_several_frames_are_read_and_truncated_ones_refused(tmp_path):
     zstandard = pytest.importorskip("zstandard")
     file = tmp_path / "x.jsonl.zst"

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.data import prepare
-from danalab.data.tokenizers import CHAT_SPECIALS, EOS, BpeTokenizer, ByteTokenizer, Gpt2Tokenizer, load_tokenizer
+from danalab.data import open_dataset, prepare
+from danalab.data.tokenizers import (
+    CHAT_SPECIALS,
+    EOS,
+    BpeTokenizer,
+    ByteTokenizer,
+    Gpt2Tokenizer,
+    load_tokenizer,
+    requested_size,
+)
 from danalab.data.tokenizers import gpt2 as gpt2_module
-from danalab.data.tokenizers.bpe import requested_size, train_bpe
+from danalab.data.tokenizers.bpe import train_bpe
 from danalab.data.tokenizers.compression import measure, samples
 from danalab.errors import UserError
 
@@ -241,11 +251,74 @@ def test_lossy_and_damaged_tokenizers_are_refused_in_one_line(tmp_path, bpe, cha
     assert "\n" not in str(caught.value)
 
 
-def test_unicode_normalization_may_be_loaded_but_prepares_no_data(tmp_path, bpe):
-    (tmp_path / "tokenizer.json").write_text(_edited(bpe, normalizer=lambda _: {"type": "NFC"}))
-    with pytest.raises(UserError, match="the tokenizer changes text"):
-        prepare("stdlib", tmp_path, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_canonical_normalization_prepares_data_and_compatibility_does_not(tmp_path, bpe, form, capsys):
+    (tmp_path / "tokenizer.json").write_text(_edited(bpe, normalizer=lambda _: {"type": form}))
+    (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"text": f"{n} e\u0301 \ufb01"}) for n in range(9)))
+
+    def run():
+        return prepare("text", tmp_path, tmp_path / "out", inputs=[tmp_path / "in.jsonl"], workers=1)
+
+    if "K" in form:
+        with pytest.raises(UserError, match="the tokenizer changes text: 'ﬁ'"):
+            run()
+        assert not (tmp_path / "out").exists()
+    else:
+        text = load_tokenizer(tmp_path).decode(open_dataset(run()).store.read(0, 1000))
+        assert {unicodedata.normalize("NFC", each)[2:] for each in text.split(EOS) if each} == {"é ﬁ"}
+        assert "the tokenizer normalizes text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bytes", "characters", "bpe-300"])
+def test_a_path_is_a_path_and_a_name_is_a_name(tmp_path, bpe, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bpe-280").mkdir()  # a folder without a tokenizer
+    bpe.save(name)
+    for path in (f"./{name}", Path(name), tmp_path / name):
+        assert load_tokenizer(path).fingerprint == bpe.fingerprint
+    assert (requested_size(name), requested_size("bpe-280"), requested_size("./bpe-280")) == (0, 280, 0)
+    if name in ("bytes", "characters"):
+        assert load_tokenizer(name).fingerprint != bpe.fingerprint
+    (tmp_path / "in.txt").write_text("abcdefgh " * 99)
+    (tmp_path / "val.txt").write_text("abc")
+    folder = prepare("text", f"./{name}", name + "-data", inputs=["in.txt"], val_inputs=["val.txt"], workers=2)
+    folder.rename("stdlib")  # the name of a source
+    assert open_dataset(Path("stdlib")).tokenizer.fingerprint == bpe.fingerprint
+
+
+def _with_end(bpe, folder: Path, text: str, **config) -> Path:
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(bpe.to_json().replace(EOS, text))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_documents_end_with_the_token_that_is_named(tmp_path, bpe):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"abc {n}"}) + "\n" for n in range(9)))
+
+    def run(folder, out, **settings):
+        return prepare("text", folder, tmp_path / out, inputs=[tmp_path / "in.jsonl"], workers=1, **settings)
+
+    plain = _with_end(bpe, tmp_path / "plain", "</s>")
+    with pytest.raises(UserError, match=r"no special token <\|endoftext\|>, .* there are: </s>, <\|user_start"):
+        run(plain, "a")
+    with pytest.raises(UserError, match="no special token nope"):
+        run(plain, "a", eos="nope")
+    with pytest.raises(UserError, match="--eos x: only with the path of a tokenizer"):
+        run("bytes", "a", eos="x")
+    named = run(plain, "named", eos="</s>")
+    configured = run(_with_end(bpe, tmp_path / "object", "</s>", eos_token={"content": "</s>"}), "configured")
+    for folder in (named, configured):
+        dataset = open_dataset(folder)
+        assert dataset.eos_id == dataset.tokenizer.eos_id == load_tokenizer(folder).specials["</s>"]
+        assert dataset.tokenizer.decode(dataset.store.read(0, 10_000)).count("</s>") == 8
+    both = _with_end(bpe, tmp_path / "both", EOS, eos_token="<|assistant_end|>")
+    assert load_tokenizer(both).eos == EOS  # that of answers ends no document
+    other = run(both, "other", eos="<|assistant_end|>")
+    assert load_tokenizer(other).eos == "<|assistant_end|>"
+    assert load_tokenizer(other).fingerprint != load_tokenizer(both).fingerprint
+    with pytest.raises(UserError, match="other text or other settings"):
+        run(both, "other")
 
 
 def test_truncation_and_padding_of_a_saved_tokenizer_are_ignored(tmp_path, bpe):

@@ -152,3 +152,12 @@ def test_a_split_keeps_each_conversation_on_one_side(count, share):
     assert sorted([*train.coded, *val.coded]) == list(range(3 * count))
     assert len(train) >= 1
     assert len(val) == min(max(1, round(share * count)), count - 1)
+
+
+def test_the_name_of_a_task_is_the_task_also_beside_a_file_of_this_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "identity").write_text('{"messages": []}\n')
+    chat = ChatFormat(ByteTokenizer())
+    assert len(tokenize(["identity"], chat)) > 0
+    with pytest.raises(UserError, match="identity line 1"):
+        tokenize(["./identity"], chat)

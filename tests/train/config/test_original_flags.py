@@ -55,7 +55,8 @@ def test_all_unknown_flags_are_named_with_the_parity_page():
 
 @dataclass
 class Data(Words):
-    n_tokens: int = 2048 * 320
+    def tokens_per_epoch(self, seq_len: int) -> int:
+        return 320 * seq_len
 
 
 def test_epochs_are_steps_by_sequences_and_global_batch():

@@ -65,6 +65,8 @@ def validate(
             result.errors.append(Finding(str(path), str(error).removeprefix(f"{path}: ")))
         if layout.name != "download":
             _count_tokens(path, layout, result, vocab_size, on_file)
+    if layout is not None and result.valid:
+        result.warnings += [Finding(str(path), remark) for remark in layout.remarks(path)]
     result.errors.sort(key=lambda finding: finding.file)
     return result
 

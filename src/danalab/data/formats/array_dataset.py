@@ -1,6 +1,7 @@
 """The layout "arrays": each row of .npy, .npz or .pt files is one training sequence x, inputs x[:-1], targets x[1:].
 
-The files lie below a folder, or below its `train/` and `val/` (`danalab data split`). A file `NAME.rows` (a .npy of row
+The files lie below a folder, or below its `train/` and `val/` (`danalab data split`), or their names say the split, as
+in `train_00.npy` and `valid_00.npy`. A file `NAME.rows` (a .npy of row
 numbers) beside an array `NAME` lists the sequences that belong to the split.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,13 +21,14 @@ import torch
 from cachetools import LRUCache
 
 from danalab.data.dataset import DataLayout, Dataset, fingerprint_of
-from danalab.data.formats.array_files import ArrayScan, BadArrayError, find_files, open_array, scan_all, walk_files
+from danalab.data.formats.array_files import READERS, ArrayScan, BadArrayError, find_files, open_array, scan_all
+from danalab.data.formats.headers import SPLIT_NAMES, split_name
 from danalab.data.formats.shards import TokenStore
 from danalab.data.order.batches import Sequences, TokenBatch, require_length
-from danalab.data.tokenizers import Tokenizer, load_tokenizer
+from danalab.data.tokenizers import UNKNOWN, Tokenizer, load_tokenizer
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError, first_line
-from danalab.files import read_json, validated
+from danalab.files import read_json, validated, walk_files
 
 SPLITS = ("train", "val")
 SPLIT_RECORD = "split.json"
@@ -66,14 +68,38 @@ def _open(folder: Path, split: str) -> ArrayDataset:
 
 def files_by_split(folder: Path) -> dict[str, list[Path]]:
     """The array files of each split; without splits, all files are "train"."""
-    if has_splits(folder):
-        return {split: find_files(folder / split) for split in SPLITS}
-    return {"train": find_files(folder)}
+    return _divided(folder)[0]
+
+
+def _divided(folder: Path) -> tuple[dict[str, list[Path]], list[Path]]:
+    """(files of each split, files that are not read): names of folders, then of files, say the split."""
+    by_name: dict[str | None, list[Path]] = {}
+    files = find_files(folder)
+    for path in files:
+        below = path.relative_to(folder)
+        words = (SPLIT_NAMES.get(part) for part in below.parts[:-1])
+        name = split_name(below.stem)
+        by_name.setdefault(next(filter(None, words), name.split if name else None), []).append(path)
+    train = by_name.get("train") or by_name.get(None, [])
+    if has_splits(folder) or (train and ("val" in by_name or "test" in by_name)):
+        splits = {"train": train, "val": by_name.get("val", [])}
+        if not has_splits(folder):
+            splits = {split: paths for split, paths in splits.items() if paths}
+        read = {path for paths in splits.values() for path in paths}
+        return splits, [path for path in files if path not in read]
+    return {"train": files}, []
 
 
 def has_splits(folder: Path) -> bool:
-    """Whether the folder has train/ and val/."""
-    return all((folder / split).is_dir() for split in SPLITS)
+    """Whether the folder has train/ and val/, or other words for them."""
+    there = {SPLIT_NAMES[name] for name in SPLIT_NAMES if (folder / name).is_dir()}
+    return there >= set(SPLITS)
+
+
+def _remarks(folder: Path) -> Iterator[str]:
+    if unread := _divided(folder)[1]:
+        names = ", ".join(path.relative_to(folder).as_posix() for path in unread[:8])
+        yield f"not read: {names}{' ...' * (len(unread) > 8)}"
 
 
 def by_sequence(folder: Path) -> bool:
@@ -134,7 +160,7 @@ class ArrayDataset(Dataset):
             eos_id=tokenizer.eos_id if tokenizer else None,
             fingerprint=fingerprint_of(tokenizer.fingerprint if tokenizer else "arrays", hashes),
             max_ids=[part.scan.max_id for part in parts],
-            tokenizer_name=tokenizer.name if tokenizer else "an unknown tokenizer",
+            tokenizer_name=tokenizer.name if tokenizer else UNKNOWN,
             open_split=open_split,
             sequence_length=self.files.length,
         )
@@ -150,6 +176,9 @@ class ArrayDataset(Dataset):
 
     def set_cache(self, budget: int) -> None:
         self.files.set_budget(budget)
+
+    def tokens_per_epoch(self, seq_len: int) -> int:
+        return self.files.n * seq_len  # the rest of each sequence is never read
 
     def rows(self, seq_len: int) -> ArrayRows:
         """The split as numbered sequences of `seq_len` tokens; longer ones are truncated."""
@@ -262,8 +291,9 @@ def _cache_of(budget: int) -> LRUCache[int, np.ndarray]:
 # Nothing is recorded of arrays, so there is nothing to compare them with; `danalab.data.check` reads them through.
 LAYOUT = DataLayout(
     "arrays",
-    lambda folder: next(walk_files(folder), None) is not None,
+    lambda folder: any(path.suffix in READERS for path in walk_files(folder)),
     lambda folder: list(files_by_split(folder)),
     _open,
     lambda folder: iter(()),
+    remarks=_remarks,
 )

@@ -22,7 +22,7 @@ import numpy as np
 
 from danalab.data.formats import scan_cache
 from danalab.errors import UserError, first_line
-from danalab.files import refuse_shared_tuples, require_uncompressed
+from danalab.files import refuse_shared_tuples, require_uncompressed, walk_files
 from danalab.scaling.hardware import available_cores, host_memory
 
 _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
@@ -39,24 +39,8 @@ class BadArrayError(UserError):
 
 def find_files(folder: Path) -> list[Path]:
     """All array files below `folder`, links followed, sorted by relative path; hidden names are skipped."""
-    return sorted(walk_files(folder), key=lambda path: path.relative_to(folder).as_posix())
-
-
-def walk_files(folder: Path) -> Iterator[Path]:
-    """`find_files` in any order, as they are met."""
-    seen: set[tuple[int, int]] = set()
-    for root, folders, names in os.walk(folder, followlinks=True):
-        try:
-            status = os.stat(root)
-        except FileNotFoundError:  # deleted since it was listed
-            folders.clear()
-            continue
-        if (status.st_dev, status.st_ino) in seen:  # a link to a parent folder
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(root, name) for name in names if Path(name).suffix in READERS and not name.startswith("."))
+    files = (path for path in walk_files(folder) if path.suffix in READERS)
+    return sorted(files, key=lambda path: path.relative_to(folder).as_posix())
 
 
 @dataclass(frozen=True)
@@ -168,6 +152,9 @@ def blocks(path: Path, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _read_npy(path: Path) -> np.ndarray:
+    with open(path, "rb") as file:
+        if not file.read(6).startswith(b"\x93NUMPY"[: path.stat().st_size]):
+            raise BadArrayError(path, "damaged, or bare ids without the header of a .npy; rename these to train.bin")
     array = np.lib.format.open_memmap(path, mode="r")
     extra = path.stat().st_size - array.offset - array.nbytes
     if extra:
@@ -227,7 +214,8 @@ READERS: dict[str, Callable[[Path], np.ndarray]] = {".npy": _read_npy, ".npz": _
 
 def _check(path: Path, array: np.ndarray) -> None:
     if array.ndim != 2:
-        raise BadArrayError(path, f"shape {list(array.shape)}; [sequences, length] is expected")
+        stream = "; streams of one dimension lie beside each other in a folder of their own" if array.ndim == 1 else ""
+        raise BadArrayError(path, f"shape {list(array.shape)}; [sequences, length] is expected{stream}")
     if array.dtype.kind not in "ui":
         raise BadArrayError(path, f"{array.dtype.name}, not integers{_not_a_number(array)}")
     if len(array) == 0:

@@ -28,7 +28,7 @@ from danalab.data.preparation.holdout import SplitDocument, SplitRule, draw, spl
 from danalab.data.preparation.shard_writer import JOURNAL, DatasetWriter, Journal
 from danalab.data.preparation.workers import Chunk, encode_in_order
 from danalab.data.sources import TRAIN, VAL, Source, SourcePosition, make_source
-from danalab.data.tokenizers import BpeTokenizer, load_tokenizer, requested_size, train_bpe
+from danalab.data.tokenizers import BpeTokenizer, load_tokenizer, requested_size, tokenizer_path, train_bpe
 from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
 from danalab.scaling.hardware import available_cores
@@ -56,6 +56,7 @@ def prepare(
     shard_tokens: int = SHARD_TOKENS,
     workers: int | None = None,
     progress: bool = True,
+    eos: str | None = None,
 ) -> Path:
     """Write a source's tokens as a data set; returns its folder. Does nothing if the same data set exists.
 
@@ -74,6 +75,7 @@ def prepare(
         shard_tokens: a shard ends after the chunk of documents (about 250 kB of text) that reaches this size.
         workers: number of threads (below 60 MB of text) or processes that tokenise; by default one per core.
         progress: show progress and a summary on standard error.
+        eos: the special token of a saved tokenizer that ends documents; see `load_tokenizer`.
     Raises:
         UserError: bad source, tokenizer, text or settings, a folder with other content, an unreachable hub, or a
             full disk.
@@ -91,11 +93,15 @@ def prepare(
         raise UserError(f"--workers {workers}: must be between 1 and {MAX_WORKERS}")
     if max_tokens is None and max_documents is None:
         max_tokens = source.default_max_tokens
+    path = tokenizer_path(tokenizer or source.default_tokenizer)
     tokenizer = str(tokenizer or source.default_tokenizer)
-    chosen = source.make_tokenizer(tokenizer)
+    if path is None and eos is not None:
+        raise UserError(f"--eos {eos}: only with the path of a tokenizer; {tokenizer} has its own")
+    saved = load_tokenizer(path, eos) if path else None
+    chosen = saved or source.make_tokenizer(tokenizer)
     if isinstance(chosen, BpeTokenizer):
         chosen.require_lossless(DECOMPOSED)
-    folder = Path(out) if out else source.dataset_folder(tokenizer, chosen)
+    folder = Path(out) if out else source.dataset_folder(tokenizer, saved)
     request = _request(source, chosen.fingerprint if chosen else tokenizer, rule, max_tokens, shard_tokens)
 
     if (folder / MANIFEST).is_file():
@@ -123,7 +129,8 @@ def prepare(
             contextlib.closing(DatasetWriter(folder, chosen, journal, shard_tokens, max_tokens, source)) as writing,
             progress_bar(f"tokenising {source.name}", shown=progress) as show,
         ):
-            documents = split_documents(source, rule, journal.place, writing.counts, writing.enough)
+            empty = [journal.place.empty if journal.place else 0]
+            documents = split_documents(source, rule, journal.place, writing.counts, writing.enough, empty)
             cores = workers or available_cores()
             results = encode_in_order(chosen, folder, _chunks(documents), cores, processes=large)
             with contextlib.closing(results):
@@ -133,12 +140,20 @@ def prepare(
                     show(*estimate(place, tokens, writing.total("text_bytes")), tokens)
                     if writing.complete:
                         break
-            made = writing.finish({"val_fraction": rule.fraction, "val_documents": rule.first, **pinned})
+            if writing.complete and journal.place is not None:
+                empty[0] = journal.place.empty  # what was read beyond the last document does not count
+            left_out = {"empty_documents": empty[0]} if empty[0] else {}
+            made = writing.finish({"val_fraction": rule.fraction, "val_documents": rule.first, **pinned, **left_out})
         made.write(folder)
         (folder / JOURNAL).unlink()
     if progress:
         seconds = time.perf_counter() - begun
         print(f"prepared {_summary(made)} in {seconds:.1f} s: {folder}", file=sys.stderr)
+        if isinstance(chosen, BpeTokenizer) and chosen.decode(chosen.encode(DECOMPOSED)) != DECOMPOSED:
+            print("the tokenizer normalizes text: e and an accent are the same as é", file=sys.stderr)
+        skipped = f"left out: documents without text (null or empty): {empty[0]:,}" if empty[0] else ""
+        if report := "; ".join(filter(None, [source.reading_report(), skipped])):
+            print(report, file=sys.stderr)
     return folder
 
 

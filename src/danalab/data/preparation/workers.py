@@ -209,7 +209,7 @@ def _serve(folder: str) -> None:
                 return
 
     threading.Thread(target=read, daemon=True).start()
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(Path(folder))
     while (chunk := chunks.get()) is not None:
         try:
             answer: Result | Exception = encode_chunk(tokenizer, chunk)

@@ -27,6 +27,8 @@ class SourcePosition(NamedTuple):
     """TRAIN (the documents), or VAL (the source's own validation documents)."""
     part: Annotated[int, Field(strict=True, ge=0)]
     documents: Annotated[int, Field(strict=True, ge=0)]
+    empty: Annotated[int, Field(strict=True, ge=0)] = 0
+    """Documents without text so far, of both sides."""
 
 
 class Source(ABC):
@@ -56,7 +58,7 @@ class Source(ABC):
     @classmethod
     def dataset_folder(cls, tokenizer: str, loaded: Tokenizer | None = None, root: Path | None = None) -> Path:
         """NAME-TOKENIZER in the folder of data sets; a tokenizer given by its path adds its name and fingerprint."""
-        if loaded is not None and tokenizer != loaded.name:
+        if loaded is not None:
             tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"
         return (root or datasets_folder()) / f"{cls.name}-{tokenizer}"
 
@@ -81,6 +83,10 @@ class Source(ABC):
         documents = self.iter_documents() if side == TRAIN else self.iter_validation()
         return itertools.islice(documents or (), skip, None)
 
+    def reading_report(self) -> str:
+        """The files that are read, and those that are not, for the line at the end; empty for one without files."""
+        return ""
+
     def part_bytes(self, side: str) -> list[int] | None:
         """Stored bytes of each part, to estimate the remaining time; None if unknown."""
         return None
@@ -98,12 +104,17 @@ class Source(ABC):
         return origin
 
 
-def walk(source: Source, side: str, start: SourcePosition | None) -> Iterator[tuple[SourcePosition, str]]:
-    """The non-empty documents of a side after `start`, each with the place after it."""
+def walk(
+    source: Source, side: str, start: SourcePosition | None, empty: list[int] | None = None
+) -> Iterator[tuple[SourcePosition, str]]:
+    """The documents with text of a side after `start`, each with the place after it; `empty[0]` counts the others."""
+    empty = [0] if empty is None else empty
     first, skip = (start.part, start.documents) if start is not None and start.side == side else (0, 0)
     for part in range(first, source.parts(side) or 0):
         count = skip if part == first else 0
         for text in source.iter_part(side, part, count):
             count += 1
             if text:
-                yield SourcePosition(side, part, count), text
+                yield SourcePosition(side, part, count, empty[0]), text
+            else:
+                empty[0] += 1

@@ -26,6 +26,7 @@ from pydantic import AfterValidator, Field
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
 from danalab.data.sources.text import File, read_documents
 from danalab.errors import UserError, first_line, import_extra
+from danalab.files import walk_files
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -134,8 +135,11 @@ class HubFolder:
         for pattern in patterns:
             top = _fixed(pattern)
             begin = f"{self._root}/{top}" if top else self._root
-            with explain_hub_errors(self.name):
-                listed = cast("dict[str, dict[str, Any]]", self._filesystem.find(begin, detail=True))
+            if self.remote:
+                with explain_hub_errors(self.name):
+                    listed = cast("dict[str, dict[str, Any]]", self._filesystem.find(begin, detail=True))
+            else:  # links are followed, as in the hub's own cache
+                listed = {str(path): _local_facts(path) for path in walk_files(Path(begin))}
             for full, facts in listed.items():
                 path = full.removeprefix(self._root).lstrip("/")
                 if fnmatch.fnmatchcase(path, pattern):
@@ -156,6 +160,10 @@ class HubFolder:
     def modified(self, path: str) -> int:
         """Modification time of a local file [ns]."""
         return Path(self._root, path).stat().st_mtime_ns
+
+
+def _local_facts(path: Path) -> dict[str, Any]:
+    return {"size": path.stat().st_size if path.exists() else 0, "type": "file" if path.is_file() else "other"}
 
 
 def _path_inside(path: str) -> str:

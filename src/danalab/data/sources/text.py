@@ -1,8 +1,8 @@
 """Documents of files: `TextSource` reads yours, `StdlibSource` Python's standard library, which is always installed.
 
-.txt and .md, .jsonl and .json (a document per line), .parquet (a document per row), also .gz and .zst. A .txt or .md
-file is one document if it has at most 256 KiB; larger files are cut at line ends into documents of at most that size,
-so that one large file can be split.
+.txt and .md, .jsonl, .ndjson and .json (a document per line; a .json may also be one list), .parquet (a document per
+row), also .gz and .zst. A .txt or .md file is one document. In `TextSource`, documents of more than 256 KiB are cut at
+line ends into documents of at most that size, so that one large file or line can be split.
 """
 
 from __future__ import annotations
@@ -12,24 +12,29 @@ import itertools
 import platform
 import sysconfig
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from danalab.data.formats.shards import reading
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
 from danalab.data.tokenizers.base import reject_surrogates
 from danalab.errors import UserError, import_extra
-from danalab.files import parse_json
+from danalab.files import parse_json, walk_files
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 PLAIN = {".txt", ".md"}
-LINES = {".jsonl", ".json"}
+LINES = {".jsonl", ".ndjson", ".json"}
 PACKED = {".gz", ".zst"}
-KNOWN = PLAIN | {".jsonl", ".parquet"}
-"""Suffixes searched for in folders. A .json is read only by sources whose .json files hold lines."""
+KNOWN = PLAIN | LINES | {".parquet"}
+"""Suffixes searched for in folders; a .json is read if it begins with a document."""
+TEXT_COLUMN = "text"
+_MARK = "\ufeff"  # the byte order mark that some editors write at the start of a file
+_KINDS = ".txt, .md, .jsonl, .ndjson, .json, .parquet"
+_MAX_WINDOW = 1 << 31  # of `zstd --long=31`
 _BLOCK = 1 << 20
 _PACKED_BLOCK = 1 << 12  # of .zst, where 4 bytes may unpack to 128 KiB
 _MAX_LINE_BYTES = 1 << 28
@@ -38,15 +43,20 @@ _NOT_READ = {"test", "tests", "idle_test", "site-packages", "dist-packages", "li
 
 
 class TextSource(Source):
-    """Files or folders of .txt, .md, .jsonl (field `text`) and .parquet (column `text`); also .gz, .zst."""
+    """Files or folders of .txt, .md, .jsonl, .ndjson, .json (field `text`) and .parquet (column); also .gz, .zst."""
 
     name = "text"
     licence = "that of your files"
 
-    def __init__(self, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path] = ()):
+    def __init__(
+        self, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path] = (), text_column: str = TEXT_COLUMN
+    ):
         """Files, or folders that are searched for files of known kinds; `val_inputs` are validation files."""
-        self.files = _find(inputs, "--input")
-        self.val_files = _find(val_inputs, "--val-input") if val_inputs else []
+        self._field = text_column
+        self.unread = Counter[str]()
+        """What is in the folders and is not read: number of files by suffix, and names of .json files."""
+        self.files = self._find(inputs, "--input")
+        self.val_files = self._find(val_inputs, "--val-input") if val_inputs else []
         both = {file.resolve() for file in self.files} & {file.resolve() for file in self.val_files}
         if both:
             raise UserError(f"{min(both)}: given as --input and --val-input; validation text must not be trained on")
@@ -64,7 +74,8 @@ class TextSource(Source):
         return len(self._files(side)) or None
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        return read_documents(self._files(side)[number], skip=skip)
+        documents = read_documents(self._files(side)[number], self._field)
+        return itertools.islice(itertools.chain.from_iterable(map(_cut, documents)), skip, None)
 
     def iter_documents(self) -> Iterator[str]:
         return (text for _, text in walk(self, TRAIN, None))
@@ -85,31 +96,60 @@ class TextSource(Source):
 
     def identity(self) -> str:
         lines = [f"documents of at most {MAX_DOCUMENT_BYTES}"]
+        lines += [f"field {self._field}"] if self._field != TEXT_COLUMN else []
         for side in (TRAIN, VAL):
             stats = [(file, file.stat()) for file in self._files(side)]
             lines += [f"{side} {file} {status.st_size} {status.st_mtime_ns}" for file, status in stats]
         return "\n".join(lines)
 
+    def reading_report(self) -> str:
+        files = len(self.files) + len(self.val_files)
+        unread = ", ".join(f"{count:,} {kind}" for kind, count in self.unread.most_common(8))
+        more = f" and {len(self.unread) - 8} more kinds" if len(self.unread) > 8 else ""
+        return f"read {files:,} file{'s' * (files > 1)}" + (f"; not read: {unread}{more}" if unread else "")
 
-def _find(inputs: Sequence[str | Path], flag: str) -> list[Path]:
-    files: list[Path] = []
-    for entry in map(Path, inputs):
-        if entry.is_dir():
-            below = [path for path in entry.rglob("*") if kind(path) in KNOWN and not path.is_dir()]
-            below = [path for path in below if not any(p.startswith(".") for p in path.relative_to(entry).parts)]
-            if not below:
-                raise UserError(f"{flag} {entry}: no .txt, .md, .jsonl, .parquet (also .gz, .zst) in this folder")
-            files += sorted(below, key=lambda path: path.relative_to(entry).as_posix())
-        else:
-            if not entry.exists() and not entry.is_symlink():
-                raise UserError(f"{flag} {entry}: no such file or folder")
-            if kind(entry) not in KNOWN:
-                raise UserError(f"{flag} {entry}: unknown kind; .txt, .md, .jsonl, .parquet are read (also .gz, .zst)")
-            files.append(entry)
-    for path in files:
-        if not path.exists():
-            raise UserError(f"{flag} {path}: a dangling symbolic link (to {path.readlink()})")
-    return list(dict.fromkeys(files))
+    def _find(self, inputs: Sequence[str | Path], flag: str) -> list[Path]:
+        files: list[Path] = []
+        for entry in map(Path, inputs):
+            if entry.is_dir():
+                below = sorted(walk_files(entry), key=lambda path: path.relative_to(entry).as_posix())
+                texts = [path for path in below if self._is_text(path)]
+                if not texts:
+                    raise UserError(f"{flag} {entry}: no {_KINDS} (also .gz, .zst) with text in this folder")
+                files += texts
+            else:
+                if not entry.exists() and not entry.is_symlink():
+                    raise UserError(f"{flag} {entry}: no such file or folder")
+                if kind(entry) not in KNOWN:
+                    raise UserError(f"{flag} {entry}: unknown kind; {_KINDS} are read (also .gz, .zst)")
+                files.append(entry)
+        for path in files:
+            if not path.exists():
+                raise UserError(f"{flag} {path}: a dangling symbolic link (to {path.readlink()})")
+        return list(dict.fromkeys(files))
+
+    def _is_text(self, path: Path) -> bool:
+        """Whether a file of a folder is read; the others are counted."""
+        suffix = kind(path)
+        if suffix not in KNOWN:
+            self.unread[suffix or "without a suffix"] += 1
+            return False
+        if suffix != ".json" or not path.exists():
+            return True
+        try:
+            next(read_documents(path, self._field), None)
+        except UserError:
+            self.unread[f'.json without the field "{self._field}"'] += 1
+            return False
+        return True
+
+
+def _cut(document: str) -> Iterator[str]:
+    """A document in pieces of at most `MAX_DOCUMENT_BYTES`."""
+    if 4 * len(document) <= MAX_DOCUMENT_BYTES:
+        return iter((document,))
+    raw = document.encode()
+    return _pieces((raw[at : at + _BLOCK] for at in range(0, len(raw), _BLOCK)), "")
 
 
 class StdlibSource(Source):
@@ -179,7 +219,10 @@ def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Ite
             yield from _parquet(stream, name, field, skip)
             return
         blocks = _blocks(stream, name)
-        documents = _lines_of_json(blocks, name, field) if kind(name) in LINES else _pieces(blocks, name)
+        if kind(name) in LINES:
+            documents = _documents_of_json(blocks, name, field)
+        else:
+            documents = (piece if at else piece.removeprefix(_MARK) for at, piece in enumerate(_pieces(blocks, name)))
         try:
             yield from itertools.islice(documents, skip, None)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -198,7 +241,7 @@ def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 def _zstd_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
     zstandard = import_extra("zstandard", "data", f"reading {PurePath(name).name}")
-    unpacker = zstandard.ZstdDecompressor()
+    unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
     frame = unpacker.decompressobj()
     try:
         while packed := stream.read(_PACKED_BLOCK):
@@ -263,22 +306,50 @@ def _lines(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
     yield b"".join(parts)
 
 
-def _lines_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[str]:
-    position = 0
-    for number, line in enumerate(_lines(blocks, name), 1):
-        text = _decoded(line, name, position)
-        position += len(line)
-        if not text.strip():
-            continue
-        document = parse_json(text, f"{name}, line {number}")
-        content = document.get(field) if isinstance(document, dict) else None
-        if not isinstance(content, str):
-            raise UserError(f'{name}, line {number}: an object with the field "{field}" (a string) is expected')
+def _documents_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[str]:
+    for place, document in _objects(blocks, name):
+        if not isinstance(document, dict) or not isinstance(document.get(field, 0), str | None):
+            there = f"; there are: {', '.join(map(str, list(document)[:8]))}" if isinstance(document, dict) else ""
+            what = f'an object with the field "{field}" (a string) is expected'
+            raise UserError(f"{place}: {what}{there}; --text-column names another")
+        content = document[field] or ""  # null is an empty document, as in tables
         try:
             reject_surrogates(content)
         except UserError as error:
-            raise UserError(f"{name}, line {number}: {error}") from None
+            raise UserError(f"{place}: {error}") from None
         yield content
+
+
+def _objects(blocks: Iterable[bytes], name: str) -> Iterator[tuple[str, Any]]:
+    """(place, value) of each line; of a .json whose first line is no object, of each element of the list."""
+    position, lines = 0, _lines(blocks, name)
+    for number, line in enumerate(lines, 1):
+        text = _decoded(line, name, position).lstrip(_MARK)
+        position += len(line)
+        if not text.strip():
+            continue
+        place = f"{name}, line {number}"
+        if kind(name) == ".json" and text.lstrip()[0] in "[{":
+            try:
+                first = parse_json(text, place)
+            except UserError:
+                first = None
+            if not isinstance(first, dict):
+                yield from _elements(text, lines, name, position)
+                return
+        yield place, parse_json(text, place)
+
+
+def _elements(text: str, lines: Iterator[bytes], name: str, position: int) -> Iterator[tuple[str, Any]]:
+    parts = [text]
+    for line in lines:
+        parts.append(_decoded(line, name, position))
+        position += len(line)
+        if position > _MAX_LINE_BYTES:
+            raise UserError(f"{name}: a list of more than {_MAX_LINE_BYTES:,} bytes; it must be lines, a .jsonl")
+    whole = parse_json("".join(parts), name)
+    for number, element in enumerate(whole if isinstance(whole, list) else [whole], 1):
+        yield f"{name}, element {number}", element
 
 
 def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str]:
@@ -287,16 +358,23 @@ def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str
     row = 0
     try:
         with pq.ParquetFile(stream) as table:
-            if field not in table.schema_arrow.names:
-                raise UserError(f"{name}: no column '{field}'; columns: {', '.join(table.schema_arrow.names)}")
-            if table.schema_arrow.field(field).type not in (pa.string(), pa.large_string()):
-                raise UserError(f"{name}: the column '{field}' is {table.schema_arrow.field(field).type}, not text")
+            columns = [each for each in table.schema_arrow if each.name == field]
+            if not columns:
+                names = ", ".join(table.schema_arrow.names)
+                raise UserError(f"{name}: no column '{field}'; columns: {names}; --text-column names another")
+            for column in columns:
+                values = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+                if values not in (pa.string(), pa.large_string(), pa.string_view()):
+                    raise UserError(f"{name}: the column '{field}' is {column.type}, not text")
             groups = list(range(table.metadata.num_row_groups))
             while groups and skip >= (rows := table.metadata.row_group(groups[0]).num_rows):
                 groups.pop(0)
                 skip, row = skip - rows, row + rows
             for batch in table.iter_batches(batch_size=_ROWS, row_groups=groups, columns=[field]):
-                column = batch.column(0)
+                both = zip(batch.columns, batch.schema.names, strict=True)  # "a.b" also selects field b of a column a
+                column, *others = (each for each, own in both if own == field)
+                if not all(column.equals(other) for other in others):
+                    raise UserError(f"{name}: {len(columns)} columns '{field}', which differ; leave one")
                 for text in column.slice(skip).to_pylist() if skip < len(column) else ():
                     yield text or ""
                 skip, row = max(0, skip - len(column)), row + len(column)

@@ -2,16 +2,23 @@
 
     load_tokenizer("bytes" | "characters" | "gpt2" | "path/to/tokenizer.json" | "folder/that/holds/one") -> Tokenizer
 
+A name is a name and a path is a path: "gpt2" is GPT-2's tokenizer, "./gpt2" and Path("gpt2") are a folder.
+
 A tokenizer is saved as `tokenizer.json` (the format of the `tokenizers` library, which `transformers` loads) with a
 `tokenizer_config.json` that names the specials.
 """
 
+import logging
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from danalab.data.tokenizers.alphabet import META, AlphabetTokenizer, read_meta
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
-from danalab.data.tokenizers.bpe import BpeTokenizer, eos_of_size, requested_size, train_bpe
+from danalab.data.tokenizers.bpe import BpeTokenizer, eos_of_size, train_bpe, trained_size
+from danalab.data.tokenizers.chat_template import spelling
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
 from danalab.data.tokenizers.plain import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from danalab.errors import UserError, nearest
@@ -19,7 +26,11 @@ from danalab.files import read_state
 
 __all__ = [
     "CHAT_SPECIALS",
+    "BUILT_IN",
     "EOS",
+    "META",
+    "UNKNOWN",
+    "AlphabetTokenizer",
     "BpeTokenizer",
     "ByteTokenizer",
     "CharacterTokenizer",
@@ -28,43 +39,96 @@ __all__ = [
     "WordTokenizer",
     "eos_of_size",
     "load_tokenizer",
+    "read_meta",
     "requested_size",
+    "saved_tokenizer",
+    "tokenizer_path",
     "train_bpe",
 ]
 
 
+UNKNOWN = "an unknown tokenizer"
+"""The name of the tokenizer of ids that nothing describes."""
 _PLAIN = {each.name: each for each in (ByteTokenizer, CharacterTokenizer)}  # tokenizers without tables
-_FROM_FILE = {each.name: each for each in (Gpt2Tokenizer, WordTokenizer)}
+_FROM_FILE = {each.name: each for each in (Gpt2Tokenizer, WordTokenizer, AlphabetTokenizer)}
 """Tokenizers that are read from a `tokenizer.json`, beside those that were trained."""
+BUILT_IN = (*_PLAIN, Gpt2Tokenizer.name)
+"""Names of tokenizers that are the same everywhere."""
+_log = logging.getLogger(__name__)
 
 
-def load_tokenizer(name: str | Path) -> Tokenizer:
-    """The tokenizer `bytes`, `characters` or `gpt2`, or the one saved in a `tokenizer.json` or its folder."""
-    text = str(name)
+def tokenizer_path(name: str | Path) -> Path | None:
+    """The path that `name` is; None for the name of a tokenizer, also where a file or folder is called like it.
+
+    `bpe-N` is a name, unless a folder of this name holds a tokenizer.
+    """
+    path = Path(name)
+    if isinstance(name, Path) or os.sep in name:
+        return path
+    if name in BUILT_IN:
+        return None
+    if saved_tokenizer(path) is None and trained_size(name):
+        return None
+    return path if os.path.exists(name) else None
+
+
+def requested_size(name: str | Path) -> int:
+    """N of `bpe-N`, an encoding to be trained on the corpus; 0 for other names and for paths."""
+    return trained_size(str(name)) if tokenizer_path(name) is None else 0
+
+
+def saved_tokenizer(folder: Path) -> Path | None:
+    """The file of the tokenizer in a folder: `tokenizer.json`, else nanoGPT's `meta.pkl`; None where it has neither."""
+    return next((file for file in (folder / "tokenizer.json", folder / META) if os.path.isfile(file)), None)
+
+
+def load_tokenizer(name: str | Path, eos: str | None = None) -> Tokenizer:
+    """The tokenizer `bytes`, `characters` or `gpt2`, or the one saved in a `tokenizer.json` or its folder.
+
+    Args:
+        name: a name as text, or a path.
+        eos: the special token that ends documents, of a tokenizer from a file; by default `<|endoftext|>`, else the
+            eos_token in the `tokenizer_config.json` beside it.
+    """
+    path = tokenizer_path(name)
+    if path is None and eos is not None:
+        raise UserError(f"--eos {eos}: only for a tokenizer from a file; {name} has {EOS}")
+    if path is None:
+        if saved_tokenizer(Path(name)):
+            _log.warning("tokenizer %s: the built-in one; the folder of this name is ./%s", name, name)
+        return _named(str(name))
+    is_folder = os.path.isdir(path)
+    file = path / "tokenizer.json" if is_folder else path
+    if not os.path.isfile(file):
+        if is_folder and os.path.isfile(path / META):
+            size, alphabet = read_meta(path / META)
+            if alphabet is not None:
+                return AlphabetTokenizer(alphabet)
+            raise UserError(f"{path / META}: {size} ids without their characters; put a tokenizer.json beside it")
+        raise UserError(f"{path}: no tokenizer.json in this folder" if is_folder else f"no tokenizer at '{path}'")
+    beside = file.parent / "tokenizer_config.json"
+    settings = read_state(_Settings, beside) if beside.is_file() else _Settings()
+    kind = settings.danalab_name
+    if kind in _PLAIN or kind in _FROM_FILE:
+        if eos not in (None, EOS):
+            raise UserError(f"--eos {eos}: {file} has {EOS}")
+        return _PLAIN[kind]() if kind in _PLAIN else _FROM_FILE[kind].from_file(file)
+    # In chat models eos_token ends an answer, so it comes last.
+    wanted = [eos or settings.danalab_eos] if eos or settings.danalab_eos else [EOS, spelling(settings.eos_token)]
+    return BpeTokenizer.from_file(file, name=kind, eos=[text for text in wanted if text])
+
+
+def _named(text: str) -> Tokenizer:
     if text in _PLAIN:
         return _PLAIN[text]()
     if text == Gpt2Tokenizer.name:
         return _gpt2_from_cache()
-    path = Path(name)
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        if path.is_dir():
-            raise UserError(f"{path}: no tokenizer.json in this folder")
-        if text.startswith("bpe-") and text[4:].isascii() and text[4:].isdigit():
-            raise UserError(
-                f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or train it with "
-                f"danalab data train-tokenizer --vocab-size {text[4:]} --input FILES --out DIR"
-            )
+    if size := trained_size(text):
         raise UserError(
-            f"no tokenizer '{text}'{nearest(text, [*_PLAIN, 'gpt2'])}: {', '.join(_PLAIN)}, gpt2, a tokenizer.json"
+            f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or train it with "
+            f"danalab data train-tokenizer --vocab-size {size} --input FILES --out DIR"
         )
-    settings = file.parent / "tokenizer_config.json"
-    kind = read_state(_Settings, settings).danalab_name if settings.is_file() else None
-    if kind in _PLAIN:
-        return _PLAIN[kind]()
-    if kind in _FROM_FILE:
-        return _FROM_FILE[kind].from_file(file)
-    return BpeTokenizer.from_file(file, name=kind)
+    raise UserError(f"no tokenizer '{text}'{nearest(text, BUILT_IN)}: {', '.join(BUILT_IN)}, a tokenizer.json")
 
 
 @dataclass(frozen=True)
@@ -72,6 +136,8 @@ class _Settings:
     """The part of `tokenizer_config.json` that is read here."""
 
     danalab_name: str | None = None
+    danalab_eos: str | None = None
+    eos_token: Any = None
 
 
 @lru_cache(maxsize=1)

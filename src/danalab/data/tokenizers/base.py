@@ -46,11 +46,13 @@ class Tokenizer(ABC):
         name: e.g. "gpt2" or "bpe-4096".
         n_tokens: number of ids without padding.
         specials: text -> id of the specials, `<|endoftext|>` and the chat marks.
+        eos: text of the special that ends documents.
     """
 
     name: str
     n_tokens: int
     specials: dict[str, int]
+    eos: str = EOS
 
     @property
     def vocab_size(self) -> int:
@@ -59,8 +61,8 @@ class Tokenizer(ABC):
 
     @property
     def eos_id(self) -> int:
-        """Id of `<|endoftext|>`."""
-        return self.specials[EOS]
+        """Id that ends documents."""
+        return self.specials[self.eos]
 
     @abstractmethod
     def _token_table(self) -> list[bytes]:
@@ -119,7 +121,8 @@ class Tokenizer(ABC):
             if not token:  # specials are hashed below
                 continue
             digest.update(len(token).to_bytes(4, "little") + token)
-        digest.update(json.dumps([self.specials, self._rules()], sort_keys=True).encode())
+        another_end = [] if self.eos == EOS else [self.eos]
+        digest.update(json.dumps([self.specials, self._rules(), *another_end], sort_keys=True).encode())
         return digest.hexdigest()
 
     def save(self, folder: str | Path) -> Path:
@@ -128,10 +131,11 @@ class Tokenizer(ABC):
         folder.mkdir(parents=True, exist_ok=True)
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": EOS,
-            "eos_token": EOS,
+            "bos_token": self.eos,
+            "eos_token": self.eos,
             "clean_up_tokenization_spaces": False,
             "danalab_name": self.name,
+            **({} if self.eos == EOS else {"danalab_eos": self.eos}),
         }
         write_json(folder / "tokenizer_config.json", settings)
         write_atomically(folder / "tokenizer.json", self.to_json())

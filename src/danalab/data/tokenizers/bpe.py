@@ -4,7 +4,7 @@ Ids: 256 bytes, then merges in the order in which they were learned, then `<|end
 """
 
 import json
-import os
+import unicodedata
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,14 +23,16 @@ _MAX_ID = 1 << 24
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 _PROBE = "Iß ÀÉ naïve\u2014東京 😀\x00\t\n  two  spaces \r\n MIXED Case's 0123456789 " + EOS + " "
 DECOMPOSED = "e\u0301 \u212b \ufb01"
-"""Text that Unicode normalization (NFC, NFKC) changes."""
+"""Text that Unicode normalization changes; the last character, by NFKC and NFKD, to another one."""
 
 
 class BpeTokenizer(Tokenizer):
     """A byte-level BPE of the `tokenizers` library."""
 
-    def __init__(self, engine: "Engine", name: str | None = None, origin: str = "tokenizer"):
-        """Wrap a `tokenizers.Tokenizer`; `origin` identifies it in messages."""
+    def __init__(
+        self, engine: "Engine", name: str | None = None, origin: str = "tokenizer", eos: Sequence[str] = (EOS,)
+    ):
+        """Wrap a `tokenizers.Tokenizer`; `origin` identifies it in messages, the first of `eos` ends documents."""
         # Otherwise the library encodes the text of a special in a document as its id.
         engine.encode_special_tokens = True
         engine.no_truncation()
@@ -38,9 +40,14 @@ class BpeTokenizer(Tokenizer):
         self._engine = engine
         vocabulary = engine.get_vocab(with_added_tokens=True)
         added = {token.content: id_ for id_, token in engine.get_added_tokens_decoder().items()}
-        if EOS not in added:
-            raise UserError(f"{origin}: the tokenizer has no special token {EOS}, which separates documents")
-        self.specials = added
+        ends = [text for text in eos if text in added]
+        if not ends:
+            known = ", ".join(list(added)[:8]) or "none"
+            raise UserError(
+                f"{origin}: the tokenizer has no special token {' or '.join(eos)}, which separates documents; name the "
+                f"one that does with --eos, or as eos_token in tokenizer_config.json; there are: {known}"
+            )
+        self.eos, self.specials = ends[0], added
         self.n_tokens = max(vocabulary.values()) + 1
         if self.n_tokens > _MAX_ID:
             raise UserError(f"{origin}: token id {self.n_tokens - 1}; ids must be below {_MAX_ID:,}")
@@ -61,8 +68,8 @@ class BpeTokenizer(Tokenizer):
         self.require_lossless(_PROBE)
 
     def require_lossless(self, text: str) -> None:
-        """Check that `text` survives encoding and decoding."""
-        decoded = self.decode(self.encode(text))
+        """Check that `text` survives encoding and decoding, but for canonical equivalents (NFC: e + accent is é)."""
+        decoded, text = (unicodedata.normalize("NFC", each) for each in (self.decode(self.encode(text)), text))
         if decoded != text:
             at = next(i for i in range(len(text) + 1) if text[: i + 1] != decoded[: i + 1])
             raise UserError(
@@ -71,15 +78,15 @@ class BpeTokenizer(Tokenizer):
             )
 
     @classmethod
-    def from_file(cls, file: str | Path, name: str | None = None) -> "BpeTokenizer":
-        """Read a `tokenizer.json`."""
+    def from_file(cls, file: str | Path, name: str | None = None, eos: Sequence[str] = (EOS,)) -> "BpeTokenizer":
+        """Read a `tokenizer.json`; the first of `eos` that it has ends documents."""
         from tokenizers import Tokenizer as Engine
 
         content = read_json(file)
         if isinstance(content, dict):  # the library panics at some normalizers
             _check_normalizer(content.get("normalizer"), file)
         try:
-            return cls(Engine.from_file(str(file)), name, str(file))
+            return cls(Engine.from_file(str(file)), name, str(file), eos)
         except (UserError, MemoryError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # bare Exception for most faults, PanicException (not an Exception) for some
@@ -117,10 +124,10 @@ def _check_normalizer(rule: Any, file: str | Path) -> None:
             raise UserError(f"{file}: the normalizer {kind!r:.40} changes text; only lossless tokenizers are supported")
 
 
-def requested_size(tokenizer: str) -> int:
-    """N of `bpe-N`, an encoding to be trained on the corpus; 0 for other names and for paths."""
-    number = tokenizer.removeprefix("bpe-")
-    if number == tokenizer or not number.isascii() or not number.isdigit() or os.path.exists(tokenizer):
+def trained_size(name: str) -> int:
+    """N of the name `bpe-N`; 0 for other texts."""
+    number = name.removeprefix("bpe-")
+    if number == name or not number.isascii() or not number.isdigit():
         return 0
     return _checked_size(int(number[:12]))  # an int of thousands of digits is an error
 

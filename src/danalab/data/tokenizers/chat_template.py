@@ -37,8 +37,8 @@ class ChatTemplate:
             return None
         ends = _read(folder / _GENERATION).get("eos_token_id", _read(folder / "config.json").get("eos_token_id"))
         ids = tuple(each for each in (ends if isinstance(ends, list) else [ends]) if isinstance(each, int))
-        spellings = {name: _spelling(settings.get(name)) for name in _NAMED_TOKENS}
-        return cls(text, {name: spelling for name, spelling in spellings.items() if spelling}, ids)
+        spellings = {name: spelling(settings.get(name)) for name in _NAMED_TOKENS}
+        return cls(text, {name: text for name, text in spellings.items() if text}, ids)
 
     def save(self, folder: Path) -> None:
         """Add the template to the folder of a saved tokenizer."""
@@ -65,7 +65,7 @@ def _text_of(file: Path, settings: Mapping[str, Any]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _spelling(token: Any) -> str:
+def spelling(token: Any) -> str:
     """A token's text: written as a text, or as an object with more settings."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else ""

@@ -21,7 +21,6 @@ from danalab.errors import UserError
 from danalab.files import read_json
 
 ALPHABET = "".join(sorted(string.ascii_letters + string.digits + string.punctuation + " \n"))
-_ABSENT = 255  # as an id: none; as a byte: any non-ASCII character
 
 
 class ByteTokenizer(Tokenizer):
@@ -44,32 +43,34 @@ class ByteTokenizer(Tokenizer):
 
 
 class CharacterTokenizer(Tokenizer):
-    """The 96 characters in code order, then `<|endoftext|>` (id 96) and the chat marks."""
+    """An id for each character, by default of the 96 in code order; then `<|endoftext|>` and the chat marks."""
 
     name = "characters"
-    specials = specials_from(len(ALPHABET))
-    n_tokens = len(ALPHABET) + len(SPECIALS)
 
-    def __init__(self) -> None:
-        self._ids = np.full(256, _ABSENT, np.uint8)
-        self._ids[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
+    def __init__(self, alphabet: Sequence[str] = ALPHABET) -> None:
+        self.alphabet = alphabet
+        self.specials = specials_from(len(alphabet))
+        self.n_tokens = len(alphabet) + len(SPECIALS)
+        codes = np.array([ord(character) for character in alphabet])
+        self._ids = np.argsort(codes)
+        self._codes = codes[self._ids]
 
     def _token_table(self) -> list[bytes]:
-        return [character.encode() for character in ALPHABET]
+        return [character.encode() for character in self.alphabet]
 
     def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self._encoded(text) for text in texts]
 
     def _encoded(self, text: str) -> np.ndarray:
-        raw = text.encode() if text.isascii() else bytes(min(ord(c), _ABSENT) for c in text)
-        ids = self._ids[np.frombuffer(raw, np.uint8)]
-        if len(unknown := np.flatnonzero(ids == _ABSENT)):
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+        places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        if len(unknown := np.flatnonzero(self._codes[places] != codes)):
             place = int(unknown[0])
             raise UserError(
                 f"character {text[place]!r} (U+{ord(text[place]):04X}) at character {place} is not one of the "
-                f"{len(ALPHABET)} of the tokenizer 'characters'; use bytes, gpt2 or a trained tokenizer"
+                f"{len(self.alphabet)} of the tokenizer '{self.name}'; use bytes, gpt2 or a trained tokenizer"
             )
-        return ids
+        return self._ids[places]
 
     def to_json(self) -> str:
         return json.dumps(byte_level_json(self._token_table(), [], self.specials))
@@ -92,14 +93,7 @@ class WordTokenizer(Tokenizer):
     @classmethod
     def from_file(cls, file: str | Path) -> "WordTokenizer":
         """Read a `tokenizer.json` that `save` wrote."""
-        try:
-            vocabulary = read_json(file)["model"]["vocab"]
-            words = sorted(vocabulary, key=vocabulary.__getitem__)
-            if [vocabulary[word] for word in words] != list(range(len(words))):
-                raise ValueError
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise UserError(f"{file}: not the list of words of a tokenizer 'words'") from None
-        return cls([word for word in words if word not in SPECIALS])
+        return cls(read_words(file, "the list of words of a tokenizer 'words'"))
 
     def _token_table(self) -> list[bytes]:
         return [f"{word} ".encode() for word in self._words]
@@ -115,7 +109,19 @@ class WordTokenizer(Tokenizer):
 
     def to_json(self) -> str:
         model = {"type": "WordLevel", "vocab": {**self._ids, **self.specials}, "unk_token": EOS}
-        return json.dumps(_tokenizer_json(model, self.specials, self._rules()["pre_tokenizer"], None))
+        return json.dumps(tokenizer_json(model, self.specials, self._rules()["pre_tokenizer"], None))
+
+
+def read_words(file: str | Path, what: str) -> list[str]:
+    """The tokens of a `tokenizer.json` in the order of their ids, without specials; `what` they must be."""
+    try:
+        vocabulary = read_json(file)["model"]["vocab"]
+        words = sorted(vocabulary, key=vocabulary.__getitem__)
+        if [vocabulary[word] for word in words] != list(range(len(words))):
+            raise ValueError
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UserError(f"{file}: not {what}") from None
+    return [word for word in words if word not in SPECIALS]
 
 
 def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]) -> dict[str, Any]:
@@ -127,12 +133,13 @@ def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], speci
         "vocab": {to_printable(token): id_ for id_, token in enumerate(table) if token},
         "merges": [[to_printable(left), to_printable(right)] for left, right in merges],
     }
-    return _tokenizer_json(model, specials, BYTE_LEVEL_RULE, BYTE_LEVEL_RULE)
+    return tokenizer_json(model, specials, BYTE_LEVEL_RULE, BYTE_LEVEL_RULE)
 
 
-def _tokenizer_json(
+def tokenizer_json(
     model: dict[str, Any], specials: dict[str, int], pre_tokenizer: dict[str, Any], decoder: dict[str, Any] | None
 ) -> dict[str, Any]:
+    """The content of a `tokenizer.json`."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",

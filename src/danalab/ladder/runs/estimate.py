@@ -122,7 +122,8 @@ def estimate(
         config = cell.config(folder / "runs" / cell.name)
         planned = plan_of(config)
         hours = None if rate is None else planned.flops / rate(planned) / 3600
-        data_tokens = getattr(_vocabulary(config.data, config.tokenizer), "n_tokens", None)
+        tokens_per_epoch = getattr(_vocabulary(config.data, config.tokenizer), "tokens_per_epoch", None)
+        data_tokens = tokens_per_epoch and tokens_per_epoch(planned.seq_len)
         estimates.append(
             Estimate(
                 name=cell.name, opt=planned.opt, params=planned.exact_params, steps=planned.steps, lr=planned.lr,

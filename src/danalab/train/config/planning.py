@@ -65,11 +65,12 @@ def batch_sizes(config: TrainConfig, world_size: int) -> tuple[int, int, int]:
 
 def steps_of_epochs(config: TrainConfig, dataset: Vocabulary, global_batch: int) -> int:
     """floor(epochs x sequences / global batch)."""
-    n_tokens = getattr(dataset, "n_tokens", None)
-    if n_tokens is None:
+    tokens_per_epoch = getattr(dataset, "tokens_per_epoch", None)
+    if tokens_per_epoch is None:
         raise UserError(f"--epochs {config.epochs:g}: the number of tokens is not known before the data are prepared")
     assert config.epochs is not None
     assert config.seq_len is not None
+    n_tokens = tokens_per_epoch(config.seq_len)
     steps = int(config.epochs * (n_tokens // config.seq_len) / global_batch)
     if steps < 1:
         raise UserError(f"--epochs {config.epochs:g}: {n_tokens:,} tokens are less than one step")
