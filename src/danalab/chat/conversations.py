@@ -91,6 +91,16 @@ class Message:
         """The text parts together, without tool calls and their outputs."""
         return "".join(part.text for part in self.parts if part.type == "text")
 
+    @property
+    def shown(self) -> tuple[Part, ...]:
+        """The parts that every client keeps: text, and calls of functions, which are JSON; calculations are hidden."""
+        shown: list[Part] = []
+        for part, call in zip(self.parts, (None, *self.parts), strict=False):
+            made = part if part.type == "python" else call if part.type == "python_output" else None
+            if made is None or made.text.lstrip().startswith("{"):
+                shown.append(part)
+        return tuple(shown)
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the content is plain text where there is nothing else."""
         if all(part.type == "text" for part in self.parts):
@@ -146,6 +156,22 @@ class Conversation:
         """The conversation up to its last user's message: what the assistant has to answer."""
         last = max(number for number, message in enumerate(self.messages) if message.role == "user")
         return Conversation(self.messages[: last + 1])
+
+    def as_clients_keep_it(self, choice: int) -> Conversation | None:
+        """The conversation up to one of its answers, which `choice` picks, with the calculations before it left out.
+
+        Most clients send back nothing of an earlier answer but its text. None: no answer follows a calculation, or one
+        is nothing but a calculation.
+        """
+        shown = [message.shown for message in self.messages]
+        hiding = [number for number, message in enumerate(self.messages) if shown[number] != message.parts]
+        first = hiding[0] if hiding else len(shown)
+        ends = [n for n, message in enumerate(self.messages) if n > first and message.role == "assistant"]
+        if not ends or not all(shown):
+            return None
+        end = ends[choice % len(ends)]
+        before = (Message.of(message.role, parts) for message, parts in zip(self.messages[:end], shown, strict=False))
+        return Conversation((*before, self.messages[end]))
 
     def turns(self) -> Iterator[tuple[str, Message | None]]:
         """(what the user says, the assistant's answer); a system message is part of the first user's message."""
