@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ from danalab.data.order.batches import Sequences, TokenBatch
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.train.step.loss import IGNORED, TrainingBatch
+
+log = logging.getLogger(__name__)
 
 TASK_CONVERSATIONS = 2000
 """Conversations that a generated task gives where its size is not given."""
@@ -121,9 +124,12 @@ class ReplayedDataset(MixedDataset):
         self.counts = conversations.counts
 
 
-def tokenize(words: Iterable[str], chat: ChatFormat) -> TokenizedConversations:
-    """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]); a UserError names a malformed line."""
-    parts = [_of_file(Path(word), chat) if _has_conversations(word) else _of_task(word, chat) for word in words]
+def tokenize(words: Iterable[str], chat: ChatFormat, *, skips: bool = False) -> TokenizedConversations:
+    """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]).
+
+    A UserError names a malformed line; with `skips` such lines are left out, and counted in the log.
+    """
+    parts = [_of_file(Path(word), chat, skips) if _has_conversations(word) else _of_task(word, chat) for word in words]
     if not parts:
         raise UserError("no conversations: give --data FILE.jsonl, or the name of a task")
     offsets = np.cumsum([0, *(len(part.coded) for part in parts[:-1])])
@@ -142,20 +148,23 @@ def _has_conversations(word: str) -> bool:
         line = json.loads(first.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return not word.endswith(".gz")
-    return not (isinstance(line, dict) and "question" in line and "messages" not in line)
+    return not (isinstance(line, dict) and "question" in line and not {"messages", "response"} & line.keys())
 
 
-def _of_file(file: Path, chat: ChatFormat) -> TokenizedConversations:
-    key = None
+def _of_file(file: Path, chat: ChatFormat, skips: bool) -> TokenizedConversations:
+    key, skipped = None, list[UserError]()
     if file.is_file():
         key = scan_cache.file_key(file, "conversations 2", chat.tokenizer.fingerprint).removesuffix(".json")
         coded, ends = (scan_cache.load_array(f"{key}-{name}.npy") for name in ("ids", "ends"))
         if coded is not None and ends is not None:
             return TokenizedConversations(coded, ends)
-    found = _encoded(((f"{file} line {number}", one) for number, one in iter_conversations(file)), chat)
+    read = iter_conversations(file, skipped if skips else None)
+    found = _encoded(((f"{file} line {number}", one) for number, one in read), chat, skipped if skips else None)
+    if skipped:
+        log.warning("%s: %d bad lines are left out; the first: %s", file, len(skipped), skipped[0])
     if not len(found):
         raise UserError(f"{file}: no conversation in it")
-    if key is not None:
+    if key is not None and not skipped:
         scan_cache.save_array(f"{key}-ids.npy", found.coded)
         scan_cache.save_array(f"{key}-ends.npy", found.ends)
     return found
@@ -167,17 +176,19 @@ def _of_task(word: str, chat: ChatFormat) -> TokenizedConversations:
     return _encoded(((where, Conversation.of(content, where)) for where, content in numbered), chat)
 
 
-def _encoded(conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat) -> TokenizedConversations:
-    coded, ends, again = array("I"), array("q"), array("b")
+def _encoded(
+    conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat, skipped: list[UserError] | None = None
+) -> TokenizedConversations:
+    coded, ends = array("I"), array("q")
 
-    def twice() -> Iterator[tuple[str, Conversation]]:
+    def twice() -> Iterator[tuple[str, Conversation, bool]]:
         for number, (where, conversation) in enumerate(conversations):
-            second = conversation.as_clients_keep_it(number)
-            again.extend((0,) if second is None else (0, 1))
-            yield from ((where, each) for each in (conversation, second) if each is not None)
+            yield where, conversation, False
+            if (second := conversation.as_clients_keep_it(number)) is not None:
+                yield where, second, True
 
-    for number, (ids, mask) in enumerate(_rendered(twice(), chat)):
-        if again[number]:  # the answers before the last one are learned in the first history
+    for (ids, mask), again in _rendered(twice(), chat, skipped):
+        if again:  # the answers before the last one are learned in the first history
             last = len(ids) - ids[::-1].index(chat.assistant_start)
             ids, mask = [ids[0] | int(SECOND_BIT), *ids[1:]], [0] * last + mask[last:]
         coded.extend(id_ | said << 31 for id_, said in zip(ids, mask, strict=True))
@@ -185,18 +196,25 @@ def _encoded(conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat
     return TokenizedConversations(np.array(coded, np.uint32), np.array(ends, np.int64))
 
 
-def _rendered(conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat) -> Iterator[Rendered]:
-    pending = iter(conversations)
+def _rendered(
+    conversations: Iterable[tuple[str, Conversation, bool]], chat: ChatFormat, skipped: list[UserError] | None
+) -> Iterator[tuple[Rendered, bool]]:
+    pending, left_out = iter(conversations), False
     while group := list(islice(pending, _TOGETHER)):
         try:
-            yield from chat.render_all([conversation for _, conversation in group])
+            yield from zip(chat.render_all([one for _, one, _ in group]), (again for *_, again in group), strict=True)
         except UserError:  # one text cannot be encoded: find it
-            for where, conversation in group:
+            for where, conversation, again in group:
+                left_out = left_out and again
                 try:
-                    chat.render(conversation)
+                    rendered = chat.render(conversation)
                 except UserError as error:
-                    raise UserError(f"{where}: {error}") from None
-            raise
+                    if skipped is None:
+                        raise UserError(f"{where}: {error}") from None
+                    left_out = True
+                    skipped.append(UserError(f"{where}: {error}"))
+                if not left_out:
+                    yield rendered, again
 
 
 LOSS_BIT = np.uint32(1 << 31)
@@ -258,7 +276,7 @@ class PackingCounts:
     """All."""
     truncated: int
     dropped: int
-    """No answer, or not even the first fits in a row."""
+    """No answer to learn, or not even the first fits in a row."""
     rows: int
     filled: float
     """Share of the positions that are not padding."""
@@ -278,7 +296,9 @@ class ConversationRows:
         self._coded, all_starts = conversations.coded, conversations.starts
         whole = kept_lengths(conversations, chat.assistant_end, len(self._coded) + 1)
         kept = kept_lengths(conversations, chat.assistant_end, seq_len + 1)
-        kept[(again := conversations.again) & (kept < whole)] = 0  # without its last answer it has no target
+        targets = np.concatenate([np.zeros(1, np.int64), np.cumsum((self._coded & LOSS_BIT) != 0)])
+        again = conversations.again
+        kept[(masked | again) & (targets[all_starts + kept] == targets[all_starts])] = 0
         fits = np.flatnonzero(kept)
         # Equal lengths in a random order: neighbours in a file would share rows.
         fits = fits[Permutation(len(fits), b"conversations")(np.arange(len(fits)))] if len(fits) else fits

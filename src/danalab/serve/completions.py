@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le, Len
 
+from danalab.chat.message_fields import Body
 from danalab.serve.chat_model import ChatModel
-from danalab.serve.fields import Body, Choices, Count, JsonObject, Unsupported, finite, only
+from danalab.serve.fields import Choices, Count, JsonObject, Unsupported, finite, only
 from danalab.serve.planner import EngineWork, Planner
 from danalab.serve.readers import Answer, TokenText
 from danalab.serve.worker import Generations

@@ -13,7 +13,9 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from danalab.chat.conversations import ChatFormat, Message, Part
+from danalab.chat.conversations import ChatFormat
+from danalab.chat.message_fields import PastCalculation
+from danalab.chat.messages import Message, answer_parts
 from danalab.chat.tools import Calculation, ToolCaller, put_result
 from danalab.inference import Request, TextStream, TokenConstraint, TokenEvent
 from danalab.serve.chat_model import ChatModel
@@ -84,7 +86,8 @@ class Answer:
     @property
     def message(self) -> Message:
         """Text and calculations, as the model is trained on them."""
-        return Message.of("assistant", answer_parts(self.text, self.calculations))
+        past = [PastCalculation(**each) for each in self.calculations_json]
+        return Message.of("assistant", answer_parts(self.text, past))
 
     @property
     def calculations_json(self) -> list[dict[str, Any]]:
@@ -96,16 +99,6 @@ class Answer:
     def shown(self) -> str:
         """Text and call, for a log."""
         return self.text + ("" if self.call is None else f"{self.call.name}({self.call.arguments})")
-
-
-def answer_parts(text: str, calculations: list[tuple[int, Calculation]]) -> list[Part]:
-    """The parts of an assistant's message: its text with the calculations at their places."""
-    parts, done = [], 0
-    for place, calculation in sorted(calculations, key=lambda pair: pair[0]):
-        parts.append(Part("text", text[done:place]))
-        parts += [Part("python", calculation.expression), Part("python_output", calculation.result)]
-        done = max(done, place)
-    return [*parts, Part("text", text[done:])]
 
 
 def force_result(engine: Engine, number: int, delta: Delta) -> Delta:
