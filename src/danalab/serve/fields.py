@@ -20,14 +20,14 @@ from danalab.inference import SamplingParameters
 JsonObject = dict[str, Any]
 
 
-def only(*values: Any) -> AfterValidator:
-    """Accept null and `values`."""
+def only(*values: Any, reason: str = "") -> AfterValidator:
+    """Accept null and `values`; `reason`: why no others, and what serves in their place."""
 
     def check(value: Any) -> Any:
         if value is not None and not any(value == each and type(value) is type(each) for each in values):
             allowed = " or ".join(map(json.dumps, values))
             message = f"is only supported as {allowed}" if values else "is not supported by this server"
-            raise PydanticCustomError("unsupported", message)  # pyright: ignore[reportArgumentType]
+            raise PydanticCustomError("unsupported", message + reason)  # pyright: ignore[reportArgumentType]
         return value
 
     return AfterValidator(check)
@@ -50,7 +50,8 @@ class Sampling(Body):
     """Name of the served model; null: the only one."""
     temperature: Annotated[float, Ge(0), Le(2)] | None = None
     top_p: Annotated[float, Gt(0), Le(1)] | None = None
-    top_k: Annotated[int, Ge(0)] | None = None
+    top_k: Annotated[int, Ge(-1)] | None = None
+    """0 and -1: all tokens."""
     min_p: Annotated[float, Ge(0), Le(1)] | None = None
     repetition_penalty: Annotated[float, Ge(0.1), Le(10)] | None = None
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
@@ -60,6 +61,7 @@ class Sampling(Body):
     def sampling(self, max_tokens: int | None, logprobs: int | None = None, **more: Any) -> SamplingParameters:
         """The parameters of the engine; the defaults and the meaning of `logprobs` are OpenAI's."""
         given = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
+        given["top_k"] = max(0, self.top_k or 0)
         return SamplingParameters(
             **{"temperature": 1.0, **given}, max_tokens=max_tokens, logprobs=logprobs, model_logprobs=True, **more
         )
@@ -69,7 +71,7 @@ class Choices(Sampling):
     """Fields of the two endpoints with choices."""
 
     n: Count | None = None
-    stop: Annotated[str, Len(0, 1000)] | Annotated[list[Annotated[str, Len(1, 1000)]], Len(0, 16)] | None = None
+    stop: Annotated[str, Len(0, 1000)] | Annotated[list[Annotated[str, Len(1, 1000)]], Len(0, 256)] | None = None
     """Texts that end the answer; they are not part of it."""
     logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], Len(0, 1024)] | None = None
     """Token id -> number added to its logit."""

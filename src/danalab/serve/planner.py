@@ -11,7 +11,7 @@ from danalab.chat.conversations import ChatFormat, Conversation
 from danalab.chat.message_fields import FieldError, Function, Ignored
 from danalab.chat.messages import NO_ARGUMENTS, ConversationBuilder
 from danalab.errors import UserError
-from danalab.inference import JsonConstraint, Request, SamplingParameters, TokenConstraint
+from danalab.inference import JsonConstraint, Request, SamplingParameters
 from danalab.serve.chat_model import ChatModel
 from danalab.serve.fields import (
     JsonObjectFormat,
@@ -115,10 +115,11 @@ class Planner:
         schema = call_schema(forced) if forced else question.schema
         chosen = question.tools if question.tool_choice == "auto" else ()
         pairs: list[tuple[Request, AnswerReader]] = []
+        constraint = None if schema is None else self._constraint(schema, "tools" if forced else "response_format")
+        call = self._constraint(call_schema(chosen), "tools") if chosen and schema is None else None
         for i in range(question.n):
-            constraint = None if schema is None else self._constraint(schema, "tools" if forced else "response_format")
-            call = self._constraint(call_schema(chosen), "tools") if chosen and schema is None else None
-            request = Request(prompt, _seeded(sampling, i), constraint, scope)
+            own, call = (each and each.copy() for each in (constraint, call))
+            request = Request(prompt, _seeded(sampling, i), own, scope)
             pairs.append((request, ChatReader(self.chat_model, request, call, is_call=bool(forced))))
         return EngineWork(pairs, len(prompt))
 
@@ -171,7 +172,7 @@ class Planner:
                 reason = f"'logit_bias.{token}': the model has {self.chat_model.n_ids} ids"
                 raise RequestError(400, reason, param="logit_bias")
 
-    def _constraint(self, schema: dict[str, Any], param: str) -> TokenConstraint:
+    def _constraint(self, schema: dict[str, Any], param: str) -> JsonConstraint:
         try:
             return JsonConstraint(self.chat_model.tokenizer, schema)
         except UserError as error:

@@ -120,7 +120,7 @@ class TextReader:
     """Reads plain text; special tokens have none."""
 
     def __init__(self, chat_model: ChatModel, request: Request):
-        self.chat_model, self.request = chat_model, request
+        self.chat_model, self.request, self._constraint = chat_model, request, request.constraint
         self._stream = TextStream(chat_model.tokenizer, request.parameters.stop)
         self._specials = frozenset(chat_model.tokenizer.specials.values())
         self._held: list[TokenText] = []
@@ -128,8 +128,9 @@ class TextReader:
 
     def read(self, event: TokenEvent) -> Delta:
         if event.finish_reason == "error":
-            reason = "no token can be drawn: the model's logits are not finite, or the schema allows none"
-            raise RequestError(500, reason, code="engine_error")
+            if self._constraint is not None and not self._constraint.mask().any():
+                raise RequestError(400, "the JSON schema allows no further text, or is too large", code="schema_error")
+            raise RequestError(500, "no token can be drawn: the model's logits are not finite", code="engine_error")
         if event.token in self._specials:
             return self._delta("", event)
         if self.request.parameters.logprobs is not None:
@@ -184,7 +185,7 @@ class ChatReader(TextReader):
 
     def _begin_call(self, constraint: TokenConstraint) -> Delta:
         """From here on the tokens follow the grammar of calls."""
-        self._is_call = True
+        self._is_call, self._constraint = True, constraint
         old = self.request
         left = (old.parameters.max_tokens or 0) - len(self._tokens)
         if left < 1:
