@@ -164,8 +164,8 @@ values = st.recursive(
     max_leaves=6,
 )
 keywords = st.sampled_from([
-    "type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "enum", "const",
-    "anyOf", "allOf", "oneOf", "$ref", "$defs", "pattern", "minimum", "exclusiveMaximum", "multipleOf", "minLength", "prefixItems",
+    "type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "enum", "const", "anyOf",
+    "allOf", "oneOf", "$ref", "$defs", "pattern", "minimum", "exclusiveMaximum", "multipleOf", "minLength",
 ])  # fmt: skip
 kinds = st.sampled_from(["object", "array", "integer", "number", "string", "null"])
 schemas = st.recursive(
@@ -185,7 +185,11 @@ def test_any_schema_is_followed_or_refused_in_one_line(schema: dict[str, object]
     try:
         constraint = JsonConstraint(BYTES, schema)
     except UserError as error:
-        assert "\n" not in str(error)
+        told = str(error)
+    else:
+        told = ""
+    assert "\n" not in told
+    if told:
         return
     for _ in range(20):
         allowed = constraint.mask().nonzero()[0]

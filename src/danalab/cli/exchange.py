@@ -57,18 +57,20 @@ def export_model(flags: ExportFlags) -> None:
 @dataclass(frozen=True, kw_only=True)
 class ImportFlags(JsonFlags):
     source: Positional[Path]
-    """Folder with config.json and .safetensors files: GPT-2, Llama or Qwen3."""
+    """Folder with config.json and .safetensors files: GPT-2, Llama or Qwen3; or a GGUF file of Llama or Qwen3."""
     out: Path
     """New run folder."""
 
 
 def import_model(flags: ImportFlags) -> None:
-    """Make a run folder of a model in Hugging Face format, for generate, chat, serve, eval and train --resume-from."""
+    """Make a run folder of a model in Hugging Face format or GGUF, for generate, chat, serve, eval, train."""
     from danalab.train.callbacks.console import log_to_stderr
     from danalab.train.run.exchange import import_folder
+    from danalab.train.run.gguf_file import MODEL, import_gguf
 
     log_to_stderr()
-    done = import_folder(flags.source, flags.out)
+    is_gguf = flags.source.suffix == ".gguf" or (flags.source / MODEL).is_file()
+    done = (import_gguf if is_gguf else import_folder)(flags.source, flags.out)
     if not flags.print_json({**asdict(done), "folder": str(done.folder)}):
         print(f"{done.arch} of {done.params:,} parameters, tokenizer {done.tokenizer or 'none'}; run in {done.folder}")
 

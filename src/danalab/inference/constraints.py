@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
 MAX_PROPERTIES, MAX_ENTRIES, MAX_DEPTH, MAX_MULTIPLE = 1000, 5000, 120, 10_000
-"""Of a schema; the grammar of a larger one takes longer than a second. MAX_MULTIPLE: of multipleOf without its point."""
+"""Of a schema; the grammar of a larger one takes more than a second. MAX_MULTIPLE: of multipleOf without its point."""
 MAX_INTEGER = 10**15 - 1
 _FUEL = 300_000  # of llguidance, for compiling: some tenths of a second
 _AHEAD = 64  # tokens that are tried
@@ -122,7 +122,7 @@ def _check_size(schema: Mapping[str, Any]) -> None:
             if isinstance(multiple, (int, float)):
                 number = Decimal(repr(multiple) if isinstance(multiple, float) else int(multiple))
                 digits = int("".join(map(str, number.as_tuple().digits))) if number.is_finite() else 0
-                if not 0 < digits <= MAX_MULTIPLE or not -6 <= int(number.as_tuple().exponent) or number < 0:
+                if not 0 < digits <= MAX_MULTIPLE or not int(number.as_tuple().exponent) >= -6 or number < 0:
                     raise UserError(
                         f"the JSON schema cannot be used: multipleOf is {multiple!r:.40}; it must be positive, with at "
                         f"most 6 decimals, and at most {MAX_MULTIPLE:,} without the point"
