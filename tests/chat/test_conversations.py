@@ -229,6 +229,43 @@ def test_one_array_over_the_whole_file_is_read(tmp_path, indent, caplog):
     assert "alpaca.json entry 3: a line is" in str(error)
 
 
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2)
+    | st.floats()
+    | st.sampled_from(["", "a", "user", "human", "gpt", "tool"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["role", "type", "name"]), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+entries = st.dictionaries(
+    st.sampled_from(["role", "from", "content", "value", "weight", "tool_calls", "calculations", "tool_call_id"]),
+    json_values,
+    max_size=4,
+)
+lines = json_values | st.lists(entries, max_size=3) | st.dictionaries(
+    st.sampled_from(["messages", "conversations", "instruction", "input", "output", "prompt", "completion", "history",
+                     "tools", "functions", "system", "question", "response"]),
+    json_values | st.lists(entries, max_size=3), max_size=4,
+)  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None)
+@given(line=lines)
+def test_any_line_is_a_conversation_or_refused_in_one_line(line):
+    try:
+        read = Conversation.of(line, "FILE line 1")
+    except UserError as error:
+        read, told = None, str(error)
+        assert told.startswith("FILE line 1: ")
+        assert "\n" not in told
+    if read is not None:
+        assert Conversation.of(read.as_dict()) == read
+        FORMAT.render(read)
+
+
 def test_an_output_must_follow_its_call():
     with pytest.raises(UserError, match="does not follow a python part"):
         Message.of("assistant", [Part("text", "x"), Part("python_output", "1")])

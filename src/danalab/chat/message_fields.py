@@ -158,8 +158,11 @@ def field_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Sequence[
             message, code = f"'{param}' {details['msg']}", "unsupported_parameter"
         case "literal_error":
             message, code = f"'{param}' must be {context['expected']}", "unsupported_value"
+        case "union_tag_not_found":
+            param = f"{param}.{_tag(context)}"
+            message = f"'{param}' is missing"
         case "union_tag_invalid":
-            param = f"{param}.{context['discriminator'][1:-1]}"
+            param = f"{param}.{_tag(context)}"
             message, code = f"'{param}' must be one of {context['expected_tags']}", "unsupported_value"
         case "model_attributes_type" | "model_type" | "dict_type":
             message = f"'{param}' must be a JSON object" if param else "the body must be a JSON object"
@@ -167,6 +170,12 @@ def field_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Sequence[
             reason = str(details["msg"]).replace("Input should", "must").replace("List should", "must")
             message = f"'{param}': {reason}" if param else f"the body: {reason}"
     return FieldError(message, param, code)
+
+
+def _tag(context: Mapping[str, Any]) -> str:
+    """The field that tells which kind of object is meant; by a function: `type`."""
+    name = context["discriminator"]
+    return name[1:-1] if name.startswith("'") else "type"
 
 
 def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:

@@ -66,7 +66,7 @@ class InputReasoning(PastBody):
 
 def _item_type(item: Any) -> Any:
     """A message may leave its type out, as clients do that write histories themselves."""
-    return item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
+    return item.get("type") or "message" if isinstance(item, dict) else getattr(item, "type", "message")
 
 
 InputItem = Annotated[

@@ -25,7 +25,7 @@ from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model
 from danalab.models.huggingface.common import to_halves, to_pairs
 from danalab.models.huggingface.convert import obstacle
-from danalab.train.run.exchange import ExchangeResult, model_of, new_folder, write_imported
+from danalab.train.run.exchange import TOOL, ExchangeResult, model_of, new_folder, write_imported
 from danalab.train.run.open import open_run
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def export_gguf(
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     for add, value in (_sizes(config) | vocabulary).items():
         getattr(writer, f"add_{add}")(value)
+    if chat_template is not None:
+        writer.add_description(TOOL)
     if template is not None:  # the tag of transformers that marks what an assistant learns is unknown elsewhere
         writer.add_chat_template(re.sub(r"\{%(-?)\s*(?:end)?generation\s*(-?)%\}", r"{#\1 \2#}", template.text))
         for end in set(template.end_tokens) - {tokenizer.eos_id}:
