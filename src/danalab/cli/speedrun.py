@@ -13,10 +13,8 @@ class Flags(JsonFlags, SpeedrunConfig):
 
 
 def run(flags: Flags) -> int:
-    """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues.
-
-    danalab export writes each stage for transformers, or as GGUF for llama.cpp and Ollama; the calculator, which the
-    chat calls, works in danalab chat and serve alone.
+    """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues. danalab
+    export writes each stage for transformers, or as GGUF for llama.cpp; its calculator works in danalab chat and serve.
     """
     from danalab.train.system.signals import StopRequest
 

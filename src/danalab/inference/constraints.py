@@ -27,6 +27,7 @@ MAX_PROPERTIES, MAX_ENTRIES, MAX_DEPTH, MAX_MULTIPLE = 1000, 5000, 120, 10_000
 MAX_INTEGER = 10**15 - 1
 _FUEL = 300_000  # of llguidance, for compiling: some tenths of a second
 _AHEAD = 64  # tokens that are tried
+_NO_TOKEN = "NoExtension"  # llguidance's word for a text that cannot go on
 _MAPS, _LISTS = ("properties", "patternProperties", "$defs", "definitions"), ("anyOf", "oneOf", "allOf", "prefixItems")
 _tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -65,8 +66,9 @@ class JsonConstraint:
         ahead = self.copy()
         for _ in range(_AHEAD):
             allowed = np.flatnonzero(ahead.mask())
-            if ahead._matcher.is_error():
-                raise UserError(f"the JSON schema cannot be used: {ahead._matcher.get_error().splitlines()[0]:.300}")
+            told = ahead._matcher.get_error().splitlines()[:1] if ahead._matcher.is_error() else []
+            if told and _NO_TOKEN not in told[0]:
+                raise UserError(f"the JSON schema cannot be used: {told[0]:.300}")
             if not len(allowed):  # e.g. a schema that only refers to itself
                 raise UserError("the JSON schema allows no text")
             if len(allowed) > 1:

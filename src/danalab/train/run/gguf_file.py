@@ -242,7 +242,8 @@ def _config(facts: Mapping[str, Any], *, tied: bool) -> ModelConfig:
     return ModelConfig(
         arch, width, own["block_count"], heads, head_dim, own["feed_forward_length"],
         own.get("vocab_size", len(facts["tokenizer.ggml.tokens"])), own["context_length"],
-        norm_eps=float(f"{own['attention.layer_norm_rms_epsilon']:.7g}"), rope_theta=own.get("rope.freq_base", 10_000.0),
+        norm_eps=float(f"{own['attention.layer_norm_rms_epsilon']:.7g}"),  # it is stored as float32
+        rope_theta=own.get("rope.freq_base", 10_000.0),
         n_kv_heads=own.get("attention.head_count_kv", heads), attention_gate=False, tied_head=tied,
     )  # fmt: skip
 
