@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_PROPERTIES, MAX_ENTRIES, MAX_DEPTH, MAX_MULTIPLE = 1000, 5000, 120, 10_000
 """Of a schema; the grammar of a larger one takes more than a second. MAX_MULTIPLE: of multipleOf without its point."""
 MAX_INTEGER = 10**15 - 1
-_FUEL = 300_000  # of llguidance, for compiling: some tenths of a second
+_FUEL = 150_000  # of llguidance, for compiling: some tenths of a second
 _AHEAD = 64  # tokens that are tried
 _NO_TOKEN = "NoExtension"  # llguidance's word for a text that cannot go on
 _MAPS, _LISTS = ("properties", "patternProperties", "$defs", "definitions"), ("anyOf", "oneOf", "allOf", "prefixItems")
