@@ -206,15 +206,15 @@ def _rendered(
         except UserError:  # one text cannot be encoded: find it
             for where, conversation, again in group:
                 left_out = left_out and again
+                if left_out:
+                    continue
                 try:
-                    rendered = chat.render(conversation)
+                    yield chat.render(conversation), again
                 except UserError as error:
                     if skipped is None:
                         raise UserError(f"{where}: {error}") from None
                     left_out = True
                     skipped.append(UserError(f"{where}: {error}"))
-                if not left_out:
-                    yield rendered, again
 
 
 LOSS_BIT = np.uint32(1 << 31)
