@@ -13,6 +13,7 @@ CONVERSATIONS = [
     Conversation.ask("Who are you?\n  indented é 東京", "A model.\n\n  Truly."),
     Conversation.ask(" 12*7?", CALL, system="Be {{ brief }}."),
     Conversation(tuple(Message.of(role, f"{role} {n}") for n in range(3) for role in ("user", "assistant"))),
+    Conversation((Message.of("assistant", "Hello."), Message.of("user", "a"), Message.of("assistant", "c"))),
     Conversation((Message.of("user", [Part("text", "a "), Part("text", "b")]), Message.of("assistant", "c"))),
 ]
 

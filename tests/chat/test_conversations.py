@@ -112,21 +112,27 @@ def test_a_call_that_is_not_closed_ends_with_the_ids():
 
 
 BAD = {
-    "[1]": "an object with a list",
-    '{"messages": "hi"}': "an object with a list",
-    '{"messages": []}': "no user's message",
+    "7": "a line is {",
+    '{"text": "x"}': "this one has text",
+    "[1]": "'messages.0' must be a JSON object",
+    '{"messages": "hi"}': "'messages': must be a valid list",
+    '{"messages": []}': "'messages': must have at least 1 item",
     '{"messages": [{"role": "system", "content": "x"}]}': "no user's message",
-    '{"messages": [{"role": "assistant", "content": "x"}]}': "message 1 is the assistant's where the user's must stand",
-    '{"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]}': "message 2 is the user's",
-    '{"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "x"}]}': "message 2 is the system's",
-    '{"messages": [{"role": "tool", "content": "x"}]}': "message 1: role 'tool': known are",
-    '{"messages": [{"role": "user", "content": "  "}]}': "message 1: the message is empty",
-    '{"messages": [{"role": "user", "content": []}]}': "message 1: the message is empty",
-    '{"messages": [{"role": "user", "content": 7}]}': "message 1: content must be text or a list of parts",
-    '{"messages": [{"role": "user", "content": "x", "weight": 0}]}': "message 1: unknown key 'weight'",
-    '{"messages": [{"role": "user", "content": [{"type": "image", "text": "x"}]}]}': "part of type 'image'",
-    '{"messages": [{"role": "user", "content": [{"type": "python", "text": "1"}]}]}': "only the assistant calls tools",
-    '{"messages": [7]}': "message 1: an object is expected",
+    '{"messages": [{"role": "assistant", "content": "x"}]}': "no user's message",
+    '{"messages": [{"role": "tool", "content": "x"}]}': "'messages.0.tool_call_id': no open call",
+    '{"messages": [{"role": "bard", "content": "x"}]}': "'messages.0.role' must be one of 'system'",
+    '{"messages": [{"role": "user", "content": "  "}]}': "'messages.0': the message is empty",
+    '{"messages": [{"role": "user", "content": []}]}': "'messages.0.content'",
+    '{"messages": [{"role": "user", "content": 7}]}': "'messages.0.content': must be",
+    '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "weight": 0.5}]}': (
+        "'messages.1.weight' must be 0 or 1"
+    ),
+    '{"messages": [{"role": "user", "content": [{"type": "image", "text": "x"}]}]}': "'messages.0.content.0.type'",
+    '{"messages": [{"role": "user", "content": [{"type": "python", "text": "1"}]}]}': "'messages.0.content.0.type'",
+    '{"messages": [7]}': "'messages.0' must be a JSON object",
+    '{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "a b"}]}': "'tools.0.name'",
+    '{"conversations": [{"from": "human", "value": 7}]}': "'messages.0.content': must be",
+    '{"prompt": "x", "completion": 7}': "'messages.1.content': must be",
     '{"messages"': "not valid JSON",
     "[" * 100_000: "not valid JSON: nested too deeply",
 }
@@ -141,6 +147,123 @@ def test_a_malformed_line_is_named_with_its_reason(tmp_path, line, reason):
     assert f"{file} line 3: " in str(caught.value)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+U, A = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}
+CALLED = {"name": "weather", "arguments": {"city": "Rome"}}
+WEATHER = {"name": "weather", "parameters": {"type": "object"}}
+TOLD = [Part("python", json.dumps(CALLED)), Part("python_output", "sunny"), Part("text", "Hello.")]
+LINES = {
+    "a bare list": ([U, A], "Hi", "Hello."),
+    "null keys": ({"messages": [{**U, "name": None}, {**A, "tool_calls": None, "refusal": None}]}, "Hi", "Hello."),
+    "keys of logs": ({"messages": [{**U, "id": "1", "name": "Eve"}, {**A, "annotations": []}]}, "Hi", "Hello."),
+    "Arrow": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi", "image_url": None}]}, A]}, "Hi",
+              "Hello."),
+    "developer": ({"messages": [{"role": "developer", "content": "Be brief."}, U, A]}, "Be brief.\n\nHi", "Hello."),
+    "an empty system": ({"messages": [{"role": "system", "content": ""}, U, A]}, "Hi", "Hello."),
+    "a later system": ({"messages": [U, {"role": "system", "content": "x"}, A]}, "Hi\n\nx", "Hello."),
+    "user after user": ({"messages": [U, U, A]}, "Hi\n\nHi", "Hello."),
+    "a refusal": ({"messages": [U, {"role": "assistant", "content": None, "refusal": "No."}]}, "Hi", "No."),
+    "ShareGPT": ({"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}],
+                  "system": "Be brief."}, "Be brief.\n\nHi", "Hello."),
+    "Alpaca": ({"instruction": "Greet.", "input": "me", "output": "Hello."}, "Greet.\n\nme", "Hello."),
+    "Alpaca, no input": ({"instruction": "Greet.", "input": "", "output": "Hello."}, "Greet.", "Hello."),
+    "a pair": ({"prompt": "Hi", "completion": "Hello."}, "Hi", "Hello."),
+    "a pair of messages": ({"prompt": [U], "completion": [A]}, "Hi", "Hello."),
+    "OpenOrca": ({"id": 1, "system_prompt": "", "question": "Hi", "response": "Hello."}, "Hi", "Hello."),
+    "tool calls": ({"messages": [
+        U, {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}]},
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"}, A]}, "Hi", TOLD),
+    "tool calls without ids": ({"messages": [
+        U, {"role": "assistant", "tool_calls": [{"function": CALLED}]}, {"role": "tool", "content": "sunny"}, A]},
+        "Hi", TOLD),
+    "the older function call": ({"messages": [
+        U, {"role": "assistant", "function_call": {"name": "weather", "arguments": '{"city": "Rome"}'}},
+        {"role": "function", "name": "weather", "content": "sunny"}, A]}, "Hi", TOLD),
+    "ShareGPT's calls": ({"conversations": [
+        {"from": "human", "value": "Hi"}, {"from": "function_call", "value": json.dumps(CALLED)},
+        {"from": "observation", "value": "sunny"}, {"from": "gpt", "value": "Hello."}]}, "Hi", TOLD),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "question", "answer"), LINES.values(), ids=list(LINES))
+def test_every_usual_form_of_a_line_is_read(line, question, answer):
+    read = Conversation.of(line)
+    assert list(read.turns()) == [(question, Message.of("assistant", answer))]
+    assert Conversation.of(read.as_dict()) == read
+
+
+def test_functions_of_a_line_are_described_as_the_server_does():
+    for tools in ([WEATHER], [{"type": "function", "function": WEATHER}], json.dumps([WEATHER])):
+        system = Conversation.of({"messages": [U, A], "tools": tools}).messages[0]
+        assert system.role == "system"
+        assert '"name": "weather"' in system.text
+
+
+def test_the_assistant_may_begin():
+    conversation = Conversation.of([A, U, A])
+    text = as_text(FORMAT.render(conversation).ids)
+    hello = "<|assistant_start|>Hello.<|assistant_end|>"
+    assert text == f"<|endoftext|>{hello}<|user_start|>Hi<|user_end|>{hello}"
+    assert Conversation.of(conversation.as_dict()) == conversation
+
+
+def test_an_answer_of_weight_0_is_not_learned():
+    conversation = Conversation.of({"messages": [U, {**A, "weight": 0}, U, {**A, "weight": 1}]})
+    assert Conversation.of(conversation.as_dict()) == conversation
+    ids, mask = FORMAT.render(conversation)
+    second = len(ids) - ids[::-1].index(FORMAT.assistant_start)
+    assert mask == [0] * second + [1] * (len(ids) - second)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_one_array_over_the_whole_file_is_read(tmp_path, indent, caplog):
+    lines = [{"instruction": "a", "input": "", "output": "b"}, {"messages": [{**U, "mood": "good"}, A]}, {"output": 7}]
+    (tmp_path / "alpaca.json").write_text(json.dumps(lines, indent=indent))
+    skipped = []
+    read = iter_conversations(tmp_path / "alpaca.json", skipped)
+    assert [conversation.messages[0].text for _, conversation in read] == ["a", "Hi"]
+    assert "without effect: mood" in caplog.text
+    (error,) = skipped
+    assert "alpaca.json entry 3: a line is" in str(error)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2)
+    | st.floats()
+    | st.sampled_from(["", "a", "user", "human", "gpt", "tool"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["role", "type", "name"]), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+entries = st.dictionaries(
+    st.sampled_from(["role", "from", "content", "value", "weight", "tool_calls", "calculations", "tool_call_id"]),
+    json_values,
+    max_size=4,
+)
+lines = json_values | st.lists(entries, max_size=3) | st.dictionaries(
+    st.sampled_from(["messages", "conversations", "instruction", "input", "output", "prompt", "completion", "history",
+                     "tools", "functions", "system", "question", "response"]),
+    json_values | st.lists(entries, max_size=3), max_size=4,
+)  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None)
+@given(line=lines)
+def test_any_line_is_a_conversation_or_refused_in_one_line(line):
+    try:
+        read = Conversation.of(line, "FILE line 1")
+    except UserError as error:
+        read, told = None, str(error)
+        assert told.startswith("FILE line 1: ")
+        assert "\n" not in told
+    if read is not None:
+        assert Conversation.of(read.as_dict()) == read
+        FORMAT.render(read)
 
 
 def test_an_output_must_follow_its_call():

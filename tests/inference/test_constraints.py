@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
@@ -61,3 +64,135 @@ def test_whitespace_is_allowed_only_where_asked_for():
         constraint = JsonConstraint(BYTES, SCHEMA, whitespace=whitespace)
         constraint.advance(ord("{"))
         assert bool(constraint.mask()[ord(" ")]) == whitespace
+
+
+def written(schema: dict[str, object], constraint: JsonConstraint, seed: int, limit: int = 400) -> str:
+    """A text of random tokens that the constraint allows, which ends only where it has to."""
+    generator = random.Random(seed)
+    tokens: list[int] = []
+    while len(tokens) < limit:
+        allowed = constraint.mask().nonzero()[0].tolist()
+        assert allowed, schema
+        going_on = [token for token in allowed if token != BYTES.eos_id]
+        if not going_on:
+            return BYTES.decode(tokens)
+        tokens.append(generator.choice(going_on))
+        constraint.advance(tokens[-1])
+    raise AssertionError(f"{schema} does not end: {BYTES.decode(tokens)!r}")
+
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Paris"]}}, "required": ["city"]}
+NAMED = {"a": {"type": "integer"}, "b": {"type": ["integer", "null"], "minimum": 3}}
+ENDING = {
+    "no word on others": CITY,
+    "inside others": {"type": "array", "items": CITY, "minItems": 2, "maxItems": 2},
+    "by reference": {"$defs": {"C": CITY}, "type": "object", "properties": {"from": {"$ref": "#/$defs/C"}, "to": CITY}},
+    "in a choice": {"anyOf": [CITY, {"type": "object", "properties": {"x": {"type": "boolean"}}}]},
+    "no properties": {"type": "object", "properties": {}},
+    "integers": {"type": "object", "properties": NAMED, "required": ["a", "b"]},
+    "required and not named": {"type": "object", "properties": NAMED, "required": ["a"]},
+    "a bare integer": {"type": "integer"},
+    "allOf of one": {"allOf": [CITY]},
+}
+
+
+@pytest.mark.parametrize("schema", ENDING.values(), ids=list(ENDING))
+def test_a_text_has_what_the_schema_names_and_ends(schema: dict[str, object]):
+    """By random tokens that never choose to end: whatever is left open would go on for ever."""
+    constraint = JsonConstraint(BYTES, schema)
+    for seed in range(3):
+        jsonschema.validate(json.loads(written(schema, constraint.copy(), seed)), schema)
+
+
+TOGETHER = {
+    "allOf of two": {"allOf": [CITY, {"type": "object", "properties": {"n": {"const": 1}}, "required": ["n"]}]},
+    "allOf of references": {
+        "$defs": {"A": CITY, "B": {"type": "object", "properties": {"n": {"const": 1}}, "required": ["n"]}},
+        "allOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}],
+    },
+    "properties beside a choice": {**CITY, "anyOf": [{"properties": {"n": {"const": 1}}, "required": ["n"]}]},
+    "others asked for": {**CITY, "additionalProperties": {"const": 1}},
+    "any object": {"type": "object"},
+}
+
+
+@pytest.mark.parametrize("schema", TOGETHER.values(), ids=list(TOGETHER))
+def test_what_schemas_name_together_is_allowed(schema: dict[str, object]):
+    constraint = JsonConstraint(BYTES, schema)
+    for token in b'{"city":"Rome","n":1}':
+        assert constraint.mask()[token], schema
+        constraint.advance(token)
+    assert constraint.mask()[BYTES.eos_id]
+
+
+def nested(levels: int, **more: object) -> dict[str, object]:
+    schema: dict[str, object] = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}, **more}
+    return schema
+
+
+LARGE = {
+    "repeats": {"type": "string", "pattern": "^((a{1000}){1000}){1000}$"},
+    "alternatives": {"type": "string", "pattern": "^(a+)+(a|aa)*(a?){200}a{200}$"},
+    "a bad pattern": {"type": "string", "pattern": "(["},
+    "properties": {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(2000)}},
+    "values": {"enum": [f"value {n}" for n in range(20_000)]},
+    "multiples": {"type": "integer", "multipleOf": 999_983},
+    "small multiples": {"type": "number", "multipleOf": 1e-9},
+    "no multiples": {"type": "number", "multipleOf": 0},
+    "levels": nested(800),
+    "choices": {"anyOf": [{"anyOf": [{"anyOf": [{"type": "integer"}] * 20}] * 20}] * 20},
+    "a length": {"type": "string", "maxLength": 2**63},
+    "itself": nested(1, required=["a"]) | {"properties": {"a": {"$ref": "#"}}},
+}
+
+
+@pytest.mark.parametrize("schema", LARGE.values(), ids=list(LARGE))
+def test_a_schema_that_would_take_long_is_refused_at_once(schema: dict[str, object]):
+    """Where one of these limits is missing, a test takes minutes."""
+    with pytest.raises(UserError, match="the JSON schema") as caught:
+        JsonConstraint(BYTES, schema)
+    assert "\n" not in str(caught.value)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "$ref", "type"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+keywords = st.sampled_from([
+    "type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "enum", "const", "anyOf",
+    "allOf", "oneOf", "$ref", "$defs", "pattern", "minimum", "exclusiveMaximum", "multipleOf", "minLength",
+])  # fmt: skip
+kinds = st.sampled_from(["object", "array", "integer", "number", "string", "null"])
+schemas = st.recursive(
+    st.fixed_dictionaries({"type": kinds}) | st.dictionaries(keywords, values | kinds, max_size=3),
+    lambda inner: st.dictionaries(
+        keywords,
+        inner | st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+        max_size=3,
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(schema=schemas, seed=st.integers(0, 9))
+def test_any_schema_is_followed_or_refused_in_one_line(schema: dict[str, object], seed: int):
+    try:
+        constraint = JsonConstraint(BYTES, schema)
+    except UserError as error:
+        told = str(error)
+    else:
+        told = ""
+    assert "\n" not in told
+    if told:
+        return
+    for _ in range(20):
+        allowed = constraint.mask().nonzero()[0]
+        if not len(allowed) or allowed.tolist() == [BYTES.eos_id]:
+            break
+        constraint.advance(int(allowed[seed % len(allowed)]))

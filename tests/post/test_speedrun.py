@@ -13,13 +13,17 @@ import pytest
 
 from danalab.chat.tasks import make_task
 from danalab.errors import UserError
+from danalab.models import ModelConfig
+from danalab.models.huggingface.convert import obstacle
 from danalab.post.presets import PRESETS, Preset, SpeedrunConfig
 from danalab.post.settings import MidFlags, RlFlags, SftFlags
 from danalab.post.speedrun import CALLS, STAGES, InterruptedRunError, Speedrun
 from danalab.report.speedrun import _duration, as_json, scores_table, write_report
 from danalab.train import job
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.run.exchange import model_card
 from danalab.train.run.folder import RunFolder
+from danalab.train.run.open import open_run
 from danalab.train.system.signals import StopRequest
 from e2e.disturbed import rows
 
@@ -219,6 +223,19 @@ def test_the_settings_of_each_preset_are_valid(name, tmp_path):
         assert any(word.startswith("dialogue") for word in stage["data"])
         assert name == "cpu-tiny" or any(word.startswith("smoltalk") for word in stage["data"])
     assert preset.minutes.keys() == {"data", "scores", *STAGES}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_models_of_each_preset_can_be_exported_for_every_program(name):
+    base = PRESETS[name].base
+    assert (base["arch"], base["attention_gate"]) == ("qwen3", False)
+    assert obstacle(ModelConfig("qwen3", 32, 1, 1, 32, 64, 64, 64, attention_gate=base["attention_gate"])) is None
+
+
+def test_the_card_of_a_chat_says_what_the_calculator_needs(finished):
+    card = model_card(open_run(finished.folder("sft")), 1, "Qwen3ForCausalLM")
+    assert "<|python_end|>" in card
+    assert "<|python_end|>" not in model_card(open_run(finished.folder("base")), 1, "Qwen3ForCausalLM")
 
 
 def test_the_base_run_takes_a_size_and_a_length_of_ones_own(tmp_path):

@@ -3,7 +3,14 @@
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from danalab.serve import Planner
+from danalab.serve.chat_completions import ChatCompletionRequest
+from danalab.serve.completions import CompletionRequest
+from danalab.serve.fields import RequestError, validation_error
+from danalab.serve.responses import ResponseRequest
 from servers import running_server, tiny_model
 
 POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
@@ -41,3 +48,56 @@ def test_no_request_is_a_fault_of_the_server(schema, path):
 @pytest.mark.parametrize("path", POSTS)
 def test_many_requests_are_no_fault_of_the_server(schema, path):
     fuzz(schema[path]["POST"], 1000)
+
+
+MODEL = tiny_model(256)
+words = st.sampled_from(
+    ["", "a", "user", "assistant", "system", "tool", "function", "text", "\ud800", "<|user_start|>"]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | words,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words | st.just("type"), inner, max_size=2),
+    max_leaves=5,
+)
+texts = words | st.lists(st.fixed_dictionaries({"type": st.sampled_from(["text", "output_text", "python", "image"]),
+                                                "text": words}), max_size=2) | values  # fmt: skip
+calls = st.lists(st.fixed_dictionaries(
+    {"function": st.fixed_dictionaries({"name": words, "arguments": st.sampled_from(["{}", "{"]) | values})},
+    optional={"id": words, "type": words},
+), max_size=2)  # fmt: skip
+messages = st.lists(
+    st.fixed_dictionaries(
+        {"role": words, "content": texts},
+        optional={"tool_calls": calls | values, "tool_call_id": words, "weight": values, "name": values, "type": words,
+                  "calculations": values, "refusal": words | values, "function_call": values},
+    ) | values,
+    max_size=4,
+)  # fmt: skip
+more = st.dictionaries(
+    st.sampled_from(
+        ["top_k", "stop", "n", "logit_bias", "tools", "tool_choice", "response_format", "echo", "seed", "xs"]
+    ),
+    values,
+    max_size=2,
+)
+
+
+@settings(max_examples=170, deadline=None)
+@given(said=messages, more=more)
+def test_any_request_is_planned_or_refused_with_the_field_at_fault(said, more):
+    bodies = {
+        ChatCompletionRequest: {"messages": said, **more},
+        ResponseRequest: {"input": said, **more},
+        CompletionRequest: {"prompt": said, **more},
+    }
+    for kind, body in bodies.items():
+        try:
+            kind.model_validate(body).plan(Planner(MODEL, max_choices=2), scope="")
+        except (ValidationError, RequestError) as error:
+            if isinstance(error, ValidationError):
+                error = validation_error(error.errors(), body, list(kind.model_fields))
+            told = error
+        else:
+            continue
+        assert told.status in (400, 413)
+        assert "\n" not in str(told)

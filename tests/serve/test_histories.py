@@ -54,6 +54,44 @@ def test_three_turns_of_responses(api, scripted):
     assert LEARNED in scripted[1].prompts[-1]
 
 
+ITEMS = {
+    "without types": [{"role": "assistant", "content": [{"type": "output_text", "text": "It is 84."}], "id": "msg_1"}],
+    "with types": [{"type": "message", "role": "assistant", "content": "It is 84."}],
+    "with reasoning": [
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"role": "assistant", "content": "It is 84."},
+    ],
+}
+
+
+@pytest.mark.parametrize("answer", ITEMS.values(), ids=list(ITEMS))
+def test_items_of_responses_may_leave_their_type_out(client, scripted, answer):
+    """As AI SDK sends them."""
+    question = {"role": "user", "content": [{"type": "input_text", "text": "12*7?"}]}
+    items = [question, *answer, {"role": "user", "content": "x"}]
+    response = client.post(f"{scripted[0].url}/v1/responses", json={"input": items, "max_output_tokens": 2})
+    assert response.status_code == 200, response.text
+    assert "12*7?<|user_end|><|assistant_start|>It is 84.<|assistant_end|>" in scripted[1].prompts[-1]
+
+
+@pytest.mark.parametrize(("item", "param"), [({"type": "x"}, "input.0.type"), (7, "input.0"), ({}, "input.0.role")])
+def test_an_item_of_no_kind_is_named(client, item, param):
+    response = client.post("/v1/responses", json={"input": [item]})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+def test_what_training_reads_the_server_reads(client):
+    messages = [
+        {"role": "assistant", "content": "Hello."},
+        {"role": "system", "content": ""},
+        {"role": "user", "content": "Hi", "id": "1", "name": None},
+        {"role": "user", "content": [{"type": "text", "text": "x", "image_url": None}]},
+    ]
+    response = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 2, "top_k": -1})
+    assert response.status_code == 200, response.text
+    assert response.headers["warning"] == '299 danalab "ignored: messages.id"'
+
+
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")
 def test_a_parsed_answer_and_a_tool_go_back(server):
     class Answer(pydantic.BaseModel):

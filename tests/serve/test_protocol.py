@@ -64,7 +64,7 @@ def test_a_stream_is_lines_of_data_and_done(client):
             "messages.0.content.0.type",
             "must be 'text'",
         ),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages", "user's must stand"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages", "no user's message"),
         (
             {"messages": [{"role": "tool", "tool_call_id": "a", "content": "x"}]},
             "messages.0.tool_call_id",

@@ -6,11 +6,13 @@ import math
 import pytest
 
 from danalab.chat.conversations import Conversation
+from danalab.chat.message_fields import FieldError
+from danalab.chat.messages import ConversationBuilder
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, SamplingParameters, TokenEvent
 from danalab.serve import ChatQuestion, ChatSession, Planner
 from danalab.serve.fields import Function, RequestError
-from danalab.serve.messages import ConversationBuilder, call_schema
+from danalab.serve.planner import call_schema
 from danalab.serve.readers import Answer, ChatReader
 from servers import tiny_model
 
@@ -86,7 +88,7 @@ def test_calls_and_results_are_parts_of_the_assistants_message():
     builder.add_call("b", "time", "{}", "messages.2")
     builder.add_result("b", "noon", "messages.3")
     builder.add_result("a", "sunny", "messages.4")
-    conversation = builder.build([Function(name="weather", parameters={"type": "object"})], "messages")
+    conversation = Conversation(builder.build([Function(name="weather", parameters={"type": "object"})], "messages"))
     system, user, assistant = conversation.messages
     assert system.text.startswith("Be kind.\n\nYou can call these functions:\n")
     assert user.text == "Weather in Rome?"
@@ -104,11 +106,11 @@ def test_a_call_without_result_and_a_result_without_call_are_refused():
     builder = ConversationBuilder()
     builder.add_text("user", "?")
     builder.add_call("a", "f", "{}", "messages.1")
-    with pytest.raises(RequestError, match="the call 'a' has no result"):
+    with pytest.raises(FieldError, match="the call 'a' has no result"):
         builder.build([], "messages")
-    with pytest.raises(RequestError, match="no open call has the id 'b'"):
+    with pytest.raises(FieldError, match="no open call has the id 'b'"):
         builder.add_result("b", "x", "messages.2")
-    with pytest.raises(RequestError, match="not valid JSON"):
+    with pytest.raises(FieldError, match="not valid JSON"):
         builder.add_call("c", "f", "{", "messages.2")
 
 
@@ -168,7 +170,7 @@ def test_a_later_system_message_is_part_of_the_next_question():
     builder = ConversationBuilder()
     for role, text in [("system", "a"), ("user", "b"), ("assistant", "c"), ("system", "d"), ("user", "e")]:
         builder.add_text(role, text)
-    messages = builder.build([], "messages").messages
+    messages = builder.build([], "messages")
     assert [(each.role, each.text) for each in messages] == [
         ("system", "a"), ("user", "b"), ("assistant", "c"), ("user", "d\n\ne"),
     ]  # fmt: skip

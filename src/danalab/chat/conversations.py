@@ -1,34 +1,32 @@
-"""Conversations: messages as people write them, files of them, and their tokens with the mask of what the model learns.
+"""Conversations: files of them, and their tokens with the mask of what the model learns.
 
-    {"messages": [{"role": "system" | "user" | "assistant", "content": "text" or [parts]}, ...]}      one line of JSONL
-    part: {"type": "text" | "python" | "python_output", "text": "..."}
+    a line of JSONL -> messages (`danalab.chat.messages`) -> conversation -> ids and mask
 
     ids   bos user_start question user_end assistant_start answer assistant_end user_start ...
     mask   0      0          0        0           0           1         1           0
     an answer with a tool call:  text  python_start 12*7 python_end  output_start 84 output_end  text
 
-Order of roles: an optional system message, then user and assistant in turn. The mask is 1 on what the assistant writes:
-its text, its tool calls with their marks, and the end of its message; it is 0 on the output of tools, which is given to
-it. Text that spells a special token is encoded as characters.
+Order of roles: an optional system message, then user and assistant in turn, either of them first. The mask is 1 on what
+the assistant writes: its text, its tool calls with their marks, and the end of its message; it is 0 on the output of
+tools, which is given to it. Text that spells a special token is encoded as characters.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
+from danalab.chat.messages import Message, Part, PartType, read_messages
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
 from danalab.errors import UserError
 from danalab.files import parse_json
 
-Role = Literal["system", "user", "assistant"]
-PartType = Literal["text", "python", "python_output"]
-ROLES: tuple[str, ...] = get_args(Role)
-PART_TYPES: tuple[str, ...] = get_args(PartType)
 SPECIAL_TOKENS: dict[str, str] = {"bos": EOS, **{spelling.strip("<|>"): spelling for spelling in CHAT_SPECIALS}}
 """Name -> spelling: bos, user_start, user_end, assistant_start, assistant_end, python_start, python_end, output_start,
 output_end. bos is the token that also separates documents, so a conversation starts as every document does."""
@@ -36,94 +34,36 @@ CHAT_STAGES = ("mid", "sft", "rl")
 """Stages of training that teach them to a model; its runs are asked as a chat where nothing else is said."""
 MAX_LINE_BYTES = 1 << 24
 """A longer line is refused: it is no conversation, and the file perhaps no JSONL."""
+MAX_ARRAY_BYTES = 1 << 30
+"""A file that is one JSON array is read as a whole."""
+log = logging.getLogger(__name__)
 _MARKS = {"python": ("python_start", "python_end"), "python_output": ("output_start", "output_end")}
 
 
 @dataclass(frozen=True)
-class Part:
-    """A piece of a message: text, a tool call (python), or the tool's answer (python_output)."""
-
-    type: PartType
-    text: str
-
-
-@dataclass(frozen=True)
-class Message:
-    """What one side says in one turn.
-
-    UserError: an unknown role, an empty message, or a tool call outside of an assistant's message.
-    """
-
-    role: Role
-    parts: tuple[Part, ...]
-
-    def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise UserError(f"role {self.role!r:.40}: known are {', '.join(ROLES)}")
-        before = None
-        for part in self.parts:
-            if part.type not in PART_TYPES:
-                raise UserError(f"part of type {part.type!r:.40}: known are {', '.join(PART_TYPES)}")
-            if part.type != "text" and self.role != "assistant":
-                raise UserError(f"a {part.type} part in the {self.role}'s message: only the assistant calls tools")
-            if part.type == "python" and not part.text.strip():
-                raise UserError("an empty python part")
-            if part.type == "python_output" and before != "python":
-                raise UserError("a python_output part that does not follow a python part")
-            before = part.type
-        if not any(part.text.strip() for part in self.parts):
-            raise UserError("the message is empty")
-
-    @classmethod
-    def of(cls, role: Role, content: str | Sequence[Part]) -> Message:
-        """A message of plain text, or of parts; neighbouring pieces of text become one part."""
-        parts = [Part("text", content)] if isinstance(content, str) else content
-        joined: list[Part] = []
-        for part in parts:
-            if part.type == "text" and joined and joined[-1].type == "text":
-                joined[-1] = Part("text", joined[-1].text + part.text)
-            elif part.text or part.type != "text":
-                joined.append(part)
-        return cls(role, tuple(joined))
-
-    @property
-    def text(self) -> str:
-        """The text parts together, without tool calls and their outputs."""
-        return "".join(part.text for part in self.parts if part.type == "text")
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON: the content is plain text where there is nothing else."""
-        if all(part.type == "text" for part in self.parts):
-            return {"role": self.role, "content": self.text}
-        return {"role": self.role, "content": [{"type": part.type, "text": part.text} for part in self.parts]}
-
-
-@dataclass(frozen=True)
 class Conversation:
-    """An optional system message, then user and assistant in turn (else a UserError), with a user's message."""
+    """An optional system message, then user and assistant in turn; UserError: another order, or no user's message."""
 
     messages: tuple[Message, ...]
 
     def __post_init__(self) -> None:
         turns = self.messages[1:] if self.messages and self.messages[0].role == "system" else self.messages
-        if not turns:
+        if not any(message.role == "user" for message in turns):
             raise UserError("no user's message")
-        first = len(self.messages) - len(turns) + 1
-        for number, message in enumerate(turns):
-            expected = ROLES[1 + number % 2]
+        first = len(self.messages) - len(turns) + 2
+        for number, (before, message) in enumerate(pairwise(turns), first):
+            expected = "user" if before.role == "assistant" else "assistant"
             if message.role != expected:
-                raise UserError(f"message {first + number} is the {message.role}'s where the {expected}'s must stand")
+                raise UserError(f"message {number} is the {message.role}'s where the {expected}'s must stand")
 
     @classmethod
     def of(cls, value: Any, where: str = "") -> Conversation:
-        """A conversation from the content of a JSON object; entries beside "messages" are ignored.
+        """A conversation from the JSON of a line, in any form of `danalab.chat.messages`.
 
         A UserError names the origin `where`, e.g. "FILE line 3", and the first thing that is wrong.
         """
         try:
-            if not isinstance(value, Mapping) or not isinstance(value.get("messages"), list):
-                raise UserError('an object with a list "messages" is expected')
-            return cls(tuple(_message(entry, number) for number, entry in enumerate(value["messages"], 1)))
+            return cls(read_messages(value).messages)
         except UserError as error:
             raise UserError(f"{where}: {error}" if where else str(error)) from None
 
@@ -147,10 +87,31 @@ class Conversation:
         last = max(number for number, message in enumerate(self.messages) if message.role == "user")
         return Conversation(self.messages[: last + 1])
 
-    def turns(self) -> Iterator[tuple[str, Message | None]]:
-        """(what the user says, the assistant's answer); a system message is part of the first user's message."""
+    def as_clients_keep_it(self, choice: int) -> Conversation | None:
+        """The conversation up to one of its answers, which `choice` picks, with the calculations before it left out.
+
+        Most clients send back nothing of an earlier answer but its text. None: no answer follows a calculation, or one
+        is nothing but a calculation.
+        """
+        shown = [message.shown for message in self.messages]
+        hiding = [number for number, message in enumerate(self.messages) if shown[number] != message.parts]
+        first = hiding[0] if hiding else len(shown)
+        ends = [n for n, message in enumerate(self.messages) if n > first and message.role == "assistant"]
+        if not ends or not all(shown):
+            return None
+        end = ends[choice % len(ends)]
+        before = (Message.of(message.role, parts) for message, parts in zip(self.messages[:end], shown, strict=False))
+        return Conversation((*before, self.messages[end]))
+
+    def turns(self) -> Iterator[tuple[str | None, Message | None]]:
+        """(what the user says, the assistant's answer); a system message is part of the first user's message.
+
+        The first user's text is None where the assistant begins.
+        """
         messages = list(self.messages)
         prefix = messages.pop(0).text + "\n\n" if messages[0].role == "system" else ""
+        if messages[0].role == "assistant":
+            yield None, messages.pop(0)
         for user in range(0, len(messages), 2):
             yield prefix + messages[user].text, messages[user + 1] if user + 1 < len(messages) else None
             prefix = ""
@@ -164,33 +125,33 @@ class Conversation:
         return json.dumps(self.as_dict(), ensure_ascii=False) + "\n"
 
 
-def _message(entry: Any, number: int) -> Message:
-    """The message of a JSON object; `number` counts from 1, for errors."""
-    try:
-        if not isinstance(entry, Mapping):
-            raise UserError("an object is expected")
-        if unknown := [str(key) for key in entry if key not in ("role", "content")]:
-            raise UserError(f"unknown key '{unknown[0]:.40}'; a message has role and content")
-        content = entry.get("content")
-        if not isinstance(content, (str, list)):
-            raise UserError("content must be text or a list of parts")
-        parts = content if isinstance(content, str) else [_part(part) for part in content]
-        return Message.of(entry.get("role"), parts)  # pyright: ignore[reportArgumentType]
-    except UserError as error:
-        raise UserError(f"message {number}: {error}") from None
+def iter_conversations(file: str | Path, skipped: list[UserError] | None = None) -> Iterator[tuple[int, Conversation]]:
+    """(line number from 1, conversation) of each line that is not blank, or of each element of one JSON array.
+
+    Raises UserError: file, line and what is wrong with it; with `skipped` what is wrong with a line is put there.
+    """
+    path, ignored = Path(file), dict[str, None]()
+    for number, where, text in _lines(path):
+        try:
+            if isinstance(text, UserError):
+                raise text
+            value = parse_json(text, where) if isinstance(text, str) else text
+            read = read_messages(value)
+            conversation = Conversation(read.messages)
+        except UserError as error:
+            told = str(error) if str(error).startswith(where) else f"{where}: {error}"
+            if skipped is None:
+                raise UserError(told) from None
+            skipped.append(UserError(told))
+            continue
+        ignored |= dict.fromkeys(read.ignored)
+        yield number, conversation
+    if ignored:
+        log.warning("%s: fields of messages without effect: %s", path, ", ".join(ignored))
 
 
-def _part(entry: Any) -> Part:
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("text"), str):
-        raise UserError('a part must be an object with "type" and "text"')
-    if unknown := [str(key) for key in entry if key not in ("type", "text")]:
-        raise UserError(f"unknown key '{unknown[0]:.40}' in a part")
-    return Part(entry.get("type"), entry["text"])  # pyright: ignore[reportArgumentType]
-
-
-def iter_conversations(file: str | Path) -> Iterator[tuple[int, Conversation]]:
-    """(line number from 1, conversation) of each line that is not blank; a UserError names file, line and reason."""
-    path = Path(file)
+def _lines(path: Path) -> Iterator[tuple[int, str, Any]]:
+    """(number, place, text or what is wrong) of each line that is not blank; elements of an array over the file."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise UserError(f"{path}: not a regular file; a JSONL file is expected, one conversation a line")
@@ -200,18 +161,43 @@ def iter_conversations(file: str | Path) -> Iterator[tuple[int, Conversation]]:
                 if not line:
                     return
                 where = f"{path} line {number}"
+                if number == 1 and (elements := _array(path, line)) is not None:
+                    yield from ((n, f"{path} entry {n}", each) for n, each in enumerate(elements, 1))
+                    return
                 if len(line) > MAX_LINE_BYTES:
-                    raise UserError(f"{where}: longer than {MAX_LINE_BYTES:,} bytes; is this one conversation a line?")
+                    reason = f"longer than {MAX_LINE_BYTES:,} bytes; is this one conversation a line?"
+                    yield number, where, UserError(f"{where}: {reason}")
+                    while line and not line.endswith(b"\n"):
+                        line = lines.readline(MAX_LINE_BYTES)
+                    continue
                 try:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    raise UserError(f"{where}: not UTF-8: {error.reason} at byte {error.start}") from None
-                if text.strip():
-                    yield number, Conversation.from_json(text, where)
+                    text = UserError(f"{where}: not UTF-8: {error.reason} at byte {error.start}")
+                if isinstance(text, UserError) or text.strip():
+                    yield number, where, text
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:  # a null byte in the path
         raise error if isinstance(error, UserError) else UserError(f"{str(path)!r}: {error}") from error
+
+
+def _array(path: Path, line: bytes) -> list[Any] | None:
+    """The elements of a file that is one JSON array, as Alpaca's and ShareGPT's are; None: lines, or a bare list."""
+    if not line.lstrip(b"\xef\xbb\xbf \t").startswith(b"[") or path.stat().st_size > MAX_ARRAY_BYTES:
+        return None
+    try:
+        first = json.loads(line.decode("utf-8-sig"))
+        return (
+            None if not first or not isinstance(first[0], dict) or "role" in first[0] or "from" in first[0] else first
+        )
+    except (ValueError, RecursionError):
+        pass
+    try:
+        elements = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    return elements if isinstance(elements, list) else None
 
 
 def read_conversations(file: str | Path) -> list[Conversation]:
@@ -308,9 +294,11 @@ class ChatFormat:
         for conversation in conversations:
             pieces.append(row := [(self.bos, 0)])
             for question, answer in conversation.turns():
-                row += [(self.user_start, 0), (question, 0), (self.user_end, 0)]
+                if question is not None:
+                    row += [(self.user_start, 0), (question, 0), (self.user_end, 0)]
                 if answer is not None:
-                    row += [(self.assistant_start, 0), *self._answer(answer), (self.assistant_end, 1)]
+                    row += [(self.assistant_start, 0), *self._answer(answer)]
+                    row.append((self.assistant_end, int(answer.parts[-1].trained)))
             if is_open and conversation.messages[-1].role == "assistant":
                 row.pop()  # the end of the last message
         texts = [piece for row in pieces for piece, _ in row if isinstance(piece, str)]
@@ -329,7 +317,7 @@ class ChatFormat:
     def _answer(self, message: Message) -> list[tuple[str | int, int]]:
         pieces: list[tuple[str | int, int]] = []
         for part in message.parts:
-            said = int(part.type != "python_output")
+            said = int(part.trained and part.type != "python_output")
             marks = _MARKS.get(part.type)
             if marks is None:
                 pieces.append((part.text, said))

@@ -71,7 +71,8 @@ class PlainFormat:
         """The ids after which the assistant speaks."""
         lines = []
         for question, answer in conversation.turns():
-            lines += [f"User: {question}\n", "Assistant:"]
+            lines += [] if question is None else [f"User: {question}\n"]
+            lines.append("Assistant:")
             if answer is not None:
                 lines.append(f" {answer.text}\n")
         text = "".join(lines)
@@ -217,17 +218,17 @@ _TEMPLATE = """\
 {%- if content is string -%}{{- plain(content) -}}
 {%- else -%}{%- for part in content -%}{{- plain(part.text) -}}{%- endfor -%}{%- endif -%}
 {%- endmacro -%}
-{%- set first = namespace(prefix='', seen=0) -%}
+{%- set before = namespace(prefix='', role='') -%}
 {{- 'BOS' -}}
 {%- for message in messages -%}
 {%- if message.role == 'system' and loop.first -%}
-{%- set first.prefix = joined(message.content) ~ '\\n\\n' -%}
-{%- elif message.role == 'user' and first.seen % 2 == 0 -%}
-{%- set first.seen = first.seen + 1 -%}
-{{- 'USER_START' ~ first.prefix ~ joined(message.content) ~ 'USER_END' -}}
-{%- set first.prefix = '' -%}
-{%- elif message.role == 'assistant' and first.seen % 2 == 1 -%}
-{%- set first.seen = first.seen + 1 -%}
+{%- set before.prefix = joined(message.content) ~ '\\n\\n' -%}
+{%- elif message.role == 'user' and before.role != 'user' -%}
+{%- set before.role = 'user' -%}
+{{- 'USER_START' ~ before.prefix ~ joined(message.content) ~ 'USER_END' -}}
+{%- set before.prefix = '' -%}
+{%- elif message.role == 'assistant' and before.role != 'assistant' -%}
+{%- set before.role = 'assistant' -%}
 {{- 'ASSISTANT_START' -}}
 {%- set parts = [{'type': 'text', 'text': message.content}] if message.content is string else message.content -%}
 {%- for part in parts -%}

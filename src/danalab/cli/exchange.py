@@ -19,7 +19,8 @@ class ExportFlags(JsonFlags, RunFlags):
     dtype: Dtype = "float32"
     """Number format of the weights: float32, bfloat16 or float16 (also fp32, bf16, fp16)."""
     format: Literal["huggingface", "gguf"] = "huggingface"
-    """For transformers, or for llama.cpp, Ollama and LM Studio (llama, and qwen3 without attention gate)."""
+    """For transformers, or for llama.cpp, Ollama and LM Studio (llama, and qwen3 without attention gate, as those of
+    danalab speedrun)."""
     quantize: Literal["f32", "f16", "q8_0"] | None = None
     """Number format of a GGUF file's matrices: f32, f16 (default) or q8_0, which has 8 bits and a scale for each 32."""
 
@@ -28,7 +29,7 @@ def export_model(flags: ExportFlags) -> None:
     """Write a run's model for Hugging Face transformers or as GGUF, with its tokenizer and chat template."""
     from danalab.chat.formats import template_of
     from danalab.train.callbacks.console import log_to_stderr
-    from danalab.train.run.exchange import export_run
+    from danalab.train.run.exchange import TOOL, export_run
 
     log_to_stderr()
     run = flags.required_run("export")
@@ -47,6 +48,8 @@ def export_model(flags: ExportFlags) -> None:
     if flags.print_json({**asdict(done), "folder": str(done.folder)}):
         return
     print(f"{done.arch} of {done.params:,} parameters, step {done.step}, tokenizer {done.tokenizer or 'none'}")
+    if template is not None:
+        print(TOOL)
     if flags.format == "gguf":
         print(f"in {done.folder}: llama-cli -m {done.folder}/model.gguf; ollama create NAME -f {done.folder}/Modelfile")
         return
@@ -57,18 +60,20 @@ def export_model(flags: ExportFlags) -> None:
 @dataclass(frozen=True, kw_only=True)
 class ImportFlags(JsonFlags):
     source: Positional[Path]
-    """Folder with config.json and .safetensors files: GPT-2, Llama or Qwen3."""
+    """Folder with config.json and .safetensors files: GPT-2, Llama or Qwen3; or a GGUF file of Llama or Qwen3."""
     out: Path
     """New run folder."""
 
 
 def import_model(flags: ImportFlags) -> None:
-    """Make a run folder of a model in Hugging Face format, for generate, chat, serve, eval and train --resume-from."""
+    """Make a run folder of a model in Hugging Face format or GGUF, for generate, chat, serve, eval, train."""
     from danalab.train.callbacks.console import log_to_stderr
     from danalab.train.run.exchange import import_folder
+    from danalab.train.run.gguf_file import MODEL, import_gguf
 
     log_to_stderr()
-    done = import_folder(flags.source, flags.out)
+    is_gguf = flags.source.suffix == ".gguf" or (flags.source / MODEL).is_file()
+    done = (import_gguf if is_gguf else import_folder)(flags.source, flags.out)
     if not flags.print_json({**asdict(done), "folder": str(done.folder)}):
         print(f"{done.arch} of {done.params:,} parameters, tokenizer {done.tokenizer or 'none'}; run in {done.folder}")
 

@@ -13,7 +13,9 @@ class Flags(JsonFlags, SpeedrunConfig):
 
 
 def run(flags: Flags) -> int:
-    """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues."""
+    """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues. danalab
+    export writes each stage for transformers, or as GGUF for llama.cpp; its calculator works in danalab chat and serve.
+    """
     from danalab.train.system.signals import StopRequest
 
     with StopRequest() as stop:  # before the imports below, which take seconds

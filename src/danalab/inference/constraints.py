@@ -1,9 +1,17 @@
-"""Constrained decoding: text that matches a JSON schema, by the grammar engine of llguidance."""
+"""Constrained decoding: text that matches a JSON schema, by the grammar engine of llguidance.
+
+    schema -> limits on its size -> only what it names, integers that JSON programs can read -> grammar -> masks
+
+A model fills whatever a schema leaves open. So an object that names properties has no others unless
+`additionalProperties` asks for them, and integers without limits have 15 digits at most.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +22,13 @@ from danalab.errors import UserError, import_extra
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
+MAX_PROPERTIES, MAX_ENTRIES, MAX_DEPTH, MAX_MULTIPLE = 1000, 5000, 120, 10_000
+"""Of a schema; the grammar of a larger one takes more than a second. MAX_MULTIPLE: of multipleOf without its point."""
+MAX_INTEGER = 10**15 - 1
+_FUEL = 150_000  # of llguidance, for compiling: some tenths of a second
+_AHEAD = 64  # tokens that are tried
+_NO_TOKEN = "NoExtension"  # llguidance's word for a text that cannot go on
+_MAPS, _LISTS = ("properties", "patternProperties", "$defs", "definitions"), ("anyOf", "oneOf", "allOf", "prefixItems")
 _tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
@@ -29,21 +44,44 @@ class JsonConstraint:
     """
 
     def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None, *, whitespace: bool = False):
-        llguidance = import_extra("llguidance", "serve", "constrained decoding")
-        schema = {"type": "object"} if schema is None else dict(schema)
-        compact: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
-        form = None if whitespace else compact
-        try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=form)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UserError(f"the JSON schema cannot be used: {error}") from None
-        self._matcher = llguidance.LLMatcher(_tokenizer(tokenizer), grammar, log_level=0)
+        if schema is None:
+            choices: list[Any] = [{"type": "object"}]
+        else:
+            _check_size(schema)
+            closed = _closed(schema, _combined(schema))
+            choices = [closed] if closed == schema else [closed, schema]
         self._bits = np.zeros(-(-tokenizer.n_tokens // 32), dtype=np.uint32)
         self._n_tokens = tokenizer.n_tokens
-        if self._matcher.is_error():
-            raise UserError(f"the JSON schema cannot be used: {self._matcher.get_error().splitlines()[0]}")
-        if not self.mask().any():  # e.g. a schema that only refers to itself
-            raise UserError("the JSON schema allows no text")
+        for number, chosen in enumerate(choices, 1):
+            try:
+                self._matcher = _matcher(tokenizer, chosen, whitespace)
+                self._check_text()
+                return
+            except UserError:  # closed, a schema may allow nothing
+                if number == len(choices):
+                    raise
+
+    def _check_text(self) -> None:
+        """UserError: no text is allowed, as far as tokens follow without a choice."""
+        ahead = self.copy()
+        for _ in range(_AHEAD):
+            allowed = np.flatnonzero(ahead.mask())
+            told = ahead._matcher.get_error().splitlines()[:1] if ahead._matcher.is_error() else []
+            if told and _NO_TOKEN not in told[0]:
+                raise UserError(f"the JSON schema cannot be used: {told[0]:.300}")
+            if not len(allowed):  # e.g. a schema that only refers to itself
+                raise UserError("the JSON schema allows no text")
+            if len(allowed) > 1:
+                return
+            ahead.advance(int(allowed[0]))
+            if ahead._matcher.is_stopped() and not ahead._matcher.is_error():
+                return
+
+    def copy(self) -> JsonConstraint:
+        """One for another text, without the work of compiling the schema."""
+        other = copy.copy(self)
+        other._matcher, other._bits = self._matcher.deep_copy(), self._bits.copy()
+        return other
 
     def mask(self) -> np.ndarray:
         """Allowed tokens, bool [n_tokens]; none where the grammar has failed, e.g. by growing too large."""
@@ -55,6 +93,101 @@ class JsonConstraint:
     def advance(self, token: int) -> None:
         """Take note of the token that was drawn; it must be allowed."""
         self._matcher.consume_token(token)
+
+
+def _matcher(tokenizer: Tokenizer, schema: Mapping[str, Any], whitespace: bool) -> Any:
+    llguidance = import_extra("llguidance", "serve", "constrained decoding")
+    compact: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
+    form = None if whitespace else compact
+    try:
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=form)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"the JSON schema cannot be used: {str(error).splitlines()[0]:.300}") from None
+    limits = llguidance.LLParserLimits(initial_lexer_fuel=_FUEL)
+    matcher = llguidance.LLMatcher(_tokenizer(tokenizer), grammar, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise UserError(f"the JSON schema cannot be used: {matcher.get_error().splitlines()[0]:.300}")
+    return matcher
+
+
+def _check_size(schema: Mapping[str, Any]) -> None:
+    """UserError: compiling the schema would take too long."""
+    waiting: list[tuple[Any, int]] = [(schema, 0)]
+    entries = properties = 0
+    while waiting:
+        value, depth = waiting.pop()
+        inner = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
+        entries += len(inner)
+        if isinstance(value, Mapping):
+            named, multiple = value.get("properties"), value.get("multipleOf")
+            properties += len(named) if isinstance(named, Mapping) else 0
+            if isinstance(multiple, (int, float)):
+                number = Decimal(repr(multiple) if isinstance(multiple, float) else int(multiple))
+                digits = int("".join(map(str, number.as_tuple().digits))) if number.is_finite() else 0
+                if not 0 < digits <= MAX_MULTIPLE or not int(number.as_tuple().exponent) >= -6 or number < 0:
+                    raise UserError(
+                        f"the JSON schema cannot be used: multipleOf is {multiple!r:.40}; it must be positive, with at "
+                        f"most 6 decimals, and at most {MAX_MULTIPLE:,} without the point"
+                    )
+        for reason, size, limit in (
+            ("entries", entries, MAX_ENTRIES), ("properties", properties, MAX_PROPERTIES), ("levels", depth, MAX_DEPTH),
+        ):  # fmt: skip
+            if size > limit:
+                raise UserError(f"the JSON schema cannot be used: it has more than {limit:,} {reason}")
+        waiting.extend((each, depth + 1) for each in inner)
+
+
+def _children(schema: Mapping[str, Any], inside: bool) -> Iterator[tuple[str, Any, Any, bool]]:
+    """(keyword, key, schema, whether it holds together with others) of each schema that is written in one."""
+    together = inside or sum(name in schema for name in ("properties", "allOf", "anyOf", "oneOf", "$ref")) > 1
+    for name, value in schema.items():
+        if name in _MAPS and isinstance(value, Mapping):
+            yield from ((name, key, each, False) for key, each in value.items())
+        elif name in _LISTS and isinstance(value, list):
+            several = name == "allOf" and len(value) > 1
+            yield from ((name, key, each, together or several) for key, each in enumerate(value))
+        elif name in ("items", "additionalProperties"):
+            yield name, None, value, False
+    if together:
+        yield "$ref", None, schema.get("$ref"), True
+
+
+def _combined(schema: Any, inside: bool = False) -> set[str]:
+    """References to schemas that hold together with others: what one does not name, the others may."""
+    if isinstance(schema, str):
+        return {schema}
+    found = _children(schema, inside) if isinstance(schema, Mapping) else ()
+    return set[str]().union(*(_combined(each, together) for name, _, each, together in found if each is not None))
+
+
+def _closed(schema: Any, combined: set[str], *, inside: bool = False, place: str = "#") -> Any:
+    """The schema without properties that it does not name, and with limits of integers."""
+    if not isinstance(schema, Mapping):
+        return schema
+    closed = {name: copy.copy(value) for name, value in schema.items()}
+    inside = inside or place in combined
+    together = inside
+    for name, key, each, is_inside in _children(schema, inside):
+        if name == "$ref":
+            together = True
+            continue
+        made = _closed(each, combined, inside=is_inside, place=f"{place}/{name}/{key}")
+        if key is None:
+            closed[name] = made
+        else:
+            closed[name][key] = made
+    named, required = closed.get("properties"), closed.get("required")
+    if isinstance(named, Mapping) and not together:
+        closed.setdefault("additionalProperties", False)
+        others = [each for each in required if isinstance(each, str)] if isinstance(required, list) else []
+        closed["properties"] = {**named, **{each: {} for each in others if each not in named}}
+    kinds = closed.get("type")
+    if "integer" in (kinds if isinstance(kinds, list) else [kinds]) and not {"enum", "const"} & closed.keys():
+        limits = [closed.get(name) for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")]
+        if all(each is None or (isinstance(each, (int, float)) and abs(each) <= MAX_INTEGER) for each in limits):
+            closed.setdefault("minimum", -MAX_INTEGER)
+            closed.setdefault("maximum", MAX_INTEGER)
+    return closed
 
 
 def _tokenizer(tokenizer: Tokenizer) -> Any:

@@ -7,6 +7,10 @@ A conversation of n ids takes n - 1 positions: its last id is only a target. Eac
 document mask restarts attention and positions, so a conversation in a row is computed as if it were alone. One that is
 longer than a row is cut after the last whole turn that fits; one without such a turn is left out. Both are counted.
 
+An answer after a calculation is learned twice: after all that was said, and after the text alone, since most clients
+do not send calculations back. The second history of a conversation is an entry of its own, of which the last answer is
+the only target, also where every token is one (`danalab mid`); validation keeps both on one side.
+
 The rows come in a shuffled order that depends on seed and step alone. Tokens of a file are kept in the user's cache. A
 policy's answers are packed likewise, with their prompts (`pack_answers`).
 """
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +43,8 @@ from danalab.data.order.batches import Sequences, TokenBatch
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.train.step.loss import IGNORED, TrainingBatch
+
+log = logging.getLogger(__name__)
 
 TASK_CONVERSATIONS = 2000
 """Conversations that a generated task gives where its size is not given."""
@@ -120,9 +127,12 @@ class ReplayedDataset(MixedDataset):
         return self.n_tokens
 
 
-def tokenize(words: Iterable[str], chat: ChatFormat) -> TokenizedConversations:
-    """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]); a UserError names a malformed line."""
-    parts = [_of_file(Path(word), chat) if _has_conversations(word) else _of_task(word, chat) for word in words]
+def tokenize(words: Iterable[str], chat: ChatFormat, *, skips: bool = False) -> TokenizedConversations:
+    """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]).
+
+    A UserError names a malformed line; with `skips` such lines are left out, and counted in the log.
+    """
+    parts = [_of_file(Path(word), chat, skips) if _has_conversations(word) else _of_task(word, chat) for word in words]
     if not parts:
         raise UserError("no conversations: give --data FILE.jsonl, or the name of a task")
     offsets = np.cumsum([0, *(len(part.coded) for part in parts[:-1])])
@@ -143,20 +153,23 @@ def _has_conversations(word: str) -> bool:
         line = json.loads(first.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return not word.endswith(".gz")
-    return not (isinstance(line, dict) and "question" in line and "messages" not in line)
+    return not (isinstance(line, dict) and "question" in line and not {"messages", "response"} & line.keys())
 
 
-def _of_file(file: Path, chat: ChatFormat) -> TokenizedConversations:
-    key = None
+def _of_file(file: Path, chat: ChatFormat, skips: bool) -> TokenizedConversations:
+    key, skipped = None, list[UserError]()
     if file.is_file():
-        key = scan_cache.file_key(file, "conversations 1", chat.tokenizer.fingerprint).removesuffix(".json")
+        key = scan_cache.file_key(file, "conversations 2", chat.tokenizer.fingerprint).removesuffix(".json")
         coded, ends = (scan_cache.load_array(f"{key}-{name}.npy") for name in ("ids", "ends"))
         if coded is not None and ends is not None:
             return TokenizedConversations(coded, ends)
-    found = _encoded(((f"{file} line {number}", one) for number, one in iter_conversations(file)), chat)
+    read = iter_conversations(file, skipped if skips else None)
+    found = _encoded(((f"{file} line {number}", one) for number, one in read), chat, skipped if skips else None)
+    if skipped:
+        log.warning("%s: %d bad lines are left out; the first: %s", file, len(skipped), skipped[0])
     if not len(found):
         raise UserError(f"{file}: no conversation in it")
-    if key is not None:
+    if key is not None and not skipped:
         scan_cache.save_array(f"{key}-ids.npy", found.coded)
         scan_cache.save_array(f"{key}-ends.npy", found.ends)
     return found
@@ -168,30 +181,52 @@ def _of_task(word: str, chat: ChatFormat) -> TokenizedConversations:
     return _encoded(((where, Conversation.of(content, where)) for where, content in numbered), chat)
 
 
-def _encoded(conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat) -> TokenizedConversations:
+def _encoded(
+    conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat, skipped: list[UserError] | None = None
+) -> TokenizedConversations:
     coded, ends = array("I"), array("q")
-    for ids, mask in _rendered(conversations, chat):
+
+    def twice() -> Iterator[tuple[str, Conversation, bool]]:
+        for number, (where, conversation) in enumerate(conversations):
+            yield where, conversation, False
+            if (second := conversation.as_clients_keep_it(number)) is not None:
+                yield where, second, True
+
+    for (ids, mask), again in _rendered(twice(), chat, skipped):
+        if again:  # the answers before the last one are learned in the first history
+            last = len(ids) - ids[::-1].index(chat.assistant_start)
+            ids, mask = [ids[0] | int(SECOND_BIT), *ids[1:]], [0] * last + mask[last:]
         coded.extend(id_ | said << 31 for id_, said in zip(ids, mask, strict=True))
         ends.append(len(coded))
     return TokenizedConversations(np.array(coded, np.uint32), np.array(ends, np.int64))
 
 
-def _rendered(conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat) -> Iterator[Rendered]:
-    pending = iter(conversations)
+def _rendered(
+    conversations: Iterable[tuple[str, Conversation, bool]], chat: ChatFormat, skipped: list[UserError] | None
+) -> Iterator[tuple[Rendered, bool]]:
+    pending, left_out = iter(conversations), False
     while group := list(islice(pending, _TOGETHER)):
         try:
-            yield from chat.render_all([conversation for _, conversation in group])
+            yield from zip(chat.render_all([one for _, one, _ in group]), (again for *_, again in group), strict=True)
         except UserError:  # one text cannot be encoded: find it
-            for where, conversation in group:
+            for where, conversation, again in group:
+                left_out = left_out and again
+                if left_out:
+                    continue
                 try:
-                    chat.render(conversation)
+                    yield chat.render(conversation), again
                 except UserError as error:
-                    raise UserError(f"{where}: {error}") from None
-            raise
+                    if skipped is None:
+                        raise UserError(f"{where}: {error}") from None
+                    left_out = True
+                    skipped.append(UserError(f"{where}: {error}"))
 
 
 LOSS_BIT = np.uint32(1 << 31)
 """The highest bit of an id: whether the assistant says it, so that it is a target of the loss."""
+SECOND_BIT = np.uint32(1 << 30)
+"""The bit of a first id: the entry is the second history of the conversation before it."""
+_ID_BITS = ~(LOSS_BIT | SECOND_BIT)
 
 
 @dataclass(frozen=True)
@@ -199,7 +234,7 @@ class TokenizedConversations:
     """A list of conversations."""
 
     coded: np.ndarray
-    """Ids with the bit `LOSS_BIT`, one conversation after the other, uint32."""
+    """Ids with the bits `LOSS_BIT` and `SECOND_BIT`, one conversation after the other, uint32."""
     ends: np.ndarray
     """The end of each conversation in `coded`, int64."""
 
@@ -210,6 +245,11 @@ class TokenizedConversations:
     def starts(self) -> np.ndarray:
         """The start of each conversation in `coded`, int64."""
         return np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+
+    @property
+    def again(self) -> np.ndarray:
+        """Whether an entry is the second history of the conversation before it, bool."""
+        return (self.coded[self.starts] & SECOND_BIT) != 0
 
     @cached_property
     def sha256(self) -> str:
@@ -224,11 +264,13 @@ class TokenizedConversations:
 
     def split(self, share: float, key: bytes) -> tuple[TokenizedConversations, TokenizedConversations]:
         """(the others, a random `share` of at least one), by a keyed permutation; UserError: fewer than two."""
-        if len(self) < 2:
+        owner = np.cumsum(~self.again) - 1
+        n = int(owner[-1]) + 1 if len(self) else 0
+        if n < 2:
             raise UserError("one conversation cannot be split for validation: give more, or --val-data")
-        order = Permutation(len(self), key)(np.arange(len(self)))
-        count = min(max(1, round(share * len(self))), len(self) - 1)
-        return self.pick(np.sort(order[count:])), self.pick(np.sort(order[:count]))
+        count = min(max(1, round(share * n)), n - 1)
+        kept = np.isin(owner, Permutation(n, key)(np.arange(n))[:count])
+        return self.pick(np.flatnonzero(~kept)), self.pick(np.flatnonzero(kept))
 
 
 @dataclass(frozen=True)
@@ -239,7 +281,7 @@ class PackingCounts:
     """All."""
     truncated: int
     dropped: int
-    """No answer, or not even the first fits in a row."""
+    """No answer to learn, or not even the first fits in a row."""
     rows: int
     filled: float
     """Share of the positions that are not padding."""
@@ -257,22 +299,26 @@ class ConversationRows:
     def __init__(self, conversations: TokenizedConversations, chat: ChatFormat, seq_len: int, *, masked: bool):
         self.seq_len, self._masked, self._bos = seq_len, masked, chat.bos
         self._coded, all_starts = conversations.coded, conversations.starts
+        whole = kept_lengths(conversations, chat.assistant_end, len(self._coded) + 1)
         kept = kept_lengths(conversations, chat.assistant_end, seq_len + 1)
+        targets = np.concatenate([np.zeros(1, np.int64), np.cumsum((self._coded & LOSS_BIT) != 0)])
+        again = conversations.again
+        kept[(masked | again) & (targets[all_starts + kept] == targets[all_starts])] = 0
         fits = np.flatnonzero(kept)
         # Equal lengths in a random order: neighbours in a file would share rows.
         fits = fits[Permutation(len(fits), b"conversations")(np.arange(len(fits)))] if len(fits) else fits
         self._lengths = kept[fits] - 1
         self._starts = all_starts[fits]
+        self._again = again[fits]
         row = best_fit(self._lengths, seq_len)
         order = np.argsort(row, kind="stable")
-        self._starts, self._lengths = self._starts[order], self._lengths[order]
+        self._starts, self._lengths, self._again = self._starts[order], self._lengths[order], self._again[order]
         self.n = int(row.max()) + 1 if len(row) else 0
         self._first = np.searchsorted(row[order], np.arange(self.n + 1))
-        whole = kept_lengths(conversations, chat.assistant_end, len(self._coded) + 1)
         self.counts = PackingCounts(
-            conversations=len(conversations),
+            conversations=int((~again).sum()),
             truncated=int(((kept > 0) & (kept < whole)).sum()),
-            dropped=int((kept == 0).sum()),
+            dropped=int(((kept == 0) & ~again).sum()),
             rows=self.n,
             filled=int(self._lengths.sum()) / max(1, self.n * seq_len),
         )
@@ -286,9 +332,9 @@ class ConversationRows:
             for number in range(self._first[row], self._first[row + 1]):
                 start, length = int(self._starts[number]), int(self._lengths[number])
                 coded = self._coded[start : start + length + 1]
-                ids = (coded & ~LOSS_BIT).astype(np.int64)
+                ids = (coded & _ID_BITS).astype(np.int64)
                 inputs[place, at : at + length] = ids[:-1]
-                is_target = (coded[1:] & LOSS_BIT) != 0 if self._masked else True
+                is_target = (coded[1:] & LOSS_BIT) != 0 if self._masked or self._again[number] else True
                 targets[place, at : at + length] = np.where(is_target, ids[1:], IGNORED)
                 at += length
         return torch.from_numpy(inputs), torch.from_numpy(targets)
@@ -296,7 +342,7 @@ class ConversationRows:
 
 def kept_lengths(conversations: TokenizedConversations, assistant_end: int, limit: int) -> np.ndarray:
     """Ids of each conversation up to its last whole turn within `limit` ids, int64; 0 where the first does not fit."""
-    turn_ends = np.flatnonzero((conversations.coded & ~LOSS_BIT) == assistant_end) + 1
+    turn_ends = np.flatnonzero((conversations.coded & _ID_BITS) == assistant_end) + 1
     starts = conversations.starts
     last = np.searchsorted(turn_ends, np.minimum(conversations.ends, starts + limit), side="right") - 1
     end = np.where(last >= 0, turn_ends[np.maximum(last, 0)] if len(turn_ends) else 0, 0)

@@ -89,16 +89,17 @@ PRESETS: dict[str, Preset] = {
         opt="dana-muon",
         lr_multiplier=2.16,     # 0.016: 240 steps are a fortieth of the law's horizon
         base={
-            "arch": "qwen3", "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 512, "batch_size": 4,
-            "iterations": 240, "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
+            "arch": "qwen3", "attention_gate": False, "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 512,
+            "batch_size": 4, "iterations": 240, "eval_interval": 100, "eval_batches": 1, "log_interval": 20,
+            "ckpt_interval": 100,
         },
         mid={
-            "data": (f"{_SUMS},size=1000", f"{_WHO}:size=400", f"{_TALK},size=2200"), "replay_share": 0.2,
+            "data": (f"{_SUMS},size=1000", f"{_WHO}:size=400", f"{_TALK},size=1800"), "replay_share": 0.2,
             "global_batch": 4,
             "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
         },
         sft={
-            "data": (f"{_SUMS},size=800", f"{_WHO}:size=1500", f"{_TALK},size=2000"), "global_batch": 4,
+            "data": (f"{_SUMS},size=800", f"{_WHO}:size=1500", f"{_TALK},size=1700"), "global_batch": 4,
             "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
         },
         rl={
@@ -118,8 +119,8 @@ PRESETS: dict[str, Preset] = {
         opt="adana",
         source_settings={"max_tokens": 400_000_000},
         base={
-            "arch": "qwen3", "heads": 6, "seq_len": 1024, "global_batch": 128, "batch_size": 32,
-            "iterations": 3000, "eval_interval": 500, "log_interval": 20, "ckpt_interval": 500,
+            "arch": "qwen3", "attention_gate": False, "heads": 6, "seq_len": 1024, "global_batch": 128,
+            "batch_size": 32, "iterations": 3000, "eval_interval": 500, "log_interval": 20, "ckpt_interval": 500,
         },
         mid={"data": ("gsm8k", "arc", "mmlu", "smoltalk:size=40000", "spelling:size=20000", "counting:size=20000",
                       f"{_TALK},size=20000", f"{_WHO}:size=1000"),
@@ -139,8 +140,8 @@ PRESETS: dict[str, Preset] = {
         opt="adana",
         source_settings={"max_tokens": 2_500_000_000},
         base={
-            "arch": "qwen3", "heads": 12, "seq_len": 2048, "global_batch": 256, "batch_size": 16,
-            "iterations": 4500, "eval_interval": 500, "log_interval": 20, "ckpt_interval": 500,
+            "arch": "qwen3", "attention_gate": False, "heads": 12, "seq_len": 2048, "global_batch": 256,
+            "batch_size": 16, "iterations": 4500, "eval_interval": 500, "log_interval": 20, "ckpt_interval": 500,
         },
         mid={"data": ("gsm8k", "arc", "mmlu", "smoltalk:size=400000", "spelling:size=50000", "counting:size=50000",
                       f"{_TALK},size=40000", f"{_WHO}:size=1000"),

@@ -28,6 +28,8 @@ class ConversationSettings(Section):
     """Conversations for validation, in the form of --data; default a share of the others."""
     val_share: Share = setting(0.05, kind="data")
     """Without --val-data: share of the conversations that is kept for validation, at least one."""
+    skip_bad_lines: bool = setting(False, kind="data")
+    """Leave out lines of a file that are no conversation, and say how many; otherwise the first one is an error."""
 
 
 @dataclass(frozen=True, kw_only=True)

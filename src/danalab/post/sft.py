@@ -69,7 +69,7 @@ def _open(config: SftConfig | MidConfig) -> Dataset:
     assert config.seq_len is not None
     dataset = _conversations(
         tuple(config.data.split("\n")) if config.data else (), config.val_data, config.val_share, config.tokenizer,
-        config.seq_len, masked,
+        config.seq_len, masked, config.skip_bad_lines,
     )  # fmt: skip
     if isinstance(config, MidConfig) and config.replay is not None:
         replay = open_data(config.replay)
@@ -82,12 +82,18 @@ def _open(config: SftConfig | MidConfig) -> Dataset:
 
 @lru_cache(maxsize=2)
 def _conversations(
-    data: tuple[str, ...], val_data: tuple[str, ...], val_share: float, tokenizer: str, seq_len: int, masked: bool
+    data: tuple[str, ...],
+    val_data: tuple[str, ...],
+    val_share: float,
+    tokenizer: str,
+    seq_len: int,
+    masked: bool,
+    skips: bool,
 ) -> ConversationDataset:
     chat = ChatFormat(extend_tokenizer(load_tokenizer(tokenizer)))
-    train = tokenize(data, chat)
+    train = tokenize(data, chat, skips=skips)
     if val_data:
-        val = tokenize(val_data, chat)
+        val = tokenize(val_data, chat, skips=skips)
     else:
         train, val = train.split(val_share, b"validation")
     return ConversationDataset(data, {"train": train, "val": val}, "train", chat, seq_len=seq_len, masked=masked)

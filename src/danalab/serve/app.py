@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
 
 from danalab import __version__
+from danalab.chat.message_fields import Body, ignored_fields
 from danalab.errors import UserError
 from danalab.serve.chat_completions import ChatCompletionRequest, ChatCompletionWriter
 from danalab.serve.chat_model import ChatModel
@@ -33,7 +34,7 @@ from danalab.serve.completions import (
     detokenize,
     tokenize,
 )
-from danalab.serve.fields import Body, RequestError, error_json, ignored_fields, validation_error
+from danalab.serve.fields import RequestError, error_json, validation_error
 from danalab.serve.planner import Planner
 from danalab.serve.responses import ResponseRequest, ResponseWriter
 from danalab.serve.settings import LOCAL_HOSTS, ServerSettings

@@ -6,33 +6,28 @@ An answer can be sent back as it is: what a client added to it is ignored, calcu
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import Ge, Le, Len
 from pydantic import Field
 
+from danalab.chat.message_fields import AnyMessages, Function, Ignored, WrappedFunction
+from danalab.chat.messages import ConversationBuilder
 from danalab.inference import SamplingParameters
 from danalab.serve.completions import ChoiceWriter
 from danalab.serve.fields import (
-    Body,
     Choices,
     Count,
-    Function,
-    Ignored,
     JsonObject,
     JsonObjectFormat,
     NamedFunction,
-    PastBody,
-    PastCalculation,
     TextFormat,
     ToolChoice,
     Unsupported,
-    WrappedFunction,
     WrappedSchema,
     finite,
     only,
 )
-from danalab.serve.messages import ConversationBuilder
 from danalab.serve.planner import ConversationRequest
 from danalab.serve.readers import Answer, FunctionCall, TokenText
 from danalab.serve.worker import Generations
@@ -40,49 +35,10 @@ from danalab.serve.worker import Generations
 # ---- the request ----
 
 
-class TextPart(PastBody):
-    type: Literal["text"]
-    text: str
-
-
-class TextMessage(Body):
-    role: Literal["system", "developer", "user"]
-    content: str | Annotated[list[TextPart], Len(1)]
-    name: Ignored = None
-
-
-class CalledFunction(PastBody):
-    name: str
-    arguments: str
-
-
-class ToolCall(PastBody):
-    id: str
-    type: Literal["function"]
-    function: CalledFunction
-
-
-class AssistantMessage(PastBody):
-    role: Literal["assistant"]
-    content: str | list[TextPart] | None = None
-    tool_calls: list[ToolCall] | None = None
-    calculations: list[PastCalculation] | None = None
-
-
-class ToolMessage(Body):
-    role: Literal["tool"]
-    content: str | Annotated[list[TextPart], Len(1)]
-    tool_call_id: str
-    name: Ignored = None
-
-
-Message = Annotated[TextMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
-
-
 class ChatCompletionRequest(ConversationRequest, Choices):
     """A conversation to continue."""
 
-    messages: Annotated[list[Message], Len(1, 2000)]
+    messages: AnyMessages
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     """The newer name of `max_tokens`."""
@@ -108,25 +64,9 @@ class ChatCompletionRequest(ConversationRequest, Choices):
         sampling = self.sampling(max_tokens, (self.top_logprobs or 0) if self.logprobs else None)
         return "messages", sampling, getattr(self.response_format, "json_schema", self.response_format)
 
-    def builder(self, calculates: bool) -> ConversationBuilder:
-        builder = ConversationBuilder()
+    def add_to(self, builder: ConversationBuilder) -> None:
         for number, message in enumerate(self.messages):
-            where, text = f"messages.{number}", plain_text(message.content)
-            match message:
-                case TextMessage():
-                    builder.add_text(message.role, text)
-                case AssistantMessage():
-                    builder.add_answer(text, message.calculations if calculates else None)
-                    for call in message.tool_calls or ():
-                        builder.add_call(call.id, call.function.name, call.function.arguments, f"{where}.tool_calls")
-                case ToolMessage():
-                    builder.add_result(message.tool_call_id, text, f"{where}.tool_call_id")
-        return builder
-
-
-def plain_text(content: str | Sequence[TextPart] | None) -> str:
-    """A message's content as one text."""
-    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+            builder.add(message, f"messages.{number}")
 
 
 # ---- the answer ----

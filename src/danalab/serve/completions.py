@@ -7,14 +7,18 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le, Len
 
+from danalab.chat.message_fields import Body
 from danalab.serve.chat_model import ChatModel
-from danalab.serve.fields import Body, Choices, Count, JsonObject, Unsupported, finite, only
+from danalab.serve.fields import Choices, Count, JsonObject, Unsupported, finite, only
 from danalab.serve.planner import EngineWork, Planner
 from danalab.serve.readers import Answer, TokenText
 from danalab.serve.worker import Generations
 
 DEFAULT_TOKENS = 16  # OpenAI's default of `max_tokens`
 
+_NO_ECHO = (
+    ": this server computes no log-probabilities of a prompt; lm-eval's tasks: danalab eval --run RUN --lm-eval TASK"
+)
 Ids = Annotated[list[int], Len(1)]
 
 
@@ -24,7 +28,7 @@ class CompletionRequest(Choices):
     prompt: str | Ids | Annotated[list[str], Len(1)] | Annotated[list[Ids], Len(1)]
     max_tokens: Count | None = None
     logprobs: Annotated[int, Ge(0), Le(5)] | None = None
-    echo: Annotated[bool | None, only(False)] = None
+    echo: Annotated[bool | None, only(False, reason=_NO_ECHO)] = None
     best_of: Annotated[int | None, only(1)] = None
     suffix: Unsupported = None
 

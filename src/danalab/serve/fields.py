@@ -8,66 +8,33 @@ fields do. Errors are one line for people, and OpenAI's {"error": {"message", "t
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Len
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from danalab.errors import UserError, nearest
+from danalab.chat.message_fields import Body, FieldError, Function, Ignored, field_error
 from danalab.inference import SamplingParameters
 
 JsonObject = dict[str, Any]
-T = TypeVar("T")
 
 
-def only(*values: Any) -> AfterValidator:
-    """Accept null and `values`."""
+def only(*values: Any, reason: str = "") -> AfterValidator:
+    """Accept null and `values`; `reason`: why no others, and what serves in their place."""
 
     def check(value: Any) -> Any:
         if value is not None and not any(value == each and type(value) is type(each) for each in values):
             allowed = " or ".join(map(json.dumps, values))
             message = f"is only supported as {allowed}" if values else "is not supported by this server"
-            raise PydanticCustomError("unsupported", message)  # pyright: ignore[reportArgumentType]
+            raise PydanticCustomError("unsupported", message + reason)  # pyright: ignore[reportArgumentType]
         return value
 
     return AfterValidator(check)
 
 
 Unsupported = Annotated[Any, only()]
-Ignored = Annotated[Any, "ignored"]
 Count = Annotated[int, Ge(1)]
-
-
-class Body(BaseModel):
-    """The JSON of a request."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
-
-
-class PastBody(Body):
-    """A piece of what an assistant has said, as clients send it back: fields that they added are of no interest."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class PastCalculation(PastBody):
-    expression: str
-    result: str
-    position: Annotated[int, Ge(0)] = 0
-    """Characters of the text before it."""
-
-
-def ignored_fields(body: Body) -> list[str]:
-    """Names of fields of a request that are given and have no effect."""
-    names: dict[str, None] = {}
-    for name, info in type(body).model_fields.items():
-        value = getattr(body, name)
-        if "ignored" in info.metadata and value not in (None, False):
-            names[name] = None
-        for inner in value if isinstance(value, list) else [value]:
-            names |= {f"{name}.{each}": None for each in ignored_fields(inner)} if isinstance(inner, Body) else {}
-    return list(names)
 
 
 class StreamOptions(Body):
@@ -83,7 +50,8 @@ class Sampling(Body):
     """Name of the served model; null: the only one."""
     temperature: Annotated[float, Ge(0), Le(2)] | None = None
     top_p: Annotated[float, Gt(0), Le(1)] | None = None
-    top_k: Annotated[int, Ge(0)] | None = None
+    top_k: Annotated[int, Ge(-1)] | None = None
+    """0 and -1: all tokens."""
     min_p: Annotated[float, Ge(0), Le(1)] | None = None
     repetition_penalty: Annotated[float, Ge(0.1), Le(10)] | None = None
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
@@ -93,6 +61,7 @@ class Sampling(Body):
     def sampling(self, max_tokens: int | None, logprobs: int | None = None, **more: Any) -> SamplingParameters:
         """The parameters of the engine; the defaults and the meaning of `logprobs` are OpenAI's."""
         given = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
+        given["top_k"] = max(0, self.top_k or 0)
         return SamplingParameters(
             **{"temperature": 1.0, **given}, max_tokens=max_tokens, logprobs=logprobs, model_logprobs=True, **more
         )
@@ -102,7 +71,7 @@ class Choices(Sampling):
     """Fields of the two endpoints with choices."""
 
     n: Count | None = None
-    stop: Annotated[str, Len(0, 1000)] | Annotated[list[Annotated[str, Len(1, 1000)]], Len(0, 16)] | None = None
+    stop: Annotated[str, Len(0, 1000)] | Annotated[list[Annotated[str, Len(1, 1000)]], Len(0, 256)] | None = None
     """Texts that end the answer; they are not part of it."""
     logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], Len(0, 1024)] | None = None
     """Token id -> number added to its logit."""
@@ -165,22 +134,6 @@ class NamedFunction(Body):
     name: str
 
 
-class Function(Body):
-    """A function that the model may call. Chat completions wrap it, responses have its type beside the name."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-    description: str | None = None
-    parameters: JsonObject | None = None
-    """JSON schema of the arguments; null: no arguments."""
-    strict: bool | None = None
-    """Accepted without effect: arguments always follow the schema."""
-
-
-class WrappedFunction(Body, Generic[T]):
-    type: Literal["function"]
-    function: T
-
-
 class TypedFunction(Function):
     type: Literal["function"]
 
@@ -200,12 +153,8 @@ def finite(logprob: float) -> float:
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
-class RequestError(UserError):
-    """A request that cannot be answered, with an HTTP `status` and `headers`.
-
-    `param`: path of the field at fault, e.g. "messages.0.content"; `code`: name for programs, e.g.
-    "context_length_exceeded".
-    """
+class RequestError(FieldError):
+    """A request that cannot be answered, with an HTTP `status` and `headers`."""
 
     def __init__(
         self,
@@ -216,8 +165,13 @@ class RequestError(UserError):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ):
-        super().__init__(message)
-        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
+        super().__init__(message, param, code)
+        self.status, self.headers = status, dict(headers or {})
+
+    @classmethod
+    def of(cls, error: FieldError) -> "RequestError":
+        """Status 400."""
+        return cls(400, str(error), param=error.param, code=error.code)
 
 
 def error_json(error: RequestError) -> dict[str, Any]:
@@ -233,43 +187,4 @@ def json_bytes(content: Any) -> bytes:
 
 def validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Sequence[str]) -> RequestError:
     """The error 400 for pydantic's errors about a request's JSON; `known` fields are suggested."""
-    # A union reports an error for each member; the one that lies deepest is about the member that was meant.
-    path, details = max(((_path(error, body), error) for error in errors), key=lambda pair: len(pair[0]))
-    param = ".".join(map(str, path))[:200] or None
-    context = details.get("ctx", {})
-    code = None
-    match details["type"]:
-        case "json_invalid":
-            message = f"the body is not valid JSON: {context.get('error', 'it cannot be read')}"
-        case "missing":
-            message = "the body is missing" if param is None else f"'{param}' is missing"
-        case "extra_forbidden":
-            hint = nearest(str(path[-1]), known) if len(path) == 1 else ""
-            message, code = f"'{param}' is not a known field{hint}", "unknown_parameter"
-        case "unsupported":
-            message, code = f"'{param}' {details['msg']}", "unsupported_parameter"
-        case "literal_error":
-            message, code = f"'{param}' must be {context['expected']}", "unsupported_value"
-        case "union_tag_invalid":
-            param = f"{param}.{context['discriminator'][1:-1]}"
-            message, code = f"'{param}' must be one of {context['expected_tags']}", "unsupported_value"
-        case "model_attributes_type" | "dict_type" if param is None:
-            message = "the body must be a JSON object"
-        case _:
-            reason = str(details["msg"]).replace("Input should", "must").replace("List should", "must")
-            message = f"'{param}': {reason}" if param else f"the body: {reason}"
-    return RequestError(400, message, param=param, code=code)
-
-
-def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
-    """The place of an error in the JSON of the request, without the names of types that pydantic adds."""
-    path: list[str | int] = []
-    place: Any = body
-    steps = [step for step in error["loc"] if step != "body"]
-    for number, step in enumerate(steps):
-        if step in (place if isinstance(place, dict) else range(len(place)) if isinstance(place, list) else ()):
-            path.append(step)
-            place = place[step]
-        elif error["type"] == "missing" and number == len(steps) - 1:
-            path.append(step)
-    return path
+    return RequestError.of(field_error(errors, body, known))

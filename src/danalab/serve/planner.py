@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.message_fields import FieldError, Function, Ignored
+from danalab.chat.messages import NO_ARGUMENTS, ConversationBuilder
 from danalab.errors import UserError
-from danalab.inference import JsonConstraint, Request, SamplingParameters, TokenConstraint
+from danalab.inference import JsonConstraint, Request, SamplingParameters
 from danalab.serve.chat_model import ChatModel
 from danalab.serve.fields import (
-    Function,
-    Ignored,
     JsonObjectFormat,
     NamedFunction,
     RequestError,
@@ -21,7 +21,6 @@ from danalab.serve.fields import (
     ToolChoice,
     only,
 )
-from danalab.serve.messages import ConversationBuilder, call_schema, check_tools, without_oldest_turn
 from danalab.serve.readers import AnswerReader, ChatReader, TextReader
 
 
@@ -56,8 +55,8 @@ class ConversationRequest(Sampling):
     store: Ignored = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
 
-    def builder(self, calculates: bool) -> ConversationBuilder:
-        """The messages in the form of the training data; `calculates`: it has calculations."""
+    def add_to(self, builder: ConversationBuilder) -> None:
+        """Give the messages to a builder; FieldError: one is malformed."""
         raise NotImplementedError
 
     def asked(self) -> tuple[str, SamplingParameters, Any]:
@@ -69,7 +68,14 @@ class ConversationRequest(Sampling):
         where, sampling, form = self.asked()
         tools = [getattr(each, "function", each) for each in self.tools or ()]
         choice = getattr(self.tool_choice, "function", self.tool_choice) or "auto"
-        conversation = self.builder(planner.chat_model.calls_tools).build([] if choice == "none" else tools, where)
+        builder = ConversationBuilder(planner.chat_model.calls_tools)
+        try:
+            self.add_to(builder)
+            conversation = Conversation(builder.build([] if choice == "none" else tools, where))
+        except FieldError as error:
+            raise RequestError.of(error) from None
+        except UserError as error:
+            raise RequestError(400, f"'{where}': {error}", param=where) from None
         schema = {"type": "object"} if isinstance(form, JsonObjectFormat) else getattr(form, "schema_", None)
         question = ChatQuestion(
             conversation, sampling, self.n or 1, tools, choice, schema, drops_old_turns=self.truncation == "auto"
@@ -109,10 +115,11 @@ class Planner:
         schema = call_schema(forced) if forced else question.schema
         chosen = question.tools if question.tool_choice == "auto" else ()
         pairs: list[tuple[Request, AnswerReader]] = []
+        constraint = None if schema is None else self._constraint(schema, "tools" if forced else "response_format")
+        call = self._constraint(call_schema(chosen), "tools") if chosen and schema is None else None
         for i in range(question.n):
-            constraint = None if schema is None else self._constraint(schema, "tools" if forced else "response_format")
-            call = self._constraint(call_schema(chosen), "tools") if chosen and schema is None else None
-            request = Request(prompt, _seeded(sampling, i), constraint, scope)
+            own, call = (each and each.copy() for each in (constraint, call))
+            request = Request(prompt, _seeded(sampling, i), own, scope)
             pairs.append((request, ChatReader(self.chat_model, request, call, is_call=bool(forced))))
         return EngineWork(pairs, len(prompt))
 
@@ -165,7 +172,7 @@ class Planner:
                 reason = f"'logit_bias.{token}': the model has {self.chat_model.n_ids} ids"
                 raise RequestError(400, reason, param="logit_bias")
 
-    def _constraint(self, schema: dict[str, Any], param: str) -> TokenConstraint:
+    def _constraint(self, schema: dict[str, Any], param: str) -> JsonConstraint:
         try:
             return JsonConstraint(self.chat_model.tokenizer, schema)
         except UserError as error:
@@ -184,3 +191,36 @@ def _forced_tools(question: ChatQuestion) -> Sequence[Function]:
 def _seeded(sampling: SamplingParameters, index: int) -> SamplingParameters:
     """The parameters of choice `index`: each has another seed."""
     return sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + index) % 2**63)
+
+
+def without_oldest_turn(conversation: Conversation) -> Conversation | None:
+    """The conversation without its first question and answer; None if there is only one question."""
+    messages = conversation.messages
+    first = 1 if messages[0].role == "system" else 0
+    after = first + (1 if messages[first].role == "assistant" else 2)
+    return Conversation(messages[:first] + messages[after:]) if after < len(messages) else None
+
+
+def call_schema(tools: Sequence[Function]) -> dict[str, Any]:
+    """JSON schema of a call of one of `tools`."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters or NO_ARGUMENTS},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def check_tools(tools: Sequence[Function], choice: ToolChoice | NamedFunction) -> None:
+    """Check that names are unique and a required call is possible; a RequestError names the field at fault."""
+    names = [tool.name for tool in tools]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise RequestError(400, f"'tools': two functions have the name {min(twice)!r}", param="tools")
+    if isinstance(choice, NamedFunction) and choice.name not in names:
+        raise RequestError(400, f"'tool_choice': no function {choice.name!r:.80} among the tools", param="tool_choice")
+    if choice == "required" and not tools:
+        raise RequestError(400, "'tool_choice' is required, but there are no tools", param="tool_choice")

@@ -13,7 +13,9 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from danalab.chat.conversations import ChatFormat, Message, Part
+from danalab.chat.conversations import ChatFormat
+from danalab.chat.message_fields import PastCalculation
+from danalab.chat.messages import Message, answer_parts
 from danalab.chat.tools import Calculation, ToolCaller, put_result
 from danalab.inference import Request, TextStream, TokenConstraint, TokenEvent
 from danalab.serve.chat_model import ChatModel
@@ -84,7 +86,8 @@ class Answer:
     @property
     def message(self) -> Message:
         """Text and calculations, as the model is trained on them."""
-        return Message.of("assistant", answer_parts(self.text, self.calculations))
+        past = [PastCalculation(**each) for each in self.calculations_json]
+        return Message.of("assistant", answer_parts(self.text, past))
 
     @property
     def calculations_json(self) -> list[dict[str, Any]]:
@@ -96,16 +99,6 @@ class Answer:
     def shown(self) -> str:
         """Text and call, for a log."""
         return self.text + ("" if self.call is None else f"{self.call.name}({self.call.arguments})")
-
-
-def answer_parts(text: str, calculations: list[tuple[int, Calculation]]) -> list[Part]:
-    """The parts of an assistant's message: its text with the calculations at their places."""
-    parts, done = [], 0
-    for place, calculation in sorted(calculations, key=lambda pair: pair[0]):
-        parts.append(Part("text", text[done:place]))
-        parts += [Part("python", calculation.expression), Part("python_output", calculation.result)]
-        done = max(done, place)
-    return [*parts, Part("text", text[done:])]
 
 
 def force_result(engine: Engine, number: int, delta: Delta) -> Delta:
@@ -127,7 +120,7 @@ class TextReader:
     """Reads plain text; special tokens have none."""
 
     def __init__(self, chat_model: ChatModel, request: Request):
-        self.chat_model, self.request = chat_model, request
+        self.chat_model, self.request, self._constraint = chat_model, request, request.constraint
         self._stream = TextStream(chat_model.tokenizer, request.parameters.stop)
         self._specials = frozenset(chat_model.tokenizer.specials.values())
         self._held: list[TokenText] = []
@@ -135,8 +128,9 @@ class TextReader:
 
     def read(self, event: TokenEvent) -> Delta:
         if event.finish_reason == "error":
-            reason = "no token can be drawn: the model's logits are not finite, or the schema allows none"
-            raise RequestError(500, reason, code="engine_error")
+            if self._constraint is not None and not self._constraint.mask().any():
+                raise RequestError(400, "the JSON schema allows no further text, or is too large", code="schema_error")
+            raise RequestError(500, "no token can be drawn: the model's logits are not finite", code="engine_error")
         if event.token in self._specials:
             return self._delta("", event)
         if self.request.parameters.logprobs is not None:
@@ -191,7 +185,7 @@ class ChatReader(TextReader):
 
     def _begin_call(self, constraint: TokenConstraint) -> Delta:
         """From here on the tokens follow the grammar of calls."""
-        self._is_call = True
+        self._is_call, self._constraint = True, constraint
         old = self.request
         left = (old.parameters.max_tokens or 0) - len(self._tokens)
         if left < 1:

@@ -6,17 +6,23 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from danalab.inference import SamplingParameters
-from danalab.serve.fields import (
+from danalab.chat.message_fields import (
+    AssistantMessage,
     Body,
-    Count,
     Ignored,
-    JsonObject,
-    JsonObjectFormat,
     PastBody,
     PastCalculation,
+    RefusalPart,
+    TextPart,
+)
+from danalab.chat.messages import ConversationBuilder, plain_text
+from danalab.inference import SamplingParameters
+from danalab.serve.fields import (
+    Count,
+    JsonObject,
+    JsonObjectFormat,
     TextFormat,
     ToolChoice,
     TypedFunction,
@@ -25,7 +31,6 @@ from danalab.serve.fields import (
     Unsupported,
     only,
 )
-from danalab.serve.messages import ConversationBuilder
 from danalab.serve.planner import ConversationRequest
 from danalab.serve.readers import Answer, FunctionCall
 from danalab.serve.worker import Generations
@@ -33,21 +38,11 @@ from danalab.serve.worker import Generations
 # ---- the request ----
 
 
-class InputText(PastBody):
-    type: Literal["input_text", "output_text"]
-    text: str
-
-
 class InputMessage(PastBody):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Annotated[list[InputText], Len(1)]
+    content: str | Annotated[list[TextPart | RefusalPart], Len(1)]
     calculations: list[PastCalculation] | None = None
-
-    @property
-    def text(self) -> str:
-        """The content as one text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class InputCall(PastBody):
@@ -60,7 +55,27 @@ class InputCall(PastBody):
 class InputResult(PastBody):
     type: Literal["function_call_output"]
     call_id: str
-    output: str
+    output: str | Annotated[list[TextPart], Len(1)]
+
+
+class InputReasoning(PastBody):
+    """What another model thought; it is left out."""
+
+    type: Literal["reasoning"]
+
+
+def _item_type(item: Any) -> Any:
+    """A message may leave its type out, as clients do that write histories themselves."""
+    return item.get("type") or "message" if isinstance(item, dict) else getattr(item, "type", "message")
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[InputCall, Tag("function_call")]
+    | Annotated[InputResult, Tag("function_call_output")]
+    | Annotated[InputReasoning, Tag("reasoning")],
+    Discriminator(_item_type),
+]
 
 
 class TextSettings(Body):
@@ -71,7 +86,7 @@ class TextSettings(Body):
 class ResponseRequest(ConversationRequest):
     """A question, or a conversation to continue."""
 
-    input: str | Annotated[list[InputMessage | InputCall | InputResult], Len(1, 2000)]
+    input: str | Annotated[list[InputItem], Len(1, 2000)]
     instructions: str | None = None
     max_output_tokens: Count | None = None
     text: TextSettings | None = None
@@ -96,23 +111,22 @@ class ResponseRequest(ConversationRequest):
     def asked(self) -> tuple[str, SamplingParameters, Any]:
         return "input", self.sampling(max_tokens=self.max_output_tokens), self.text and self.text.format
 
-    def builder(self, calculates: bool) -> ConversationBuilder:
-        builder = ConversationBuilder()
+    def add_to(self, builder: ConversationBuilder) -> None:
         if self.instructions is not None:
-            builder.add_text("system", self.instructions)
+            builder.add_text("system", self.instructions, "instructions")
         entries = [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         for number, entry in enumerate(entries):
             where = f"input.{number}"
             match entry:
                 case InputMessage(role="assistant"):
-                    builder.add_answer(entry.text, entry.calculations if calculates else None)
+                    message = AssistantMessage(**entry.model_dump(exclude={"type"}))
+                    builder.add(message, where)
                 case InputMessage():
-                    builder.add_text(entry.role, entry.text)
+                    builder.add_text(entry.role, plain_text(entry.content), where)
                 case InputCall():
                     builder.add_call(entry.call_id, entry.name, entry.arguments, f"{where}.arguments")
                 case InputResult():
-                    builder.add_result(entry.call_id, entry.output, f"{where}.call_id")
-        return builder
+                    builder.add_result(entry.call_id, plain_text(entry.output), f"{where}.call_id")
 
 
 # ---- the answer ----

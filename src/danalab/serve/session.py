@@ -30,12 +30,12 @@ class ChatSession:
         """Go on with another conversation; returns whether a question at its end, which has no answer, is left out."""
         messages = list(conversation.messages)
         self.system = messages.pop(0).text if messages[0].role == "system" else ""
-        self.turns = messages[: len(messages) // 2 * 2]
+        self.turns = messages[: -1 if messages[-1].role == "user" else None]
         return len(self.turns) < len(messages)
 
     def retry(self) -> Generator[Delta, None, None]:
         """Another answer to the last question (UserError: there is none). An empty one does not replace the old."""
-        if not self.turns:
+        if len(self.turns) < 2:
             raise UserError("there is no question to answer anew")
         question, before = self.turns[-2].text, self.turns
         self.turns = before[:-2]

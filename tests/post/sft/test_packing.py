@@ -161,3 +161,60 @@ def test_the_name_of_a_task_is_the_task_also_beside_a_file_of_this_name(tmp_path
     assert len(tokenize(["identity"], chat)) > 0
     with pytest.raises(UserError, match="identity line 1"):
         tokenize(["./identity"], chat)
+
+
+SUMS = [
+    {"role": "user", "content": "12 + 7?"},
+    {"role": "assistant", "content": [{"type": "text", "text": "It is "}, {"type": "python", "text": "12+7"},
+                                      {"type": "python_output", "text": "19"}, {"type": "text", "text": "19."}]},
+    {"role": "user", "content": "Add 5."},
+    {"role": "assistant", "content": [{"type": "python", "text": "19+5"}, {"type": "python_output", "text": "24"},
+                                      {"type": "text", "text": "24"}]},
+]  # fmt: skip
+
+
+def test_an_answer_after_a_calculation_is_learned_after_the_text_alone_too(tmp_path):
+    """A client that drops `calculations` sends the text alone: those very tokens are trained."""
+    both = tokenized([Conversation.of(SUMS)], tmp_path)
+    assert both.again.tolist() == [False, True]
+    seen = Conversation.of([SUMS[0], {"role": "assistant", "content": "It is 19."}, *SUMS[2:]])
+    prompt = CHAT.render_prompt(seen.prompt)
+    for masked in (True, False):  # sft, mid
+        rows = ConversationRows(both, CHAT, 200, masked=masked)
+        assert rows.counts.conversations == 1
+        inputs, targets = (part.flatten().tolist() for part in rows.read(np.arange(rows.n)))
+        start = next(n for n in range(len(inputs)) if inputs[n : n + len(prompt)] == prompt)
+        place = start + len(prompt) - 1
+        learned = [each for each in targets[start:] if each != IGNORED]
+        assert set(targets[start:place]) == {IGNORED}
+        ids, mask = CHAT.render(seen)
+        answer = zip(ids[len(prompt) :], mask[len(prompt) :], strict=True)
+        assert learned[: sum(mask[len(prompt) :])] == [id_ for id_, said in answer if said]
+
+
+def test_both_histories_of_a_conversation_stay_on_one_side_of_validation(tmp_path):
+    many = tokenized([Conversation.of([*SUMS[:2], {"role": "user", "content": f"Add {n}."}, SUMS[3]])
+                      for n in range(20)], tmp_path)  # fmt: skip
+    for part in many.split(0.3, b"x"):
+        assert part.again.tolist() == [False, True] * (len(part) // 2)
+
+
+def test_calls_of_functions_stay_in_every_history(tmp_path):
+    call = [{"type": "python", "text": '{"name": "f", "arguments": {}}'}, {"type": "python_output", "text": "1"}]
+    messages = [SUMS[0], {"role": "assistant", "content": [*call, {"type": "text", "text": "1"}]}, *SUMS[2:]]
+    assert len(tokenized([Conversation.of(messages)], tmp_path)) == 1
+
+
+def test_bad_lines_are_left_out_and_counted_where_that_is_asked_for(tmp_path, caplog):
+    lines = [b"{", json.dumps(SUMS).encode(), b"\xff", b'{"messages": [7]}', b"x" * ((1 << 24) + 9)]
+    (tmp_path / "chats.jsonl").write_bytes(b"\n".join(lines))
+    with pytest.raises(UserError, match="line 1: not valid JSON"):
+        tokenize([str(tmp_path / "chats.jsonl")], CHAT)
+    assert len(tokenize([str(tmp_path / "chats.jsonl")], CHAT, skips=True)) == 2
+    assert "4 bad lines are left out; the first: " in caplog.text
+
+
+def test_rows_have_only_conversations_with_something_to_learn(tmp_path):
+    told = [SUMS[0], {"role": "assistant", "content": "19", "weight": 0}]
+    rows = ConversationRows(tokenized([Conversation.of(told), Conversation.of(SUMS)], tmp_path), CHAT, 200, masked=True)
+    assert (rows.counts.conversations, rows.counts.dropped) == (2, 1)

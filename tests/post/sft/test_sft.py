@@ -242,7 +242,7 @@ BAD = {
     "no run": (["--data", "CHATS"], "--run is needed"),
     "a bad share": (["--run", "BASE", "--data", "CHATS", "--val-share", "1"], "--val-share 1: must be less than 1"),
     "a bad batch": (["--run", "BASE", "--data", "CHATS", "--global-batch", "4096"], "less than one step"),
-    "malformed": (["--run", "BASE", "--data", "BAD"], "line 1: message 1: the message is empty"),
+    "malformed": (["--run", "BASE", "--data", "BAD"], "line 1: 'messages.0': the message is empty"),
     "a single one": (["--run", "BASE", "--data", "ONE"], "one conversation cannot be split for validation"),
 }
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from danalab.chat.conversations import ChatFormat, Conversation
-from danalab.chat.formats import own_template
+from danalab.chat.formats import format_of, own_template
 from danalab.cli.app import main
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer, train_bpe
 from danalab.models import ModelConfig
@@ -214,3 +214,53 @@ def test_llama_cpp_reads_the_same_text_and_writes_the_same_tokens(case):
     assert probabilities
     shown = ask("/apply-template", messages=ASKED.as_dict()["messages"])["prompt"]
     assert ask("/tokenize", content=shown, parse_special=True)["tokens"] == ChatFormat(tokenizer).render_prompt(ASKED)
+
+
+@pytest.mark.parametrize("quantize", ["f32", "f16", "q8_0"])
+def test_a_file_that_was_written_is_read_again(case, quantize):
+    gguf = pytest.importorskip("gguf")
+    config, _, run = case
+    file = export(run, "--quantize", quantize)
+    again = run.parent / "again"
+    assert main(["import", str(file), "--out", str(again)]) == 0
+    mine, theirs = open_run(run), open_run(again)
+    assert theirs.model_config == replace(mine.model_config, n_kv_heads=config.kv_heads, tied_head=config.tied)
+    weights = theirs.load_model().model.state_dict()
+    for name, tensor in mine.load_model().model.state_dict().items():
+        if quantize == "f32":
+            assert torch.equal(tensor, weights[name]), name
+        else:
+            torch.testing.assert_close(tensor, weights[name], atol=2e-2 if quantize == "q8_0" else 1e-3, rtol=0)
+    text = SENTENCES[0] + "<|assistant_end|>"
+    assert theirs.tokenizer.encode(text) == mine.tokenizer.encode(text)
+    assert theirs.tokenizer.specials == mine.tokenizer.specials
+    assert isinstance(format_of(again, theirs.tokenizer), ChatFormat)
+    twice = export(again, "--quantize", quantize)
+    before, after = (gguf.GGUFReader(each).tensors for each in (file, twice))
+    for one, other in zip(before, after, strict=True):
+        assert one.name == other.name
+        np.testing.assert_array_equal(one.data, other.data)
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "missing", "gpt2"])
+def test_a_file_that_cannot_be_imported_is_refused_in_one_line(tmp_path, capsys, damage):
+    gguf = pytest.importorskip("gguf")
+    file = export(make_run(tmp_path, *CASES["llama"]))
+    content = file.read_bytes()
+    match damage:
+        case "cut":
+            file.write_bytes(content[: len(content) // 2])
+        case "text":
+            file.write_text("GGUF of nothing")
+        case "missing":
+            file.unlink()
+        case "gpt2":
+            writer = gguf.GGUFWriter(file, "gpt2")
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.close()
+    assert main(["import", str(file), "--out", str(tmp_path / "new")]) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert "model.gguf" in told[-1] or "gpt2" in told[-1]
+    assert not any("Traceback" in line for line in told)
+    assert not (tmp_path / "new").exists()

@@ -152,8 +152,10 @@ class SmolTalk(HubTask):
 
 
 def _of_messages(place: str, row: Row) -> Problem:
-    conversation = Conversation.of({"messages": [dict(each) for each in row.get("messages") or ()]}, place)
-    turns = [Problem(question, answer.text, "exact") for question, answer in conversation.turns() if answer is not None]
+    conversation = Conversation.of({"messages": row.get("messages")}, place)
+    turns = [
+        Problem(question, answer.text, "exact") for question, answer in conversation.turns() if question and answer
+    ]
     if not turns:
         raise UserError(f"{place}: no answer in the conversation")
     return replace(turns[0], later=tuple(turns[1:]))

@@ -6,6 +6,7 @@ danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.inference.generator import TextGenerator
+from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model, materialise
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface.convert import module_file
@@ -28,12 +30,19 @@ from danalab.train.run.open import Run, open_run
 from danalab.train.system.device import choose_device, versions
 
 if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
     from danalab.models.decoder import Decoder
 
 log = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TOOL = (
+    "It calls a calculator: after `<|python_start|>EXPRESSION<|python_end|>` the program that generates has to stop, "
+    "compute the expression, append `<|output_start|>RESULT<|output_end|>`, and go on; `danalab serve` and "
+    "`danalab chat` do so. `generate` alone invents the result."
+)
+"""What an exported chat model needs."""
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -105,22 +114,34 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     """Make a run folder of a model in Hugging Face format, with a tokenizer of byte-level BPE and its chat template."""
     from danalab.data.tokenizers import load_tokenizer
 
-    source, target = Path(source), RunFolder(new_folder(out))
+    source, folder = Path(source), new_folder(out)
     described, model = _read_folder(source)
-    config = model.config
     try:
         tokenizer = load_tokenizer(source)
     except UserError as error:
         log.warning("the run has no tokenizer and cannot generate text: %s", error)
         tokenizer = None
     template = None if tokenizer is None else ChatTemplate.read(source)
+    origin = {"path": str(source), "name": described.get("_name_or_path") or source.name}
+    return write_imported(folder, model, tokenizer, template, origin)
+
+
+def write_imported(
+    folder: Path,
+    model: "Decoder",
+    tokenizer: "Tokenizer | None",
+    template: ChatTemplate | None,
+    origin: Mapping[str, str],
+) -> ExchangeResult:
+    """Make a run folder of a model from elsewhere."""
+    target, config = RunFolder(folder), model.config
     flags = {name: getattr(config, name) for name in MODEL_FLAGS}
     settings = TrainConfig(**flags, batch_size=1, dtype="float32", run_dir=target.path)
     record = {
         "config": settings.as_dict(),
         "model": config.as_dict(),
         "params": model.num_parameters(),
-        "imported_from": {"path": str(source), "name": described.get("_name_or_path") or source.name},
+        "imported_from": dict(origin),
         "versions": versions(),
     }
     with target.locked():
@@ -157,9 +178,14 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
     if "model_type" not in described and "model" in described:
         raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export writes one")
     config, weights = from_huggingface(described, _read_weights(source))
+    return described, model_of(config, weights)
+
+
+def model_of(config: ModelConfig, weights: Mapping[str, Tensor]) -> "Decoder":
+    """The model with these weights, in float32 on the CPU."""
     model = materialise(build_model(config, device="meta"), "cpu")
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
-    return described, model
+    return model
 
 
 def new_folder(path: str | Path) -> Path:
@@ -189,7 +215,9 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 def model_card(run: Run, step: int, class_name: str) -> str:
     """Markdown with front matter for the Hugging Face hub; `class_name` is that in `transformers`."""
     name = json.dumps(run.path.resolve().name)  # quoted: any name is a valid YAML string then
-    kind = "Trained with danalab on conversations: ask by `tokenizer.apply_chat_template`. It is not made safe."
+    kind = (
+        f"Trained with danalab on conversations: ask by `tokenizer.apply_chat_template`. It is not made safe.\n\n{TOOL}"
+    )
     if run.config.get("stage", "pretraining") == "pretraining":
         kind = "A base model, trained with danalab: it continues text and does not follow instructions."
     trust = ", trust_remote_code=True" if class_name.startswith("Danalab") else ""

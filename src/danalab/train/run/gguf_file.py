@@ -1,31 +1,37 @@
 """A run's model as one GGUF file, for llama.cpp and the programs around it (Ollama, LM Studio).
 
 danalab export RUN --out FOLDER --format gguf     model.gguf, with tokenizer and chat template; a Modelfile for Ollama
+danalab import FOLDER/model.gguf --out RUN        a run folder; weights of fewer bits are dequantized
 
     llama                            `llama` there: rotary turns features 2j and 2j + 1, as here; rows stay
     qwen3 without attention gate     `qwen3` there: features j and j + H/2; rows of q and k and their gains are permuted
 """
 
 import json
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor
 
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS
 from danalab.data.tokenizers.chat_template import ChatTemplate
-from danalab.errors import UserError, import_extra
+from danalab.errors import UserError, first_line, import_extra
 from danalab.files import write_atomically
-from danalab.models.huggingface.common import to_halves
+from danalab.models.config import ModelConfig
+from danalab.models.decoder import build_model
+from danalab.models.huggingface.common import to_halves, to_pairs
 from danalab.models.huggingface.convert import obstacle
-from danalab.train.run.exchange import ExchangeResult, new_folder
+from danalab.train.run.exchange import TOOL, ExchangeResult, model_of, new_folder, write_imported
 from danalab.train.run.open import open_run
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
-    from danalab.models.config import ModelConfig
+
+log = logging.getLogger(__name__)
 
 Quantization = Literal["f32", "f16", "q8_0"]
 MODEL, MODELFILE = "model.gguf", "Modelfile"
@@ -76,6 +82,8 @@ def export_gguf(
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     for add, value in (_sizes(config) | vocabulary).items():
         getattr(writer, f"add_{add}")(value)
+    if chat_template is not None:
+        writer.add_description(TOOL)
     if template is not None:  # the tag of transformers that marks what an assistant learns is unknown elsewhere
         writer.add_chat_template(re.sub(r"\{%(-?)\s*(?:end)?generation\s*(-?)%\}", r"{#\1 \2#}", template.text))
         for end in set(template.end_tokens) - {tokenizer.eos_id}:
@@ -94,7 +102,7 @@ def export_gguf(
     return ExchangeResult(folder, config.arch, loaded.model.num_parameters(), loaded.step, tokenizer.name)
 
 
-def _sizes(config: "ModelConfig") -> dict[str, Any]:
+def _sizes(config: ModelConfig) -> dict[str, Any]:
     return {
         "vocab_size": config.vocab_size,
         "context_length": config.seq_len,
@@ -149,12 +157,128 @@ def _splitting_rule(rule: dict[str, Any]) -> str | None:
     return "qwen2" if patterns == [_QWEN2] and len(parts) == 2 and parts[1]["type"] == "ByteLevel" else None
 
 
-def _tensors(config: "ModelConfig", weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _tensors(config: ModelConfig, weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in weights.items():
-        head, _, part = name.removesuffix(".weight").removeprefix("blocks.").partition(".")
-        if config.arch == "qwen3" and part in _ROTATED:
+        if config.arch == "qwen3" and _part(name)[1] in _ROTATED:
             tensor = to_halves(tensor, config.head_dim)
-        yield f"blk.{head}.{_LAYER[part]}.weight" if part else f"{_OUTER[head]}.weight", tensor.float()
+        yield _stored_name(name), tensor.float()
+
+
+def _part(name: str) -> tuple[str, str]:
+    """(block, or the name of a tensor outside of blocks; name within the block)."""
+    head, _, part = name.removesuffix(".weight").removeprefix("blocks.").partition(".")
+    return head, part
+
+
+def _stored_name(name: str) -> str:
+    """llama.cpp's name of one of our weights."""
+    head, part = _part(name)
+    return f"blk.{head}.{_LAYER[part]}.weight" if part else f"{_OUTER[head]}.weight"
+
+
+def import_gguf(source: str | Path, out: str | Path) -> ExchangeResult:
+    """Make a run folder of a GGUF file of llama or qwen3, with its byte-level BPE and its chat template.
+
+    UserError: no such file, another architecture, or a tensor that is missing or unknown.
+    """
+    gguf = import_extra("gguf", "gguf", "import of a GGUF file")
+    path, folder = Path(source), new_folder(out)
+    path = path / MODEL if path.is_dir() else path
+    try:
+        reader = gguf.GGUFReader(path)
+        facts = {name: entry.contents() for name, entry in reader.fields.items()}
+        tensors = {each.name: each for each in reader.tensors}
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error
+    except Exception as error:  # the reader checks nothing
+        raise UserError(f"{path}: cannot be read as GGUF: {first_line(error)}") from error
+    try:
+        config = _config(facts, tied="output.weight" not in tensors)
+        weights = {}
+        for name, shape in (
+            (name, value.shape) for name, value in build_model(config, device="meta").state_dict().items()
+        ):
+            stored = tensors.pop(_stored_name(name))
+            values = torch.from_numpy(gguf.dequantize(stored.data, stored.tensor_type).copy())
+            if config.arch == "qwen3" and _part(name)[1] in _ROTATED:
+                values = to_pairs(values, config.head_dim)
+            if values.shape != shape:
+                raise UserError(f"{path}: {stored.name} has the shape {tuple(values.shape)}; it must be {tuple(shape)}")
+            weights[name] = values
+    except KeyError as error:
+        raise UserError(f"{path}: {error.args[0]} is missing") from None
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise UserError(f"{path}: malformed: {first_line(error)}") from error
+    if tensors:
+        raise UserError(f"{path}: {min(tensors)} is a tensor that {config.arch} does not have")
+    tokenizer, template = None, None
+    try:
+        tokenizer = _tokenizer(facts, path)
+    except (UserError, KeyError) as error:
+        log.warning("the run has no tokenizer and cannot generate text: %s", error)
+    if tokenizer is not None and "tokenizer.chat_template" in facts:
+        ends = (facts.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eos"))
+        named = {"bos_token": EOS, "eos_token": EOS}
+        template = ChatTemplate(
+            facts["tokenizer.chat_template"], named, tuple(each for each in ends if each is not None)
+        )
+    name = facts.get("general.name")
+    origin = {"path": str(path), "name": name if isinstance(name, str) else path.name}
+    return write_imported(folder, model_of(config, weights), tokenizer, template, origin)
+
+
+def _config(facts: Mapping[str, Any], *, tied: bool) -> ModelConfig:
+    """The configuration by a file's metadata. KeyError: a size is missing; UserError: it does not fit."""
+    arch = facts["general.architecture"]
+    if arch not in ("llama", "qwen3"):
+        raise UserError(f"a GGUF file of {arch}: only llama and qwen3 can be imported")
+    if any(name.startswith(f"{arch}.rope.scaling") for name in facts):
+        raise UserError("the GGUF file scales its rotary embedding, which danalab does not do")
+    own = {name.removeprefix(f"{arch}."): value for name, value in facts.items()}
+    width, heads = own["embedding_length"], own["attention.head_count"]
+    head_dim = own.get("attention.key_length", width // heads)
+    if own.get("attention.value_length", head_dim) != head_dim or own.get("rope.dimension_count", head_dim) != head_dim:
+        raise UserError("the GGUF file has heads whose keys, values and rotary embedding differ in size")
+    return ModelConfig(
+        arch, width, own["block_count"], heads, head_dim, own["feed_forward_length"],
+        own.get("vocab_size", len(facts["tokenizer.ggml.tokens"])), own["context_length"],
+        norm_eps=float(f"{own['attention.layer_norm_rms_epsilon']:.7g}"),  # it is stored as float32
+        rope_theta=own.get("rope.freq_base", 10_000.0),
+        n_kv_heads=own.get("attention.head_count_kv", heads), attention_gate=False, tied_head=tied,
+    )  # fmt: skip
+
+
+def _tokenizer(facts: Mapping[str, Any], path: Path) -> "Tokenizer":
+    """The tokenizer of a file's metadata. KeyError, UserError: it has none, or one of another kind."""
+    from tokenizers import Tokenizer as Engine
+
+    from danalab.data.tokenizers import BpeTokenizer
+
+    kind, rule = facts["tokenizer.ggml.model"], facts.get("tokenizer.ggml.pre", "gpt-2")
+    if kind != "gpt2" or rule not in ("gpt-2", "qwen2"):
+        raise UserError(f"{path}: a tokenizer of the kind {kind}, {rule}; byte-level BPE of gpt-2 or qwen2 can be read")
+    bytes_: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    split = {"type": "Split", "pattern": {"Regex": _QWEN2}, "behavior": "Isolated", "invert": False}
+    qwen = {"type": "Sequence", "pretokenizers": [split, {**bytes_, "use_regex": False}]}
+    tokens = list(zip(facts["tokenizer.ggml.tokens"], facts["tokenizer.ggml.token_type"], strict=True))
+    added: dict[str, Any] = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    content = {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
+        "added_tokens": [{"id": id_, "content": text, **added, "special": kind == 3}
+                         for id_, (text, kind) in enumerate(tokens) if kind in (3, 4)],
+        "pre_tokenizer": qwen if rule == "qwen2" else {**bytes_, "use_regex": True},
+        "decoder": {**bytes_, "use_regex": True},
+        "model": {
+            "type": "BPE", "vocab": {text: id_ for id_, (text, kind) in enumerate(tokens) if kind == 1},
+            "merges": [each for each in facts["tokenizer.ggml.merges"] if each != _NEVER],
+        },
+    }  # fmt: skip
+    try:
+        return BpeTokenizer(Engine.from_str(json.dumps(content)), origin=str(path))
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(f"{path}: its tokenizer cannot be used: {first_line(error)}") from error
 
 
 def _modelfile(template: ChatTemplate | None) -> str:
