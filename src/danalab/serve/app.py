@@ -19,7 +19,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 
 from danalab import __version__
 from danalab.errors import UserError
@@ -41,6 +42,7 @@ from danalab.serve.streaming import ConversationLog, EventStream, JsonAnswer, wh
 from danalab.serve.worker import METRICS_TYPE, EngineWorker, metrics_page
 
 PAGE = Path(__file__).parent / "page"
+PAGE_FILES = StaticFiles(directory=PAGE)
 
 REQUESTS: dict[str, type[Body]] = {
     "/v1/chat/completions": ChatCompletionRequest,
@@ -73,9 +75,10 @@ def create_app(
     app = FastAPI(title="danalab", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     _handle_errors(app)
     _add_routes(app, models, workers, settings, record)
-    for file in PAGE.iterdir():
-        place = "/" if file.name == "index.html" else f"/{file.name}"
-        app.router.add_route(place, partial(_page_file, file), include_in_schema=False)
+    for file in filter(Path.is_file, PAGE.rglob("*")):
+        name = file.relative_to(PAGE).as_posix()
+        place = "/" if name == "index.html" else f"/{name}"
+        app.router.add_route(place, partial(_page_file, name), include_in_schema=False)
     app.add_middleware(Gate, settings=settings)
     if settings.cors_origin:
         app.add_middleware(
@@ -165,8 +168,10 @@ def _add_routes(
         return Response(metrics_page(workers), media_type=METRICS_TYPE)
 
 
-async def _page_file(file: Path, _: Request) -> Response:
-    return FileResponse(file, headers={"cache-control": "no-cache"})
+async def _page_file(name: str, request: Request) -> Response:
+    response = await PAGE_FILES.get_response(name, request.scope)
+    response.headers["cache-control"] = "no-cache"  # asks each time; an unchanged file is not sent again
+    return response
 
 
 def _model_card(chat_model: ChatModel) -> dict[str, Any]:
