@@ -15,7 +15,8 @@ CARD = {
 
 
 WRONG_FORMULAS = [
-    r"\unknown{x} }", "^ _ ^", "{" * 300 + "x", r"\begin{matrix} } & \\", r"\frac\sqrt\left", r"\begin{constructor}x\end{constructor}",
+    r"\unknown{x} }", "^ _ ^", "{" * 300 + "x", r"\begin{matrix} } & \\", r"\frac\sqrt\left",
+    r"\begin{constructor}x\end{constructor}",
     r"\href{javascript:alert(1)}{x}", "x" * 3000 + "}",
 ]  # fmt: skip
 
