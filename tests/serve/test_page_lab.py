@@ -170,6 +170,18 @@ def test_formulas_become_mathml(page):
 
 
 @pytest.mark.slow
+def test_a_calculation_is_shown_wherever_it_stands(page):
+    text = '# h\n\n`code` [a](http://b "c") ![a](http://b) http://b $x$ \\(y\\) **b** <i>\n\n'
+    text += "| a |\n|---|\n| b |\n\n```js\nx\n```\n$$x$$\n\n[r]: http://b\n"
+    sums = [{"expression": "1 < 2", "result": "&", "at": 0}]
+    for place in range(len(text) + 1):
+        shown, _ = page.evaluate(SHOWN, {"text": text, "sums": [{**sums[0], "at": place}]})
+        assert shown.count("1 < 2 = &") == 1, text[:place]
+    shown, _ = page.evaluate(SHOWN, {"text": "x" * 200_000, "sums": sums})
+    assert shown.endswith("x1 < 2 = &")
+
+
+@pytest.mark.slow
 def test_cut_code_has_a_shadow_at_its_edge(page):
     ask(page, "wide")
     finished(page)

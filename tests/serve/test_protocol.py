@@ -1,5 +1,6 @@
 """The API to the letter: bytes of streams, errors that name the field, limits, keys."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -8,6 +9,7 @@ import httpx
 import pytest
 
 from danalab.serve import ServerSettings
+from danalab.serve.app import PAGE
 from servers import ScriptedEngine, running_server, tiny_model, wait_until
 
 CHAT = "/v1/chat/completions"
@@ -298,6 +300,17 @@ def test_a_head_is_that_of_get(client, path):
     head, get = client.head(path), client.get(path)
     assert head.content == b""
     assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
+
+
+def test_the_pages_libraries_are_those_of_the_record_with_their_licences():
+    vendor = PAGE / "vendor"
+    record = json.loads((vendor / "versions.json").read_text())
+    recorded = {Path(path).name: digest for each in record.values() for path, digest in each["files"].items()}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vendor.iterdir()}
+    assert {name: found[name] for name in recorded} == recorded
+    assert set(found) == {*recorded, "versions.json", "LICENSES.txt"}
+    licences = (vendor / "LICENSES.txt").read_text()
+    assert all(f"{name} {each['version']}, licence: {each['licence']}" in licences for name, each in record.items())
 
 
 def test_an_unchanged_file_of_the_page_is_not_sent_again(client):

@@ -114,25 +114,26 @@ async function search() {
   showList();
 }
 
-// Another tab has changed conversations, or a file has come.
+// Another tab has changed conversations, or a file has come: then their messages are read, where they are at hand.
 async function takeChanges(ids, messages) {
   const stored = await Promise.all(ids.map(store.loadConversation));
-  const known = new Map(conversations.map((each) => [each.id, each]));
+  const listed = new Map(conversations.map((each) => [each.id, each]));
   const added = [];
   for (const [place, id] of ids.entries()) {
-    const old = known.get(id);
+    const old = listed.get(id);
     if (!stored[place]) {
       if (old) stopAll(Object.assign(old, { deleted: true, changed: Date.now() }));
     } else if (old) Object.assign(old, stored[place], { leaf: old.leaf });
     else added.push(stored[place]);
   }
   conversations = conversations.filter((each) => !each.deleted).concat(added);
-  if (known.has(thread.current.id) && !conversations.includes(thread.current)) {
+  if (listed.has(thread.current.id) && !conversations.includes(thread.current)) {
     await thread.open(newConversation());
     history.replaceState(null, "", "#/");
     toast("The conversation was deleted in another tab.");
   }
-  await thread.merge(messages);
+  const known = ids.filter((id) => thread.trees.has(id));
+  await thread.merge(messages ?? (await Promise.all(known.map(store.loadMessages))).flat());
   showAround();
 }
 
@@ -166,9 +167,9 @@ async function importFile(file) {
   for (let done = 0; done < added.length; done += BATCH) {
     toast(`Importing: ${done.toLocaleString("en")} of ${added.length.toLocaleString("en")} conversations.`);
     const batch = added.slice(done, done + BATCH);
-    await store.save(batch, batch.flatMap(({ id }) => messagesOf.get(id)));
+    await store.save(batch, batch.flatMap(({ id }) => messagesOf.get(id)), true);
   }
-  await takeChanges(added.map(({ id }) => id), messages);
+  await takeChanges(added.map(({ id }) => id));
   toast(`${added.length.toLocaleString("en")} conversation${added.length === 1 ? "" : "s"} imported.`);
 }
 

@@ -6,6 +6,7 @@ import { element } from "./dom.js";
 
 const { markdownit, DOMPurify, temml, hljs } = globalThis; // vendor/, loaded before this module
 
+const LONGEST = 100_000; // characters of a text; a longer one, which a file may bring, is shown as it is
 const LONGEST_FORMULA = 4000; // characters; a longer one stays text
 const LONGEST_CODE = 50_000; // characters; more has no colours
 
@@ -19,26 +20,42 @@ const READ_BY_ITS_FIRST_LETTER = new Set(["paragraph_open", "heading_open", "blo
 // `sums`: calculations {expression, result, at}, which become chips in the text.
 export function show(container, text, sums = []) {
   try {
+    if (text.length > LONGEST) throw new RangeError("the text is too long to be read as Markdown");
     showBlocks(container, withPlaces(text, sums), sums);
   } catch (error) {
-    console.error(error); // a text that a library cannot read must not take the conversation with it
-    container.replaceChildren(text);
+    console.warn(error); // a text that a library cannot read must not take the conversation with it
+    container.replaceChildren(element("p", "as-written", text), ...sums.map(chip));
   }
 }
 
 function showBlocks(container, source, sums) {
-  const env = { sums };
+  const env = { sums, shown: new Set() };
   const lines = source.replace(/\r\n?/g, "\n").split("\n");
+  const rest = new Set(sums.keys()); // of calculations in lines that are no block, as the definition of a link
   let place = 0;
-  for (const tokens of blocks(markdown.parse(source, env))) {
-    const key = `${lines.slice(...tokens[0].map).join("\n")}\n${Object.keys(env.references ?? {})}`;
+  const put = (key, make) => {
     const old = container.childNodes[place++];
-    if (old?.key === key) continue;
-    const node = build(markdown.renderer.render(tokens, markdown.options, env));
-    node.key = key;
+    if (old?.key === key) return;
+    const node = Object.assign(make(), { key });
     if (old) old.replaceWith(node);
     else container.append(node);
+  };
+  for (const tokens of blocks(markdown.parse(source, env))) {
+    const text = lines.slice(...tokens[0].map).join("\n");
+    const inside = [...text.matchAll(PLACES)].map(([, number]) => Number(number));
+    for (const number of inside) rest.delete(number);
+    put(`${text}\n${Object.keys(env.references ?? {})}`, () => {
+      const node = build(markdown.renderer.render(tokens, markdown.options, env));
+      node.append(...inside.filter((number) => !env.shown.has(number)).map((number) => chip(sums[number]))); // at a place that is not shown
+      return node;
+    });
   }
+  if (rest.size)
+    put([...rest].join(), () => {
+      const node = element("p");
+      node.append(...[...rest].map((number) => chip(sums[number])));
+      return node;
+    });
   while (container.childNodes.length > place) container.lastChild.remove();
 }
 
@@ -80,7 +97,7 @@ function withPlaces(text, sums) {
   return marked + text.slice(done);
 }
 
-const chips = (html, { sums }) => html.replace(PLACES, (_, number) => chip(sums[number]).outerHTML);
+const chips = (html, { sums, shown }) => html.replace(PLACES, (_, number) => (shown.add(Number(number)), chip(sums[number]).outerHTML));
 
 // For what can hold no chips: the text without their places, and the chips.
 function takeChips(text, env) {
@@ -94,7 +111,9 @@ const { escapeHtml } = markdown.utils;
 const { rules } = markdown.renderer;
 
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
-markdown.validateLink = (url) => /^(https?|mailto):/i.test(url) && !/\uE000|%EE%80%80/i.test(url);
+markdown.validateLink = (url) => /^(https?|mailto):/i.test(url);
+const normalize = markdown.normalizeLink;
+markdown.normalizeLink = (url) => (url.includes("\uE000") ? "" : normalize(url)); // no link with a calculation inside
 markdown.inline.ruler.before("escape", "formula", inlineFormula);
 markdown.block.ruler.before("fence", "formula", blockFormula, { alt: ["paragraph", "reference", "blockquote", "list"] });
 markdown.core.ruler.push("page", ({ tokens, Token }) => tokens.forEach((token, place) => adapt(token, tokens[place + 2], Token)));
@@ -120,8 +139,8 @@ rules.task = (tokens, place) => {
 };
 rules.text = (tokens, place, _, env) => chips(escapeHtml(tokens[place].content), env);
 rules.image = (tokens, place, _, env) => {
-  const [text] = takeChips(tokens[place].content || tokens[place].attrGet("src"), env);
-  return `<a href="${escapeHtml(tokens[place].attrGet("src"))}" target="_blank" rel="noopener noreferrer nofollow">${escapeHtml(text)}</a>`;
+  const [text, taken] = takeChips(tokens[place].content || tokens[place].attrGet("src"), env);
+  return `${taken}<a href="${escapeHtml(tokens[place].attrGet("src"))}" target="_blank" rel="noopener noreferrer nofollow">${escapeHtml(text)}</a>`;
 };
 rules.code_inline = (tokens, place, _, env) => {
   const [text, taken] = takeChips(tokens[place].content, env);
@@ -130,7 +149,7 @@ rules.code_inline = (tokens, place, _, env) => {
 rules.table_open = () => `${scrollable("div", "table", "Table")}<table>`;
 rules.table_close = () => "</table></div>";
 rules.code_block = rules.fence = (tokens, place, _, env) => {
-  const [language = ""] = takeChips(tokens[place].info, env)[0].trim().split(/\s+/);
+  const [language] = tokens[place].info.replace(PLACES, "").trim().split(/\s+/);
   const [text, taken] = takeChips(tokens[place].content.replace(/\n$/, ""), env);
   const isKnown = hljs.getLanguage(language) && text.length <= LONGEST_CODE;
   const code = isKnown ? hljs.highlight(text, { language, ignoreIllegals: true }).value : escapeHtml(text);

@@ -16,9 +16,10 @@ const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("danalab
 const database = openDatabase();
 let trouble = () => {};
 
-// Calls `changed(ids, messages)` when another tab has changed conversations, and `failed` when nothing can be stored.
+// Calls `changed(ids, messages)` when another tab has changed conversations (messages undefined: they are to be read), and
+// `failed` when nothing can be stored.
 export function watch(changed, failed) {
-  if (channel) channel.onmessage = ({ data }) => changed(data.ids ?? [], data.messages ?? []);
+  if (channel) channel.onmessage = ({ data }) => changed(data.ids ?? [], data.messages);
   trouble = failed;
 }
 
@@ -52,19 +53,20 @@ export async function loadAllMessages() {
 }
 
 // Writes a conversation, or several, and messages that this tab has written. The later name and the later deletion count,
-// whichever tab is last; of two texts of a message the longer.
-export async function save(conversation, messages = []) {
+// whichever tab is last; of two texts of a message the longer. `areNew`: none of the messages has been stored.
+export async function save(conversation, messages = [], areNew = false) {
   const conversations = [].concat(conversation);
   const done = await transaction(["conversations", "messages"], (tx) => {
     for (const each of conversations) put(tx.objectStore("conversations"), each, merged);
-    for (const each of messages) put(tx.objectStore("messages"), each, (old, ours) => (extent(old) > extent(ours) ? old : ours));
+    const records = tx.objectStore("messages");
+    for (const each of messages) areNew ? records.put(each) : put(records, each, (old, ours) => (extent(old) > extent(ours) ? old : ours));
   });
   if (!done) {
     for (const each of conversations) memory.conversations.set(each.id, { ...each });
     for (const each of messages) memory.messages.set(each.id, { ...each });
     trouble();
   }
-  channel?.postMessage({ ids: conversations.map(({ id }) => id), messages });
+  channel?.postMessage({ ids: conversations.map(({ id }) => id), messages: areNew ? undefined : messages });
 }
 
 function put(records, ours, merge) {
