@@ -7,6 +7,7 @@
 #   make gpu-check   the tests and the benchmark of a GPU; installs nothing
 #   make docs    the site, in build/docs
 #   make screenshots   README's pictures of the program, from real runs: 20 minutes; needs Chromium
+#   make vendor   the chat page's libraries from npm again, or another version: make vendor VERSIONS=temml=0.13.5
 #   make docs-check   every command and code block of README and docs, in about 15 minutes on two idle cores; goes on where it stopped
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all coverage lint bench gpu-check docs docs-check screenshots clean
+.PHONY: demo test test-all coverage lint bench gpu-check docs docs-check screenshots vendor clean
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
@@ -63,6 +64,9 @@ docs: $(VENV)/.docs
 
 screenshots: $(VENV)/.dev
 	$(BIN)/python docs/build_screenshots.py
+
+vendor:
+	$(PYTHON) scripts/vendor_page.py $(VERSIONS)
 
 docs-check: $(VENV)/.dev docs
 	$(BIN)/python docs/check.py

@@ -84,13 +84,14 @@ def page_server():
 
 @pytest.fixture
 def context(browser, request):
-    """A browser without anything stored; its pages may have no error and ask no other server."""
+    """A browser without anything stored; its pages may have no error, break no policy and ask no other server."""
     made = browser.new_context(**getattr(request, "param", {}))
     made.set_default_timeout(30_000)
     faults = []
 
     def watch(page):
         page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda line: faults.append(line.text) if "Security Policy" in line.text else None)
         page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
         page.on("request", lambda sent: faults.append(sent.url) if _is_foreign(sent.url) else None)
 

@@ -1,6 +1,7 @@
 """Many clients, bad clients, and the end of a server."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import random
@@ -196,6 +197,45 @@ def test_a_silent_connection_and_a_slow_body_end(monkeypatch):
         slow = connect(server)
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{")
         assert slow.recv(12) == b"HTTP/1.1 408"
+
+
+def test_clients_that_send_or_read_nothing_more_give_way_to_others():
+    half = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\nExpect: 100-continue\r\n\r\n"
+    unread = "GET /vendor/temml.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 60  # 10 MB: more than buffers hold
+    for sent in (half, unread):
+        with running_server(tiny_model(), max_connections=3) as server:
+            held = [connect(server) for _ in range(3)]
+            for each in held:
+                each.sendall(sent.encode())
+                assert each.recv(5) == b"HTTP/"
+
+            def is_served(server: RunningServer = server) -> bool:
+                with server.client() as client:
+                    return client.post(CHAT, json=question(max_tokens=1)).status_code == 200
+
+            wait_until(is_served)  # what they read is sent until buffers are full
+            for _ in range(4):
+                assert is_served()
+                for each in held:
+                    with contextlib.suppress(OSError):  # a byte now and then does not make it wait
+                        each.sendall(b" ")
+            for each in held:
+                each.close()
+
+
+def test_a_body_has_a_time_as_a_whole(monkeypatch):
+    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.6)
+    with running_server(tiny_model()) as server:
+        slow = connect(server)
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{")
+        slow.settimeout(0.1)
+        for _ in range(90):
+            with contextlib.suppress(TimeoutError):
+                assert slow.recv(12) == b"HTTP/1.1 408"
+                break
+            slow.sendall(b" ")
+        else:
+            pytest.fail("a body that comes in small pieces has no end")
 
 
 def random_body(rng: random.Random) -> dict:

@@ -185,6 +185,15 @@ def test_a_phone_shows_all_without_scrolling_sideways(page):
     page.locator(".pick").wait_for()
     page.keyboard.press("Escape")
     page.locator("#sidebar").wait_for(state="hidden")
+    page.get_by_role("button", name="Settings", exact=True).click()
+    outside = """([dialog]) => [...dialog.querySelectorAll("*")].filter((node) => {
+      const [inner, outer] = [node.getBoundingClientRect(), dialog.getBoundingClientRect()];
+      return node.checkVisibility() && (inner.right > outer.right || inner.left < outer.left);
+    }).map(({ outerHTML }) => outerHTML)"""
+    for width in (390, 360, 320):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert page.locator("#settings").evaluate_all(outside) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.slow

@@ -105,6 +105,60 @@ def test_two_tabs_lose_nothing_of_each_other(page, context, page_server):
 
 
 @pytest.mark.slow
+def test_a_question_below_an_answer_that_another_tab_writes_is_lost_in_neither(page, context):
+    other = context.new_page()
+    other.goto(page.url)
+    ready(other)
+    ask(page, "long")
+    grown(page, 1)
+    other.goto(page.url)
+    grown(other, 1)
+    ask(other, "of tab two")
+    finished(other, 2)
+    finished(page, 2)
+    whole = ["long", LONG.strip(), "of tab two", "You said: of tab two"]
+    for tab in (page, other, page, other):
+        assert texts(tab) == whole
+        tab.reload()
+        ready(tab)
+        finished(tab, 2)
+    other.evaluate(STALE, {"id": page.url.rpartition("/")[2], "content": "wo"})  # a tab that lags behind
+    page.reload()
+    ready(page)
+    assert texts(page) == whole
+
+
+STALE = """async ({ id, content }) => {
+  const store = await import("./store.js");
+  const conversation = await store.loadConversation(id);
+  const messages = (await store.loadMessages(id)).filter(({ role }) => role === "assistant");
+  await store.save(conversation, messages.map((each) => ({ ...each, content, state: "writing" })));
+}"""
+
+
+@pytest.mark.slow
+def test_two_tabs_that_continue_one_answer_write_it_once(page, context, page_server):
+    prompts = page_server.worker.engine.prompts
+    before = len(prompts)
+    ask(page, "long")
+    grown(page, 100)
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Continue").wait_for()
+    other = context.new_page()
+    other.goto(page.url)
+    ready(other)
+    buttons = [tab.locator(".carry-on").element_handle() for tab in (page, other)]
+    for button in buttons:
+        button.evaluate("node => node.click()")  # before it hears of the other tab
+    for tab in (page, other, page):
+        complete(tab)
+        assert texts(tab) == ["long", LONG.strip()]
+        tab.reload()
+        ready(tab)
+    assert len(prompts) == before + 2
+
+
+@pytest.mark.slow
 def test_an_answer_of_another_tab_is_seen_as_it_grows(page, context):
     other = context.new_page()
     other.goto(page.url)  # before the question: loading the page may take longer than the answer
@@ -209,6 +263,120 @@ def test_conversations_go_to_a_file_and_into_another_browser(page, browser, page
     other.locator(".message", has_text="You said: next").wait_for()
     assert "<|python_start|>12*7<|python_end|>" in page_server.worker.engine.prompts[-1]
     context.close()
+
+
+PROTOTYPE = ["constructor", "__proto__", "toString", "hasOwnProperty", "valueOf", "columns x"]
+
+
+def archive(conversation: str, contents: list[str], **details) -> dict:
+    """A file with one conversation, whose messages follow each other."""
+    stamps = {"titled": 0, "created": 1, "updated": 2, "changed": 3}
+    ids = [f"{conversation}{number or ''}" for number in range(len(contents))]
+    messages = [
+        {"id": ids[number], "conversation": conversation, "parent": ids[number - 1] if number else None,
+         "created": number, "role": ("user", "assistant")[number % 2], "content": content, **details}
+        for number, content in enumerate(contents)
+    ]  # fmt: skip
+    known = {"id": conversation, "kind": "chat", "title": conversation, "leaf": ids[-1], **stamps}
+    return {"format": "danalab-conversations", "version": 1, "conversations": [known], "messages": messages}
+
+
+def import_text(page, path, text: str) -> None:
+    path.write_text(text)
+    page.set_input_files("#file", path)
+
+
+@pytest.mark.slow
+def test_names_of_the_language_are_names_like_others(page, tmp_path):
+    form = "$$\\begin{N}x\\end{N}$$ $\\N$ $\\text{N}$\n\n```N\nN\n```\n[N]: N\n[N]\n\n"
+    text = "".join(form.replace("N", name) for name in PROTOTYPE)
+    for name in PROTOTYPE:
+        sums = [{"expression": name, "result": name, "at": 3}]
+        file = archive(name, ["q", text], model=name, sums=sums, tokens=[[name, 0.5, 0, [[name, 0.5]]]])
+        import_text(page, tmp_path / "file.json", json.dumps(file))
+        page.get_by_text("1 conversation imported.").wait_for()
+        page.get_by_text("1 conversation imported.").evaluate("node => node.textContent = ''")
+        page.get_by_role("link", name=name, exact=True).click()
+        page.wait_for_function("name => document.title.startsWith(name)", arg=name)
+        page.reload()
+        ready(page)
+        page.get_by_label("Token probabilities").click()
+        assert page.locator(".token").all_inner_texts() == [name]
+        assert page.evaluate("({}).x") is None
+    assert sorted(titles(page)) == sorted(PROTOTYPE)
+    ask(page, "\n".join(PROTOTYPE))
+    finished(page, 2)
+
+
+@pytest.mark.slow
+def test_a_file_with_a_fault_changes_nothing_and_the_fault_is_named(page, tmp_path):
+    good = archive("c", ["q", "a"])
+
+    def changed(part: str, number: int = 0, **fields) -> str:
+        rows = [{**row, **(fields if place == number else {})} for place, row in enumerate(good[part])]
+        return json.dumps({**good, part: rows})
+
+    stats = {"prompt": 1, "tokens": "many", "first": 0, "seconds": 1}
+    for text, said in [
+        ("", "the file is empty"),
+        ("{}", "line 1 is no conversation; it must be"),
+        ('{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "line 1 is no conversation; it must be"),
+        (json.dumps({**good, "messages": None}), "messages is object; it must be a list"),
+        (changed("messages", role="robot"), 'messages[0].role is "robot"; it must be one of user, assistant'),
+        (changed("messages", 1, content=None), "messages[1].content is null; it must be a text"),
+        (changed("messages", 1, stats=stats), "messages[1].stats is"),
+        (changed("messages", 1, tokens=[["a", "high", 0, []]]), "messages[1].tokens is"),
+        (changed("messages", 1, sums=[{"at": 1}]), "messages[1].sums is"),
+        (changed("messages", 1, id="c"), 'messages[1].id is "c" once more; it must differ'),
+        (changed("messages", 0, id="\ud800"), "it must be a text without control characters"),
+        (changed("messages", 0, parent="c1"), "messages[0] is an answer to itself"),
+        (changed("messages", 0, conversation="d"), 'messages[0].conversation is "d"; it must be one of the file'),
+        (changed("conversations", kind="talk"), 'conversations[0].kind is "talk"; it must be one of chat, compare'),
+    ]:
+        import_text(page, tmp_path / "file.json", text)
+        page.get_by_text(f"file.json: {said}" if text != changed("messages", 0, id="\ud800") else said).wait_for()
+    assert titles(page) == []
+
+
+@pytest.mark.slow
+def test_messages_of_equal_ids_and_without_parents_are_all_there(page, tmp_path):
+    files = [archive("c", ["first", "one"]), archive("d", ["second", "two"])]
+    for each in files:
+        for number, message in enumerate(each["messages"]):
+            message.update(id=f"m{number}", parent="m0" if number else "gone")
+        each["conversations"][0].update(leaf="m1", title=each["messages"][0]["content"])
+    for each in (*files, files[1]):
+        import_text(page, tmp_path / "file.json", json.dumps(each))
+        page.get_by_text("1 conversation imported.").wait_for()
+        page.get_by_text("1 conversation imported.").evaluate("node => node.textContent = ''")
+    for title, answer in (("first", "one"), ("second", "two")):
+        page.get_by_role("link", name=title).click()
+        page.wait_for_function("name => document.title.startsWith(name)", arg=title)
+        assert texts(page) == [title, answer]
+
+
+@pytest.mark.slow
+def test_long_conversations_and_lists_are_shown_in_parts(page, tmp_path):
+    long = archive("long talk", [f"message {number}" for number in range(5000)])
+    for number in range(300):
+        long["conversations"].append(
+            {**long["conversations"][0], "id": f"c{number}", "title": f"c{number}", "updated": 0}
+        )
+    import_text(page, tmp_path / "file.json", json.dumps(long))
+    page.get_by_text("301 conversations imported.").wait_for()
+    assert len(titles(page)) == 200
+    page.get_by_role("button", name="Show more (101)").click()
+    assert len(titles(page)) == 301
+    page.get_by_role("link", name="long talk").click()
+    page.wait_for_function("() => document.title.startsWith('long talk')")
+    assert texts(page) == [f"message {number}" for number in range(4900, 5000)]
+    page.get_by_role("button", name="Show earlier messages (4,900)").click()
+    page.get_by_role("button", name="Show earlier messages (4,800)").wait_for()
+    assert texts(page)[0] == "message 4800"
+    assert page.locator(".user", has_text="message 4900").is_visible()
+    with page.expect_response("**/v1/chat/completions") as answered:
+        ask(page, "hello")
+    assert answered.value.status == 200  # neither too many messages nor too long
 
 
 @pytest.mark.slow

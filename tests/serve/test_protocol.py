@@ -1,5 +1,6 @@
 """The API to the letter: bytes of streams, errors that name the field, limits, keys."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -8,6 +9,7 @@ import httpx
 import pytest
 
 from danalab.serve import ServerSettings
+from danalab.serve.app import PAGE
 from servers import ScriptedEngine, running_server, tiny_model, wait_until
 
 CHAT = "/v1/chat/completions"
@@ -276,6 +278,45 @@ def test_a_log_on_a_full_disk_ends_no_answer(caplog):
         with server.client() as client:
             assert client.post(CHAT, json=question()).status_code == 200
     assert "a conversation could not be logged: No space left on device" in caplog.text
+
+
+def test_a_refusal_says_what_to_do(client):
+    for headers, status, said in [
+        (
+            {"host": "rebound.example"},
+            400,
+            "the Host header is 'rebound.example'; it must be one of 127.0.0.1, localhost",
+        ),
+        ({}, 415, "the Content-Type header is missing; it must be application/json"),
+        ({"content-type": "text/plain"}, 415, "the Content-Type header is 'text/plain'; it must be application/json"),
+    ]:
+        response = client.post(CHAT, content=b'{"messages": []}', headers=headers)
+        assert response.status_code == status
+        assert response.json()["error"]["message"].startswith(said)
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/", "/vendor/purify.min.js", "/tokenize", "/nothing"])
+def test_a_head_is_that_of_get(client, path):
+    head, get = client.head(path), client.get(path)
+    assert head.content == b""
+    assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
+
+
+def test_the_pages_libraries_are_those_of_the_record_with_their_licences():
+    vendor = PAGE / "vendor"
+    record = json.loads((vendor / "versions.json").read_text())
+    recorded = {Path(path).name: digest for each in record.values() for path, digest in each["files"].items()}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vendor.iterdir()}
+    assert {name: found[name] for name in recorded} == recorded
+    assert set(found) == {*recorded, "versions.json", "LICENSES.txt"}
+    licences = (vendor / "LICENSES.txt").read_text()
+    assert all(f"{name} {each['version']}, licence: {each['licence']}" in licences for name, each in record.items())
+
+
+def test_an_unchanged_file_of_the_page_is_not_sent_again(client):
+    first = client.get("/app.js")
+    assert first.headers["cache-control"] == "no-cache"
+    assert client.get("/app.js", headers={"if-none-match": first.headers["etag"]}).status_code == 304
 
 
 def test_other_host_names_are_refused(guarded):

@@ -19,7 +19,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 
 from danalab import __version__
 from danalab.chat.message_fields import Body, ignored_fields
@@ -42,6 +43,7 @@ from danalab.serve.streaming import ConversationLog, EventStream, JsonAnswer, wh
 from danalab.serve.worker import METRICS_TYPE, EngineWorker, metrics_page
 
 PAGE = Path(__file__).parent / "page"
+PAGE_FILES = StaticFiles(directory=PAGE)
 
 REQUESTS: dict[str, type[Body]] = {
     "/v1/chat/completions": ChatCompletionRequest,
@@ -74,16 +76,15 @@ def create_app(
     app = FastAPI(title="danalab", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     _handle_errors(app)
     _add_routes(app, models, workers, settings, record)
-    for file in PAGE.iterdir():
-        place = "/" if file.name == "index.html" else f"/{file.name}"
-        app.router.add_route(place, partial(_page_file, file), include_in_schema=False)
+    for file in filter(Path.is_file, PAGE.rglob("*")):
+        name = file.relative_to(PAGE).as_posix()
+        place = "/" if name == "index.html" else f"/{name}"
+        app.router.add_route(place, partial(_page_file, name), include_in_schema=False)
     app.add_middleware(Gate, settings=settings)
     if settings.cors_origin:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.cors_origin), allow_methods=["*"], allow_headers=["*"]
         )
-    if settings.is_local:
-        app.add_middleware(LocalHosts)
     return app
 
 
@@ -166,8 +167,10 @@ def _add_routes(
         return Response(metrics_page(workers), media_type=METRICS_TYPE)
 
 
-async def _page_file(file: Path, _: Request) -> Response:
-    return FileResponse(file, headers={"cache-control": "no-cache"})
+async def _page_file(name: str, request: Request) -> Response:
+    response = await PAGE_FILES.get_response(name, request.scope)
+    response.headers["cache-control"] = "no-cache"  # asks each time; an unchanged file is not sent again
+    return response
 
 
 def _model_card(chat_model: ChatModel) -> dict[str, Any]:
@@ -199,8 +202,12 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def validation(request: Request, error: RequestValidationError) -> Response:
-        kind = REQUESTS.get(request.url.path)
-        return _refusal(validation_error(error.errors(), error.body, list(kind.model_fields) if kind else []))
+        kind = request.headers.get("content-type")
+        if request.method == "POST" and JSON_TYPE.match(kind or "") is None:
+            given = "missing" if kind is None else f"{kind!r:.100}"
+            return _refusal(RequestError(415, f"the Content-Type header is {given}; it must be application/json"))
+        body = REQUESTS.get(request.url.path)
+        return _refusal(validation_error(error.errors(), error.body, list(body.model_fields) if body else []))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
@@ -215,8 +222,9 @@ def _handle_errors(app: FastAPI) -> None:
         return _refusal(RequestError(500, "a fault of the server; its log has the reason", code="internal_error"))
 
 
+JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;|$)", re.IGNORECASE)
 PROTECTED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
-BODY_SECONDS = 60  # between pieces of a request's body at most [s]
+BODY_SECONDS = 60  # from a request's head to the end of its body at most [s]
 PAGE_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -228,21 +236,6 @@ PAGE_HEADERS = {
 """The page may load and call nothing but this server, so text that a model writes cannot either."""
 
 
-class LocalHosts:
-    """Refuses requests under other names than this machine's: protects a local server against DNS rebinding."""
-
-    def __init__(self, app: Any):
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"host"]
-            if len(hosts) != 1 or host_name(hosts[0]) not in LOCAL_HOSTS:
-                await _refusal(RequestError(400, "this server has another host name"))(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-
 def host_name(header: str) -> str:
     """The name or address of a Host header, without port and brackets: [::1]:8000 is ::1."""
     match = re.fullmatch(r"(?:\[([^][]*)\]|([^:]*))(?::\d*)?", header)
@@ -250,10 +243,10 @@ def host_name(header: str) -> str:
 
 
 class Gate:
-    """Refuses requests without an accepted key or over the size limit; prefixes are shared within one key only."""
+    """Refuses requests to another host, without an accepted key or over the size limit; a key has its prefixes."""
 
     def __init__(self, app: Any, settings: ServerSettings):
-        self.app, self.limit = app, settings.max_body_bytes
+        self.app, self.limit, self.is_local = app, settings.max_body_bytes, settings.is_local
         self._keys = [_digest(key) for key in settings.api_key]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -261,16 +254,24 @@ class Gate:
             await self.app(scope, receive, send)
             return
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
         try:
-            scope.setdefault("state", {})["prefix_scope"] = self._admit(scope["path"], headers, preflight)
+            scope.setdefault("state", {})["prefix_scope"] = self._admit(scope["method"], scope["path"], headers)
         except RequestError as error:
             await _refusal(error)(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the same head; the server leaves out the body
         await self.app(scope, _Limited(receive, self.limit), _with_headers(send))
 
-    def _admit(self, path: str, headers: dict[bytes, str], preflight: bool) -> str:
+    def _admit(self, method: str, path: str, headers: dict[bytes, str]) -> str:
+        host = headers.get(b"host", "")
+        if self.is_local and host_name(host) not in LOCAL_HOSTS:  # another page's name for this machine: DNS rebinding
+            must = (
+                f"it must be one of {', '.join(LOCAL_HOSTS)}, or the server's --host must be an address of the network"
+            )
+            raise RequestError(400, f"the Host header is {host!r:.100}; {must}")
         key = self._key(headers.get(b"authorization", ""))
+        preflight = method == "OPTIONS" and b"access-control-request-method" in headers
         if self._keys and key is None and path.startswith(PROTECTED) and not preflight:
             reason, more = "this server needs a key: send 'Authorization: Bearer KEY'", {"www-authenticate": "Bearer"}
             raise RequestError(401, reason, code="invalid_api_key", headers=more)
@@ -291,12 +292,16 @@ class _Limited:
 
     def __init__(self, receive: Any, limit: int):
         self.receive, self.limit, self.read, self.more = receive, limit, 0, True
+        self.end = asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def __call__(self) -> Any:
-        try:  # after the body, the next message is the disconnection, for which a stream waits as long as it takes
-            message = await asyncio.wait_for(self.receive(), BODY_SECONDS if self.more else None)
+        # After the body, the next message is the disconnection, for which a stream waits as long as it takes.
+        left = max(self.end - asyncio.get_running_loop().time(), 0) if self.more else None
+        try:
+            message = await asyncio.wait_for(self.receive(), left)
         except asyncio.TimeoutError:
-            raise HTTPException(408, f"nothing of the body has come for {BODY_SECONDS} s") from None
+            reason = f"the body is not complete after {BODY_SECONDS} s; it must be sent faster"
+            raise HTTPException(408, reason, {"connection": "close"}) from None
         self.more = message.get("more_body", False)
         self.read += len(message.get("body", b""))
         if self.read > self.limit:

@@ -19,8 +19,9 @@ from danalab.errors import UserError
 from danalab.inference import Engine
 from danalab.serve.app import create_app
 from danalab.serve.chat_model import ChatModel
-from danalab.serve.fields import RequestError, error_json, json_bytes
+from danalab.serve.fields import RequestError, error_json
 from danalab.serve.settings import ServerSettings
+from danalab.serve.streaming import JsonAnswer
 from danalab.serve.worker import EngineWorker
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=partial(Connection, limit=limit),  # pyright: ignore[reportArgumentType]
+        ws="none",
         backlog=ACCEPTED_TOGETHER,
         log_config=None,
         log_level=logging.WARNING,
@@ -105,19 +107,28 @@ def connection_limit(wanted: int) -> int:
 
 
 class Connection(H11Protocol):
-    """At the limit a new one replaces that without a request for longest; where all have one, it gets status 503."""
+    """At the limit a new one replaces that which waits for its client longest; where none waits, it gets status 503.
+
+    uvicorn's `limit_concurrency` counts connections without a request and half-sent bodies: clients that send a byte a
+    minute would shut out all others.
+    """
 
     _warned = -WARNING_SECONDS
 
     def __init__(self, *args: Any, limit: int, **settings: Any):
         super().__init__(*args, **settings)
-        self._limit, self._silent_since = limit, time.monotonic()
+        self._limit, self._waits_since = limit, time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def has_request(self) -> bool:
         """Whether a request is in progress."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the client has to do something: begin a request, send the rest of a body, read an answer."""
+        return not self.has_request or self.cycle.more_body or self.flow.write_paused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
@@ -131,29 +142,30 @@ class Connection(H11Protocol):
             self._timer.cancel()
 
     def on_response_complete(self) -> None:
-        self._silent_since = time.monotonic()
+        self._waits_since = time.monotonic()
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        self._waits_since = time.monotonic()
+        super().pause_writing()
+
     def _watch(self) -> None:
-        if not self.has_request and time.monotonic() - self._silent_since > SILENT_SECONDS:
-            self.transport.close()
+        is_unread = self.has_request and self.flow.write_paused
+        if (is_unread or not self.has_request) and time.monotonic() - self._waits_since > SILENT_SECONDS:
+            self.transport.abort()  # close() would wait until the client has read what it was sent
         else:
             self._timer = self.loop.call_later(SILENT_SECONDS / 5, self._watch)
 
     def _make_room(self) -> None:
         if time.monotonic() - Connection._warned > WARNING_SECONDS:
             Connection._warned = time.monotonic()
-            log.warning("%d connections are open, the limit: those without a request are closed first", self._limit)
+            log.warning(
+                "%d connections are open, the limit: those that wait for their clients are closed first", self._limit
+            )
         others: list[Any] = [each for each in self.connections if each is not self]
-        silent = [each for each in others if not (each.has_request or each.transport.is_closing())]
-        if silent:
-            min(silent, key=lambda each: each._silent_since).transport.close()
+        waiting = [each for each in others if each.waits_for_client and not each.transport.is_closing()]
+        if waiting:
+            min(waiting, key=lambda each: each._waits_since).transport.abort()
             return
         error = RequestError(503, f"{self._limit} connections are open, the limit of this server: try again later")
-        body = json_bytes(error_json(error))
-        head = (
-            "HTTP/1.1 503 Service Unavailable", "content-type: application/json", f"content-length: {len(body)}",
-            "retry-after: 1", "connection: close", "", "",
-        )  # fmt: skip
-        self.transport.write("\r\n".join(head).encode() + body)
-        self.transport.close()
+        self.app = JsonAnswer(error_json(error), error.status, {"retry-after": "1", "connection": "close"})

@@ -1,7 +1,7 @@
 // Answers that are being written: from the stream into the message and the storage. They go on whatever is shown.
 
 import { answer } from "./api.js";
-import { save } from "./store.js";
+import { extent, loadMessage, save } from "./store.js";
 import { asSent } from "./tree.js";
 
 const LOCK = "danalab.answer.";
@@ -40,13 +40,24 @@ export async function writtenElsewhere() {
 export async function write(conversation, path, message, settings, key) {
   const control = new AbortController();
   live.set(message.id, { message, conversation, control });
-  message.error = undefined;
-  const work = () => stream(conversation, path, message, settings, key, control);
-  if (!navigator.locks) return work(); // the page came neither from this machine nor by HTTPS
-  const signal = AbortSignal.timeout(WAIT); // the page that wrote it before a reload may not have let go yet
-  return navigator.locks.request(LOCK + message.id, { signal }, work).catch(() => live.delete(message.id));
+  Object.assign(message, { state: "writing", error: undefined });
+  let error = null;
+  const work = async () => {
+    const stored = await loadMessage(message.id);
+    if (extent(stored) > extent(message)) Object.assign(message, stored); // another tab has gone on with it
+    else error = await stream(conversation, path, message, settings, key, control);
+  };
+  try {
+    // The page that wrote it before a reload may not have let go yet. There are locks by HTTPS and on this machine only.
+    await (navigator.locks?.request(LOCK + message.id, { signal: AbortSignal.timeout(WAIT) }, work) ?? work());
+  } catch {
+    // Another tab writes it, and tells this one of each piece.
+  }
+  live.delete(message.id);
+  listen.ended(message, error);
 }
 
+// Resolves to the error that it ended with, or null.
 async function stream(conversation, path, message, settings, key, control) {
   const isContinued = Boolean(message.content || message.sums?.length);
   const started = performance.now();
@@ -54,9 +65,8 @@ async function stream(conversation, path, message, settings, key, control) {
   let error = null;
   let first = 0;
   let saved = 0;
-  message.state = "writing";
   listen.changed(message);
-  await save(conversation, [...path, message]); // the question as well, before anything can fail
+  await save(conversation, [message]);
   try {
     const sent = asSent(isContinued ? [...path, message] : path);
     for await (const piece of answer(message.model || null, sent, settings, key, control.signal)) {
@@ -81,13 +91,12 @@ async function stream(conversation, path, message, settings, key, control) {
   } catch (caught) {
     error = caught;
   }
-  live.delete(message.id);
   if (control.signal.aborted) message.state = "stopped";
   else if (error) Object.assign(message, { state: "failed", error: error.message });
   else message.state = reason === "length" ? "cut" : "done";
   conversation.updated = Date.now();
   await save(conversation, [message]);
-  listen.ended(message, error);
+  return error;
 }
 
 // Times in seconds. The rate counts from the first token on, and only where that was long enough to be measured.

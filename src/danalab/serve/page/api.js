@@ -61,7 +61,7 @@ function compact({ token, logprob, top_logprobs: top }) {
 }
 
 function share(logprob) {
-  return Number(Math.exp(logprob).toPrecision(4));
+  return Number(Math.exp(logprob).toPrecision(4)) || 0;
 }
 
 // `fetch`, with a sentence in place of the browser's own words.

@@ -2,7 +2,7 @@
 
 import { listenToAnswers, live, stopAll } from "./answers.js";
 import { loadRuns } from "./api.js";
-import { archiveText, readArchive, trainingLine } from "./archive.js";
+import { archiveText, besides, readArchive, trainingLine } from "./archive.js";
 import { Thread } from "./conversation.js";
 import { $, download, element, icon, say, textButton, toast } from "./dom.js";
 import { COMPARE, card, examplesOf, showCards, showHeaderCard, showSelector } from "./models.js";
@@ -36,7 +36,7 @@ const thread = new Thread({
 // ---- conversations ----
 
 function address(conversation) {
-  return conversations.includes(conversation) ? `#/c/${conversation.id}` : "#/";
+  return conversations.includes(conversation) ? sidebar.addressOf(conversation) : "#/";
 }
 
 async function open(conversation, { keepsAddress = false } = {}) {
@@ -54,14 +54,13 @@ function startNew() {
 
 // Shows what the address names.
 async function route() {
-  const id = /^#\/c\/(.+)$/.exec(location.hash)?.[1];
-  if (!id) {
-    if (["", "#/"].includes(location.hash) && thread.path.length) await open(newConversation(), { keepsAddress: true });
-    return;
-  }
-  const found = conversations.find((each) => each.id === id);
+  const found = conversations.find((each) => sidebar.addressOf(each) === location.hash);
   if (found) {
     if (found !== thread.current) await open(found, { keepsAddress: true });
+    return;
+  }
+  if (!location.hash.startsWith("#/c/")) {
+    if (["", "#/"].includes(location.hash) && thread.path.length) await open(newConversation(), { keepsAddress: true });
     return;
   }
   toast("This conversation is not kept in this browser.");
@@ -72,9 +71,9 @@ async function remove(gone) {
   for (const each of gone) {
     stopAll(each);
     Object.assign(each, { deleted: true, changed: Date.now() });
-    await store.save(each);
   }
-  conversations = conversations.filter((each) => !gone.includes(each));
+  await store.save(gone);
+  conversations = conversations.filter((each) => !each.deleted);
   const wasShown = gone.includes(thread.current);
   if (wasShown) {
     const wasListing = sidebar.isListing();
@@ -85,10 +84,8 @@ async function remove(gone) {
   showAround();
   (sidebar.isListing() ? $("new") : prompt).focus();
   toast(gone.length > 1 ? `${gone.length} conversations deleted.` : "Conversation deleted.", "Undo", async () => {
-    for (const each of gone) {
-      Object.assign(each, { deleted: false, changed: Date.now() + 1 });
-      await store.save(each);
-    }
+    for (const each of gone) Object.assign(each, { deleted: false, changed: Date.now() + 1 });
+    await store.save(gone);
     conversations.push(...gone);
     if (wasShown) await open(gone.at(-1));
     else showAround();
@@ -101,7 +98,7 @@ function rename(conversation, title, byKey) {
     store.save(conversation);
   }
   showAround();
-  if (byKey) document.querySelector(`#conversations [href="#/c/${conversation.id}"]`)?.focus();
+  if (byKey) document.querySelector(`#conversations [href="${sidebar.addressOf(conversation)}"]`)?.focus();
 }
 
 async function search() {
@@ -117,26 +114,26 @@ async function search() {
   showList();
 }
 
-// Another tab has changed a conversation.
-async function changedElsewhere(id) {
-  const stored = await store.loadConversation(id);
-  const known = conversations.find((each) => each.id === id);
-  if (!stored) {
-    if (!known) return;
-    conversations = conversations.filter((each) => each !== known);
-    if (known === thread.current) {
-      await thread.open(newConversation());
-      history.replaceState(null, "", "#/");
-      toast("The conversation was deleted in another tab.");
-    }
-    showAround();
-    return;
+// Another tab has changed conversations, or a file has come: then their messages are read, where they are at hand.
+async function takeChanges(ids, messages) {
+  const stored = await Promise.all(ids.map(store.loadConversation));
+  const listed = new Map(conversations.map((each) => [each.id, each]));
+  const added = [];
+  for (const [place, id] of ids.entries()) {
+    const old = listed.get(id);
+    if (!stored[place]) {
+      if (old) stopAll(Object.assign(old, { deleted: true, changed: Date.now() }));
+    } else if (old) Object.assign(old, stored[place], { leaf: old.leaf });
+    else added.push(stored[place]);
   }
-  if (known) {
-    const { leaf } = known;
-    Object.assign(known, stored, { leaf });
-  } else conversations.push(stored);
-  await thread.reload(known ?? stored);
+  conversations = conversations.filter((each) => !each.deleted).concat(added);
+  if (listed.has(thread.current.id) && !conversations.includes(thread.current)) {
+    await thread.open(newConversation());
+    history.replaceState(null, "", "#/");
+    toast("The conversation was deleted in another tab.");
+  }
+  const known = ids.filter((id) => thread.trees.has(id));
+  await thread.merge(messages ?? (await Promise.all(known.map(store.loadMessages))).flat());
   showAround();
 }
 
@@ -153,6 +150,8 @@ function exportShown() {
   download(`${thread.current.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40) || "conversation"}.jsonl`, trainingLine(path, settings.system), "application/jsonl");
 }
 
+const BATCH = 50; // conversations that are stored together
+
 async function importFile(file) {
   let read;
   try {
@@ -161,13 +160,17 @@ async function importFile(file) {
     toast(`${file.name}: ${error.message}`);
     return;
   }
-  const kept = new Set((await store.loadAllMessages()).map(({ id }) => id));
-  for (const conversation of read.conversations) {
-    Object.assign(conversation, { deleted: false, changed: Date.now() });
-    await store.save(conversation, read.messages.filter((each) => each.conversation === conversation.id && !kept.has(each.id)));
-    await changedElsewhere(conversation.id);
+  const known = new Map((await store.loadAllMessages()).map((each) => [each.id, each.conversation]));
+  const { conversations: added, messages } = besides(read, known);
+  const messagesOf = new Map(added.map(({ id }) => [id, []]));
+  for (const each of messages) messagesOf.get(each.conversation).push(each);
+  for (let done = 0; done < added.length; done += BATCH) {
+    toast(`Importing: ${done.toLocaleString("en")} of ${added.length.toLocaleString("en")} conversations.`);
+    const batch = added.slice(done, done + BATCH);
+    await store.save(batch, batch.flatMap(({ id }) => messagesOf.get(id)), true);
   }
-  toast(`${read.conversations.length} conversation${read.conversations.length === 1 ? "" : "s"} imported.`);
+  await takeChanges(added.map(({ id }) => id));
+  toast(`${added.length.toLocaleString("en")} conversation${added.length === 1 ? "" : "s"} imported.`);
 }
 
 // ---- around the messages ----
@@ -314,7 +317,7 @@ addEventListener("pagehide", () => {
 addEventListener("pageshow", (event) => event.persisted && store.takeLeft());
 
 let isTold = false;
-store.watch(changedElsewhere, () => {
+store.watch(takeChanges, () => {
   if (!isTold) toast("The browser's storage is full or closed: conversations are lost with the tab.");
   isTold = true;
 });

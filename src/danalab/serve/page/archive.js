@@ -1,7 +1,7 @@
 // Conversations as files: all of them with their branches, for another browser; or one as a line of training data, which
 // `danalab sft --data` and `/load` in the terminal read.
 
-import { isConversation, isMessage } from "./store.js";
+import { CONVERSATION, fault, MESSAGE } from "./store.js";
 import { newConversation, newMessage } from "./tree.js";
 
 const FORMAT = "danalab-conversations";
@@ -35,7 +35,7 @@ function parts(content, sums) {
   return found.filter((part) => part.type !== "text" || part.text);
 }
 
-// {conversations, messages} of a file's text. Throws an Error for what is neither of the two forms.
+// {conversations, messages} of a file's text. Throws an Error that names the first fault.
 export function readArchive(text) {
   let found = null;
   try {
@@ -43,21 +43,60 @@ export function readArchive(text) {
   } catch {
     // Several lines, perhaps.
   }
-  if (found?.format === FORMAT && Array.isArray(found.conversations) && Array.isArray(found.messages)) {
-    const conversations = found.conversations.filter(isConversation);
-    const known = new Set(conversations.map(({ id }) => id));
-    return { conversations, messages: found.messages.filter((each) => isMessage(each) && known.has(each.conversation)) };
-  }
-  const lines = text.split("\n").filter((line) => line.trim());
+  if (found?.format === FORMAT) return checked(found);
+  const lines = found?.messages ? [text] : text.split("\n").filter((line) => line.trim());
   if (!lines.length) throw new Error("the file is empty");
   const read = { conversations: [], messages: [] };
   for (const [place, line] of lines.entries()) {
     const made = fromTraining(line);
-    if (!made) throw new Error(`line ${place + 1} is no conversation`);
+    if (!made) throw new Error(`line ${place + 1} is no conversation; it must be {"messages": [{"role": "user", "content": ...}, ...]}`);
     read.conversations.push(made.conversation);
-    read.messages.push(...made.messages);
+    for (const each of made.messages) read.messages.push(each);
   }
   return read;
+}
+
+// The same with no more than the known fields.
+function checked(found) {
+  const read = { conversations: listOf(found, "conversations", CONVERSATION), messages: listOf(found, "messages", MESSAGE) };
+  const known = new Set(read.conversations.map(({ id }) => id));
+  const byId = new Map(read.messages.map((each) => [each.id, each]));
+  const sound = new Set();
+  for (const [place, message] of read.messages.entries()) {
+    if (!known.has(message.conversation)) throw new Error(`messages[${place}].conversation is ${JSON.stringify(message.conversation)}; it must be one of the file`);
+    const trail = new Set();
+    for (let each = message; each && !sound.has(each); each = byId.get(each.parent)) {
+      if (trail.has(each)) throw new Error(`messages[${place}] is an answer to itself; parents must lead to a first message`);
+      trail.add(each);
+    }
+    for (const each of trail) sound.add(each);
+  }
+  return read;
+}
+
+function listOf(found, name, fields) {
+  if (!Array.isArray(found[name])) throw new Error(`${name} is ${typeof found[name]}; it must be a list`);
+  const seen = new Set();
+  return found[name].map((value, place) => {
+    const wrong = fault(value, fields) || (seen.has(value.id) ? `.id is ${JSON.stringify(value.id)} once more; it must differ` : "");
+    if (wrong) throw new Error(`${name}[${place}]${wrong}`);
+    seen.add(value.id);
+    return Object.fromEntries(Object.keys(fields).map((field) => [field, value[field]]));
+  });
+}
+
+// Of what a file has, that which is to be stored beside messages that are known: they stay, and one of another conversation
+// keeps its id. `known`: the conversations of ids.
+export function besides({ conversations, messages }, known) {
+  const owners = new Map(known);
+  for (const each of messages) if (!owners.has(each.id)) owners.set(each.id, each.conversation);
+  const own = (conversation, id) => (!owners.has(id) || owners.get(id) === conversation ? id : `${conversation}/${id}`);
+  const renamed = messages.map((each) => ({ ...each, id: own(each.conversation, each.id), parent: own(each.conversation, each.parent) }));
+  const changed = Date.now();
+  return {
+    conversations: conversations.map((each) => ({ ...each, leaf: own(each.id, each.leaf) ?? null, deleted: false, changed })),
+    messages: renamed.filter(({ id }) => !known.has(id)),
+  };
 }
 
 function fromTraining(line) {
@@ -69,13 +108,14 @@ function fromTraining(line) {
       const message = newMessage(conversation, messages.at(-1)?.id ?? null, role);
       const sums = [];
       for (const part of typeof content === "string" ? [{ type: "text", text: content }] : content) {
+        if (typeof part.text !== "string") return null;
         if (part.type === "text") message.content += part.text;
         else if (part.type === "python") sums.push({ expression: part.text, result: "", at: message.content.length });
         else if (part.type === "python_output" && sums.length) sums.at(-1).result = part.text;
         else return null;
       }
       if (sums.length) message.sums = sums;
-      if (!isMessage(message)) return null;
+      if (fault(message, MESSAGE)) return null;
       messages.push(message);
     }
     if (messages[0]?.role !== "user") return null;

@@ -2,18 +2,24 @@
 
 import { isWriting, live, stop, stopAll, write, writtenElsewhere } from "./answers.js";
 import { titleOf } from "./archive.js";
-import { $, element } from "./dom.js";
+import { $, element, textButton } from "./dom.js";
 import { editMessage, messageView } from "./message.js";
-import { loadMessages, save } from "./store.js";
+import { extent, loadMessages, save } from "./store.js";
 import { newConversation, newMessage, Tree } from "./tree.js";
 
 // `context`: functions {models, chosen, settings, key, kept, drawn}: names of the models, the chosen one, what requests
 // need; `kept(conversation)` is called when it is stored for the first time, `drawn()` after each drawing.
+const SHOWN = 100; // messages of a conversation that are drawn at first, and more at each wish
+
 export class Thread {
   constructor(context) {
     this.context = context;
     this.trees = new Map(); // by the conversation's id: of that which is shown, and of those that are being written
     this.views = new Map();
+    this.grids = new Map(); // of comparisons, by question
+    this.limit = SHOWN;
+    this.earlier = element("li", "earlier");
+    this.earlier.append(textButton("", () => this.showEarlier(), "plain"));
     this.picked = new Map(); // in comparisons, the version that is shown: by question and model
     this.elsewhere = new Set();
     this.current = newConversation();
@@ -41,19 +47,23 @@ export class Thread {
     await this.treeOf(conversation);
     for (const id of this.trees.keys()) if (id !== conversation.id && !isWriting({ id })) this.trees.delete(id);
     this.current = conversation;
+    this.limit = SHOWN;
     this.views.clear();
-    if (!this.tree.get(conversation.leaf)) conversation.leaf = this.newest(null);
+    this.grids.clear();
+    conversation.leaf = this.newest(this.tree.get(conversation.leaf) ? conversation.leaf : null);
     await this.findElsewhere();
     this.draw();
     this.scrollToEnd();
   }
 
-  async treeOf(conversation) {
-    const known = this.trees.get(conversation.id);
-    if (known) return known;
-    const made = new Tree(await loadMessages(conversation.id));
-    this.trees.set(conversation.id, made);
-    return made;
+  async treeOf({ id }) {
+    if (!this.trees.has(id)) {
+      const made = new Tree();
+      this.trees.set(id, made); // before reading: another tab may write meanwhile
+      made.loaded = loadMessages(id).then((found) => found.filter((each) => !made.get(each.id)).forEach((each) => made.add(each)));
+    }
+    await this.trees.get(id).loaded;
+    return this.trees.get(id);
   }
 
   newest(from) {
@@ -67,6 +77,7 @@ export class Thread {
     if (!this.current.title) Object.assign(this.current, { title: titleOf(text) });
     this.current.updated = Date.now();
     this.add(question);
+    save(this.current, [question]);
     this.context.kept(this.current);
     const models = this.isComparison ? this.context.models() : [this.context.chosen()];
     for (const model of models) this.answer(newMessage(this.current, question.id, "assistant", { model }));
@@ -78,7 +89,7 @@ export class Thread {
     stop(message.id);
     const model = this.isComparison ? message.model : this.context.chosen();
     const other = newMessage(this.current, message.parent, "assistant", { model });
-    if (this.isComparison) this.picked.set(message.parent + message.model, other.id);
+    if (this.isComparison) this.picked.set(placeOf(message), other.id);
     this.answer(other);
     this.draw();
   }
@@ -103,7 +114,7 @@ export class Thread {
   }
 
   turn(message, version) {
-    if (this.isComparison && message.role === "assistant") this.picked.set(message.parent + message.model, version.id);
+    if (this.isComparison && message.role === "assistant") this.picked.set(placeOf(message), version.id);
     else this.current.leaf = this.newest(version.id);
     save(this.current);
     this.draw();
@@ -138,33 +149,26 @@ export class Thread {
   // Of a comparison: a model's answer to a question.
   shown(question, model) {
     const versions = this.tree.children(question.id, "assistant").filter((each) => each.model === model);
-    return versions.find(({ id }) => id === this.picked.get(question.id + model)) ?? versions.at(-1);
+    return versions.find(({ id }) => id === this.picked.get(placeOf({ parent: question.id, model }))) ?? versions.at(-1);
   }
 
   // Answers go on that were being written when the page was left.
   async resume({ conversation, message: left }) {
     const tree = await this.treeOf(conversation);
     if (!tree.get(left.id)) tree.add(left);
-    const message = Object.assign(tree.get(left.id), left);
-    await save(conversation, [message]);
+    const message = tree.get(left.id);
+    if (extent(left) > extent(message)) Object.assign(message, left);
     const shown = this.current;
     this.current = conversation;
     this.answer(message);
     this.current = shown;
   }
 
-  // Another tab has changed the conversation.
-  async reload(conversation) {
-    const tree = this.trees.get(conversation.id);
-    if (!tree) return;
-    for (const stored of await loadMessages(conversation.id)) {
-      if (live.has(stored.id)) continue;
-      const known = tree.get(stored.id);
-      if (known) Object.assign(known, { error: undefined }, stored);
-      else tree.add(stored);
-    }
-    if (conversation.id !== this.current.id) return;
-    if (!this.isWriting && !document.querySelector(".editing")) this.current.leaf = this.newest(this.current.leaf);
+  // Another tab, or a file, has changed messages.
+  async merge(messages) {
+    for (const each of messages) if (!live.has(each.id)) this.trees.get(each.conversation)?.add(each);
+    if (!messages.some(({ conversation }) => conversation === this.current.id)) return;
+    this.current.leaf = this.newest(this.current.leaf);
     await this.findElsewhere();
     this.draw();
   }
@@ -179,18 +183,26 @@ export class Thread {
   draw() {
     const follow = this.isAtEnd();
     const path = this.path;
-    const nodes = this.isComparison ? path.flatMap((question) => [this.node(question), this.columns(question)]) : path.map((each) => this.node(each));
-    const shown = $("messages");
-    if (nodes.length !== shown.children.length || nodes.some((node, place) => node !== shown.children[place])) shown.replaceChildren(...nodes);
-    for (const message of this.shownMessages()) this.update(message);
-    shown.setAttribute("aria-busy", String(this.isWriting));
+    const drawn = path.slice(-this.limit);
+    const nodes = drawn.flatMap((each) => (this.isComparison ? [this.node(each), this.columns(each)] : [this.node(each)]));
+    if (drawn.length < path.length) nodes.unshift(this.earlier);
+    this.earlier.firstChild.textContent = `Show earlier messages (${(path.length - drawn.length).toLocaleString("en")})`;
+    this.showsModel = this.isComparison || new Set(path.map(({ model }) => model).filter(Boolean)).size > 1;
+    placeChildren($("messages"), nodes);
+    for (const message of drawn) {
+      this.update(message);
+      if (this.isComparison) for (const model of this.modelsOf(message)) this.update(this.shown(message, model));
+    }
+    $("messages").setAttribute("aria-busy", String(this.isWriting));
     if (follow) this.scrollToEnd();
     this.context.drawn();
   }
 
-  shownMessages() {
-    if (!this.isComparison) return this.path;
-    return this.path.flatMap((question) => [question, ...this.modelsOf(question).map((model) => this.shown(question, model))]);
+  showEarlier() {
+    const first = this.earlier.nextSibling;
+    this.limit += SHOWN;
+    this.draw();
+    first.scrollIntoView({ block: "start", behavior: "instant" });
   }
 
   view(message) {
@@ -215,16 +227,13 @@ export class Thread {
 
   // The answers to a question, side by side.
   columns(question) {
-    const key = `columns ${question.id}`;
-    if (!this.views.has(key)) {
-      const node = element("li", "compare");
-      node.append(element("div", "columns"));
-      this.views.set(key, { node });
+    if (!this.grids.has(question.id)) {
+      const made = element("li", "compare");
+      made.append(element("div", "columns"));
+      this.grids.set(question.id, made);
     }
-    const { node } = this.views.get(key);
-    const nodes = this.modelsOf(question).map((model) => this.node(this.shown(question, model)));
-    const grid = node.firstChild;
-    if (nodes.length !== grid.children.length || nodes.some((each, place) => each !== grid.children[place])) grid.replaceChildren(...nodes);
+    const node = this.grids.get(question.id);
+    placeChildren(node.firstChild, this.modelsOf(question).map((model) => this.node(this.shown(question, model))));
     return node;
   }
 
@@ -237,12 +246,8 @@ export class Thread {
       isWriting: live.has(message.id),
       isElsewhere: this.elsewhere.has(message.id) && message.state === "writing",
       isLast,
-      showsModel: this.isComparison || this.hasSeveralModels(),
+      showsModel: this.showsModel,
     });
-  }
-
-  hasSeveralModels() {
-    return new Set(this.path.map(({ model }) => model).filter(Boolean)).size > 1;
   }
 
   // A piece of an answer has come.
@@ -267,6 +272,18 @@ export class Thread {
   scrollToEnd(behavior = "instant") {
     $("main").scrollTo({ top: $("main").scrollHeight, behavior });
   }
+}
+
+// The place of a model's answers to a question.
+function placeOf({ parent, model }) {
+  return JSON.stringify([parent, model]);
+}
+
+// Makes `nodes` the children; those that stay are not moved: an editor among them keeps the focus.
+function placeChildren(parent, nodes) {
+  const staying = new Set(nodes);
+  for (const each of [...parent.children]) if (!staying.has(each)) each.remove();
+  for (const [place, node] of nodes.entries()) if (parent.children[place] !== node) parent.insertBefore(node, parent.children[place] ?? null);
 }
 
 async function copy({ content }) {

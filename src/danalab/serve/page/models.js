@@ -4,8 +4,8 @@ import { $, element, icon, svg } from "./dom.js";
 
 export const COMPARE = "*"; // in place of a model's name: all of them, side by side
 
-const STAGES = { base: "base model", mid: "mid-training", sft: "fine-tuned", rl: "reinforcement learning" };
-const METRICS = { "val/loss": "validation loss", "train/loss": "training loss", "rl/reward": "reward" };
+const STAGES = new Map([["base", "base model"], ["mid", "mid-training"], ["sft", "fine-tuned"], ["rl", "reinforcement learning"]]);
+const METRICS = new Map([["val/loss", "validation loss"], ["train/loss", "training loss"], ["rl/reward", "reward"]]);
 
 // The curve of a card as a line without axes.
 function curve({ points, metric }, color, width, height, label) {
@@ -19,7 +19,7 @@ function curve({ points, metric }, color, width, height, label) {
   const [x, y] = [scale(xs, width), scale(ys, height)];
   const line = svg("polyline", { points: points.map(([a, b]) => `${x(a).toFixed(1)},${(height - y(b)).toFixed(1)}`).join(" ") });
   line.style.setProperty("--mark", color);
-  const kind = label ? { role: "img", "aria-label": `${METRICS[metric] ?? metric} from ${short(ys[0])} to ${short(ys.at(-1))}` } : { "aria-hidden": "true" };
+  const kind = label ? { role: "img", "aria-label": `${METRICS.get(metric) ?? metric} from ${short(ys[0])} to ${short(ys.at(-1))}` } : { "aria-hidden": "true" };
   return svg("svg", { class: "curve", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", ...kind }, line);
 }
 
@@ -55,7 +55,7 @@ export function showCards(runs) {
 export function card(run) {
   const node = element("article", "card");
   const head = element("h3", "", run.id);
-  if (run.stage) head.append(" ", element("small", "", STAGES[run.stage] ?? run.stage));
+  if (run.stage) head.append(" ", element("small", "", STAGES.get(run.stage) ?? run.stage));
   const list = element("dl");
   const rows = [
     ["size", `${short(run.params)} parameters`],
@@ -72,7 +72,7 @@ export function card(run) {
     const figure = element("figure");
     figure.append(
       curve(run.curve, run.color, 240, 60, true),
-      element("figcaption", "", `${METRICS[run.curve.metric] ?? run.curve.metric}: ${short(ys[0])} to ${short(ys.at(-1))}`),
+      element("figcaption", "", `${METRICS.get(run.curve.metric) ?? run.curve.metric}: ${short(ys[0])} to ${short(ys.at(-1))}`),
     );
     node.append(figure);
   }

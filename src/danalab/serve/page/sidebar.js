@@ -1,19 +1,34 @@
 // The list of conversations: by date, searched, renamed. On a narrow screen it lies over the rest of the page, which
 // cannot be reached meanwhile.
 
-import { $, element, iconButton } from "./dom.js";
+import { $, element, iconButton, textButton } from "./dom.js";
 
 const DAY = 86_400_000;
+const STEP = 200; // conversations that are listed at first, and more at each wish
+
+let limit = STEP;
+
+export function addressOf({ id }) {
+  return `#/c/${encodeURIComponent(id)}`;
+}
 
 // `pick`, `remove` and `rename` get a conversation.
 export function showList(conversations, current, { pick, remove, rename }) {
   const sorted = [...conversations].sort((a, b) => b.updated - a.updated);
   const nodes = [];
   let group = "";
-  for (const each of sorted) {
+  for (const each of sorted.slice(0, limit)) {
     const name = period(each.updated);
     if (name !== group) nodes.push(element("li", "period", (group = name)));
     nodes.push(item(each, each === current, { pick, remove, rename }));
+  }
+  if (sorted.length > limit) {
+    const more = element("li");
+    more.append(textButton(`Show more (${(sorted.length - limit).toLocaleString("en")})`, () => {
+      limit += STEP;
+      showList(conversations, current, { pick, remove, rename });
+    }, "more"));
+    nodes.push(more);
   }
   $("conversations").replaceChildren(...nodes);
   $("nothing").hidden = nodes.length > 0 || !$("search").value.trim();
@@ -32,7 +47,7 @@ function item(conversation, isCurrent, { pick, remove, rename }) {
   const node = element("li", isCurrent ? "current" : "");
   const title = conversation.title || "New conversation";
   const link = element("a", "pick", title);
-  link.href = `#/c/${conversation.id}`;
+  link.href = addressOf(conversation);
   link.dir = "auto";
   link.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return; // in another tab

@@ -1,6 +1,6 @@
 // What this browser keeps: conversations and messages in IndexedDB, settings in localStorage, the server's key until the
-// tab closes. A message is a record of its own that only the tab which wrote it changes, so no tab undoes what another
-// has done. What is read back is checked: other pages' data or a full storage must not break the page.
+// tab closes. A message is a record of its own whose text only grows, and a tab stores none but those that it writes, so no
+// tab undoes what another has done. What is read back is checked: other pages' data or a full storage must not break the page.
 
 const OLD = "danalab.conversations"; // of an earlier version, in localStorage
 const SETTINGS = "danalab.settings";
@@ -16,9 +16,10 @@ const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("danalab
 const database = openDatabase();
 let trouble = () => {};
 
-// Calls `changed` with a conversation's id when another tab has changed it, and `failed` when nothing can be stored.
+// Calls `changed(ids, messages)` when another tab has changed conversations (messages undefined: they are to be read), and
+// `failed` when nothing can be stored.
 export function watch(changed, failed) {
-  if (channel) channel.onmessage = ({ data }) => changed(data);
+  if (channel) channel.onmessage = ({ data }) => changed(data.ids ?? [], data.messages);
   trouble = failed;
 }
 
@@ -39,34 +40,50 @@ export async function loadConversation(id) {
 export async function loadMessages(conversation) {
   const found = await request("messages", "readonly", (records) => records.index("conversation").getAll(conversation));
   const kept = [...memory.messages.values()].filter((each) => each.conversation === conversation);
-  return [...(found ?? []), ...kept].filter(isMessage);
+  return [...(found ?? []), ...kept].map(repaired).filter(isMessage);
+}
+
+export async function loadMessage(id) {
+  const found = repaired((await request("messages", "readonly", (records) => records.get(id))) ?? memory.messages.get(id));
+  return isMessage(found) ? found : null;
 }
 
 export async function loadAllMessages() {
-  return (await readAll("messages")).filter(isMessage);
+  return (await readAll("messages")).map(repaired).filter(isMessage);
 }
 
-// Writes a conversation and some of its messages. The later name and the later deletion count, whichever tab is last.
-export async function save(conversation, messages = []) {
+// Writes a conversation, or several, and messages that this tab has written. The later name and the later deletion count,
+// whichever tab is last; of two texts of a message the longer. `areNew`: none of the messages has been stored.
+export async function save(conversation, messages = [], areNew = false) {
+  const conversations = [].concat(conversation);
   const done = await transaction(["conversations", "messages"], (tx) => {
-    const records = tx.objectStore("conversations");
-    const read = records.get(conversation.id);
-    read.onsuccess = () => records.put(merged(read.result, conversation));
-    for (const each of messages) tx.objectStore("messages").put(each);
+    for (const each of conversations) put(tx.objectStore("conversations"), each, merged);
+    const records = tx.objectStore("messages");
+    for (const each of messages) areNew ? records.put(each) : put(records, each, (old, ours) => (extent(old) > extent(ours) ? old : ours));
   });
   if (!done) {
-    memory.conversations.set(conversation.id, { ...conversation });
+    for (const each of conversations) memory.conversations.set(each.id, { ...each });
     for (const each of messages) memory.messages.set(each.id, { ...each });
     trouble();
   }
-  channel?.postMessage(conversation.id);
+  channel?.postMessage({ ids: conversations.map(({ id }) => id), messages: areNew ? undefined : messages });
+}
+
+function put(records, ours, merge) {
+  const read = records.get(ours.id);
+  read.onsuccess = () => records.put(merge(read.result, ours));
 }
 
 function merged(old, ours) {
   if (!isConversation(old)) return ours;
   const [title, titled] = old.titled > ours.titled ? [old.title, old.titled] : [ours.title, ours.titled];
   const [deleted, changed] = old.changed > ours.changed ? [old.deleted, old.changed] : [ours.deleted, ours.changed];
-  return { ...ours, title, titled, deleted, changed, updated: Math.max(old.updated, ours.updated) };
+  return { ...ours, kind: old.kind, title, titled, deleted, changed, updated: Math.max(old.updated, ours.updated) };
+}
+
+// How much of an answer there is.
+export function extent(message) {
+  return isMessage(message) ? message.content.length + (message.sums?.length ?? 0) : -1;
 }
 
 // Removes a conversation for good.
@@ -151,33 +168,49 @@ function readLocal(name) {
 // ---- checks ----
 
 const isText = (value) => typeof value === "string";
-const isNumber = (value) => Number.isFinite(value);
+const isId = (value) => isText(value) && /^[^\p{Cc}\p{Cs}]+$/u.test(value);
+const optional = ([check, form]) => [(value) => value === undefined || check(value), `${form}, or absent`];
+const nullable = ([check, form]) => optional([(value) => value === null || check(value), `${form} or null`]);
+const text = [isText, "a text"];
+const number = [Number.isFinite, "a number"];
+const id = [isId, "a text without control characters"];
+const oneOf = (...values) => [(value) => values.includes(value), `one of ${values.join(", ")}`];
+const record = (fields) => [(value) => !fault(value, fields), `an object with ${Object.keys(fields).join(", ")}`];
+const listOf = ([check, form]) => [(value) => Array.isArray(value) && value.every(check), `a list, each ${form}`];
 
-export function isConversation(value) {
-  return (
-    isText(value?.id) && isText(value.title) && ["chat", "compare"].includes(value.kind) &&
-    [value.titled, value.created, value.updated, value.changed].every(isNumber)
-  );
-}
-
-export function isMessage(value) {
-  return (
-    isText(value?.id) && isText(value.conversation) && (value.parent === null || isText(value.parent)) &&
-    ["user", "assistant"].includes(value.role) && isText(value.content) && isNumber(value.created) &&
-    isListOf(value.sums, isSum) && isListOf(value.tokens, isToken)
-  );
-}
-
-function isListOf(value, isOne) {
-  return value === undefined || (Array.isArray(value) && value.every(isOne));
-}
-
-function isSum(value) {
-  return isText(value?.expression) && isText(value.result) && isNumber(value.at);
-}
+// What each field must be: [check, in words].
+export const CONVERSATION = { id, title: text, kind: oneOf("chat", "compare"), titled: number, created: number, updated: number, changed: number, leaf: nullable(id) };
+export const MESSAGE = {
+  id, conversation: id, parent: [(value) => value === null || isId(value), "an id or null"], role: oneOf("user", "assistant"),
+  content: text, created: number, model: optional(text), error: optional(text),
+  state: optional(oneOf("writing", "done", "stopped", "cut", "failed")),
+  sums: optional(listOf(record({ expression: text, result: text, at: number }))),
+  tokens: optional(listOf([isToken, "[text, probability, position, alternatives]"])),
+  stats: optional(record({ prompt: number, tokens: number, first: number, seconds: number, rate: nullable(number), limit: nullable(number) })),
+};
 
 function isToken(value) {
-  return Array.isArray(value) && isText(value[0]) && Array.isArray(value[3]) && value[3].every((each) => isText(each?.[0]));
+  if (!Array.isArray(value)) return false;
+  const [token, chance, at, top] = value;
+  const isAlternative = (each) => Array.isArray(each) && isText(each[0]) && Number.isFinite(each[1]);
+  return isText(token) && Number.isFinite(chance) && Number.isFinite(at) && Array.isArray(top) && top.every(isAlternative);
+}
+
+// What is wrong with the first wrong field, or "".
+export function fault(value, fields) {
+  if (value === null || typeof value !== "object") return " is not an object";
+  for (const [name, [check, form]] of Object.entries(fields))
+    if (!check(value[name])) return `.${name} is ${String(JSON.stringify(value[name])).slice(0, 60)}; it must be ${form}`;
+  return "";
+}
+
+const isConversation = (value) => !fault(value, CONVERSATION);
+const isMessage = (value) => !fault(value, MESSAGE);
+
+// A stored message without those of its details that are not valid.
+function repaired(value) {
+  const wrong = ["model", "error", "state", "sums", "tokens", "stats"].filter((name) => !MESSAGE[name][0](value?.[name]));
+  return wrong.length ? { ...value, ...Object.fromEntries(wrong.map((name) => [name, undefined])) } : value;
 }
 
 // ---- the database ----
@@ -218,9 +251,13 @@ async function request(name, mode, work) {
   const opened = await database;
   if (!opened) return undefined;
   return new Promise((resolve) => {
-    const asked = work(opened.transaction(name, mode).objectStore(name));
-    asked.onsuccess = () => resolve(asked.result);
-    asked.onerror = () => resolve(undefined);
+    try {
+      const asked = work(opened.transaction(name, mode).objectStore(name));
+      asked.onsuccess = () => resolve(asked.result);
+      asked.onerror = () => resolve(undefined);
+    } catch {
+      resolve(undefined);
+    }
   });
 }
 
@@ -232,7 +269,7 @@ async function readAll(name) {
 async function takeOver(old) {
   if (!Array.isArray(old)) return;
   for (const { id, title, updated, messages } of old.filter((each) => isText(each?.id) && Array.isArray(each.messages))) {
-    const created = isNumber(updated) ? updated : Date.now();
+    const created = Number.isFinite(updated) ? updated : Date.now();
     const conversation = {
       id, kind: "chat", title: isText(title) ? title : "", titled: 0, created, updated: created, leaf: null, deleted: false,
       changed: 0,

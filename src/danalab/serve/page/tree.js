@@ -23,34 +23,36 @@ export function newMessage(conversation, parent, role, more = {}) {
   return { id: newId(), conversation: conversation.id, parent, role, content: "", created: last, ...more };
 }
 
-// The messages of one conversation, by id.
+// The messages of one conversation. One whose parent is not there is a beginning, so that all can be reached.
 export class Tree {
-  constructor(messages = []) {
-    this.byId = new Map(messages.map((each) => [each.id, each]));
+  constructor() {
+    this.byId = new Map();
+    this.byParent = new Map();
   }
 
   get(id) {
     return this.byId.get(id);
   }
 
+  // Adds a message, or what is new of one.
   add(message) {
+    const known = this.get(message.id);
+    if (known) return void Object.assign(known, { error: undefined }, message);
     this.byId.set(message.id, message);
+    if (!this.byParent.has(message.parent)) this.byParent.set(message.parent, []);
+    this.byParent.get(message.parent).push(message);
   }
 
   children(parent, role = null) {
-    const found = [...this.byId.values()].filter((each) => each.parent === parent && (!role || each.role === role));
-    return found.sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1));
+    const found = this.byId.has(parent) ? (this.byParent.get(parent) ?? []) : [...this.byId.values()].filter((each) => !this.byId.has(each.parent));
+    return found.filter((each) => !role || each.role === role).sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1));
   }
 
   // From the first message to `leaf`; what another page has written into the storage may have a circle.
   path(leaf) {
-    const found = [];
-    const seen = new Set();
-    for (let each = this.get(leaf); each && !seen.has(each.id); each = this.get(each.parent)) {
-      seen.add(each.id);
-      found.unshift(each);
-    }
-    return found;
+    const found = new Set();
+    for (let each = this.get(leaf); each && !found.has(each); each = this.get(each.parent)) found.add(each);
+    return [...found].reverse();
   }
 
   // The end of the newest branch from a message on, which null is the beginning of.
@@ -71,9 +73,16 @@ export class Tree {
   }
 }
 
-// A path as the API takes it: calculations are sent along, so that the model sees what it is trained on.
+const SENT = 300_000; // characters at most: more than a context has, and less than the server takes
+const FRAME = 200; // characters that a message counts beside its text, so that they are at most 1,500
+
+// A path as the API takes it: calculations are sent along, so that the model sees what it is trained on. Of a long one the
+// end: the server leaves out the oldest turns too.
 export function asSent(path) {
+  let left = SENT;
+  const from = path.findLastIndex(({ content, role }, place) => (left -= content.length + FRAME) < 0 && role === "assistant" && place < path.length - 1);
   return path
+    .slice(from + 1)
     .filter(({ content, sums }) => content.trim() || sums?.length)
     .map(({ role, content, sums }) => {
       if (!sums?.length) return { role, content };
