@@ -154,7 +154,7 @@ _OF_THE_INNER = Relative("adamw", 1.0, "its inner optimizer")
 _torch = partial(_add, in_parts=True)
 _torch("adamw", "torch.optim:AdamW", "Adam with decoupled weight decay (torch's)",
        "Loshchilov and Hutter 2019, arXiv 1711.05101", defaults={"weight_decay": 0.0}, adam_like=True, color="#1f77b4",
-       horizon=(-0.31, -0.61, -0.01))
+       horizon=(-0.31, -0.61, -0.01), rates=(4e-3, 8e-3, 1.6e-2))
 _torch("sgd", "torch.optim:SGD", "stochastic gradient descent with momentum (torch's)",
        "Robbins and Monro 1951; Polyak 1964", defaults={"momentum": 0.9}, state_words=1.0, color="#bcbd22",
        gradient_sum=10.0, rate=Usual(0.3, "for momentum 0.9 and gradients clipped to norm 0.5; by a short sweep"),
@@ -195,7 +195,7 @@ _decaying_adam("ademamix-decaying-wd", "optimizers.elementwise:AdEMAMixDecayingW
                "AdEMAMix with independent, decaying weight decay", "arXiv 2409.03137, 2602.05298", texts=_AVERAGES,
                state_words=3.0, rate=Relative("adamw", 0.47, _ENOKI), color="#4B0082")
 _log_time_adam("adana", "optimizers.elementwise:ADana", "AdamW in logarithmic time, with damped long momentum",
-               color="#228B22", marker="D", horizon=(-0.18, -0.36, 0.0))
+               color="#228B22", marker="D", horizon=(-0.18, -0.36, 0.0), rates=(1.4e-3, 2.8e-3, 5.6e-3))
 _log_time_adam("dana-mk4", "optimizers.elementwise:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped",
                color="#CD853F", marker="v")
 _log_time_adam("dana-star", "optimizers.elementwise:DanaStar", "ADana with an effective time for each coordinate",
@@ -226,7 +226,7 @@ _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one
 _matrix("dana-muon", "optimizers.matrix:DanaMuon",
         "orthogonalised log-time momentum for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298",
         state_words=1.5, rate=Relative("d-muon", 1.0, "its best rates are 0.75 to 1.2 of it from 58k parameters on"),
-        color="#c2187a", marker="*", decay_falls=True, horizon=(-0.21, -0.41, 0.0))
+        color="#c2187a", marker="*", decay_falls=True, horizon=(-0.21, -0.41, 0.0), rates=(0.016, 0.032, 0.064))
 _matrix("manau", "optimizers.matrix:Manau", "D-Muon for matrices, Dana-Star-MK4 for the rest",
         "arXiv 2502.16982, 2602.05298", state_words=1.5, color="#e377c2", marker="P",
         rate=Relative("d-muon", 1.0, "the same update of matrices"), decay_falls=True)
