@@ -9,6 +9,7 @@ warm-up, cosine to a tenth of the peak, gradients clipped to norm 1. A seed sets
 all. `--problems` chooses some of them. The digits are scikit-learn's, which must be installed.
 """
 
+import argparse
 import itertools
 import json
 import math
@@ -250,7 +251,7 @@ def ours(name: str) -> Callable[..., list[torch.optim.Optimizer]]:
 
 
 BUILD: dict[str, Callable[..., list[torch.optim.Optimizer]]] = {
-    "torch-muon": torch_muon, "adamw": adamw, "dana-muon": ours("dana-muon"), "adana": ours("adana"),
+    "dana-muon": ours("dana-muon"), "adana": ours("adana"), "torch-muon": torch_muon, "adamw": adamw,
 }  # fmt: skip
 NAMES = {
     "torch-muon": "torch's Muon + AdamW", "adamw": "torch's AdamW", "dana-muon": "`DanaMuon`", "adana": "`ADana`",
