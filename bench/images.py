@@ -44,7 +44,7 @@ TWELVE: dict[str, tuple[str, dict[str, Any], Dials]] = {
     "muon-h": ("muon-h", {}, ({"aux_weight_decay": 0.1}, {"aux_lr_factor": 0.45})),
     "d-muon": ("d-muon", {}, (DECAY, {"aux_lr_factor": 0.5})),
     "manau": ("manau", {}, (DECAY, {"kappa": 0.75})),
-    "dana-muon": ("dana-muon", {}, (DECAY, {"kappa": 0.75})),
+    "dana-muon": ("dana-muon", {"aux_lr_factor": 1.0}, (DECAY, {"kappa": 0.75})),
 }
 """Name -> (optimizer, settings of all its runs, one other value of each of two settings)."""
 _PART = re.compile(r"(<!-- images: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

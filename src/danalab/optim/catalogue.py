@@ -225,7 +225,7 @@ _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one
         "arXiv 2502.16982", state_words=1.3, color="#8B4513", marker="h")
 _matrix("dana-muon", "optimizers.matrix:DanaMuon",
         "orthogonalised log-time momentum for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298",
-        state_words=1.5, rate=Relative("d-muon", 1.0, "its best rates are 0.75 to 1.2 of it from 58k parameters on"),
+        state_words=1.5, rate=Relative("d-muon", 2.0, "its best rates at 58k and 105k parameters are twice that"),
         color="#c2187a", marker="*", decay_falls=True, horizon=(-0.21, -0.41, 0.0), rates=(0.016, 0.032, 0.064))
 _matrix("manau", "optimizers.matrix:Manau", "D-Muon for matrices, Dana-Star-MK4 for the rest",
         "arXiv 2502.16982, 2602.05298", state_words=1.5, color="#e377c2", marker="P",
