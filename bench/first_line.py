@@ -13,12 +13,12 @@ import argparse
 import itertools
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -26,14 +26,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from danalab.judge.tracks import get_track
+from danalab.ladder.fit.statistics import student_interval
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab.optim.rate_search import next_rate, rates_to_try
+from danalab.report.formats import as_markdown
 from danalab.showcase.problems import Objective, library_bytes
+from danalab_bench.pages import fill_parts
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "first_line_cpu.jsonl"
-TEXT = Path(os.environ.get("DANALAB_SHAKESPEARE", "tinyshakespeare.txt"))
+PAGES = (ROOT / "README.md", ROOT / "docs" / "optimizers.md")
+TEXT = Path("tinyshakespeare.txt")
 Rows = list[dict[str, Any]]
 
 
@@ -172,7 +176,7 @@ def scanned_digits() -> tuple[Tensor, Tensor]:
     """scikit-learn's 1,797 handwritten digits, [count, 1, 8, 8] from 0 to 1, in a fixed random order; labels."""
     from sklearn.datasets import load_digits
 
-    digits = load_digits()
+    digits: Any = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
     return torch.tensor(digits.images, dtype=torch.float32)[order, None] / 16, torch.tensor(digits.target)[order]
 
@@ -323,17 +327,19 @@ def loss_of(row: dict[str, Any]) -> float:
 
 def search(problem: str, opt: str) -> None:
     """The grid, more of either dial where the best is at its edge, and more seeds at the best."""
-    name, values = DIALS.get(opt, ("", (0.0,)))
+    name, values = DIALS.get(opt, ("", (0.0,)))  # ours have no dial
     tried = {
         (lr, value): once(problem, opt, lr, {name: value} if name else {})
         for lr, value in itertools.product(RATES[opt], values)
     }
     for _ in range(4):
         lr, value = min(tried, key=tried.__getitem__)
-        further = (next_rate({each: loss for (each, v), loss in tried.items() if v == value}), value)
-        if further[0] is None and name == "aux_lr":
-            further = (lr, next_rate({v: loss for (each, v), loss in tried.items() if each == lr}))
-        if None in further:
+        rates = {each: loss for (each, v), loss in tried.items() if v == value}
+        others = {v: loss for (each, v), loss in tried.items() if each == lr and name == "aux_lr"}
+        beyond = [(next_rate(rates), value) if len(rates) > 1 else (None, value),
+                  (lr, next_rate(others)) if len(others) > 1 else (lr, None)]  # fmt: skip
+        further = next((each for each in beyond if None not in each and each not in tried), None)
+        if further is None:
             break
         tried[further] = once(problem, opt, further[0], {name: further[1]} if name else {})
     lr, settings, _ = best(read_rows(), problem, opt)
@@ -357,6 +363,84 @@ def losses(rows: Rows, problem: str, opt: str) -> list[float]:
     return [by_seed[seed] for seed in sorted(by_seed)]
 
 
+# ---- the pages ----
+GROUPS = {
+    "a transformer": ("own-gpt", "shakespeare", "nanogpt", "enoki-58k", "enoki-105k"),
+    "a convolutional network": ("images", "digits"),
+    "a mixture of experts": ("moe",),
+}
+
+
+def finished(rows: Rows) -> list[str]:
+    """Problems with all seeds of all contenders."""
+    done = {(row["problem"], row["opt"]) for row in rows}
+    return [
+        problem
+        for problem in PROBLEMS
+        if {(problem, opt) for opt in BUILD} <= done
+        and all(len(losses(rows, problem, opt)) == SEEDS.get(problem, 3) for opt in BUILD)
+    ]
+
+
+def lead(rows: Rows, problem: str, opt: str, over: str) -> tuple[float, float, float]:
+    """Mean loss of `over` minus that of `opt`, paired by seed, with its 95% interval [nats]."""
+    pairs = zip(losses(rows, problem, over), losses(rows, problem, opt), strict=True)
+    leads = [theirs - own for theirs, own in pairs]
+    known = student_interval(fmean(leads), stdev(leads) / len(leads) ** 0.5, len(leads) - 1)
+    return fmean(leads), known.low, known.high
+
+
+def is_edge(rows: Rows, problem: str, opt: str) -> bool:
+    """Whether the best rate has no worse neighbour on one side among all that were tried with the same dial."""
+    lr, settings, _ = best(rows, problem, opt)
+    trials = [row for row in rows if (row["problem"], row["opt"], row["seed"]) == (problem, opt, 0)]
+    tried = [row["lr"] for row in trials if row["settings"] == settings]
+    return lr in (min(tried), max(tried))
+
+
+def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """A line for each problem: best rates and losses of ours and of torch's, and leads with intervals."""
+    lines = []
+    for problem in finished(rows):
+        cells = [f"{PROBLEMS[problem].title}; {PROBLEMS[problem].steps:,} steps"]
+        for opt, rival in RIVALS.items():
+            for each in (opt, rival):
+                lr, settings, _ = best(rows, problem, each)
+                rate = f"{lr:g}" + "".join(f", {name} {value:g}" for name, value in settings.items())
+                edge = " (edge)" if is_edge(rows, problem, each) else ""
+                cells.append(f"{fmean(losses(rows, problem, each)):.3f} at {rate}{edge}")
+            cells.append("{:+.3f} ({:+.3f} to {:+.3f})".format(*lead(rows, problem, opt, rival)))
+        lines.append(cells)
+    head = ["problem"]
+    for opt, rival in RIVALS.items():
+        head += [f"{NAMES[opt]} [nats]", f"{NAMES[rival]} [nats]", "lead, 95% interval [nats]"]
+    return head, lines
+
+
+def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """What to take, by what is trained: whichever has the least loss on its problems, and by how much."""
+    lines = []
+    for what, problems in GROUPS.items():
+        known = [problem for problem in problems if problem in finished(rows)]
+        if not known:
+            continue
+        mean = {opt: fmean(fmean(losses(rows, problem, opt)) for problem in known) for opt in BUILD}
+        wins = min(mean, key=mean.__getitem__)
+        rest = [("", wins), *([("the same, element by element", "adana")] if wins == "dana-muon" else [])]
+        for name, opt in rest:
+            rivals = ("torch-muon", "adamw") if opt in RIVALS else tuple(RIVALS)
+            rival = min(rivals, key=mean.__getitem__) if opt == wins else RIVALS[opt]
+            leads = [lead(rows, problem, opt, rival)[0] for problem in known]
+            span = f"{min(leads):.2f}" + (f" to {max(leads):.2f}" if len(leads) > 1 else "")
+            rates = ", ".join(f"{lr:g}" for lr in RATES[opt])
+            lines.append([name or what, NAMES[opt], rates, f"{span} nats ahead of {NAMES[rival]}", f"{len(known)}"])
+    return ["what you train", "take", "rates to try", "measured", "problems"], lines
+
+
+def parts(rows: Rows) -> dict[str, str]:
+    return {"take": as_markdown(take_table(rows)), "runs": as_markdown(runs_table(rows))}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true")
@@ -368,3 +452,7 @@ if __name__ == "__main__":
         torch.set_num_threads(1)
         for each, opt in itertools.product(options.problems, BUILD):
             search(each, opt)
+    filled = parts(read_rows())
+    for page in PAGES:
+        page.write_text(fill_parts(page.read_text(encoding="utf-8"), "first", filled), encoding="utf-8")
+    print(filled["take"] + "\n" + filled["runs"], end="")
