@@ -226,7 +226,9 @@ _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one
 _matrix("dana-muon", "optimizers.matrix:DanaMuon",
         "orthogonalised log-time momentum for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298",
         state_words=1.5, rate=Relative("d-muon", 2.0, "its best rates at 58k and 105k parameters are twice that"),
-        color="#c2187a", marker="*", decay_falls=True, horizon=(-0.21, -0.41, 0.0), rates=(0.016, 0.032, 0.064))
+        color="#c2187a", marker="*", decay_falls=True,
+        texts={"aux_lr_factor": "learning rate of parameters that are not matrices, in units of lr; none = 0.0625 for"
+               " vectors and 0.25 for others"}, horizon=(-0.21, -0.41, 0.0), rates=(0.016, 0.032, 0.064))
 _matrix("manau", "optimizers.matrix:Manau", "D-Muon for matrices, Dana-Star-MK4 for the rest",
         "arXiv 2502.16982, 2602.05298", state_words=1.5, color="#e377c2", marker="P",
         rate=Relative("d-muon", 1.0, "the same update of matrices"), decay_falls=True)

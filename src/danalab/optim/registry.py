@@ -18,7 +18,7 @@ from danalab.errors import MissingExtra, UserError
 from danalab.optim.catalogue import OPTIMIZERS, Row, is_address, own_row
 from danalab.optim.optimizers.checks import OMEGA, refuse_two_decays, with_coupled_decay
 from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
-from danalab.optim.settings import HELP, plain_settings
+from danalab.optim.settings import COUPLED_HELP, HELP, plain_settings
 from danalab.optim.values import OptimizerSpec, Setting, current_names, read_value, require_known, settings_of
 from danalab.plugins import load_address
 from danalab.registry import Registry
@@ -70,7 +70,7 @@ def _facts(row: Row) -> dict[str, Any]:
 def _spec_named(name: str) -> OptimizerSpec:
     row = OPTIMIZERS.get(name)
     facts = _facts(row)
-    texts = {"inner": "", **HELP, **row.texts}
+    texts = {"inner": "", **HELP, **(COUPLED_HELP if row.decay == "coupled" else {}), **row.texts}
     module, _, name = row.path.partition(":")
     if module == "pytorch_optimizer":
         split = {key: value if _has_help(value) else (value, HELP[key]) for key, value in row.defaults.items()}

@@ -373,7 +373,7 @@ class SophiaSettings(Rate):
 
 HELP = {
     "aux_lr": "peak learning rate of parameters that are not matrices; none = aux_lr_factor x lr",
-    "aux_lr_factor": "learning rate of parameters that are not matrices, in units of lr; none = by kind, as measured",
+    "aux_lr_factor": "learning rate of parameters that are not matrices, in units of lr",
     "aux_weight_decay": "weight decay of parameters that are not matrices; none = weight_decay",
     "alpha": "weight of the slow momentum",
     "alpha_warmup": "steps until alpha has grown from 0; none = at once",
@@ -426,3 +426,10 @@ HELP = {
     "wd_ts": "time scale of the decay of weight decay [steps]; none = constant",
     "weight_decay": "weight decay of matrices and heads",
 }
+
+COUPLED_HELP = {
+    "omega": "strength of weight decay over the run, instead of weight_decay: omega / (lr horizon)",
+    "horizon": "length of the run [steps], with omega",
+    "decay_bound": "largest weight_decay; none = 1 with omega, else no bound; 0 = no bound",
+}
+"""Help of settings that mean something else where weight decay is multiplied by the learning rate."""

@@ -151,3 +151,15 @@ def test_a_table_says_what_each_parameter_was_taken_for():
     assert "embedding.weight" in rows["embedding"]
     assert rows["vector"].split()[1:3] == ["1", "5"]
     assert optim.ADana(Net()).describe().splitlines()[1].split()[:2] == ["-", "2"]
+
+
+def test_dana_muons_rates_for_the_rest_are_relative_to_the_matrices_unless_one_is_given():
+    assert {kind: lr for kind, (lr, _) in settings_by_kind(optim.DanaMuon(Net(), lr=0.032)).items()} == {
+        "matrix": 0.032, "embedding": 0.008, "head": 0.008, "vector": 0.002
+    }  # fmt: skip
+    for given in ({"aux_lr": 1e-3}, {"aux_lr_factor": 1e-3 / 0.032}):
+        rates = {lr for lr, _ in settings_by_kind(optim.DanaMuon(Net(), lr=0.032, **given)).values()}
+        assert rates == {0.032, 1e-3}
+    by_names = optim.DanaMuon(Net().named_parameters(), lr=0.032)
+    assert {lr for lr, _ in settings_by_kind(by_names).values()} == {0.032, 0.008, 0.002}
+    assert {lr for lr, _ in settings_by_kind(optim.Muon(Net(), lr=0.02, aux_lr_factor=None)).values()} == {0.02}

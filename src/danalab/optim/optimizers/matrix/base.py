@@ -46,7 +46,7 @@ class TwoRules(torch.optim.Optimizer):
     `params` as for `danalab.optim.Muon`; `settings` have those of `Auxiliary` among them.
     """
 
-    aux_factors: ClassVar[Mapping[str, float]] = {}
+    aux_factors: ClassVar[Mapping[str, float]] = {"": 1.0}
     """Kind ("": the other ones) -> its learning rate in units of the matrices', where `aux_lr_factor` is None."""
     _auxiliary: dict[str, Any]
     _omega: float | None = None
