@@ -161,5 +161,5 @@ def test_dana_muons_rates_for_the_rest_are_relative_to_the_matrices_unless_one_i
         rates = {lr for lr, _ in settings_by_kind(optim.DanaMuon(Net(), lr=0.032, **given)).values()}
         assert rates == {0.032, 1e-3}
     by_names = optim.DanaMuon(Net().named_parameters(), lr=0.032)
-    assert {lr for lr, _ in settings_by_kind(by_names).values()} == {0.032, 0.008, 0.002}
+    assert {group["lr"] for group in by_names.param_groups} == {0.032, 0.008, 0.002}
     assert {lr for lr, _ in settings_by_kind(optim.Muon(Net(), lr=0.02, aux_lr_factor=None)).values()} == {0.02}
