@@ -128,6 +128,9 @@ def test_kinds_of_groups_added_to_those_of_a_model_decide_about_decay(build):
     whole = build(list(model["head"].parameters()), lr=1e-2, weight_decay=0.001)
     whole.add_param_group({"params": model["body"].parameters()})
     assert [group["weight_decay"] for group in whole.param_groups] == [0.001, 0.001]
+    muon = DanaMuon(model["head"], lr=1e-2, weight_decay=0.001)
+    muon.add_param_group({"params": model["body"].named_parameters()})
+    assert [(g["use_muon"], g["weight_decay"]) for g in muon.param_groups[-2:]] == [(False, 0), (True, 0.001)]
     twin = copy.deepcopy(optimizer)
     twin.add_param_group({"params": nn.Linear(2, 2).parameters()})
     assert [group["weight_decay"] for group in twin.param_groups[-2:]] == [0, 0.001]
