@@ -359,3 +359,57 @@ def test_dana_muon_takes_a_choice_of_matrices_and_refuses_a_schedule_without_the
     injected = optax.inject_hyperparams(dana_muon, static_args=("ns_steps", "ns_method"))(0.1, kappa=0.7)
     updates, _ = injected.update(params, injected.init(params), params)
     assert np.isfinite(np.asarray(updates["a"])).all()
+
+
+MATRICES = [
+    ("w", (6, 5)),
+    ("w", (3, 6, 5)),
+    ("mlp.experts.up", (8, 5, 6)),
+    ("conv.weight", (8, 4, 3)),
+    ("stem.weight", (4, 3, 2, 2)),
+    ("wte.weight", (12, 4)),
+    ("A_log", (6, 4)),
+    ("pos", (1, 6, 4)),
+    ("lm_head.weight", (12, 4)),
+    ("norm.weight", (4, 4)),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("name", "shape"), MATRICES, ids=str)
+def test_dana_muon_takes_the_same_parameters_for_matrices_as_the_class(name, shape):
+    rng = np.random.default_rng(0)
+    start, gradient = rng.standard_normal((2, *shape)).astype("float32")
+    tree: object = jnp.asarray(start)
+    for part in reversed(name.split(".")):
+        tree = {part: tree}
+    transformation = dana_muon(0.1)
+    updates, _ = transformation.update(
+        jax.tree.map(lambda _: jnp.asarray(gradient), tree), transformation.init(tree), tree
+    )
+    (moved,) = jax.tree.leaves(updates)
+    for given in [(name, p := torch.nn.Parameter(torch.tensor(start)))], [p] if name == "w" else None:
+        if given is not None:
+            p.data.copy_(torch.tensor(start))
+            p.grad = torch.tensor(gradient)
+            DanaMuon(given, lr=0.1).step()
+            np.testing.assert_allclose(np.asarray(moved), p.detach().numpy() - start, atol=2e-6)
+
+
+def test_kernels_of_flax_are_matrices_of_inputs_by_outputs():
+    kernel = jnp.asarray(np.random.default_rng(0).standard_normal((3, 3, 4, 8)).astype("float32"))
+    for tree in ({"Conv_0": {"kernel": kernel}}, {"Dense_0": {"kernel": kernel.reshape(36, 8)}}):
+        transformation = dana_muon(0.1)
+        updates, _ = transformation.update(tree, transformation.init(tree), tree)
+        singular = jnp.linalg.svd(jax.tree.leaves(updates)[0].reshape(36, 8), compute_uv=False)
+        assert singular.max() < 1.8 * singular.min()
+
+
+@pytest.mark.parametrize("member", [*TWINS.values(), dana_muon])
+def test_update_tolerates_extra_arguments_and_settings_may_be_numpys(member):
+    transformation = member(np.float32(1e-3), weight_decay=np.float64(1e-3), wd_ts=np.int64(10))
+    params = {"w": jnp.ones((2, 2))}
+    updates, _ = transformation.update(params, transformation.init(params), params, value=1.0)
+    assert updates["w"].dtype == jnp.float32
+    with pytest.raises(UserError, match="kappa"):
+        member(1e-3, kappa=np.float32(2))

@@ -115,7 +115,7 @@ def _total(optimizer: Any, sums: Sums) -> dict[str, Tensor]:
     """
     layouts: dict[Any, tuple[Any, dict[str, Tensor]]] = {}
     for group in optimizer.param_groups:
-        for p in group["params"]:
+        for p in (p for p in group["params"] if p in optimizer.state):  # a frozen one has no state
             own = sums(p, optimizer.state[p], group)
             if own is None:
                 continue

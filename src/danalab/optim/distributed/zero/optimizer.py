@@ -336,7 +336,8 @@ def own_pieces(buckets: Sequence[Bucket], params: Sequence[Tensor], rank: int) -
     views = {}
     for piece in (piece for bucket in buckets for piece in bucket.pieces if piece.owner == rank):
         p = params[piece.parameter].detach()
-        views[piece] = p if piece.numel == p.numel() else p.view(-1)[piece.start : piece.stop]
+        view = p if piece.numel == p.numel() else p.view(-1)[piece.start : piece.stop]
+        views[piece] = view.requires_grad_(params[piece.parameter].requires_grad)  # no state for what is frozen
     return views
 
 

@@ -80,6 +80,8 @@ class OwnedState:
             if isinstance(self._inner, DTensorAdapter):
                 saved["unstepped"] = [i - start for i in range(start, stop) if i in waiting]
                 saved["made_by"] = optimizer_name
+            elif stateless := [i - start for i in range(start, stop) if i not in state]:
+                saved["unstepped"] = stateless
             saved_groups.append(saved)
             start = stop
         return {"state": state, "param_groups": saved_groups}

@@ -50,7 +50,7 @@ class TwoRules(torch.optim.Optimizer):
     """Kind ("": the other ones) -> its learning rate in units of the matrices', where `aux_lr_factor` is None."""
     _auxiliary: dict[str, Any]
     _omega: float | None = None
-    _warned_equal = False
+    by_kinds = _warned_equal = False
 
     @property
     def name(self) -> str:
@@ -82,6 +82,7 @@ class TwoRules(torch.optim.Optimizer):
         """A model as groups by the kinds of its parameters; others as they are."""
         refuse_torch_zero(self.name)
         if isinstance(params, nn.Module):
+            self.by_kinds = True
             groups = split_by_rate(model_groups(params), params)
         else:
             params = params if isinstance(params, Tensor) else list(params)

@@ -204,9 +204,9 @@ class Muon(HybridOptimizer):
 
     Args:
         params: parameters, named parameters, or groups. A group sets `use_muon` (bool) or `kind` ("matrix",
-            "experts": stacks of matrices, "router", "head", "embedding", "vector"). A group without either is split:
-            parameters with two dimensions or more, less than 10,000 rows, and a name that is not an embedding's or a
-            head's are matrices. `build_optimizer("muon", model)` uses the kinds that the model declares.
+            "experts": stacks of matrices, "router", "head", "embedding", "vector"). A group without either is split by
+            the kinds of names and shapes (`danalab.optim.optimizers.kinds`), with a warning where names are missing; a
+            model's parameters are split by the types of its modules, too.
         lr: peak learning rate of the matrices; schedules scale both learning rates.
         momentum: rate of the momentum.
         nesterov: add the momentum to the gradient; without it, the gradient alone is orthogonalised.
