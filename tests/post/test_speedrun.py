@@ -254,11 +254,12 @@ def test_the_preset_names_the_optimizer_unless_the_user_does(finished):
 
 
 def test_the_presets_rate_is_of_its_optimizer_alone(tmp_path):
-    def multiplier(opt):
-        return Speedrun(SpeedrunConfig(out=tmp_path, opt=opt)).configuration("base").lr_multiplier
+    def base(opt):
+        config = Speedrun(SpeedrunConfig(out=tmp_path, opt=opt)).configuration("base")
+        return config.lr_multiplier, config.optimizer_settings
 
-    assert multiplier(None) == multiplier("dana-muon") == 2.16
-    assert multiplier("adana") == 1
+    assert base(None) == base("dana-muon") == (1.08, {"aux_lr_factor": 1.0})
+    assert base("adana") == (1, {})
 
 
 def test_optimizers_of_the_stages_are_chosen_apart(finished, text):

@@ -202,9 +202,11 @@ class Speedrun:
             "nproc": config.nproc, "device": config.device,
         }  # fmt: skip
         if stage == "base":
-            times = self.preset.lr_multiplier if opt == self.preset.opt else 1.0
-            base = self._base_size() | everywhere
-            return TrainConfig(**base, data=str(self.data), opt=opt, lr_multiplier=times)
+            own: dict[str, Any] = {}
+            if opt == self.preset.opt:
+                settings = dict(self.preset.optimizer_settings)
+                own = {"lr_multiplier": self.preset.lr_multiplier, "optimizer_settings": settings}
+            return TrainConfig(**(self._base_size() | everywhere), data=str(self.data), opt=opt, **own)
         everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
         if stage == "rl":
             everywhere |= {"opt": config.rl_opt or opt, "trust_model_code": config.trust_model_code}
