@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Lt
 
 from danalab.errors import UserError
-from danalab.files import read_yaml, validated, write_atomically
+from danalab.files import read_yaml, to_yaml, validated, write_atomically
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.dimensions import Dimensions, explicit_dimensions
@@ -93,10 +93,8 @@ class Rules:
         return next((rule for rule in self.dimensions if _same_arch(rule.arch, arch)), None)
 
     def write(self, path: Path) -> None:
-        import yaml
-
         parts = {name: [dict(row) for row in rows] for name, rows in asdict(self).items() if rows}
-        write_atomically(path, yaml.safe_dump(parts, sort_keys=False, default_flow_style=None))
+        write_atomically(path, to_yaml(parts, flow=None))
 
 
 def read_rules(path: Path) -> Rules:
