@@ -86,7 +86,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     if planned.lr_is_extrapolated:
         notes.append(
             f"the learning-rate law was fitted at another batch than {global_batch} sequences ({planned.lr_source}): "
-            "its rate is an extrapolation; try --lr-multiplier"
+            "its rate here is not measured; try --lr-multiplier"
         )
     planned, about_decay = checked_decay(planned, config.weight_decay)
     notes += about_decay
