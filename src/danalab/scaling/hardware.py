@@ -1,6 +1,7 @@
 """Peak FLOP/s, memory and price of common accelerators, for MFU and estimates."""
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,7 @@ def memory_gib(
     averaged: bool = False,
     weight_shards: int = 1,
     state_shards: int = 1,
+    checkpointing: Sequence[str] = (),
     recompute: bool = False,
 ) -> float:
     """Memory to train on one device [GiB]: float32 weights and gradients, optimizer state, activations.
@@ -139,6 +141,7 @@ def memory_gib(
         state_dtype: format of the optimizer's moments.
         averaged: a running average of the weights is kept beside them.
         weight_shards, state_shards: ranks that share the weights, and the state.
+        checkpointing: none, full or selective for each layer; a block that is recomputed has its activations once.
         recompute: leaves the activations of the blocks out, which checkpointing recomputes: a lower bound.
     """
     words = (12 if averaged else 8) / weight_shards + state_bytes(planned.opt, state_dtype) / state_shards
@@ -151,6 +154,11 @@ def memory_gib(
         width += (planned.top_k or 0) * planned.d_model  # copies of each token, to and from its experts
     block = activation_bytes * (4 * planned.d_model + 4 * width + 3 * hidden)
     kept = 0 if recompute else planned.n_layers * block
+    if checkpointing and not recompute:
+        # "selective" keeps products and attention, and recomputes two norms and the activation of the mlp.
+        sizes = {"none": block, "full": activation_bytes * planned.d_model}
+        sizes["selective"] = block - activation_bytes * (2 * planned.d_model + hidden)
+        kept = sum(sizes[mode] for mode in checkpointing) + (block if set(checkpointing) != {"none"} else 0)
     activations = tokens * (kept + 8 * planned.d_model)
     return (states + activations) / 2**30
 

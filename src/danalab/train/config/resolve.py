@@ -13,7 +13,7 @@ from typing import Any
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.files import environment_path
-from danalab.models.config import ModelConfig
+from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.optim.catalogue import OPTIMIZERS, short_name
 from danalab.scaling import flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
@@ -143,6 +143,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         notes=tuple(notes),
     )
     resolved.schedule()  # refuses settings that do not fit, before anything is written
+    checkpointing_rule(config.activation_checkpointing)
     if (jump := resolved.jump()) is not None:
         resolved = replace(resolved, notes=(*resolved.notes, jump))
     return resolved

@@ -151,7 +151,7 @@ def _from_original(content: dict[str, Any], place: str) -> dict[str, list[dict[s
         sizes.append({"arch": arch, "head_dim": rule.head_dim, "layers_per_head": layers, "mlp_ratio": mlp_ratio})
         for batch, formula in ((32, rule.lr_formula | rule.lr_formulas), (512, rule.lr_formula_512)):
             for opt, entry in formula.items():
-                by_kappa = {None: entry} if "a" in entry else entry
+                by_kappa: dict[Any, Any] = {None: entry} if "a" in entry else entry
                 rates += [
                     {"arch": arch, "opt": opt, "global_batch": batch, "kappa": kappa, **numbers}
                     for kappa, numbers in by_kappa.items()
