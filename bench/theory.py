@@ -8,7 +8,6 @@ python bench/theory.py [--output FILE]
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 import time
@@ -20,6 +19,7 @@ import jax
 import numpy as np
 
 from danalab.files import write_json
+from danalab.scaling.hardware import available_cores
 from danalab.theory import (
     PLRF,
     binned_spectrum,
@@ -260,7 +260,7 @@ def measure(say: Callable[[str], None]) -> dict[str, Any]:
             say(f"{mark} {row.what:<78} {row.relation} {row.expected:<11.5g} {row.measured:.5g} {limit}")
     seconds = time.perf_counter() - begun
     say(f"{sum(row.holds for row in rows)} of {len(rows)} hold; {seconds:.0f} s")
-    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    machine = {"cpu": platform.processor() or platform.machine(), "cores": available_cores()}
     machine |= {"jax": jax.__version__, "python": platform.python_version()}
     return {"machine": machine, "seconds": round(seconds, 1), "rows": [_as_json(row) for row in rows]}
 

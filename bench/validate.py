@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from danalab.files import write_json
+from danalab.scaling.hardware import available_cores
 
 SEQUENCES, LENGTH = 100, 32_768
 WORKER = """
@@ -76,7 +77,7 @@ def measure(say: Callable[[str], None]) -> dict[str, Any]:
             f"{kind}: {row['files']} files, {row['tokens'] / 1e9:.2f}B tokens in {row['seconds']:.1f} s by the clock, "
             f"{row['processor_seconds']:.1f} s of a processor, peak {row['peak_gb']:.2f} GB"
         )
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, CPU"
+    machine = f"{platform.machine()}, {available_cores()} cores, Python {platform.python_version()}, CPU"
     return {"machine": machine, "open_files": soft, **rows}
 
 

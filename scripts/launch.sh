@@ -5,7 +5,8 @@
 #   bash scripts/launch.sh --arch enoki --opt adana --heads 12 --nproc 4 --distributed_backend fsdp --acc_steps 2
 #   bash scripts/launch.sh --arch enoki --opt adana --heads 3 --dry      # print the command, run nothing
 #
-# It calls `danalab train`; a flag that isn't listed here is passed on. Settings of the machine (DATASETS_DIR,
+# It calls `danalab train` on FineWeb 100BT, as the original; --dataset NAME is other data. Where they are not prepared, the
+# error says what to type. A flag that isn't listed here is passed on. Settings of the machine (DATASETS_DIR,
 # RESULTS_BASE_FOLDER, WANDB_*, TIKTOKEN_CACHE_DIR, HF_HOME) come from the environment, else from scripts/config.local.
 set -euo pipefail
 # shellcheck source=scripts/config.sh
@@ -16,7 +17,7 @@ fail() {
     exit 2
 }
 
-dry=no arch=enoki opt=adana checkpointing=no every=1
+dry=no arch=enoki opt=adana checkpointing=no every=1 data=(--data fineweb_100)
 # The original's intervals come first; a later flag wins.
 arguments=(--eval-interval 115 --log-interval 50 --ckpt-interval 1000)
 add() { arguments+=("$@"); } # a flag of `danalab train`, with its value where it has one
@@ -54,7 +55,11 @@ while (($#)); do
             [[ ${value[0]} != nccl ]] || value=(ddp)
             add "$name" "${value[0]}"
             ;;
-        --dataset) add --data "${value[0]}" ;;
+        --dataset) data=(--data "${value[0]}") ;;
+        --data | --data-path | --config) # a file may name the data
+            data=()
+            add "$name" ${value[@]+"${value[@]}"}
+            ;;
         --gamma-3-factor) add --gamma3 "${value[0]}" ;;
         --wd-ts-const) add --wd-ts "${value[0]}" ;;
         --init-scheme) add --init "${value[0]}" ;;
@@ -73,7 +78,7 @@ done
 
 danalab=${DANALAB:-$DANALAB_HOME/.venv/bin/danalab}
 [[ -x $danalab ]] || danalab=danalab
-command=("$danalab" train --arch "$arch" --opt "$opt" "${arguments[@]}")
+command=("$danalab" train --arch "$arch" --opt "$opt" ${data[@]+"${data[@]}"} "${arguments[@]}")
 if [[ $dry == yes ]]; then
     printf '%q ' "DATASETS_DIR=$DATASETS_DIR" "RESULTS_BASE_FOLDER=$RESULTS_BASE_FOLDER" "${command[@]}"
     echo

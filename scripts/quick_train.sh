@@ -5,6 +5,8 @@
 #
 # The arrays must hold GPT-2's token ids, which is checked; the model has GPT-2's vocabulary.
 # --dry-run validates and splits, prints the configuration of the training, and trains nothing.
+# A step has 32 sequences. `danalab plan --fit-memory` decides how many are computed at once, and whether activations are
+# recomputed: on this machine's GPU by trying steps, else for its memory, or for that of GPU (GPU=l40s).
 # The split is written once beside the data, to PATH-split, and reused; OUTPUT_PATH names another place.
 # Exit codes: 1 invalid data, 2 other errors, else that of the training.
 set -euo pipefail
@@ -20,11 +22,10 @@ if [[ ${1-} == --dry-run ]]; then
     dry=(--print-config)
     shift
 fi
-# sequences per micro-batch, micro-batches per step
-case $size in
-    small | medium | small-32k) batch=4 accumulation=8 ;;
-    large | large-32k) batch=2 accumulation=16 ;;
-    xlarge | xlarge-32k) batch=1 accumulation=32 ;;
+case $size in # sequences per micro-batch, where they fit
+    small | medium | small-32k) batch=4 ;;
+    large | large-32k) batch=2 ;;
+    xlarge | xlarge-32k) batch=1 ;;
     *) fail "unknown size '$size': known are small, medium, large, xlarge, small-32k, large-32k, xlarge-32k" ;;
 esac
 [[ -d $data ]] || fail "$data: no such folder"
@@ -47,5 +48,21 @@ else
 fi
 
 echo "3/3 training the resonance model, size $size" >&2
-exec "$danalab" train --arch resonance --size "$size" --data "$split" \
-    --vocab-size 50304 --batch-size "$batch" --acc-steps "$accumulation" "$@" ${dry[@]+"${dry[@]}"}
+run=(--arch resonance --size "$size" --data "$split" --vocab-size 50304)
+memory=()
+case " $* " in
+    *--batch[-_]* | *--acc[-_]* | *--global[-_]* | *--gradient[-_]* | *--activation[-_]*) ;; # the user has decided
+    *)
+        for mode in none full; do
+            fitted=$("$danalab" plan "${run[@]}" "$@" --activation-checkpointing "$mode" \
+                --fit-memory ${GPU:+--gpu "$GPU"} --json 2>&1) || fitted="$fitted"
+            largest=$(sed -n 's/.*"micro_batch": \([0-9]*\).*/\1/p' <<<"$fitted")
+            ((${largest:-0} < batch)) || break
+        done
+        ((${largest:=0} > 0)) || echo "quick_train.sh: note: ${fitted##*error: }" >&2 # training decides
+        while ((batch > 1 && batch > largest)); do batch=$((batch / 2)); done
+        memory=(--batch-size "$batch" --acc-steps "$((32 / batch))")
+        [[ $mode == none ]] || memory+=(--activation-checkpointing full)
+        ;;
+esac
+exec "$danalab" train "${run[@]}" ${memory[@]+"${memory[@]}"} "$@" ${dry[@]+"${dry[@]}"}

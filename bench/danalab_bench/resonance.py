@@ -28,6 +28,7 @@ from danalab.models.cache import Cache
 from danalab.report.figures.drawing import LOSS, plain, styled
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train import TrainConfig, train
+from danalab.train.config.fields import PathText
 from danalab.train.system.device import machine
 from danalab_bench.timing import Say, clock_of
 
@@ -55,7 +56,7 @@ class MixerComparison:
     rounds: int
     """Steps of each model at each length; the fastest counts."""
     device: str = "cpu"
-    data: str | None = None
+    data: PathText | None = None
     """Training data of both; None: speed only."""
     seq_len: int = 512
     """Context of that training [tokens]."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError, nearest
-from danalab.train.config.fields import Count, Positive
+from danalab.train.config.fields import Count, PathText, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class ResonanceFlags(DeviceFlags):
     """Longest context of attention, which is slow [tokens]; default all."""
     rounds: Count | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     """Steps of each model at each length, the fastest of which counts; default 2 on a CPU, 5 on a GPU."""
-    data: str | None = None
+    data: PathText | None = None
     """Data set to train both on, a folder or a source; default: measure speed only."""
     seq_len: Count | None = None
     """Context of that training [tokens]; default 512."""

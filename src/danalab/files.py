@@ -5,11 +5,12 @@ import hashlib
 import json
 import math
 import os
+import re
 import stat
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -42,9 +43,37 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
+def expand_home(path: str) -> str:
+    """`path` with a leading `~`, `~USER`, `$NAME` or `${NAME}` expanded, as in a shell; `./~` is a file of that name.
+
+    UserError: there is no such user or variable.
+    """
+    head, slash, rest = path.partition("/")
+    if variable := re.fullmatch(r"\$(\w+|\{\w+\})", head):
+        value = os.environ.get(variable[1].strip("{}"))
+    elif head.startswith("~"):
+        value = None if (home := os.path.expanduser(head)) == head else home
+    else:
+        return path
+    if not value:
+        what = "a variable that is not set" if variable else "the home of nobody who is known"
+        raise UserError(f"{head} is {what}; ./{head} is a file of that name")
+    return f"{value}{slash}{rest}"
+
+
+def environment_path(name: str) -> Path | None:
+    """The path in a variable of the environment, expanded by `expand_home`; None where it is not set."""
+    if not (value := os.environ.get(name)):
+        return None
+    try:
+        return Path(expand_home(value))
+    except UserError as error:
+        raise UserError(f"{name}={value} in the environment: {error}") from error
+
+
 def cache_folder(name: str = "") -> Path:
     """A folder for files that can be made again: `$XDG_CACHE_HOME/danalab/NAME`, by default in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / name
+    return (environment_path("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / name
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -159,17 +188,23 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     return parse_json(read_text(path), path)
 
 
-def read_yaml(path: str | os.PathLike[str]) -> Any:
-    """Parse a YAML file of plain values; UserError: malformed, a key given twice, or aliases without bound."""
+def read_yaml(path: str | os.PathLike[str], *, own_tags: bool = False) -> Any:
+    """Parse a YAML file by YAML 1.2's core schema: `1e-3` is a number, `no` and `1:30` are text; `012` is refused.
+
+    Merges (`<<`) are those of 1.1. `own_tags`: values with tags of an application's own (`!function`) are None.
+    UserError: malformed, a tag of another schema, a key given twice, or aliases without bound.
+    """
     import yaml
 
     text = read_text(path)
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _core_schema()[0](text)
+        if own_tags:
+            loader.yaml_multi_constructors = {"!": lambda loader, suffix, node: None}
         root = loader.get_single_node()
         if root is None:
             return None
-        _expanded_nodes(root, {})
+        _expanded_nodes(root, {}, loader.construct_object)
         return loader.construct_document(root)
     except RecursionError as error:
         raise UserError(f"{path}: not valid YAML: nested too deeply") from error
@@ -179,15 +214,65 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
         raise UserError(f"{path}: not valid YAML: a value does not fit its tag ({error})") from error
 
 
-def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
+def to_yaml(value: Any, *, flow: bool | None = False) -> str:
+    """`value` as YAML that `read_yaml` reads back; text that YAML 1.1 or 1.2 takes for something else is quoted."""
+    import yaml
+
+    return yaml.dump(value, Dumper=_core_schema()[1], sort_keys=False, default_flow_style=flow)
+
+
+_SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "null": (r"~|null|Null|NULL|", lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    "int": (
+        r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+        lambda text: int(text, {"0o": 8, "0x": 16}.get(text[:2], 10)),
+    ),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        lambda text: float(re.sub(r"\.(?=[in])", "", text.lower())),
+    ),
+    "merge": ("<<", str),
+}
+"""Kinds of YAML 1.2's core schema: the pattern of a plain scalar, and its value."""
+
+
+@cache
+def _core_schema() -> tuple[Any, Any]:
+    """(loader, dumper) of the core schema; PyYAML's own are of YAML 1.1, where 012 is 10 and `no` is false."""
+    import yaml
+
+    kept = (None, *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")))
+    constructors = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in kept}
+    own = {"yaml_implicit_resolvers": {}, "yaml_constructors": constructors}
+    Loader: Any = type("Loader", (yaml.SafeLoader,), own)
+    Dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
+    for kind, (pattern, value_of) in _SCALARS.items():
+        tag, whole = f"tag:yaml.org,2002:{kind}", re.compile(rf"(?:{pattern})\Z")
+
+        def construct(loader: Any, node: Any, kind: str = kind, whole: Any = whole, value_of: Any = value_of) -> Any:
+            if not whole.match(text := loader.construct_scalar(node)):
+                raise ValueError(f"{text!r} is no {kind}")
+            if kind == "int" and re.match(r"[-+]?0[0-9]", text):
+                plain = re.sub(r"(?<!\d)0+(?=\d)", "", text)
+                raise ValueError(f"{text} is {plain} in YAML 1.2 and octal in 1.1; write {plain}, or '{text}' for text")
+            return value_of(text)
+
+        Loader.add_constructor(tag, construct)
+        for each in (Loader, Dumper):
+            each.add_implicit_resolver(tag, whole, None)
+    return Loader, Dumper
+
+
+def _expanded_nodes(node: Any, known: dict[int, int], value_of: Callable[[Any], Any]) -> int:
     """Number of YAML nodes when aliases are written out; ValueError: endless or too many. `known`: 0 while counting."""
     if id(node) not in known:
         known[id(node)] = 0
         children = node.value if isinstance(node.value, list) else []
-        keys = (child[0].value for child in children if isinstance(child, tuple))
-        require_unique(key for key in keys if isinstance(key, str))
+        keys = (child[0] for child in children if isinstance(child, tuple))
+        require_unique(value_of(key) for key in keys if isinstance(key.value, str))
         parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
-        known[id(node)] = 1 + sum(_expanded_nodes(part, known) for part in parts)
+        known[id(node)] = 1 + sum(_expanded_nodes(part, known, value_of) for part in parts)
     if known[id(node)] == 0:
         raise ValueError("an alias contains itself")
     if known[id(node)] > _MAX_YAML_NODES:
@@ -195,7 +280,7 @@ def _expanded_nodes(node: Any, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def require_unique(names: Iterable[str]) -> None:
+def require_unique(names: Iterable[Any]) -> None:
     """Check that each key of a mapping is given once; a ValueError names the first that is not."""
     for name, count in Counter(names).items():
         if count > 1:

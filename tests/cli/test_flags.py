@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
+import danalab
 from danalab.cli._shared.flags import parse
-from danalab.cli.app import VERBS, main
+from danalab.cli._shared.options import docstrings
+from danalab.cli.app import VERBS, flag_types, main
 from danalab.errors import UserError
+from danalab.ladder.runs.grid import parse_fixed
+from danalab.train.config.fields import field_types, leaf_types, validated
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,10 @@ class Flags:
     """Layers."""
     steps: tuple[str, ...] = ()
     """Steps."""
+    name: str = ""
+    """Name."""
+    file: Path | None = None
+    """File."""
 
 
 def flags(*arguments: str) -> Flags:
@@ -152,7 +162,11 @@ def test_bad_flags_are_one_line(arguments, message):
         ("batch_size: true", "batch_size: True: must be a number"),
         ("- 3", "a mapping of names to values is expected"),
         ("a: [", "not valid YAML"),
-        ("lr: 2026-13-45", "not valid YAML"),
+        ("lr: 2026-13-45", "lr: '2026-13-45': must be a number"),
+        ("batch_size: 0100", "0100 is 100 in YAML 1.2 and octal in 1.1"),
+        ("batch_size: 1:30", "batch_size: '1:30': must be a whole number"),
+        ("name: 2024", "name: 2024: must be text; write it in quotes"),
+        ("file: 2024", "file: 2024: must be a path; write it in quotes"),
         ("0", "a mapping of names to values is expected, not int"),
         ("batch-size: 3\nbatch_size: 4", "batch_size is given 2 times"),
         ("lr: 3\nlr: 4", "lr is given 2 times"),
@@ -233,6 +247,37 @@ def test_of_several_ranks_the_first_names_a_bad_flag(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     assert main(["train", "--hads", "3"]) == 2
     assert capsys.readouterr().err == ""
+
+
+def test_every_path_of_every_verb_is_expanded_and_every_other_text_stays(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    expanded = 0
+    for verb, flags_type in flag_types().items():
+        helps = docstrings(flags_type) if flags_type else {}
+        for name, hint in (field_types(flags_type) if flags_type else {}).items():
+            if not leaf_types(hint) & {str, Path} or "Literal" in str(hint):
+                continue
+            value = ["~/x"] if "tuple[" in str(hint) else "~/x"
+            got = str(validated(flags_type, {name: value})[name])
+            is_path = Path in leaf_types(hint) or bool(re.search(r"FILE\b|\b[Pp]aths? of", helps[name]))
+            assert ("/home/me/x" in got) or ("~/x" in got and not is_path), (verb, name, got)
+            expanded += "/home/me/x" in got
+    assert expanded > 100
+    with pytest.raises(UserError, match=r"--config /home/me/absent\.yaml"):
+        flags("--config", "~/absent.yaml")
+    with pytest.raises(UserError, match=r"/home/me/absent\.py"):
+        flags("--plugin", "~/absent.py")
+    assert parse_fixed(["data=~/a:0.5,~/b:0.5"]) == {"data": "/home/me/a:0.5,/home/me/b:0.5"}
+
+
+def test_no_module_reads_yaml_or_expands_paths_by_itself():
+    source = Path(danalab.__file__).parent
+    own = [
+        file.name
+        for file in source.rglob("*.py")
+        if re.search(r"^\s*import yaml|expanduser", file.read_text("utf-8"), re.M)
+    ]
+    assert own == ["files.py"]
 
 
 def test_an_unknown_verb_offers_the_nearest(capsys):

@@ -147,6 +147,34 @@ def test_any_configuration_file_is_taken_or_refused(tries, tmp_path):
     attempt()
 
 
+WORDS = [
+    "012", "-007", "0x10", "0o17", "0b1", "1_000", "1:30", "1e-3", ".5", "1.", "+3", "1e999", ".inf", ".nan", "yes",
+    "no", "on", "off", "y", "true", "NULL", "~", "", "2024-01-01", "<<", "=", "~/x", "~nobody/x", "$HOME/x",
+    "$ABSENT/x", "./~", "'012'", "!!int 3", "!!str 3", "!!bool yes", "!!python/name:os.system x", "!x 1", "*a", "&a 1",
+    "[1, 012]", "{a: 1, a: 2}", "{<<: {a: 1}}", "{1: a, 1.0: b}", "small:1,~/x:2", "FILE.py:Name", "|\n  x", "> \n  y",
+    "# none", "- 1", "x: y",
+]  # fmt: skip
+KEPT = ("heads", "d_model", "n_layers", "n_heads", "size")
+
+
+@pytest.mark.parametrize("tries", [8, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_any_word_of_yaml_for_any_setting_ends_right_or_in_one_line(tries, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = [field.name for field in dataclasses.fields(FLAG_TYPES["train"]) if field.name not in KEPT]
+    lines = st.tuples(st.sampled_from([*names, "<<", "betas", "extra"]), st.sampled_from(WORDS)).map(": ".join)
+    before = sorted(tmp_path.iterdir())
+
+    @settings(max_examples=tries, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(lines, max_size=4).map("\n".join))
+    def attempt(text: str) -> None:
+        (tmp_path / "run.yaml").write_text(text)
+        for words in (["train", "--print-config"], ["plan", "--json"]):
+            ends_well([words[0], "--heads", "2", "--config", "run.yaml", *words[1:]])
+        assert sorted(tmp_path.iterdir()) == [*before, tmp_path / "run.yaml"]
+
+    attempt()
+
+
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "text",

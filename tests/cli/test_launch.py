@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 from danalab.cli._shared.flags import parse
@@ -35,6 +37,33 @@ def test_the_original_spellings_are_understood():
 def test_enoki_and_adana_are_the_defaults():
     config = parsed("--heads", "3")
     assert (config.arch, config.opt) == ("enoki", "adana")
+
+
+def test_it_plans_for_fineweb_and_says_what_to_type_where_it_is_not_there(tmp_path):
+    done = launch("--arch", "enoki", "--opt", "adana", "--heads", "3", "--dry")
+    assert "train --arch enoki --opt adana --data fineweb_100" in done.stdout
+    environment = {**os.environ, "DATASETS_DIR": str(tmp_path / "data"), "RESULTS_BASE_FOLDER": str(tmp_path / "runs")}
+    environment |= {"DANALAB": str(tmp_path / "danalab"), "PYTHONPATH": str(SCRIPT.parents[1] / "src")}
+    (tmp_path / "danalab").write_text(f'#!/usr/bin/env bash\nexec {sys.executable} -m danalab "$@"\n')
+    (tmp_path / "danalab").chmod(0o755)
+
+    def start(*words: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", str(SCRIPT), "--arch", "enoki", "--opt", "adana", "--heads", "3", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+
+    done = start("--print-config")
+    assert {"iterations: 6165", "warmup_steps: 123", "vocab_size: 50304"} <= set(done.stdout.splitlines())
+    done = start()
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "not prepared yet; run danalab data prepare fineweb-100bt --tokenizer gpt2" in line
+    assert {file.name for file in tmp_path.iterdir()} == {"danalab"}
+
+
+def test_other_data_are_taken_where_they_are_named():
+    for words in (["--dataset", "c4"], ["--data", "c4"], ["--data_path=c4"]):
+        assert parsed("--heads", "3", *words).data == "c4"
+    assert "fineweb" not in launch("--config", "run.yaml", "--dry").stdout
 
 
 def test_arrangements_of_ranks_and_trackers_are_passed_on():

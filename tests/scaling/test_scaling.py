@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from itertools import product
 
+import numpy as np
 import pytest
 
 from danalab.cli.app import main
@@ -219,3 +221,22 @@ def test_an_l40s_is_not_an_l4():
     assert gpu.name == "L40S"
     assert peak_flops("a toaster") is None
     assert math.isclose(peak_flops("NVIDIA H100 80GB HBM3")[0], 989.4e12)
+
+
+def test_the_rate_has_no_jump_in_the_batch_and_turns_at_a_fitted_batch_alone():
+    batches = sorted({*range(1, 40), *(round(2 ** (k / 8)) for k in range(41, 104)), 511, 513})
+    spans = np.diff(np.log(batches))
+    opts = ("adana", "adamw", "dana-star-mk4", "dana-muon", "lion")
+    for arch, opt, heads in product(("enoki", "qwen3"), opts, (4, 16)):
+        planned = [plan(arch, opt, heads, global_batch=b, iterations=100, horizon_law="none").lr for b in batches]
+        lawful = [learning_rate(arch, opt, 12e4 * heads**3, global_batch=b) for b in batches]
+        for rates in (planned, lawful):
+            slopes = np.diff(np.log(rates)) / spans
+            assert np.abs(slopes).max() < 0.8, (arch, opt, heads)  # a jump at 512 would be a slope of hundreds
+            assert len({round(slope, 6) for slope in slopes}) <= 3, (arch, opt, heads)  # to 32, to 512, beyond
+
+
+def test_a_batch_is_counted_in_tokens():
+    for batch in (16, 100, 512, 2000):
+        usual = plan("enoki", "adana", 6, global_batch=batch, iterations=9).lr
+        assert plan("enoki", "adana", 6, global_batch=4 * batch, seq_len=512, iterations=9).lr == pytest.approx(usual)

@@ -14,7 +14,7 @@ LADDER = Path(__file__).parents[2] / "bench" / "results" / "ladder_cpu_v1" / "la
 
 
 def rate(arch, opt, params, tokens):
-    return small_run_rate(arch, opt, params, 0.85, 32, tokens).lr
+    return small_run_rate(arch, opt, params, 0.85, tokens).lr
 
 
 @pytest.mark.parametrize("opt", ["adamw", "adana", "dana-star-mk4", "ademamix", "lion"])
@@ -24,7 +24,7 @@ def test_the_published_batch_has_the_published_rate(opt):
 
 @pytest.mark.parametrize("opt", ["adamw", "adana", "lion"])
 def test_an_eighth_of_the_batch_has_half_of_the_rate(opt):
-    found = small_run_rate("enoki", opt, 1e7, 0.85, 4, FITTED_TOKENS // 8)
+    found = small_run_rate("enoki", opt, 1e7, 0.85, FITTED_TOKENS // 8)
     assert found.lr == pytest.approx(learning_rate("enoki", opt, 1e7) / 2)
     assert (found.law_batch, found.batch_factor) == (32, pytest.approx(0.5))
     assert found.source.endswith("times 0.50 for 8,192 tokens a step")

@@ -16,6 +16,7 @@ from typing import Any
 from danalab import __version__
 from danalab.cli._shared.flags import Parsed, parse
 from danalab.errors import FirstRankError, LostRankError, UserError, describe_os_error, nearest, printable
+from danalab.scaling.hardware import limit_threads
 
 GROUPS = {
     "start": {
@@ -175,6 +176,7 @@ def _dispatch(arguments: list[str]) -> int:
     verb, *rest = _renamed(arguments)
     if verb not in VERBS:
         raise UserError(f"unknown verb '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
+    limit_threads()
     if verb in _TRAINING:
         yield_cores()
     module = module_of(verb)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.errors import UserError
+from danalab.train.config.fields import PathText
 
 if TYPE_CHECKING:
     from danalab.data.sources import SyntheticSource
@@ -20,12 +21,12 @@ class PrepareFlags(JsonFlags):
     language of known entropy, with --language), or a corpus of the hub:
     fineweb-10bt, fineweb-100bt, fineweb-edu, c4, openwebtext2, redpajama, redpajama-v2, slimpajama, wikitext, arxiv,
     shakespeare-char."""
-    tokenizer: str | None = None
+    tokenizer: PathText | None = None
     """bytes, characters, gpt2, bpe-N (trained on a sample of the corpus), or the path of a tokenizer; default bpe-4096
     for stdlib and text, characters for shakespeare-char, else gpt2."""
     out: Path | None = None
     """Folder of the data set; default NAME-TOKENIZER in $DATASETS_DIR, or in ./datasets."""
-    input: tuple[str, ...] = ()
+    input: tuple[PathText, ...] = ()
     """Files or folders of the source text: .txt .md .jsonl .ndjson .json .parquet, also .gz and .zst. For a corpus of
     the hub: one folder with the files of its repository (see danalab data download), in place of the network."""
     text_column: str = "text"
@@ -36,7 +37,7 @@ class PrepareFlags(JsonFlags):
     language: tuple[str, ...] = ()
     """Settings of the source synthetic, KEY=VALUE: words, zipf, levels, level_exponent, answers, noise, questions,
     copies, distances, document_tokens, seed; see docs/data.md."""
-    val_input: tuple[str, ...] = ()
+    val_input: tuple[PathText, ...] = ()
     """Validation files of your own; without them a share of the documents is taken."""
     val_fraction: float | None = None
     """Share of the documents that validate, chosen by a hash; default the source's, see docs/data.md."""
@@ -252,7 +253,7 @@ def split(flags: SplitFlags) -> None:
 class TrainTokenizerFlags(JsonFlags):
     vocab_size: int
     """Number of ids, including the 256 bytes and 9 specials."""
-    input: tuple[str, ...]
+    input: tuple[PathText, ...]
     """Files or folders of text: .txt .md .jsonl .ndjson .json .parquet, also .gz and .zst."""
     text_column: str = "text"
     """Field of the lines, or column of the tables, that holds the text."""
@@ -291,9 +292,9 @@ def _up_to(documents: Iterable[str], limit: float) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalTokenizerFlags(JsonFlags):
-    tokenizer: Positional[str]
+    tokenizer: Positional[PathText]
     """bytes, gpt2, or the path of a tokenizer.json or of the folder that holds one."""
-    input: tuple[str, ...] = ()
+    input: tuple[PathText, ...] = ()
     """More files to measure, besides the built-in samples: .txt .md .jsonl .ndjson .json .parquet, also .gz, .zst."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from danalab.cli._shared.model_flags import RunFlags
 from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
-from danalab.train.config.fields import flag
+from danalab.train.config.fields import PathText, flag
 
 DEFAULT_PROBLEMS = 200
 """Problems of each task, where --limit isn't given: generated tasks have no end."""
@@ -28,7 +28,7 @@ class Flags(JsonFlags, RunFlags):
     """Sequences at a time, which changes no result; default the run's micro-batch."""
     device: str | None = None
     """cpu, cuda or cuda:N; default cuda where there is one."""
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[PathText, ...] = ()
     """Let the run answer the test problems of tasks as a chat, in place of a split: NAME or NAME:KEY=VALUE,..., or
     FILE.jsonl."""
     samples: int = 1
@@ -37,7 +37,7 @@ class Flags(JsonFlags, RunFlags):
     """tasks: temperature of the answers; 0 takes the most likely token."""
     max_tokens: int = 256
     """tasks: limit on an answer."""
-    reward: str | None = None
+    reward: PathText | None = None
     """tasks: reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that of each problem."""
     trust_model_code: bool = False
     """tasks: run the programs of the reward code where this system cannot isolate them, with the rights of your
@@ -48,7 +48,7 @@ class Flags(JsonFlags, RunFlags):
     """tasks: print this number of problems of each task with their answers, at most 3."""
     core: Path | None = None
     """Evaluate on the in-context tasks of a folder in DCLM's format, in place of a split."""
-    lm_eval: str | None = None
+    lm_eval: PathText | None = None
     """Evaluate on tasks of the lm-eval harness in place of a split: TASK,TASK, or paths of YAML files that define
     one."""
     num_fewshot: int | None = None

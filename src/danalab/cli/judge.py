@@ -6,13 +6,14 @@ from pathlib import Path
 
 from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.judge import JudgeConfig
+from danalab.train.config.fields import PathText
 
 EXIT_CODES = {"better": 0, "no difference": 1, "worse": 1, "undecided": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(JsonFlags, JudgeConfig):
-    contestants: Positional[tuple[str, ...]] = ()
+    contestants: Positional[tuple[PathText, ...]] = ()
     """The baseline, then one or more contenders: NAME, NAME:SETTING=VALUE,..., FILE.yaml, FILE.py:NAME, module:NAME."""
     board: bool = False
     """Print the newest verdict on each question of the ledger, and write it as a page; runs nothing."""

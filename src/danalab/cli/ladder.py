@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.errors import UserError, nearest
+from danalab.train.config.fields import PathText
 
 if TYPE_CHECKING:
     from danalab.ladder.plan import LadderPlan
@@ -26,7 +27,7 @@ class Flags(SweepFlags):
     """Folder of the ladder; default ladders/NAME of the file."""
     tokens_per_param: float | None = None
     """Horizon of all runs [tokens a parameter]; default the file's, else 20."""
-    opts: tuple[str, ...] = ()
+    opts: tuple[PathText, ...] = ()
     """Only these optimizers of the file."""
     horizons: tuple[float, ...] = ()
     """Horizons f = tokens / (20 parameters) of all sizes, in place of the file's."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from danalab.cli._shared.options import JsonFlags
 from danalab.report.run_schedules import RunSchedules
 from danalab.showcase import CompareConfig
+from danalab.train.config.fields import PathText
 
 if TYPE_CHECKING:
     from danalab.optim.values import OptimizerSpec
@@ -66,7 +67,7 @@ ARCHITECTURES = ("enoki", "qwen3")
 
 @dataclass(frozen=True, kw_only=True)
 class ListFlags(JsonFlags):
-    opt: str | None = None
+    opt: PathText | None = None
     """Show one optimizer with all its settings."""
 
 

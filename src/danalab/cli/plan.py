@@ -1,23 +1,28 @@
 """What a run would be: dimensions, parameters, steps, LR, weight decay, FLOPs, memory, hours; trains nothing."""
 
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Gt, Le
 
 from danalab.cli._shared.options import JsonFlags
+from danalab.cli.training import resolved_run
 from danalab.errors import UserError
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.plan import OMEGA, Plan, own_model
-from danalab.scaling.shape import GPT2_VOCAB
-from danalab.train.config.experiment import BatchSettings, ModelSettings, OptimizerSettings, SequenceSettings
-from danalab.train.config.fields import Count, Positive
+from danalab.train.config.fields import Count, PathText, Positive, setting
+from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
+    from danalab.data.vocabulary import Vocabulary
     from danalab.train.step.memory import MemoryFit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(JsonFlags, OptimizerSettings, BatchSettings, SequenceSettings, ModelSettings):
+class Flags(JsonFlags, TrainConfig):
+    """Those of `danalab train`, and what a plan adds."""
+
     title: ClassVar[str] = ""
 
     params: Count | None = None
@@ -25,8 +30,6 @@ class Flags(JsonFlags, OptimizerSettings, BatchSettings, SequenceSettings, Model
     with --tokens-per-step and --iterations."""
     tokens_per_step: Count | None = None
     """With --params: tokens of an optimizer step, over all ranks."""
-    nproc: Count = 1
-    """Data-parallel ranks."""
     gpu: str | None = None
     """Hours on this accelerator (h100, a100, ...); default on each that is known."""
     mfu: Annotated[float, Gt(0), Le(1)] = 0.4
@@ -36,6 +39,9 @@ class Flags(JsonFlags, OptimizerSettings, BatchSettings, SequenceSettings, Model
     fit_memory: bool = False
     """Find the largest micro-batch that fits in the memory of --gpu (estimate); without --gpu, on this machine's GPU by
     trying steps, else in this machine's memory (estimate)."""
+    data: PathText | None = setting(None, kind="data", main=True, aliases=("data-path", "dataset"))  # pyright: ignore
+    """As of danalab train; without it, or for a folder that is not here, FineWeb, the corpus of the rules (resonance:
+    FineWeb-Edu), unless danalab train's default is prepared."""
 
 
 def run(flags: Flags) -> None:
@@ -43,18 +49,16 @@ def run(flags: Flags) -> None:
     if flags.params is not None or flags.tokens_per_step is not None:
         _print_own_model(flags)
         return
-    from danalab.data.vocabulary import VocabularyInfo
-    from danalab.scaling.hardware import accelerator_hours, memory_gib, named
-    from danalab.train.config.resolve import resolve
-    from danalab.train.config.train_config import TrainConfig
+    from danalab.scaling.hardware import accelerator_hours, named
+    from danalab.train.config.run_spec import run_memory_gib
 
-    names = {field.name for field in fields(TrainConfig)} - {"json", "nproc"}
-    config = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(flags) if field.name in names})
-    size = flags.vocab_size or GPT2_VOCAB
-    words = VocabularyInfo(name="data", tokenizer_name="", vocab_size=size, least_vocab_size=1, eos_id=None)
-    spec = resolve(config, words, world_size=flags.nproc)
-    planned, micro_batch = spec.plan, spec.micro_batch
-    memory = memory_gib(planned, micro_batch, state_dtype=spec.state_dtype)
+    given: dict[str, Any] = {field.name: getattr(flags, field.name) for field in fields(TrainConfig)}
+    given["data"] = flags.data or TrainConfig.data
+    config = TrainConfig(**given)
+    vocabulary, about_data = _vocabulary(config, is_chosen=bool(flags.data or flags.tokenizer))
+    spec = resolved_run(config, vocabulary)
+    planned, micro_batch, ranks = spec.plan, spec.micro_batch, flags.nproc or 1
+    memory = run_memory_gib(spec, micro_batch, ranks)
     hours = accelerator_hours(planned.flops, flags.mfu)
     price = flags.dollars_per_hour
     if flags.gpu is not None:
@@ -62,28 +66,54 @@ def run(flags: Flags) -> None:
         hours = {gpu.name: hours[gpu.name]}
         price = price or gpu.dollars_per_hour
     costs = None if price is None else {name: value * price for name, value in hours.items()}
+    acc_steps = spec.config.acc_steps or 1
     fit = None
     if flags.fit_memory:
         from danalab.train.step.memory import fit_memory
 
-        fit = fit_memory(spec, flags.gpu)
-    wall = {name: value / flags.nproc for name, value in hours.items()}
+        fit = fit_memory(spec, ranks, flags.gpu)
+    wall = {name: value / ranks for name, value in hours.items()}
     told = {**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours, "wall_hours": wall, "dollars": costs}
+    told |= {"batch_size": micro_batch, "acc_steps": acc_steps, "data": vocabulary.name}
     if fit is not None:
-        size, steps = fit.division(spec.plan.global_batch // flags.nproc)
+        size, steps = fit.division(micro_batch * acc_steps)
         told["fit"] = {**asdict(fit), "batch_size": size, "acc_steps": steps}
     if flags.print_json(told):
         return
+    mode = config.activation_checkpointing
+    how = "no checkpointing" if mode == "none" else f"checkpointing {mode}"
     rows = [
         *_describe(planned, flags),
         *(("", note) for note in spec.notes),
         ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} per token)"),
-        ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, no checkpointing (estimate)"),
-        *_fit(fit, spec.plan.global_batch // flags.nproc),
+        ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, {how} (estimate)"),
+        *_fit(fit, micro_batch * acc_steps),
         *_time(hours, costs, price, flags),
+        ("data", about_data),
     ]
     for name, value in rows:
         print(f"{name:<13} {value}")
+
+
+def _vocabulary(config: TrainConfig, *, is_chosen: bool) -> "tuple[Vocabulary, str]":
+    """(that of a run's data or, where they are not here, of the corpus that the rules are for; a sentence on it)."""
+    from danalab.data.formats import scan_cache
+    from danalab.data.open import is_there, vocabulary_of
+
+    with scan_cache.read_only():
+        is_here = is_there(config.data, config.tokenizer)
+        is_elsewhere = "/" in config.data and "," not in config.data and not Path(config.data).exists()
+        if is_here or (is_chosen and not is_elsewhere):
+            found = vocabulary_of(config.data, config.tokenizer)
+            return found, _sentence(found, "here" if is_here else "not prepared yet")
+        corpus = "fineweb-edu" if ARCHITECTURES.get(config.arch).oscillators else "fineweb-100bt"
+        rules = replace(vocabulary_of(corpus), least_vocab_size=1)  # pyright: ignore
+    why = f"{config.data} is not here" if is_chosen else f"danalab train takes {config.data} unless --data is given"
+    return rules, _sentence(rules, f"the corpus of {config.arch}'s rules; {why}")
+
+
+def _sentence(data: "Vocabulary", remark: str) -> str:
+    return f"{data.name}, vocabulary of {data.vocab_size:,} ({data.tokenizer_name}): {remark}"
 
 
 def _print_own_model(flags: Flags) -> None:
@@ -129,10 +159,11 @@ def _time(
     def listed(values: dict[str, float], digits: str = ".2g") -> str:
         return ", ".join(f"{name} {value:{digits}}" for name, value in values.items())
 
-    rows = [("device-hours" if flags.nproc > 1 else "hours", listed(hours) + estimate)]
-    if flags.nproc > 1:
-        wall = {name: value / flags.nproc for name, value in hours.items()}
-        rows.append(("wall hours", f"{listed(wall)} on {flags.nproc} devices, without communication"))
+    ranks = flags.nproc or 1
+    rows = [("device-hours" if ranks > 1 else "hours", listed(hours) + estimate)]
+    if ranks > 1:
+        wall = {name: value / ranks for name, value in hours.items()}
+        rows.append(("wall hours", f"{listed(wall)} on {ranks} devices, without communication"))
     if costs is not None:
         rough = "" if flags.dollars_per_hour else ", a rough price on demand; --dollars-per-hour takes yours"
         rows.append(("cost [$]", f"{listed(costs, ',.2f')} at {price:g} $ an hour{rough}"))

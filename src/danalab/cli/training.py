@@ -4,10 +4,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
 from danalab.train.config.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from danalab.data.vocabulary import Vocabulary
+    from danalab.train.config.run_spec import RunSpec
 
 StageFlags = MidFlags | SftFlags | RlFlags
 
@@ -37,20 +41,29 @@ VERBS = {"train": (TrainConfig, train), "mid": (MidFlags, mid), "sft": (SftFlags
 
 def resolved_config(flags: TrainConfig | StageFlags) -> dict[str, Any]:
     """The resolved configuration, for --print-config; nothing is written."""
+    return resolved_run(flags).config.as_dict()
+
+
+def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None" = None) -> "RunSpec":
+    """The run that a job with these flags would train, on data of a `vocabulary` (default its own); writes nothing."""
     from danalab.data import vocabulary_of
     from danalab.data.formats import scan_cache
     from danalab.train.config.resolve import resolve
-    from danalab.train.parallel.layout import data_parallel_ranks
+    from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
 
     with scan_cache.read_only():
         config = _configuration(flags)
-        if config is flags:
-            vocabulary: Any = vocabulary_of(config.data, config.tokenizer)
-        else:
+        if vocabulary is None and config is flags:
+            vocabulary = vocabulary_of(config.data, config.tokenizer)
+        elif vocabulary is None:
             from danalab.train.stage import stage_kind
 
             vocabulary = stage_kind(config).open_data(config)
-        return resolve(config, vocabulary, world_size=data_parallel_ranks(config, os.environ)).config.as_dict()
+        place, layout = find_place(os.environ), layout_of(config, os.environ)
+        ranks = (config.nproc or 1) if place is None else place.size
+        spec = resolve(config, vocabulary, world_size=data_parallel_size(layout.shape(ranks)))
+        check_parallel(spec, layout, ranks)
+        return spec
 
 
 def _configuration(flags: TrainConfig | StageFlags) -> TrainConfig:

@@ -25,7 +25,7 @@ from danalab.data.order.permutation import Permutation
 from danalab.data.tokenizers import BUILT_IN, UNKNOWN, Tokenizer
 from danalab.data.vocabulary import merge_vocabularies
 from danalab.errors import UserError
-from danalab.files import read_yaml, validated
+from danalab.files import expand_home, read_yaml, validated
 
 BLOCK = 10_000
 
@@ -33,7 +33,8 @@ BLOCK = 10_000
 def parse_mixture(text: str) -> list[tuple[str, float]] | None:
     """(data set, weight) of each part of `a:0.7,b:0.3` or of a YAML file; None for a single data set."""
     if Path(text).suffix in (".yaml", ".yml") and not os.path.isdir(text):
-        return _checked(list(validated(dict[str, float], read_yaml(text), f"--data {text}").items()), text)
+        weights = validated(dict[str, float], read_yaml(text), f"--data {text}")
+        return _checked([(expand_home(name), weight) for name, weight in weights.items()], text)
     if "," not in text or os.path.exists(text):
         return None
     pairs: list[tuple[str, float]] = []

@@ -47,12 +47,13 @@ def open_data(data: str | Path, tokenizer: str | Path | None = None, split: str 
     return parts[0] if pairs is None else MixedDataset(parts, [weight for _, weight in pairs])
 
 
-def is_there(data: str | Path) -> bool:
+def is_there(data: str | Path, tokenizer: str | Path | None = None) -> bool:
     """Whether `open_data` finds all data sets of the argument of `--data` without preparing any."""
     from danalab.data.mixture import parse_mixture
 
     try:
-        return all(isinstance(find_dataset(name), Path) for name, _ in parse_mixture(str(data)) or [(data, 1.0)])
+        names = [name for name, _ in parse_mixture(str(data)) or [(data, 1.0)]]
+        return all(isinstance(find_dataset(name, tokenizer), Path) for name in names)
     except UserError:
         return False
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.errors import UserError
+from danalab.train.config.fields import PathText
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -13,11 +14,11 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 class JudgeConfig:
     """What is judged, on which track, and at which cost."""
 
-    contestants: tuple[str, ...] = ()
+    contestants: tuple[PathText, ...] = ()
     """The baseline, then one or more contenders: NAME, NAME:SETTING=VALUE,..., FILE.yaml, FILE.py:NAME, module:NAME."""
     track: str = "char"
     """Problem: char, synthetic, stdlib, images or nanogpt."""
-    data: str | None = None
+    data: PathText | None = None
     """Data set of your own in place of a track; nanogpt's model is trained on it."""
     steps: int | None = None
     """Length of a run [steps]; default the track's."""
@@ -35,7 +36,7 @@ class JudgeConfig:
     """Ask a settled question again, with fresh seeds and a smaller share of alpha."""
     jobs: int | None = None
     """Runs at a time; default two, one for each side."""
-    executor: str = "pool"
+    executor: PathText = "pool"
     """Where runs are made: pool (processes here), submitit, or FILE.py:NAME as in danalab sweep."""
     run_limit: float | None = None
     """Time after which a run is killed [seconds]; default 20 times the longest so far, at least 60."""

@@ -1,6 +1,5 @@
 """One pre-norm block, x <- x + c mixer(norm(x)); x <- x + c mlp(norm(x)), and its activation checkpointing."""
 
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -9,14 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from danalab.errors import UserError, nearest
 from danalab.models.cache import State
 from danalab.models.config import ModelConfig
 from danalab.models.delta_rule.mixer import GatedDeltaNet
 from danalab.models.layers.basic import Dropout, make_norm
 from danalab.models.moe.mixture import Routing, make_mlp
-
-CHECKPOINTING = ("none", "full", "every-n:K", "selective")
 
 _aten = torch.ops.aten
 # Expensive to recompute, and small compared with the rest: matrix products and the output of attention.
@@ -89,18 +85,3 @@ def make_mixer(config: ModelConfig, layer: int) -> nn.Module:
         return GatedDeltaNet(config)
     module, _, name = config.architecture.mixer_class.partition(":")
     return getattr(import_module(module), name)(config)
-
-
-def checkpointing_rule(mode: str) -> Callable[[int], str]:
-    """A function from the index of a layer to its mode of checkpointing: "none", "full" or "selective".
-
-    `mode`: "none"; "full" (keep only each block's input); "every-n:K" ("full" for blocks 0, K, 2K, ...); "selective"
-    (keep matrix products and attention outputs, recompute the rest).
-    """
-    if mode in ("none", "full", "selective"):
-        return lambda layer: mode
-    name, _, count = mode.partition(":")
-    if name == "every-n" and count.isdigit() and int(count) > 0:
-        return lambda layer: "full" if layer % int(count) == 0 else "none"
-    hint = nearest(mode, CHECKPOINTING)
-    raise UserError(f"unknown activation checkpointing '{mode}'{hint}; known: {', '.join(CHECKPOINTING)} (K >= 1)")

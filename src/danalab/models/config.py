@@ -1,6 +1,6 @@
 """The configuration of a model: a frozen, validated value, written to and read from `config.json`. Needs no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -147,3 +147,21 @@ class ModelConfig(Parametrized):
                     f"{place}: unknown model setting '{name}'{nearest(name, known)}; known: {', '.join(sorted(known))}"
                 )
         return validated(cls, dict(values), place, strict=True)
+
+
+CHECKPOINTING = ("none", "full", "every-n:K", "selective")
+
+
+def checkpointing_rule(mode: str) -> Callable[[int], str]:
+    """A function from the index of a layer to its mode of checkpointing: "none", "full" or "selective".
+
+    `mode`: "none"; "full" (keep only each block's input); "every-n:K" ("full" for blocks 0, K, 2K, ...); "selective"
+    (keep matrix products and attention outputs, recompute the rest).
+    """
+    if mode in ("none", "full", "selective"):
+        return lambda layer: mode
+    name, _, count = mode.partition(":")
+    if name == "every-n" and count.isdigit() and int(count) > 0:
+        return lambda layer: "full" if layer % int(count) == 0 else "none"
+    hint = nearest(mode, CHECKPOINTING)
+    raise UserError(f"unknown activation checkpointing '{mode}'{hint}; known: {', '.join(CHECKPOINTING)} (K >= 1)")

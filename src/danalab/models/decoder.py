@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.models.block import Block, checkpointing_rule
+from danalab.models.block import Block
 from danalab.models.cache import Cache
-from danalab.models.config import ModelConfig
+from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
 from danalab.models.layers.basic import Dropout, Embedding, Linear, make_norm

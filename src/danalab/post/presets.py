@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from danalab.train.config.fields import Count, NonNegative, Section, setting
+from danalab.train.config.fields import Count, NonNegative, PathText, Section, setting
 
 STAGES = ("base", "mid", "sft", "rl")
 
@@ -25,11 +25,11 @@ class SpeedrunConfig(Section):
     GPU."""
     out: Path = setting(Path("speedrun"), kind="job")
     """Folder for everything; the same command continues after an interruption."""
-    opt: str | None = None
+    opt: PathText | None = None
     """Optimizer of the base run and of mid-training, at the rate of its law; default the preset's."""
-    sft_opt: str | None = None
+    sft_opt: PathText | None = None
     """Optimizer of fine-tuning; default that of mid-training."""
-    rl_opt: str | None = None
+    rl_opt: PathText | None = None
     """Optimizer of reinforcement learning; default that of mid-training."""
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0
     """Seed of the weights, of the order of all data, and of the sampling."""
@@ -39,7 +39,7 @@ class SpeedrunConfig(Section):
     """Steps of the base run in place of the preset's."""
     text: tuple[Path, ...] = ()
     """Text files or folders, of several documents, for the base run in place of the preset's corpus."""
-    chats: tuple[str, ...] = ()
+    chats: tuple[PathText, ...] = ()
     """Further conversations for mid-training and fine-tuning: FILE.jsonl, or tasks."""
     nproc: Count | None = setting(None, kind="job")
     """Processes on this machine, one for each GPU."""

@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError
 from danalab.post.policy_losses import OBJECTIVES
-from danalab.train.config.fields import Count, Natural, NonNegative, Positive, Section, setting
+from danalab.train.config.fields import Count, Natural, NonNegative, PathText, Positive, Section, setting
 from danalab.train.config.train_config import RunSettings, TrainConfig
 
 Share = Annotated[float, Gt(0), Lt(1)]
@@ -24,7 +24,7 @@ class ConversationSettings(Section):
 
     title: ClassVar[str] = "conversations"
 
-    val_data: tuple[str, ...] = setting((), kind="data")
+    val_data: tuple[PathText, ...] = setting((), kind="data")
     """Conversations for validation, in the form of --data; default a share of the others."""
     val_share: Share = setting(0.05, kind="data")
     """Without --val-data: share of the conversations that is kept for validation, at least one."""
@@ -38,7 +38,7 @@ class ReplaySettings(Section):
 
     title: ClassVar[str] = "conversations"
 
-    replay: str | None = setting(None, kind="data")
+    replay: PathText | None = setting(None, kind="data")
     """Data set of plain text that is mixed in, in the form of danalab train --data, with the tokenizer of the run."""
     replay_share: Share = 0.3
     """Share of the rows that are from --replay."""
@@ -52,7 +52,7 @@ class StartingRun(Section):
 
     run: Path = setting(main=True)
     """The run to start from: a base run, or an earlier stage."""
-    data: tuple[str, ...] = setting((), main=True)
+    data: tuple[PathText, ...] = setting((), main=True)
     """Conversations: files (FILE.jsonl), tasks (NAME or NAME:KEY=VALUE,...), or several of them."""
     seq_len: Annotated[int, Ge(2)] | None = setting(None, main=True)
     """Length of a row [tokens]; default and limit: the run's context, which the model keeps."""
@@ -70,7 +70,7 @@ class FinetuneSettings(RunSettings, ConversationSettings, StartingRun):
 
     run_dir: Path | None = setting(None, kind="job", main=True, aliases=("output-dir",))
     """The run folder; default RUN-sft or RUN-mid, beside the run."""
-    opt: str = setting("", main=True)
+    opt: PathText = setting("", main=True)
     """Optimizer; default the run's, with its settings."""
     lr: Positive | None = setting(None, main=True)
     """Peak learning rate; default --lr-fraction of the run's."""
@@ -128,7 +128,7 @@ class RolloutFlags(Section):
 
     title: ClassVar[str] = "rollouts"
 
-    reward: str | None = setting(None, main=True)
+    reward: PathText | None = setting(None, main=True)
     """Reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that of each problem."""
     problems: Count = setting(16, main=True)
     """Problems in a step, over all ranks."""
@@ -176,13 +176,13 @@ class RlFlags(RolloutFlags, PolicyFlags, RunSettings):
 
     run: Path = setting(main=True)
     """The run to start from: a fine-tuned one."""
-    task: tuple[str, ...] = setting((), main=True)
+    task: tuple[PathText, ...] = setting((), main=True)
     """Tasks: NAME or NAME:KEY=VALUE,... (arithmetic:max=9), FILE.jsonl, or several; weight=2 doubles a share."""
     data_seed: Natural = 1337
     """Seed of the order of the problems and of the sampling."""
     iterations: Count | None = setting(100, main=True)
     """Length of the run [steps]."""
-    opt: str = setting("", main=True)
+    opt: PathText = setting("", main=True)
     """Optimizer; default the run's, with its settings."""
     lr_fraction: Positive = setting(0.05, main=True)
     """Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted law's for another --opt."""

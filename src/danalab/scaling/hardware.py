@@ -1,7 +1,10 @@
 """Peak FLOP/s, memory and price of common accelerators, for MFU and estimates."""
 
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from danalab.errors import UserError, nearest
 from danalab.optim.catalogue import OPTIMIZERS
@@ -56,8 +59,44 @@ def named(name: str) -> Accelerator:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Cores that this process may use: those of its affinity (taskset, SLURM), or fewer by a quota of its cgroups."""
+    quotas = _quotas(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    return max(1, min([_allowed_cores(), *map(int, quotas)]))
+
+
+def _allowed_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _quotas(groups: Path, root: Path) -> list[float]:
+    """The quota of each cgroup that this process is in [cores], of version 2 (cpu.max) or 1 (cpu.cfs_*)."""
+    quotas = []
+    with suppress(OSError):  # no Linux
+        for line in groups.read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            base = root / kinds
+            here = base / path.lstrip("/")  # absent in a container that sees its own group as the root
+            for folder in (each for each in (here, *here.parents) if each.is_relative_to(base)):
+                files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if kinds else ("cpu.max",)
+                with suppress(OSError, ValueError):  # no such file, or the quota is "max"
+                    quota, period = map(int, " ".join((folder / file).read_text() for file in files).split())
+                    quotas += [quota / period] if quota > 0 else []
+    return quotas
+
+
+_OWN_THREADS = "DANALAB_THREADS"
+
+
+def limit_threads() -> None:
+    """Let OpenMP, which knows the affinity alone, keep to a quota of cores. Call it before torch loads."""
+    if "OMP_NUM_THREADS" not in os.environ and (cores := available_cores()) < _allowed_cores():
+        os.environ.update({"OMP_NUM_THREADS": str(cores), _OWN_THREADS: str(cores)})
+
+
+def chosen_threads() -> str | None:
+    """$OMP_NUM_THREADS as the user set it; None where nobody did, or `limit_threads`."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    return None if threads == os.environ.get(_OWN_THREADS) else threads
 
 
 def host_memory() -> int:
@@ -89,6 +128,7 @@ def memory_gib(
     averaged: bool = False,
     weight_shards: int = 1,
     state_shards: int = 1,
+    checkpointing: Sequence[str] = (),
     recompute: bool = False,
 ) -> float:
     """Memory to train on one device [GiB]: float32 weights and gradients, optimizer state, activations.
@@ -101,6 +141,7 @@ def memory_gib(
         state_dtype: format of the optimizer's moments.
         averaged: a running average of the weights is kept beside them.
         weight_shards, state_shards: ranks that share the weights, and the state.
+        checkpointing: none, full or selective for each layer; a block that is recomputed has its activations once.
         recompute: leaves the activations of the blocks out, which checkpointing recomputes: a lower bound.
     """
     words = (12 if averaged else 8) / weight_shards + state_bytes(planned.opt, state_dtype) / state_shards
@@ -113,6 +154,11 @@ def memory_gib(
         width += (planned.top_k or 0) * planned.d_model  # copies of each token, to and from its experts
     block = activation_bytes * (4 * planned.d_model + 4 * width + 3 * hidden)
     kept = 0 if recompute else planned.n_layers * block
+    if checkpointing and not recompute:
+        # "selective" keeps products and attention, and recomputes two norms and the activation of the mlp.
+        sizes = {"none": block, "full": activation_bytes * planned.d_model}
+        sizes["selective"] = block - activation_bytes * (2 * planned.d_model + hidden)
+        kept = sum(sizes[mode] for mode in checkpointing) + (block if set(checkpointing) != {"none"} else 0)
     activations = tokens * (kept + 8 * planned.d_model)
     return (states + activations) / 2**30
 

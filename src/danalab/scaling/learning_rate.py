@@ -1,7 +1,9 @@
 """The fitted learning-rate laws: lr = a (b + P)^d, P = non-embedding parameters by the size law.
 
 The coefficients are data: published with arXiv 2602.05298, fitted there on FineWeb ladders at a sequence length of 2048
-and a global batch of 32 (and, in a second table, 512) sequences, at horizon f = 1: 20 tokens per parameter. Beyond:
+and a global batch of 32 (and, in a second table, 512) sequences, at horizon f = 1: 20 tokens per parameter. Batches are
+counted in tokens. Between the two the rate is a power of the batch that meets both (the paper has none there); beyond
+512, and beyond 32 without a second row, it is held. Beyond f = 1:
 
     lr(f)    = lr(1) f^h           h of the optimizer's row in `danalab.optim.catalogue`, measured by
                                    bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md)
@@ -11,7 +13,9 @@ Below f = 1, which was not measured, and for an optimizer without h, both are as
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from danalab.optim.catalogue import OPTIMIZERS, Usual
@@ -23,7 +27,9 @@ CHINCHILLA = 20.0
 _AT_ONE_SIZE = {"dana-muon"}
 """Optimizers with an exponent of the smallest size alone."""
 _LARGEST_HORIZON = 64.0
-FITTED_TOKENS = 32 * 2048
+SEQUENCE = 2048
+"""Length of the sequences that the laws' batches are counted in [tokens]."""
+FITTED_TOKENS = 32 * SEQUENCE
 """Tokens of a step in the runs that the laws were fitted on."""
 _FALLING_WITH_THE_BATCH = {"enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}}
 """Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
@@ -41,9 +47,34 @@ class LrLaw:
     """The kappa that the row was fitted at; None for optimizers without kappa."""
     batch: int | None = None
     """The batch that the row was fitted at [sequences]; None for a rate that was not fitted."""
+    above: "LrLaw | None" = None
+    """The law at the next larger batch, where the rate is `share` of the way to its rate, in the logarithm."""
+    share: float = 0.0
 
     def __call__(self, non_emb_params: float) -> float:
-        return self.a * (self.b + non_emb_params) ** self.d
+        rate = self.a * (self.b + non_emb_params) ** self.d
+        return rate if self.above is None else rate * (self.above(non_emb_params) / rate) ** self.share
+
+    def times(self, factor: float) -> "LrLaw":
+        """The law of `factor` times the rate."""
+        return replace(self, a=factor * self.a, above=self.above and self.above.times(factor))
+
+    @property
+    def batches(self) -> str:
+        """The batches that it was fitted at, in words."""
+        return f"batch {self.batch}" if self.above is None else f"batches {self.batch} and {self.above.batch}"
+
+
+def law_at(rows: Sequence[LrLaw], batch: float, kappa: float) -> LrLaw:
+    """The law at a batch: of each batch with rows the one of the nearest kappa; between two, a power of the batch."""
+    laws: dict[int, LrLaw] = {}
+    for row in sorted(rows, key=lambda row: -abs((row.kappa or kappa) - kappa)):
+        laws[row.batch or 0] = row
+    fitted = sorted(laws)
+    for low, high in pairwise(fitted):
+        if low < batch < high:
+            return replace(laws[low], above=laws[high], share=math.log(batch / low) / math.log(high / low))
+    return laws[min(fitted, key=lambda each: abs(each - batch))]
 
 
 @dataclass(frozen=True)
@@ -53,7 +84,7 @@ class PeakRate:
     lr: float
     source: str
     law_batch: int | None = None
-    """The batch that its law was fitted at [sequences]; None without a fitted law."""
+    """The batch that its law was fitted at [sequences], the lower one of two; None without a fitted law."""
     batch_factor: float = 1.0
     """The factor for a small batch that `lr` contains."""
 
@@ -124,13 +155,13 @@ def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     return table, opt
 
 
-def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> tuple[LrLaw, str]:
-    """The law that applies, and a sentence on its source.
+def lr_law(arch: str, opt: str, kappa: float = 0.85, batch: float = 32) -> tuple[LrLaw, str]:
+    """The law that applies at a batch [sequences of 2,048 tokens], and a sentence on its source.
 
-    Batches other than 512 use the batch-32 table; a kappa without a row uses the nearest row; an architecture without a
-    table uses a related one's, mostly enoki's (resonance: a common rate for AdamW, the others relative to it); an
-    optimizer without a row uses a related optimizer's law times a factor, a common value (`danalab.optim.catalogue`),
-    or, with neither of them, its row of enoki.
+    A kappa without a row uses the nearest row; an architecture without a table uses a related one's, mostly enoki's
+    (resonance: a common rate for AdamW, the others relative to it, both whatever the batch); an optimizer without a row
+    uses a related optimizer's law times a factor, a common value (`danalab.optim.catalogue`), or, with neither of them,
+    its row of enoki.
 
     UserError: unknown optimizer.
     """
@@ -142,25 +173,23 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, global_batch: int = 32) -> 
         source = "usual for adamw on resonance: 6e-4, from 0.8B parameters on 3e-4"
         if opt == "adamw":
             return ResonanceLaw(law.a, law.b, law.d), source
-        source += f"; times {opt}'s share of it on enoki at batch {law.batch}"
+        source += f"; times {opt}'s share of it on enoki at {law.batches}"
         return ResonanceLaw(law.a, law.b, law.d, law.kappa, law.batch), source
     known, _ = fitted_row(arch, opt)
-    for batch in (512, 32) if global_batch == 512 else (32,):
-        rows = _TABLES[known, batch].get(opt)
-        if rows:
-            law = min(rows, key=lambda row: abs((row.kappa or kappa) - kappa))
-            fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
-            borrowed = f", used for {arch}" if known != arch else ""
-            return replace(law, batch=batch), f"fitted for {opt} on {known} at batch {batch}{fitted_at}{borrowed}"
+    if rows := [replace(row, batch=at) for at in (32, 512) for row in _TABLES[known, at].get(opt, ())]:
+        law = law_at(rows, batch, kappa)
+        fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
+        borrowed = f", used for {arch}" if known != arch else ""
+        return law, f"fitted for {opt} on {known} at {law.batches}{fitted_at}{borrowed}"
     rate = OPTIMIZERS.get(opt).rate
     if isinstance(rate, Usual):
         return LrLaw(rate.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({rate.source})"
     if rate is None:
-        law, source = lr_law(arch, "adamw", kappa, global_batch)
+        law, source = lr_law(arch, "adamw", kappa, batch)
         return law, f"{source}, used for {opt}; no rate of its own is known"
-    law, source = lr_law(arch, rate.of, kappa, global_batch)
+    law, source = lr_law(arch, rate.of, kappa, batch)
     times = f", times {rate.factor:g} for {opt}" if rate.factor != 1 else f", used for {opt}"
-    return replace(law, a=rate.factor * law.a), f"{source}{times} ({rate.source})"
+    return law.times(rate.factor), f"{source}{times} ({rate.source})"
 
 
 def decay_lr(
@@ -212,20 +241,21 @@ def learning_rate(
     global_batch: int = 32,
     *,
     tokens_per_param: float = CHINCHILLA,
-    tokens_per_step: int = FITTED_TOKENS,
+    tokens_per_step: int | None = None,
 ) -> float:
     """Peak learning rate by the fitted law a (b + P)^d, times the factors of the horizon and of a small batch.
 
     Args:
         non_emb_params: P, the size law (`Dimensions.non_emb_params`).
         kappa: the Dana family's kappa; the nearest fitted one is used.
-        global_batch: sequences per step; 512 selects the second table if the optimizer has a row there.
+        global_batch: sequences of 2,048 tokens per step, 32 at least, where `tokens_per_step` is not given.
         tokens_per_param: length of the run; 20 is the horizon of the fitted laws.
     Raises:
         UserError: unknown optimizer.
     Source: arXiv 2602.05298, learning-rate scaling laws.
     """
     opt = OPTIMIZERS.canonical(opt)
-    law, _ = lr_law(arch, opt, kappa, global_batch)
+    tokens = max(global_batch * SEQUENCE, FITTED_TOKENS) if tokens_per_step is None else tokens_per_step
+    law, _ = lr_law(arch, opt, kappa, tokens / SEQUENCE)
     rate, _ = horizon_factors(opt, tokens_per_param / CHINCHILLA)
-    return law(non_emb_params) * batch_factor(arch, opt, tokens_per_step) * rate
+    return law(non_emb_params) * batch_factor(arch, opt, tokens) * rate

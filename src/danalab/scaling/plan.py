@@ -178,7 +178,7 @@ def plan(
 
     if lr is None:
         params = shape.non_emb_params * rate_size
-        peak = small_run_rate(shape.arch, opt, params, kappa, global_batch, tokens_per_step)
+        peak = small_run_rate(shape.arch, opt, params, kappa, tokens_per_step)
         if rate_size != 1:
             peak = replace(peak, source=f"{peak.source}; at the {params / 1e6:.3g}M parameters of the base model")
         if shape.n_experts is not None:
@@ -223,7 +223,7 @@ def own_model(
     `params` are without embeddings and head; so the horizon is not known, and rate and decay are those at f = 1.
     """
     opt, batch = OPTIMIZERS.canonical(opt), max(1, tokens_per_step // 2048)
-    peak = small_run_rate(arch, opt, params, kappa, batch, tokens_per_step)
+    peak = small_run_rate(arch, opt, params, kappa, tokens_per_step)
     rate = decay_lr(arch, opt, peak.lr, params, kappa, batch)
     decay, wd_ts = _weight_decay(opt, omega, steps, rate, None, None, 10.0)
     return peak, min(decay, largest_decay(opt)) if OPTIMIZERS.get(opt).decay == "coupled" else decay, wd_ts

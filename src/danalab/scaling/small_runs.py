@@ -6,22 +6,20 @@ is an interpolation.
 
 from typing import Any
 
-from danalab.scaling.learning_rate import PeakRate, batch_factor, fitted_row, lr_law
+from danalab.scaling.learning_rate import SEQUENCE, PeakRate, batch_factor, fitted_row, lr_law
 
 _LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
 """Size below which the law is held constant: qwen3's AdamW law gives lr 0.14 at 0.8 M parameters; 0.004 to 0.02 works
 best."""
 
 
-def small_run_rate(
-    arch: str, opt: str, non_emb_params: float, kappa: float, global_batch: int, tokens_per_step: int
-) -> PeakRate:
+def small_run_rate(arch: str, opt: str, non_emb_params: float, kappa: float, tokens_per_step: int) -> PeakRate:
     """The fitted law's rate for size P of the canonical `opt`, lower for small batches and held for small models.
 
     Batches below 65,536 tokens have (tokens / 65,536)^(1/3) of the rate, where that was measured. UserError: unknown
     optimizer.
     """
-    law, source = lr_law(arch, opt, kappa, global_batch)
+    law, source = lr_law(arch, opt, kappa, tokens_per_step / SEQUENCE)
     if arch == "resonance" or law.d == 0:
         return PeakRate(law(non_emb_params), source, law.batch)
     table, row = fitted_row(arch, opt)

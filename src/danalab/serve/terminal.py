@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from danalab.chat.conversations import read_conversations
 from danalab.errors import UserError, printable
-from danalab.files import write_atomically
+from danalab.files import environment_path, expand_home, write_atomically
 from danalab.serve.readers import Delta
 from danalab.serve.session import ChatSession
 
@@ -137,7 +137,7 @@ class Terminal:
 def _path(name: str, value: str) -> Path:
     if not value:
         raise UserError(f"{name}: a file is missing")
-    return Path(value).expanduser()
+    return Path(expand_home(value))
 
 
 def _number(name: str, text: str, kind: type[int] | type[float]) -> Any:
@@ -184,7 +184,7 @@ def _history() -> Any:
     """Questions of earlier conversations, in a file that only its owner can read; in memory where it cannot be."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "danalab"
+    folder = (environment_path("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "danalab"
     file = folder / "chat_history"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ The settings are the flags of the two. Needs no torch.
 from dataclasses import dataclass
 from pathlib import Path
 
-from danalab.train.config.fields import Count, Section
+from danalab.train.config.fields import Count, PathText, Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class DemoConfig(Section):
 class CompareConfig(Section):
     """Settings of `danalab optim compare`."""
 
-    opts: tuple[str, ...] = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
+    opts: tuple[PathText, ...] = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
     """Optimizers; danalab optim list shows them all."""
     problems: tuple[str, ...] = ("quadratic", "matrix", "language")
     """Problems: quadratic, matrix, language."""

@@ -85,7 +85,7 @@ def _open(config: TrainConfig) -> Dataset:
 
 
 def _expected_vocabulary(config: TrainConfig) -> Vocabulary | None:
-    if is_there(config.data):
+    if is_there(config.data, config.tokenizer):
         return None
     expected = vocabulary_of(config.data, config.tokenizer)
     # The padding counts for the default size only.

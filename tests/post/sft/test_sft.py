@@ -52,7 +52,7 @@ def test_model_optimizer_and_rate_are_those_of_the_base_run(tuned, base):
     params = open_run(base).config["plan"]["non_emb_params"]
     outcome = run_training(tuned(opt="adamw", lr_fraction=0.5, iterations=2, log_interval=1))
     planned = open_run(outcome.folder).config["plan"]
-    law = small_run_rate("qwen3", "adamw", params, 0.85, 4, 4 * planned["seq_len"]).lr
+    law = small_run_rate("qwen3", "adamw", params, 0.85, 4 * planned["seq_len"]).lr
     assert planned["lr"] == pytest.approx(0.5 * law)
 
 

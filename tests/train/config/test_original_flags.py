@@ -36,6 +36,8 @@ def test_the_direct_command_of_the_guide_is_read_whole(monkeypatch):
 def test_other_forms_become_ours():
     assert translate(["--model", "moe_expert_parallel"], {}) == ["--arch=moe", "--expert-parallel"]
     assert translate(["--scaling_rule=qwen3", "--heads", "6"], {}) == ["--heads", "6", "--arch=qwen3"]
+    assert translate(["--scaling_rule", "none", "--n_embd", "64"], {}) == ["--n_embd", "64"]
+    assert config("--scaling_rule=none --n_embd 64 --n_layer 2 --n_head 1").arch == "enoki"
     assert translate(["--moe"], {}) == ["--n-experts=8"]
     assert translate(["--moe", "--moe_num_experts", "4"], {}) == ["--moe_num_experts", "4"]
     assert translate(["--adema_alpha", "5"], {}) == ["--alpha=5"]

@@ -25,13 +25,13 @@ def test_rules_are_read_back_and_decide_rate_and_decay(tmp_path):
     file = tmp_path / "rules.yaml"
     RULES.write(file)
     assert read_rules(file) == RULES
-    spec = resolve(TrainConfig(heads=4, rules=file, global_batch=500), Words())
+    spec = resolve(TrainConfig(heads=4, rules=file, global_batch=512), Words())
     assert spec.plan.lr == 4.0 * (10.0 + spec.plan.non_emb_params) ** -0.5
     assert spec.plan.lr_source == "--rules: fitted for adana on enoki at batch 512"
-    usual = plan("enoki", "adana", 4, global_batch=500)
+    usual = plan("enoki", "adana", 4, global_batch=512)
     assert spec.plan.weight_decay == usual.weight_decay / 2
     assert resolve(TrainConfig(heads=4, rules=file, lr=0.1), Words()).plan.lr == 0.1
-    halved = resolve(TrainConfig(heads=4, rules=file, global_batch=500, lr_multiplier=0.5), Words())
+    halved = resolve(TrainConfig(heads=4, rules=file, global_batch=512, lr_multiplier=0.5), Words())
     assert halved.plan.lr == spec.plan.lr / 2
     other = resolve(TrainConfig(heads=4, opt="adamw", rules=file), Words())
     assert other.plan.lr == plan("enoki", "adamw", 4).lr
@@ -74,5 +74,89 @@ def test_dimensions_of_the_file_replace_those_of_the_architecture(tmp_path):
 def test_a_malformed_file_is_refused_by_its_entry(tmp_path, text, message):
     file = tmp_path / "rules.yaml"
     file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_rules(file)
+
+
+def test_between_two_batches_of_a_file_the_rate_is_a_power_of_the_batch(tmp_path):
+    file = tmp_path / "rules.yaml"
+    RULES.write(file)
+    rates = [
+        resolve(TrainConfig(heads=4, rules=file, global_batch=batch, iterations=100), Words()).plan.lr
+        for batch in (8, 32, 128, 512, 1024)
+    ]
+    assert [rate / rates[0] for rate in rates] == pytest.approx([1, 1, 2**0.5, 2, 2])
+
+
+ORIGINAL = """
+enoki:
+  head_dim: 64
+  n_head_formula: "heads"
+  n_layer_formula: "3 * heads // 4"    # 3 heads -> 2 layers, 12 heads -> 9 layers
+  n_embd_formula: "heads * 64"
+  mlp_hidden_formula: "4 * n_embd"
+  non_emb_formula: "12 * n_embd**2 * n_layer"
+  total_params_formula: "non_emb + 2 * n_embd * 50304"
+  model: "enoki"
+  weight_tying: false
+  lr_formula:
+    adamw: {a: 1.28e+1, b: 1.67e+4, d: -0.515}
+    adana:
+      "0.75": {a: 1.27e+1, b: 9.55e+3, d: -0.624}
+      "0.85": {a: 2.25e+1, b: 1.22e+5, d: -0.618}
+    dana-star-mk4-tau:
+      "0.85": {a: 3.72e+3, b: 3.70e+3, d: -0.894}
+  lr_formula_512:
+    adamw: {a: null, b: null, d: null}
+    adana:
+      "0.85": {a: 8.53e+1, b: 3.04e+4, d: -0.654}
+"""
+SUMMARY = """
+enoki:
+  head_dim: 64
+  n_layer_formula: "3 * heads // 4"
+  n_embd_formula: "heads * head_dim"
+  mlp_hidden_formula: "4 * n_embd"
+  lr_formulas:
+    adana: {a: 3.72e3, b: 3.70e3, d: -0.894}   # LR = a * (b + P)^d
+
+qwen3:
+  head_dim: 128
+  n_layer_formula: "2 * heads"
+  n_embd_formula: "heads * head_dim"
+  mlp_hidden_formula: "3 * n_embd"
+"""
+
+
+def test_the_originals_scaling_rules_are_read(tmp_path):
+    (tmp_path / "a.yaml").write_text(ORIGINAL)
+    (tmp_path / "b.yaml").write_text(SUMMARY)
+    for settings in ({}, {"kappa": 0.75}, {"opt": "adamw"}, {"global_batch": 512}, {"global_batch": 100}):
+        usual = resolve(TrainConfig(heads=6, **settings), Words()).plan
+        assert resolve(TrainConfig(heads=6, rules=tmp_path / "a.yaml", **settings), Words()).plan == usual
+    planned = resolve(TrainConfig(heads=6, rules=tmp_path / "b.yaml"), Words()).plan
+    assert planned.lr == 3.72e3 * (3.70e3 + planned.non_emb_params) ** -0.894
+    large = resolve(TrainConfig(arch="qwen3", heads=4, rules=tmp_path / "b.yaml"), Words()).plan
+    assert large == resolve(TrainConfig(arch="qwen3", heads=4), Words()).plan
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("3 * heads // 4", "max(1, heads)"), "max.1, heads. is not a product with heads"),
+        (("3 * heads // 4", "3 * heads // 0"), "is not a product with heads"),
+        (("heads * 64", "heads * 32"), "enoki.n_embd_formula is heads . 32; it must be heads . head_dim"),
+        (("12 * n_embd**2 * n_layer", "13 * n_embd**2 * n_layer"), "enoki.non_emb_formula"),
+        (("weight_tying: false", "weight_tying: true"), "enoki.weight_tying"),
+        (("weight_tying: false", "weights: 3"), "enoki.weights is no key of a scaling_rules"),
+        (('model: "enoki"', 'model: "enoky"'), "enoky"),
+        (("adamw: {a: 1.28e+1", "adanw: {a: 1.28e+1"), "adanw"),
+        (("{a: 1.28e+1, b: 1.67e+4, d: -0.515}", "{a: 1.28e+1, b: 1.67e+4}"), "lr_formula.adamw"),
+    ],
+)
+def test_an_original_file_with_other_formulas_is_refused(tmp_path, changed, message):
+    file = tmp_path / "rules.yaml"
+    assert changed[0] in ORIGINAL
+    file.write_text(ORIGINAL.replace(*changed))
     with pytest.raises(UserError, match=message):
         read_rules(file)

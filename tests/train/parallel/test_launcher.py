@@ -11,6 +11,7 @@ import time
 import pytest
 
 from danalab.errors import FirstRankError, LostRankError, UserError
+from danalab.scaling.hardware import available_cores
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel import launcher
 from danalab.train.system.signals import StopRequest
@@ -42,7 +43,7 @@ def test_ranks_know_their_place_and_leave_cores_to_each_other(launch, capfd, mon
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS"]
     assert launch(f"print(*[os.environ[n] for n in {names}], file=sys.stderr)", ranks=2) == 0
-    threads = max(1, (os.cpu_count() or 1) // 2)
+    threads = max(1, available_cores() // 2)
     assert capfd.readouterr().err.split() == ["0", "0", "2", "2", "127.0.0.1", str(threads)]  # rank 1's is kept back
 
 

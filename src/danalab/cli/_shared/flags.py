@@ -14,7 +14,7 @@ from danalab import plugins
 from danalab.cli._shared import optimizer_flags
 from danalab.cli._shared.options import Option, docstrings, help_text, options_of
 from danalab.errors import UserError, nearest
-from danalab.files import read_yaml, require_unique
+from danalab.files import expand_home, read_yaml, require_unique, to_yaml
 from danalab.train.config.fields import field_types, flag, plain, validated
 
 _TRUE = {"true", "1", "yes", "on"}
@@ -31,13 +31,11 @@ class Parsed:
 
     def as_yaml(self, resolved: dict[str, Any] | None = None) -> str:
         """The configuration as YAML that `--config` reads; `resolved` replaces automatic values."""
-        import yaml
-
         values = {field.name: getattr(self.flags, field.name) for field in dataclasses.fields(self.flags)}
         values.update({key: value for key, value in (resolved or {}).items() if key in values})
         if plugins.in_use():
             values["plugin"] = plugins.in_use()
-        return yaml.safe_dump(plain(values), sort_keys=False)
+        return to_yaml(plain(values))
 
 
 def parse(flags_type: type, arguments: list[str], *, prog: str, description: str) -> Parsed:
@@ -49,9 +47,10 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     given, extra = _parse_words(options, arguments, prog)
     asks_help = given.keys() & {"help", "help_all"}
     where = f"--config {given.get('config')}"
-    from_file = _read_file(given["config"]) if "config" in given and not asks_help else {}
+    from_file = _read_file(expand_home(given["config"])) if "config" in given and not asks_help else {}
     listed = from_file.pop("plugin", [])
-    plugins.use([*([listed] if isinstance(listed, str) else listed), *given.pop("plugin", [])])
+    files = [*([listed] if isinstance(listed, str) else listed), *given.pop("plugin", [])]
+    plugins.use(expand_home(str(file)) for file in files)
     settings: dict[str, Any] = {}
     notes, opt = [], ""
     if optimizer_flags.FIELD in field_types(flags_type):

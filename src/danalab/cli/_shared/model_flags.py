@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from danalab.cli._shared.options import Positional
 from danalab.errors import UserError
+from danalab.train.config.fields import PathText
 
 if TYPE_CHECKING:
     from danalab.serve import ChatModel
@@ -40,7 +41,7 @@ class ModelFlags(RunFlags):
     """Folder in Hugging Face format in place of a run: an export of ours, or a model that danalab import accepts."""
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
-    tokenizer: str | None = None
+    tokenizer: PathText | None = None
     """Name (gpt2, bytes) or path of the tokenizer that made the run's data; default the folder's own."""
 
     def source(self) -> tuple[Path | None, Path | None]:

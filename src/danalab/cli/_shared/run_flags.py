@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, Positive, flag
+from danalab.train.config.fields import Count, PathText, Positive, flag
 from danalab.train.system.slurm import Resources
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
 
     last: ClassVar[float] = 0.5
 
-    executor: str = "pool"
+    executor: PathText = "pool"
     """pool: processes side by side; inline: runs in turn in this process; slurm: array jobs, one run per task;
     submitit: jobs of that library; FILE.py:NAME: a function of the folder that returns an executor of the shape of
     concurrent.futures."""

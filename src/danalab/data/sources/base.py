@@ -1,7 +1,6 @@
 """The base class of text sources: documents in a fixed order, in parts that can be read from any position."""
 
 import itertools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,13 +10,14 @@ from pydantic import Field
 
 from danalab.data.tokenizers import Tokenizer, load_tokenizer, requested_size
 from danalab.errors import UserError
+from danalab.files import environment_path
 
 TRAIN, VAL = "train", "val"
 
 
 def datasets_folder() -> Path:
     """The default folder of data sets: `$DATASETS_DIR`, else ./datasets."""
-    return Path(os.environ.get("DATASETS_DIR") or "datasets")
+    return environment_path("DATASETS_DIR") or Path("datasets")
 
 
 class SourcePosition(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 from danalab.data.tokenizers.base import EOS, Tokenizer, from_printable, reject_surrogates, specials_from
 from danalab.data.tokenizers.plain import byte_level_json
 from danalab.errors import UserError
-from danalab.files import cache_folder, read_json, write_atomically
+from danalab.files import cache_folder, environment_path, read_json, write_atomically
 
 _ADDRESS = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
 TABLES = {
@@ -31,7 +31,7 @@ _N_MERGEABLE = 50256
 
 def tables_folder() -> Path:
     """The folder of the tables: `$TIKTOKEN_CACHE_DIR`, else `$XDG_CACHE_HOME/danalab/tiktoken`."""
-    return Path(os.environ.get("TIKTOKEN_CACHE_DIR") or cache_folder("tiktoken"))
+    return environment_path("TIKTOKEN_CACHE_DIR") or cache_folder("tiktoken")
 
 
 def cached_name(table: str) -> str:

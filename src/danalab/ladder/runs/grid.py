@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
 from danalab.optim.catalogue import short_name
-from danalab.train.config.fields import flag, names_of
+from danalab.train.config.fields import expand_paths, field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100
@@ -94,9 +94,14 @@ def typed_value(key: str, value: Any) -> Any:
     kinds = _kinds(key)
     if isinstance(value, str):
         word = value.strip()
+        if bool in kinds:
+            word = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(word.lower(), word)
         # Path, str, Literal["..."]: text, but "none" means automatic where the field has that.
         is_text = any(kind in (str, Path) or get_origin(kind) is Literal for kind in kinds)
-        value = (None if type(None) in kinds and word.lower() == "none" else word) if is_text else plain_value(word)
+        if is_text and not (type(None) in kinds and word.lower() == "none"):
+            value = expand_paths(word, field_types(TrainConfig)[key])
+        else:
+            value = None if is_text else plain_value(word)
     if int in kinds and isinstance(value, float) and value.is_integer():
         return int(value)
     return value
@@ -146,7 +151,7 @@ def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[di
 
 
 def _settings(loaded: Mapping[Any, Any], file: Path, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Fields by their names in code and values by their types (YAML reads 1e-3 as text), at every depth."""
+    """Fields by their names in code and values by their types at every depth."""
     settings = {}
     for given, value in loaded.items():
         key = str(given).replace("-", "_")
@@ -164,7 +169,7 @@ def _typed(name: str, value: Any, file: Path) -> Any:
         return [_typed(name, each, file) for each in value]
     typed = typed_value(name, value)
     if name in PATH_SETTINGS and isinstance(typed, str):
-        if not (path := file.parent / Path(typed).expanduser()).exists():
+        if not (path := file.parent / typed).exists():
             raise UserError(f"{file}: {name} is {typed}; {path} does not exist (paths are relative to the file)")
         return str(path)
     if name in ("data", "tokenizer", "opt") and isinstance(typed, str):

@@ -4,7 +4,6 @@ A run is its folder, so the pool keeps no state: finished runs are skipped, stop
 """
 
 import logging
-import os
 import signal
 import threading
 import time
@@ -18,7 +17,7 @@ from danalab.files import read_json, validated, write_json
 from danalab.ladder.runs.executors import PolledExecutor, PolledFuture, Runs, end_of_log
 from danalab.ladder.runs.jobs import Failure, Job, is_taken
 from danalab.ladder.runs.worker import WarmProcess
-from danalab.scaling.hardware import available_cores
+from danalab.scaling.hardware import available_cores, chosen_threads
 from danalab.train.config.fields import Count
 
 log = logging.getLogger(__name__)
@@ -164,7 +163,7 @@ class PoolExecutor(PolledExecutor):
 
     def _threads_of(self, job: Job, worker: WarmProcess) -> int | None:
         """Threads of a run: its share of the cores, or one, whichever is faster for its size; None: not ours to say."""
-        if "OMP_NUM_THREADS" in os.environ:
+        if chosen_threads() is not None:
             return None
         recorded = job.folder / THREADS_FILE
         if recorded.is_file():

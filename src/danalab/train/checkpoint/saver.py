@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.files import naming, sha256
+from danalab.files import environment_path, naming, sha256
 from danalab.optim.distributed.shards import SavedTensor, TensorShard, owners
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.store import CheckpointStore, run_on_all_ranks
@@ -280,7 +280,7 @@ def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
     The folder's name contains a hash of the run's path, so that runs on the same node do not collide. UserError:
     `given` is not a folder that can be written.
     """
-    disk = given or (Path(os.environ["SLURM_TMPDIR"]) if os.environ.get("SLURM_TMPDIR") else None)
+    disk = given or environment_path("SLURM_TMPDIR")
     if disk is None:
         return None
     if given is not None and not (given.is_dir() and os.access(given, os.W_OK)):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Lt
 
 from danalab.optim.values import current_names
-from danalab.train.config.fields import Count, Natural, NonNegative, Positive, Section, setting
+from danalab.train.config.fields import Count, Natural, NonNegative, PathText, Positive, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +121,10 @@ class DataSettings(SequenceSettings):
 
     title: ClassVar[str] = "data"
 
-    data: str = setting("stdlib", kind="data", main=True, aliases=("data-path", "dataset"))
+    data: PathText = setting("stdlib", kind="data", main=True, aliases=("data-path", "dataset"))
     """Data folder, or the name of a source, looked up in $DATASETS_DIR or ./datasets (default: stdlib); a:0.7,b:0.3
     mixes."""
-    tokenizer: str | None = setting(None, kind="data")
+    tokenizer: PathText | None = setting(None, kind="data")
     """Tokenizer, where --data is the name of a source; default the source's."""
     packing: Literal["windows", "documents"] = "windows"
     """Rows of tokens: windows of the stream, or whole documents, best fit, without padding."""
@@ -142,7 +142,7 @@ class OptimizerSettings(Section):
 
     title: ClassVar[str] = "optimizer"
 
-    opt: str = setting("adana", main=True)
+    opt: PathText = setting("adana", main=True)
     """Optimizer; `danalab optim list` shows them."""
     lr: Positive | None = setting(None, main=True)
     """Peak learning rate; default by the fitted law, times --lr-multiplier."""

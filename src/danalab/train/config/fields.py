@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError
+from danalab.files import expand_home
 
 Kind = Literal["run", "input", "data", "execution", "job"]
 """What a changed value means for an existing run folder. run: it is another run, refused. input: nothing by itself; the
@@ -26,6 +27,9 @@ Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0), Lt(math.inf)]
 NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
+
+PathText = Annotated[str, "path"]
+"""A path, or a name or FILE.py:NAME; or several of these with commas."""
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 MergeShape = Literal["linear", "cosine", "1-sqrt"]
@@ -151,10 +155,12 @@ def _prepared(value: Any, hint: Any) -> Any:
         raise ValueError(f"must be {'a number' if types & {int, float} else 'text'}")
     if isinstance(value, int) and abs(value) > LARGEST_INTEGER and types & {int, float}:
         raise ValueError("must be below 2^64")
-    if isinstance(value, Path) and Path not in types:
-        return str(value)
+    if isinstance(value, Path):
+        value = str(value)
     if isinstance(value, (int, float)) and str in types and typing.get_origin(hint) is tuple:
         return str(value)
+    if isinstance(value, (int, float)) and types & {str, Path} and not types & {int, float, bool}:
+        raise ValueError("must be text; write it in quotes" if str in types else "must be a path; write it in quotes")
     if not isinstance(value, str):
         return value
     if SPELLINGS.get(value.lower(), value) in str(hint):
@@ -163,9 +169,17 @@ def _prepared(value: Any, hint: Any) -> Any:
         raise ValueError("must not contain a null character")
     if value.lower() == "none" and type(None) in types and (str not in types or value == "None"):
         return None
+    value = expand_paths(value, hint)
     if int in types and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d{1,2}", value):  # 1e3 steps
         return float(value)
     return value
+
+
+def expand_paths(value: str, hint: Any) -> str:
+    """The text of a setting, with `danalab.files.expand_home` where the field's annotation `hint` has paths."""
+    if Path in leaf_types(hint):
+        return expand_home(value)
+    return ",".join(map(expand_home, value.split(","))) if "'path'" in str(hint) else value
 
 
 _EXPECTATIONS = {

@@ -89,7 +89,7 @@ def plan_run(config: TrainConfig, vocab_size: int, global_batch: int, tokens: in
     omega, opt = config.omega, OPTIMIZERS.canonical(config.opt)
     if omega is None:
         omega = rules.omega(config.arch, opt)
-    fitted = rules.law(config.arch, opt, global_batch)
+    fitted = rules.law(config.arch, opt, global_batch, config.kappa)
 
     def make(lr: float | PeakRate | None, rate_size: float = 1.0) -> Plan:
         return plan(

@@ -6,14 +6,14 @@ Needs no torch, so that `danalab train --print-config` is quick.
 import dataclasses
 import hashlib
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
-from danalab.models.config import ModelConfig
+from danalab.files import environment_path
+from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.optim.catalogue import OPTIMIZERS, short_name
 from danalab.scaling import flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
@@ -86,7 +86,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     if planned.lr_is_extrapolated:
         notes.append(
             f"the learning-rate law was fitted at another batch than {global_batch} sequences ({planned.lr_source}): "
-            "its rate is an extrapolation; try --lr-multiplier"
+            "its rate here is not measured; try --lr-multiplier"
         )
     planned, about_decay = checked_decay(planned, config.weight_decay)
     notes += about_decay
@@ -124,7 +124,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     run_dir = config.run_dir
     if run_dir is None:
         name = config.name or default_name(filled, config, dataset.name)
-        run_dir = Path(os.environ.get("RESULTS_BASE_FOLDER") or "runs") / name
+        run_dir = (environment_path("RESULTS_BASE_FOLDER") or Path("runs")) / name
     filled = replace(filled, run_dir=run_dir, name=config.name or run_dir.name)
     device_type = device_type or (config.device or "cpu").partition(":")[0]
     on_gpu = device_type == "cuda"
@@ -143,6 +143,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
         notes=tuple(notes),
     )
     resolved.schedule()  # refuses settings that do not fit, before anything is written
+    checkpointing_rule(config.activation_checkpointing)
     if (jump := resolved.jump()) is not None:
         resolved = replace(resolved, notes=(*resolved.notes, jump))
     return resolved

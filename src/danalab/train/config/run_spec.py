@@ -11,9 +11,10 @@ from typing import Any
 
 from danalab.data.order.ramps import Ramp
 from danalab.errors import UserError
-from danalab.models.config import ModelConfig
+from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Plan, flops_per_token
+from danalab.scaling.hardware import memory_gib
 from danalab.scaling.small_runs import slow_momentum
 from danalab.train.config.fields import flag
 from danalab.train.config.train_config import TrainConfig
@@ -126,6 +127,24 @@ class RunSpec:
 def recorded_dtype(record: Mapping[str, Any]) -> str:
     """The number format of a run from its config.json; version 0.1 did not record an automatic one."""
     return record["config"].get("dtype") or ("float32" if record.get("device", "cpu") == "cpu" else "bfloat16")
+
+
+def run_memory_gib(
+    spec: RunSpec, micro_batch: int, ranks: int = 1, activation_bytes: int = 2, *, recompute: bool = False
+) -> float:
+    """The estimate of `memory_gib` for one of a run's `ranks`, with a micro-batch of this many sequences [GiB]."""
+    rule = checkpointing_rule(spec.config.activation_checkpointing)
+    return memory_gib(
+        spec.plan,
+        micro_batch,
+        activation_bytes,
+        state_dtype=spec.state_dtype,
+        averaged=spec.config.weight_average() is not None,
+        weight_shards=ranks if spec.backend == "fsdp" else 1,
+        state_shards=ranks if spec.backend in ("fsdp", "zero") else 1,
+        checkpointing=[rule(layer) for layer in range(spec.plan.n_layers)],
+        recompute=recompute,
+    )
 
 
 RESERVED = {"horizon": "the run's length is --iterations"}

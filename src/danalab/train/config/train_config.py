@@ -101,7 +101,7 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
             translated += parts
         elif not known and name != "activation-checkpointing":
             translated.append(word)
-    if "scaling-rule" in named and not {"model", "arch"} & named.keys():
+    if named.get("scaling-rule", "none").lower() != "none" and not {"model", "arch"} & named.keys():
         translated.append(f"--arch={named['scaling-rule']}")
     every = named.get("checkpoint-every-n")
     if "activation-checkpointing" in named:  # a switch there

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import MissingExtra, UserError, first_line, nearest
+from danalab.files import read_yaml
 from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.run.open import open_run
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
@@ -122,16 +123,10 @@ def _find(tasks: list[str]) -> tuple[list[str], Any]:
 
 
 def _name_in(file: Path) -> str:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Ignores the harness's own tags, such as !function."""
-
-    Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
     try:
-        described = yaml.load(file.read_text(encoding="utf-8"), Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"--lm-eval {file}: not valid YAML: {' '.join(str(error).split())}") from error
+        described = read_yaml(file, own_tags=True)
+    except UserError as error:
+        raise UserError(f"--lm-eval {error}") from error
     name = described.get("task") if isinstance(described, dict) else None
     if not isinstance(name, str):
         raise UserError(f"--lm-eval {file}: defines no task (its YAML has no 'task: NAME')")

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.files import write_json
+from danalab.scaling.hardware import available_cores, chosen_threads
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.system.signals import STOP_SIGNALS, StopRequest, holding_signals
 
@@ -83,7 +84,7 @@ def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[b
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
+    environment["OMP_NUM_THREADS"] = chosen_threads() or str(max(1, available_cores() // ranks))
     output: IO[bytes] | int = subprocess.DEVNULL
     with contextlib.ExitStack() as files:
         if rank > 0:

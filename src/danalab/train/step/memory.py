@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.models.decoder import require_memory
-from danalab.scaling.hardware import host_memory, memory_gib, named, state_bytes
-from danalab.train.config.run_spec import RunSpec
+from danalab.scaling.hardware import host_memory, named, state_bytes
+from danalab.train.config.run_spec import RunSpec, run_memory_gib
 from danalab.train.parallel.world import World
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
@@ -39,15 +39,7 @@ COPIES = 1
 
 def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> None:
     """Check, before anything is built, that weights, gradients, optimizer state and one micro-batch fit in memory."""
-    needed = memory_gib(
-        spec.plan,
-        spec.micro_batch,
-        state_dtype=spec.state_dtype,
-        averaged=spec.config.weight_average() is not None,
-        weight_shards=world.size if spec.backend == "fsdp" else 1,
-        state_shards=world.size if spec.backend in ("fsdp", "zero") else 1,
-        recompute=True,
-    )
+    needed = run_memory_gib(spec, spec.micro_batch, world.size, recompute=True)
     require_memory(int(needed * 2**30), device, "training with this model, micro-batch and context")
 
 
@@ -104,13 +96,15 @@ class MemoryFit:
         return size, local_batch // size
 
 
-def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
-    """The largest micro-batch, for the accelerator `gpu`; None: by trials on this GPU, else for its memory."""
+def fit_memory(spec: RunSpec, ranks: int, gpu: str | None = None) -> MemoryFit:
+    """The largest micro-batch of one of `ranks`, for the accelerator `gpu`; None: by trials on this GPU, else for this
+    machine's memory."""
     if gpu is not None:
         device = named(gpu)
-        return _estimated(spec, device.memory_gib, device.name, 2)
+        return _estimated(spec, ranks, device.memory_gib, device.name, 2)
     if not torch.cuda.is_available():
-        return _estimated(spec, host_memory() / 2**30, "this machine", 4 if spec.dtype == "float32" else 2)
+        short = 4 if spec.dtype == "float32" else 2
+        return _estimated(spec, ranks, host_memory() / 2**30, "this machine", short)
     device = torch.device("cuda", torch.cuda.current_device())
     name, limit = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory / 2**30
     peaks: dict[int, float] = {}
@@ -125,7 +119,7 @@ def fit_memory(spec: RunSpec, gpu: str | None = None) -> MemoryFit:
             torch.cuda.empty_cache()
         return True
 
-    guess = _by_estimate(partial(memory_gib, spec.plan, state_dtype=spec.state_dtype), limit)
+    guess = _by_estimate(partial(run_memory_gib, spec), limit)
     micro_batch = largest(fits, max(1, guess))
     if micro_batch == 0:
         raise UserError(f"not even a micro-batch of 1 x {spec.plan.seq_len} tokens fits on the {name}")
@@ -145,15 +139,18 @@ def largest(fits: Callable[[int], bool], guess: int, resolution: int = 16) -> in
     return low
 
 
-def _estimated(spec: RunSpec, limit_gib: float, device: str, activation_bytes: int) -> MemoryFit:
+def _estimated(spec: RunSpec, ranks: int, limit_gib: float, device: str, activation_bytes: int) -> MemoryFit:
     def needed(micro_batch: int) -> float:
-        return memory_gib(spec.plan, micro_batch, activation_bytes, state_dtype=spec.state_dtype)
+        return run_memory_gib(spec, micro_batch, ranks, activation_bytes)
 
     micro_batch = _by_estimate(needed, limit_gib)
     if micro_batch == 0:
+        less = "--distributed-backend fsdp on several GPUs"
+        if spec.config.activation_checkpointing != "full":
+            less = "--activation-checkpointing full"
         raise UserError(
             f"not even a micro-batch of 1 x {spec.plan.seq_len} tokens fits in the {limit_gib:.0f} GiB of {device} "
-            f"(estimate: {needed(1):.1f} GiB)"
+            f"(estimate: {needed(1):.1f} GiB); {less} needs less"
         )
     return MemoryFit(micro_batch, needed(micro_batch), limit_gib, device, tried=False)
 
@@ -169,6 +166,7 @@ def _trial(spec: RunSpec, micro_batch: int, device: torch.device) -> float:
     torch.cuda.reset_peak_memory_stats(device)
     with explain_errors(micro_batch, spec.plan.seq_len):
         model = build_model(spec.model, seed=0, device=device)
+        model.set_activation_checkpointing(spec.config.activation_checkpointing)
         driver = OptimizerDriver.build(spec, model)
         gradients = GradientStep(
             model,

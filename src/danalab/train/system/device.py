@@ -24,6 +24,7 @@ import torch
 from danalab import __version__
 from danalab.errors import UserError, first_line
 from danalab.optim.step.backends.native_library import instruction_sets, multiplies_bfloat16, processor, target
+from danalab.scaling.hardware import available_cores
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +245,7 @@ def machine(device: str) -> dict[str, Any]:
         "isa": (instruction_sets() or [platform.machine()])[-1],
         "target": target(),
         "torch_capability": torch.backends.cpu.get_cpu_capability(),
-        "cores": os.cpu_count(),
+        "cores": available_cores(),
         "threads": torch.get_num_threads(),
         "pinned": os.environ.get("OMP_PROC_BIND"),
         "scheduling": policies.get(os.sched_getscheduler(0), "other"),

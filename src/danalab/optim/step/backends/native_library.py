@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from danalab.errors import UserError, nearest
-from danalab.files import cache_folder
+from danalab.files import cache_folder, environment_path
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ def _require_own(path: Path, has_type: Callable[[int], bool]) -> None:
 
 def _own_folder(instead: str) -> Path:
     """$DANALAB_CACHE, else the folder of caches; created if absent, and nobody else may write to it."""
-    folder = Path(os.environ.get("DANALAB_CACHE") or cache_folder())
+    folder = environment_path("DANALAB_CACHE") or cache_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(folder.resolve(), stat.S_ISDIR)
