@@ -34,7 +34,7 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
         ("cut.json", '{"a": 1', "column 8"),
         ("cut lines.json", '{"a":\n1', "line 2, column 2"),
         ("deep.yaml", "[" * 20_000, "nested too deeply"),
-        ("long.yaml", "a: " + "1" * 5000, "4300 digits"),
+        ("long.yaml", "a: " + "1" * 5000, "thousands of digits"),
         ("self.yaml", "a: &a [*a]", "contains itself"),
         (
             "bomb.yaml",
@@ -43,6 +43,7 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
         ),
         ("call.yaml", "a: !!python/object/apply:os.system [touch pwned]", "python/object"),
         ("null\0.json", None, "null byte"),
+        ("half\ud800.json", None, "surrogate"),
         ("pipe.json", None, "not a regular file"),
     ],
 )
