@@ -134,7 +134,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 def impossible_path(path: object) -> UserError:
     """The error for a path that Python refuses before the system sees it, with a ValueError in words of its version."""
-    return UserError(f"{str(path)!r} is not a path: it has a null byte or half of a surrogate pair; it must have neither")
+    return UserError(f"{str(path)!r} is not a path: it has a null byte or a lone surrogate; it must have neither")
 
 
 def parse_json(text: str, place: object) -> Any:
