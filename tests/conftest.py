@@ -18,6 +18,9 @@ os.environ.setdefault(
 import pytest
 from hypothesis import settings
 
+from required_tools import pytest_make_collect_report as pytest_make_collect_report
+from required_tools import pytest_runtest_makereport as pytest_runtest_makereport
+
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("random", print_blob=True)
 
