@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 TESTS = """
@@ -78,3 +81,18 @@ def test_checks_hold_in_a_clone_of_any_name(tmp_path, folder):
         shutil.copy(ROOT / name, clone / name)
     said = run_pytest(clone, *OPTIONS, *(f"tests/{name}" for name in SELECTION), PYTHONPATH=str(clone / "src"))
     assert re.fullmatch(r"\d+ passed, \d+ deselected in .*", said.splitlines()[-1]), said
+
+
+def test_what_is_pinned_installs_on_the_first_release_of_this_python():
+    """A distribution of Linux may keep it: Debian 12 has 3.11.2."""
+    first = f"{sys.version_info.major}.{sys.version_info.minor}.0"
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        pin = Requirement(line.partition("#")[0]) if line.partition("#")[0].strip() else None
+        if pin is None or (pin.marker and not pin.marker.evaluate()):
+            continue
+        try:
+            found = metadata.distribution(pin.name)
+        except metadata.PackageNotFoundError:  # of an extra that is not installed
+            continue
+        if found.version in pin.specifier:
+            assert first in SpecifierSet(found.metadata["Requires-Python"] or ""), line
