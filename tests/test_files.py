@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from danalab.errors import UserError
-from danalab.files import naming, read_json, read_yaml, validated, write_atomically
+from danalab.files import cache_folder, naming, read_json, read_yaml, validated, write_atomically
 
 
 def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
@@ -56,6 +59,18 @@ def test_files_that_would_crash_or_hang_a_reader_are_refused_in_one_line(tmp_pat
     with pytest.raises(UserError, match=reason) as caught:
         (read_yaml if name.endswith("yaml") else read_json)(file)
     assert "\n" not in str(caught.value)
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch):
+    def unknown(_):
+        raise KeyError("no such user")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert cache_folder("scans") == Path(tempfile.gettempdir()) / f"danalab-{os.getuid()}" / "scans"
+    monkeypatch.setenv("HOME", "/home/a b")
+    assert cache_folder() == Path("/home/a b/.cache/danalab")
 
 
 def test_an_error_without_a_name_gets_that_of_the_open_file(tmp_path):

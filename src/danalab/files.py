@@ -45,8 +45,14 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
 
 
 def cache_folder(name: str = "") -> Path:
-    """A folder for files that can be made again: `$XDG_CACHE_HOME/danalab/NAME`, by default in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / name
+    """A folder for files that can be made again: `$XDG_CACHE_HOME/danalab/NAME`, by default in ~/.cache.
+
+    A user without a home, as in a container, has one among the temporary files.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if caches.startswith("~"):
+        return Path(tempfile.gettempdir()) / f"danalab-{os.getuid()}" / name
+    return Path(caches) / "danalab" / name
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
