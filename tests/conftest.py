@@ -21,8 +21,9 @@ from hypothesis import settings
 from required_tools import pytest_make_collect_report as pytest_make_collect_report
 from required_tools import pytest_runtest_makereport as pytest_runtest_makereport
 
-settings.register_profile("fixed", derandomize=True)
-settings.register_profile("random", print_blob=True)
+# No deadline of an example: a machine may be busy.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("random", print_blob=True, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
