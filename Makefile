@@ -78,7 +78,7 @@ clean:
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "danalab needs Python 3.10 or newer; name one with: make PYTHON=python3.12 ..."; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no .venv was made; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	$(PIP) --upgrade pip
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +19,8 @@ REASONS = {
 
 def page(report: Mapping[str, Any]) -> str:
     """The page. Args: report: of `coverage json`."""
-    files = {re.sub(r".*?danalab/", "", name): entry for name, entry in report["files"].items()}
+    package = ROOT / "src" / "danalab"
+    files = {(ROOT / name).relative_to(package).as_posix(): entry for name, entry in report["files"].items()}
     rooms: dict[str, list[tuple[int, int]]] = {}
     for name, entry in files.items():
         numbers = entry["summary"]["num_statements"], entry["summary"]["missing_lines"]

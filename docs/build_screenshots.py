@@ -11,6 +11,7 @@ docs/figures/screens.
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def environment(folder: Path) -> dict[str, str]:
     """Of commands that find this checkout's `danalab`."""
     tools = folder / ".bin"
     tools.mkdir(exist_ok=True)
-    (tools / "danalab").write_text(f'#!/bin/sh\nexec {sys.executable} -m danalab "$@"\n')
+    (tools / "danalab").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m danalab "$@"\n')
     (tools / "danalab").chmod(0o755)
     return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,12 +19,20 @@ os.environ.setdefault(
 import pytest
 from hypothesis import settings
 
-settings.register_profile("fixed", derandomize=True)
-settings.register_profile("random", print_blob=True)
+import required_tools
+
+# No deadline of an example: a machine may be busy.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("random", print_blob=True, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The fast suite checks the same examples in every run; one that takes the slow tests draws new ones."""
+    config.pluginmanager.register(required_tools)
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if not os.access(next(each for each in (caches, *caches.parents) if each.exists()), os.W_OK):  # a home to read only
+        caches = Path(tempfile.gettempdir()) / f"danalab-tests-{os.getuid()}"
+        os.environ |= {"XDG_CACHE_HOME": str(caches), "MPLCONFIGDIR": str(caches / "matplotlib")}
     if not config.getoption("--hypothesis-profile", None):
         fast = "not slow" in config.getoption("markexpr")
         settings.load_profile("fixed" if fast else "random")

@@ -1,9 +1,5 @@
 """The chat page in Chromium: what its tests share. A model writes what `script` says, so a test knows its answers."""
 
-import shutil
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-
 ATTACK = """<script>window.hacked = 1</script> <img src=x onerror="window.hacked = 1">
 [a](javascript:window.hacked=1) [b](JaVaScRiPt:alert(1)) ![c](data:text/html,<script>window.hacked=1</script>)
 <iframe srcdoc="<script>parent.hacked=1</script>"></iframe> <svg onload="window.hacked=1">

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import math
 import os
+import pwd
 import re
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.files import (
+    cache_folder,
     environment_path,
     expand_home,
     naming,
@@ -22,7 +25,7 @@ from danalab.files import (
     to_yaml,
     validated,
     write_atomically,
-)  # fmt: skip
+)
 
 
 def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
@@ -46,7 +49,7 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
         ("cut.json", '{"a": 1', "column 8"),
         ("cut lines.json", '{"a":\n1', "line 2, column 2"),
         ("deep.yaml", "[" * 20_000, "nested too deeply"),
-        ("long.yaml", "a: " + "1" * 5000, "4300 digits"),
+        ("long.yaml", "a: " + "1" * 5000, "thousands of digits"),
         ("self.yaml", "a: &a [*a]", "contains itself"),
         (
             "bomb.yaml",
@@ -55,6 +58,7 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
         ),
         ("call.yaml", "a: !!python/object/apply:os.system [touch pwned]", "python/object"),
         ("null\0.json", None, "null byte"),
+        ("half\ud800.json", None, "surrogate"),
         ("pipe.json", None, "not a regular file"),
     ],
 )
@@ -67,6 +71,18 @@ def test_files_that_would_crash_or_hang_a_reader_are_refused_in_one_line(tmp_pat
     with pytest.raises(UserError, match=reason) as caught:
         (read_yaml if name.endswith("yaml") else read_json)(file)
     assert "\n" not in str(caught.value)
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch):
+    def unknown(_):
+        raise KeyError("no such user")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert cache_folder("scans") == Path(tempfile.gettempdir()) / f"danalab-{os.getuid()}" / "scans"
+    monkeypatch.setenv("HOME", "/home/a b")
+    assert cache_folder() == Path("/home/a b/.cache/danalab")
 
 
 def test_an_error_without_a_name_gets_that_of_the_open_file(tmp_path):

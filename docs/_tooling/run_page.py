@@ -5,6 +5,7 @@ nothing, since all extras are installed.
 """
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -53,7 +54,7 @@ def prepare(folder: Path) -> dict[str, str]:
     """Enter the folder; the environment of its commands."""
     tools = folder / ".bin"
     tools.mkdir(parents=True, exist_ok=True)
-    programs = {name: f'exec {sys.executable} {words} "$@"' for name, words in PYTHON.items()}
+    programs = {name: f'exec {shlex.quote(sys.executable)} {words} "$@"' for name, words in PYTHON.items()}
     for name, line in {**programs, "pip": "exit 0"}.items():
         (tools / name).write_text(f"#!/bin/sh\n{line}\n")
         (tools / name).chmod(0o755)

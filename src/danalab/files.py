@@ -19,6 +19,8 @@ from danalab.errors import UserError
 
 MAX_TEXT_BYTES = 1 << 28
 _MAX_YAML_NODES = 100_000
+_MAX_DIGITS = 4_000  # of an integer; Python's own bound differs between its versions, and can be turned off
+_MANY_DIGITS = "a number with thousands of digits"
 T = TypeVar("T")
 
 
@@ -72,8 +74,16 @@ def environment_path(name: str) -> Path | None:
 
 
 def cache_folder(name: str = "") -> Path:
-    """A folder for files that can be made again: `$XDG_CACHE_HOME/danalab/NAME`, by default in ~/.cache."""
-    return (environment_path("XDG_CACHE_HOME") or Path.home() / ".cache") / "danalab" / name
+    """A folder for files that can be made again: `$XDG_CACHE_HOME/danalab/NAME`, by default in ~/.cache.
+
+    A user without a home, as in a container, has one among the temporary files.
+    """
+    if given := environment_path("XDG_CACHE_HOME"):
+        return given / "danalab" / name
+    caches = os.path.expanduser("~/.cache")
+    if caches.startswith("~"):
+        return Path(tempfile.gettempdir()) / f"danalab-{os.getuid()}" / name
+    return Path(caches) / "danalab" / name
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -155,8 +165,13 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise UserError(f"{path}: not UTF-8: {error}") from error
     except UserError:
         raise
-    except ValueError as error:  # a null byte in the path
-        raise UserError(f"{str(path)!r}: {error}") from error
+    except ValueError as error:
+        raise impossible_path(path) from error
+
+
+def impossible_path(path: object) -> UserError:
+    """The error for a path that Python refuses before the system sees it, with a ValueError in words of its version."""
+    return UserError(f"{str(path)!r} is not a path: it has a null byte or a lone surrogate; it must have neither")
 
 
 def parse_json(text: str, place: object) -> Any:
@@ -168,7 +183,7 @@ def parse_json(text: str, place: object) -> Any:
     except RecursionError:
         reason = "nested too deeply"
     except ValueError:  # Python's bound on the digits of an integer
-        reason = "a number with thousands of digits"
+        reason = _MANY_DIGITS
     raise UserError(f"{place}: not valid JSON: {reason}")
 
 
@@ -268,6 +283,8 @@ def _expanded_nodes(node: Any, known: dict[int, int], value_of: Callable[[Any], 
     """Number of YAML nodes when aliases are written out; ValueError: endless or too many. `known`: 0 while counting."""
     if id(node) not in known:
         known[id(node)] = 0
+        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _MAX_DIGITS:
+            raise ValueError(_MANY_DIGITS)
         children = node.value if isinstance(node.value, list) else []
         keys = (child[0] for child in children if isinstance(child, tuple))
         require_unique(value_of(key) for key in keys if isinstance(key.value, str))

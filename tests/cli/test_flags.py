@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -225,14 +226,14 @@ def test_a_file_beyond_a_limit_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_a_reader_that_stops_early_is_no_error():
-    command = f"{sys.executable} -m danalab optim list --json | true; exit ${{PIPESTATUS[0]}}"
+    command = f"{shlex.quote(sys.executable)} -m danalab optim list --json | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("closed", "code"), [("<&- >&- 2>&-", 0), (">&-", 0), ("--heads x 2>&-", 2)])
 def test_closed_standard_streams_are_no_error_and_no_file_gets_their_numbers(closed, code):
-    command = f"{sys.executable} -m danalab plan --heads 2 {closed}"
+    command = f"{shlex.quote(sys.executable)} -m danalab plan --heads 2 {closed}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, "")
     assert "Traceback" not in done.stdout

@@ -29,8 +29,8 @@ def test_a_new_optimizer_passes_its_test_and_trains(tmp_path, monkeypatch, capsy
         test()
     data = prepare_lines(tmp_path, 60, 10, words=["one", "two", "three"], per_line=9)
     size = "--d-model 16 --n-layers 1 --n-heads 1 --seq-len 8 --global-batch 2 --eval-interval 0 --eval-batches 1"
-    run = f"train --opt slow_signs.py:SlowSigns --beta 0.8 --lr 0.01 --iterations 3 --run-dir run --data {data} {size}"
-    assert main([*run.split(), "--no-tune-malloc"]) == 0
+    run = f"train --opt slow_signs.py:SlowSigns --beta 0.8 --lr 0.01 --iterations 3 --run-dir run {size}"
+    assert main([*run.split(), "--data", str(data), "--no-tune-malloc"]) == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
 
 

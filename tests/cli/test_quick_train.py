@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -122,7 +123,7 @@ def test_invalid_data_stop_it(run, tmp_path):
 
 @pytest.mark.slow
 def test_with_the_real_command_it_prints_what_it_would_train(run, tmp_path):
-    (tmp_path / "real").write_text(f'#!/bin/sh\nexec {sys.executable} -m danalab "$@"\n')
+    (tmp_path / "real").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m danalab "$@"\n')
     (tmp_path / "real").chmod(0o755)
     for number in range(2):
         ids = np.random.default_rng(number).integers(0, 500, (20, 65), np.uint16)

@@ -135,7 +135,7 @@ def test_a_list_of_runs_is_an_array_job(capsys, tmp_path, monkeypatch):
     assert cluster.queue.read_text().strip() == "slurm/grid.sh"
     text = (tmp_path / "slurm" / "grid.sh").read_text()
     assert "#SBATCH --array=0-1%1\n" in text
-    assert "--output=" + str(tmp_path / "slurm" / "grid-%a.log") in text
+    assert "--output=" + shlex.quote(str(tmp_path / "slurm" / "grid-%a.log")) in text
 
 
 def test_each_task_of_an_array_makes_its_own_run_and_is_queued_again_as_itself(cluster, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from _tooling import moving
 from danalab.optim.rules.scalars import log_time_scalars
+from required_tools import NODE
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = DOCS / "_static" / "figures.js"
@@ -32,14 +32,14 @@ CALLS = [
 ]
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.skipif(NODE is None, reason="needs node")
 def test_the_script_computes_what_python_does():
     program = (
         f"const {{ARITHMETIC}} = require({json.dumps(str(SCRIPT))});"
         "const calls = JSON.parse(require('fs').readFileSync(0));"
         "console.log(JSON.stringify(calls.map(([name, given]) => ARITHMETIC[name](given))));"
     )
-    done = subprocess.run(["node", "-e", program], input=json.dumps(CALLS), capture_output=True, text=True, check=True)
+    done = subprocess.run([NODE, "-e", program], input=json.dumps(CALLS), capture_output=True, text=True, check=True)
     for (name, given), shown in zip(CALLS, json.loads(done.stdout), strict=True):
         expected = getattr(moving, name)(**given)
         if isinstance(expected, dict):

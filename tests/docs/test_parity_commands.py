@@ -49,7 +49,7 @@ def place(tmp_path_factory):
     arguments = ["--input", str(text), "--val-input", str(ROOT / "CHANGELOG.md"), "--tokenizer", "bytes"]
     assert main(["data", "prepare", "text", *arguments, "--out", str(folder / "data" / "small")]) == 0
     programs = {
-        "danalab": f'exec {sys.executable} -m danalab "$@"',
+        "danalab": f'exec {shlex.quote(sys.executable)} -m danalab "$@"',
         "sbatch": 'exec bash "$@"',
         "srun": 'while [[ $1 == --* ]]; do shift; done; exec "$@"',
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +17,10 @@ from _tooling.api_text import escaped
 from _tooling.blocks import blocks
 from danalab.cli.app import flag_types
 from danalab.train.config.train_config import TrainConfig
+from required_tools import CHROMIUM
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def test_every_page_is_in_the_navigation_once():

@@ -15,13 +15,16 @@ ROOT = Path(__file__).parents[2]
 
 ALONE = """
 import sys
+from importlib.util import find_spec
+from pathlib import Path
+PACKAGE = Path(find_spec("danalab").origin).parent
 class Alone:
     def find_spec(self, name, path=None, target=None):
         frame = sys._getframe(1)
         while frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "import_module":
             frame = frame.f_back
         allowed = {"torch", "danalab"} | set(sys.stdlib_module_names)
-        if "/danalab/" in frame.f_code.co_filename and name.split(".")[0] not in allowed:
+        if Path(frame.f_code.co_filename).is_relative_to(PACKAGE) and name.split(".")[0] not in allowed:
             raise ModuleNotFoundError(f"danalab imports {name}", name=name)
 sys.meta_path.insert(0, Alone())
 """
@@ -51,8 +54,16 @@ def python(code: str, executable: str = sys.executable) -> str:
     return done.stdout
 
 
+DRAWS = """
+try:
+    import danalab.report.figures.drawing
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
+
+
 def test_steps_state_and_schedules_import_torch_alone():
-    assert python(ALONE + STEPS).split() == ["1.0", "True"]
+    assert python(ALONE + STEPS + DRAWS).split() == ["1.0", "True", "matplotlib"]
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from danalab.report.headline import headlines, interval_words, saved_words, tuni
 from danalab.report.ladder_report import FIGURES, read_report_data, write_report
 from danalab.report.tables import saved_table
 from ladder.planted import plant
+from required_tools import CHROMIUM
 
 PACKED_LIMIT = 2_000_000
 
@@ -273,11 +274,11 @@ def test_packing_needs_a_folder(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_a_real_browser_opens_the_page_without_complaint(report):
     _, page = report
     command = [
-        "chromium",
+        CHROMIUM,
         "--headless",
         "--no-sandbox",
         "--disable-gpu",

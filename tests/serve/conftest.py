@@ -9,7 +9,8 @@ import pytest
 from danalab.serve import ServerSettings
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train
-from pages import CHROMIUM, ready, script
+from pages import ready, script
+from required_tools import CHROMIUM
 from servers import RunningServer, ScriptedEngine, running_server, tiny_model
 from text_data import prepare_lines
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from danalab.chat.messages import Message, Part, PartType, read_messages
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
 from danalab.errors import UserError
-from danalab.files import parse_json
+from danalab.files import impossible_path, parse_json
 
 SPECIAL_TOKENS: dict[str, str] = {"bos": EOS, **{spelling.strip("<|>"): spelling for spelling in CHAT_SPECIALS}}
 """Name -> spelling: bos, user_start, user_end, assistant_start, assistant_end, python_start, python_end, output_start,
@@ -178,8 +178,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str, Any]]:
                     yield number, where, text
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:  # a null byte in the path
-        raise error if isinstance(error, UserError) else UserError(f"{str(path)!r}: {error}") from error
+    except ValueError as error:
+        raise error if isinstance(error, UserError) else impossible_path(path) from error
 
 
 def _array(path: Path, line: bytes) -> list[Any] | None:

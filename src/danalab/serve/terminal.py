@@ -184,12 +184,12 @@ def _history() -> Any:
     """Questions of earlier conversations, in a file that only its owner can read; in memory where it cannot be."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-    folder = (environment_path("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "danalab"
-    file = folder / "chat_history"
     try:
+        folder = (environment_path("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "danalab"
+        file = folder / "chat_history"
         folder.mkdir(parents=True, exist_ok=True)
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-    except OSError:
+    except (OSError, RuntimeError):  # the latter: the user has no home
         return InMemoryHistory()
     return FileHistory(file)
 

@@ -15,7 +15,9 @@ from danalab.chat.rewards.sandbox import run_tests, why_not_isolated
 from danalab.chat.tasks import Problem
 from danalab.errors import UserError
 
-needs_isolation = pytest.mark.skipif(bool(why_not_isolated()), reason=why_not_isolated())
+needs_isolation = pytest.mark.skipif(
+    bool(why_not_isolated()), reason=f"this kernel does not isolate programs: {why_not_isolated()}"
+)
 
 
 def run(body, expected="None", **settings):

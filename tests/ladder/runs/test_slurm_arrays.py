@@ -1,6 +1,7 @@
 """Sweeps and ladders as SLURM arrays, on stand-ins for its commands that run the arrays' scripts here."""
 
 import json
+import shlex
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from danalab.ladder.runs.sweep import collect, run_sweep
 from danalab.train.system.slurm import Resources
 from slurm_stand_ins import Cluster as StandIn
 
-TRAINER = '''#!{python}
+TRAINER = '''
 """In place of `danalab train`: a run folder in no time. A run named in $BROKEN fails, one in $PREEMPTED once stops."""
 import json, math, os, pathlib, sys
 words = sys.argv[2:]
@@ -31,16 +32,16 @@ if folder.name in os.environ.get("BROKEN", "").split():
 first = not folder.exists()
 folder.mkdir(parents=True, exist_ok=True)
 lr = 1e-3 * float(said.get("lr_multiplier", 1))
-config = {{"arch": "enoki", "seed": 0, "kappa": 0.85, "lr_multiplier": 1.0, "lr": lr, **said, "run_dir": str(folder)}}
+config = {"arch": "enoki", "seed": 0, "kappa": 0.85, "lr_multiplier": 1.0, "lr": lr, **said, "run_dir": str(folder)}
 config["seed"] = int(config["seed"])
-record = {{"config": config, "params": 1000, "plan": {{"non_emb_params": 900, "total_params": 1000}}}}
+record = {"config": config, "params": 1000, "plan": {"non_emb_params": 900, "total_params": 1000}}
 (folder / "config.json").write_text(json.dumps(record))
 if first and folder.name in os.environ.get("PREEMPTED", "").split():
-    print(json.dumps({{"status": "interrupted", "step": 5}}))
+    print(json.dumps({"status": "interrupted", "step": 5}))
     sys.exit(85)
 loss = 3 + math.log(lr / 1.2e-3) ** 2
-summary = {{"status": "finished", "step": 10, "val/loss": loss, "tokens": 100, "flops": 6e5, "time": 36.0}}
-(folder / "metrics.jsonl").write_text(json.dumps({{"step": 10, "tokens": 100, "val/loss": loss}}) + "\\n")
+summary = {"status": "finished", "step": 10, "val/loss": loss, "tokens": 100, "flops": 6e5, "time": 36.0}
+(folder / "metrics.jsonl").write_text(json.dumps({"step": 10, "tokens": 100, "val/loss": loss}) + "\\n")
 (folder / "summary.json").write_text(json.dumps(summary))
 print(json.dumps(summary))
 '''
@@ -49,8 +50,10 @@ print(json.dumps(summary))
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     stand_in = StandIn(tmp_path)
-    trainer = stand_in.bin / "danalab"
-    trainer.write_text(TRAINER.format(python=sys.executable))
+    program = tmp_path / "trainer.py"
+    program.write_text(TRAINER)
+    words = shlex.join([sys.executable, str(program)])
+    (stand_in.bin / "danalab").write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     for key, value in stand_in.environment(MADE=str(tmp_path / "made")).items():
         monkeypatch.setenv(key, value)
     return stand_in

@@ -11,6 +11,8 @@ from danalab.models import ModelConfig, build_model
 from danalab.models.layers import attention_kernel
 from danalab.models.layers.attention_kernel import attend_rows, usable
 
+pytestmark = pytest.mark.compiled
+
 
 def heads(draw, batch, length, count, features):
     return torch.randn(batch, length, count, features, generator=draw).transpose(1, 2).requires_grad_()

@@ -274,6 +274,7 @@ def test_threads_do_not_change_a_bit(state_dtype, monkeypatch):
     assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(*found, strict=True))
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("state_dtype", LOW)
 def test_a_step_is_repeated_without_preparing_it_and_notices_changes(state_dtype):
     def run(prepare_anew):

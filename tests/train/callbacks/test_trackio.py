@@ -58,11 +58,12 @@ def test_without_trackio_the_extra_is_named_before_training(monkeypatch, watchin
 def test_trackios_own_reader_finds_the_rows_of_a_resumed_run(tmp_path, data):
     pytest.importorskip("trackio")
     place = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}
-    words = f"train --data {data} --d-model 16 --n-layers 1 --n-heads 1 --seq-len 16 --batch-size 4 --lr 1e-3 --json"
-    words += f" --log-interval 2 --eval-interval 0 --iterations 6 --trackio --run-dir {tmp_path / 'run'}"
+    words = "train --d-model 16 --n-layers 1 --n-heads 1 --seq-len 16 --batch-size 4 --lr 1e-3 --json"
+    words += " --log-interval 2 --eval-interval 0 --iterations 6 --trackio"
+    places = ["--data", str(data), "--run-dir", str(tmp_path / "run")]
     for more in (["--iterations-to-run", "4"], []):
         done = subprocess.run(
-            [sys.executable, "-m", "danalab", *words.split(), *more], env=place, capture_output=True, text=True
+            [sys.executable, "-m", "danalab", *words.split(), *places, *more], env=place, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["step"] == (4 if more else 6)

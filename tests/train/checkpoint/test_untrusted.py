@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, BytesStorageMetadata, MetadataIndex
 
 from danalab.cli.app import main
 from danalab.files import read_json, sha256, write_json
@@ -74,6 +74,17 @@ def test_a_call_in_the_metadata_is_refused_by_its_name_and_not_made(tmp_path, ca
         with pytest.raises(DamagedCheckpointError, match=rf"asks for [\w.]+\.{call.__name__}.*nothing of it was run"):
             read()
     assert not planted.exists()
+
+
+def test_members_of_enumerations_are_read_as_python_3_11_0_pickles_them(tmp_path, monkeypatch):
+    by_name = lambda self, protocol: (getattr, (type(self), self.name))  # noqa: E731
+    monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", by_name)
+    model = save(tmp_path)
+    assert b"getattr" in (tmp_path / ".metadata").read_bytes()
+    read = nn.Linear(3, 2)
+    tensors.read(tmp_path, read)
+    assert torch.equal(read.weight, model.weight)
+    tensors.read_named(tmp_path, {"model.bias": read.bias})
 
 
 def test_a_pickle_does_not_get_the_memory_that_it_asks_for(tmp_path):

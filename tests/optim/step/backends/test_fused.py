@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import logging
 import os
+import tempfile
 
 import pytest
 import torch
@@ -150,6 +151,7 @@ def test_no_change_of_step_or_setting_compiles_again(capturable):
     assert not counters["recompiles"]
 
 
+@pytest.mark.skipif(" " in tempfile.gettempdir(), reason="torch.compile takes no temporary folder with a space")
 def test_graph_equals_the_eager_step_and_another_list_has_a_graph_of_its_own():
     for shapes in ([(8, 5), (7,)], [(3, 3)]):
         finished = []
@@ -260,6 +262,7 @@ def test_a_library_that_somebody_else_could_have_written_is_not_loaded(fresh_cac
 DEFAULTS = {"fused": None, "foreach": None, "capturable": False}
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("flags", "device", "want"),
     [
@@ -305,6 +308,7 @@ def test_the_share_of_a_parameter_that_a_rank_holds_does_not_show_in_the_result(
     assert torch.equal(*finished)
 
 
+@pytest.mark.compiled
 def test_a_repeated_step_is_the_step_that_would_have_been_prepared_anew():
     """Gradients come and go, groups and tensors are replaced, state is loaded: every change is noticed."""
 

@@ -190,6 +190,7 @@ def test_new_gradients_are_found_at_their_own_addresses():
     assert_updates(rule, batch, [3] * len(SHAPES))
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("capturable", [False, True])
 def test_a_repeated_step_is_the_one_that_would_have_been_prepared_anew(capturable):
     class Launched(DanaMK4):

@@ -1,0 +1,104 @@
+"""What skips for a missing tool fails under CI, and nothing that the suite checks depends on where the clone is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parents[1]
+TESTS = """
+import pytest
+no_browser = pytest.mark.skipif(True, reason="needs Chromium")
+def test_package(): pytest.importorskip("a_package_that_is_not_there")
+@no_browser
+def test_tool(): pass
+@pytest.fixture
+def browser(): pytest.skip("needs Chromium")
+def test_fixture(browser): pass
+@pytest.mark.slow
+@no_browser
+def test_slow(): pass
+@pytest.mark.skipif(True, reason="torch sees no CUDA device")
+def test_machine(): pass
+@pytest.mark.xfail(reason="known")
+def test_expected(): raise AssertionError
+def test_sound(): pass
+def test_kernel(): raise ValueError("fused=True needs a C++ compiler, but no C++ compiler is on PATH")
+"""
+
+
+def run_pytest(place: Path, *words: str, **environment: str) -> str:
+    """The last lines of a run in a folder, without the plug-ins that are installed here."""
+    given = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "markers=slow", *words]
+    done = subprocess.run(command, cwd=place, env=given, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ci", "compiler", "counts"),
+    [
+        ("", "", "1 passed, 6 skipped, 1 xfailed"),
+        ("", sys.executable, "1 failed, 1 passed, 5 skipped, 1 xfailed"),
+        ("true", "", "2 failed, 1 passed, 2 skipped, 1 xfailed, 2 errors"),
+    ],
+)
+def test_a_missing_tool_is_a_skip_and_under_ci_a_failure(tmp_path, ci, compiler, counts):
+    (tmp_path / "test_a.py").write_text(TESTS)
+    place = {"PATH": "", "CXX": compiler, "PYTHONPATH": str(ROOT / "tests")}
+    said = run_pytest(tmp_path, "-p", "required_tools", CI=ci, **place)
+    assert counts in said, said
+    assert ("under CI every tool" in said) == bool(ci)
+
+
+def test_a_file_that_needs_a_missing_package_fails_under_ci(tmp_path):
+    (tmp_path / "test_a.py").write_text("import pytest\npytest.importorskip('a_package_that_is_not_there')\n")
+    said = run_pytest(tmp_path, "-p", "required_tools", CI="1", PYTHONPATH=str(ROOT / "tests"))
+    assert "under CI every tool" in said
+    assert "1 error" in said
+
+
+SELECTION = ("optim/test_alone.py", "test_files.py", "docs/test_coverage_page.py")
+OPTIONS = ("--noconftest", "-o", "addopts=--import-mode=importlib", "-m", "not slow")
+
+
+@pytest.mark.parametrize(
+    "folder", ["src of tests/docs results/danalab", pytest.param("danalab/danalab/a [build]", marks=pytest.mark.slow)]
+)
+def test_checks_hold_in_a_clone_of_any_name(tmp_path, folder):
+    clone = tmp_path / folder
+    shutil.copytree(ROOT / "src", clone / "src")  # compiled files too, which spares their making
+    for name in (
+        "pyproject.toml",
+        "CONTRIBUTING.md",
+        "docs/build_coverage.py",
+        *(f"tests/{name}" for name in SELECTION),
+    ):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    said = run_pytest(clone, *OPTIONS, *(f"tests/{name}" for name in SELECTION), PYTHONPATH=str(clone / "src"))
+    assert re.fullmatch(r"\d+ passed, \d+ deselected in .*", said.splitlines()[-1]), said
+
+
+def test_what_is_pinned_installs_on_the_first_release_of_this_python():
+    """A distribution of Linux may keep it: Debian 12 has 3.11.2."""
+    first = f"{sys.version_info.major}.{sys.version_info.minor}.0"
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        pin = Requirement(line.partition("#")[0]) if line.partition("#")[0].strip() else None
+        if pin is None or (pin.marker and not pin.marker.evaluate()):
+            continue
+        try:
+            found = metadata.distribution(pin.name)
+        except metadata.PackageNotFoundError:  # of an extra that is not installed
+            continue
+        if found.version in pin.specifier:
+            assert first in SpecifierSet(found.metadata["Requires-Python"] or ""), line
