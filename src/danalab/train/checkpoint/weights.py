@@ -168,7 +168,8 @@ def _enum_member(kind: Any, name: Any = None) -> Any:
     """`getattr` where it is safe: Python 3.11.0 to 3.11.3 pickle a member of an enumeration as a call of it."""
     if not (isinstance(kind, type) and kind.__name__ == "_MEM_FORMAT_ENCODING"):
         raise pickle.UnpicklingError("it asks for builtins.getattr, which no checkpoint holds; nothing of it was run")
-    return kind(name) if issubclass(kind, Record) else kind[name]
+    members: Any = kind
+    return members(name) if issubclass(kind, Record) else members[name]
 
 
 @lru_cache(maxsize=4)  # a run that is resumed reads the same metadata four times, in Python's slow unpickler
