@@ -25,7 +25,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
 from danalab.optim.step.backends import triton_step
@@ -140,7 +140,8 @@ class Launches:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*args: Any, **kwargs: Any) -> None:
-            self._kernel[grid](*args, **kwargs)
+            with _disable_current_modes():  # the interpreter's own operations are none of the graph
+                self._kernel[grid](*args, **kwargs)
             if _graphs:
                 _graphs[-1].operations.append((launch, args, kwargs, None))
 
