@@ -16,6 +16,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,10 +63,9 @@ def _run_tests(folder: Path, dry: bool, seconds: float) -> dict[str, Any]:
     child = environment(PYTHONPATH=path, **({"PRETEND_GPU": "1"} if dry else {}))
     done: dict[str, set[str]] = {"PASSED": set(), "FAILED": set(), "SKIPPED": set(), "ERROR": set()}
     lines: list[str] = []
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=child, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    clock = threading.Timer(seconds, process.kill)
+    process = subprocess.Popen(command, cwd=ROOT, env=child, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, start_new_session=True)  # fmt: skip
+    clock = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))  # with the processes of xdist
     clock.start()
     assert process.stdout is not None
     for text in process.stdout:
