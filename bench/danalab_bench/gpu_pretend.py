@@ -51,7 +51,7 @@ class PretendGpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.device:
+        if func in (torch.device, torch._C._nn._parse_to):  # they only name one
             return func(*args, **kwargs)
         if (answer := _ATTRIBUTES.get(func)) is not None:
             return answer(args[0])
@@ -235,9 +235,15 @@ def _start_gloo(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def pretend_gpu() -> Iterator[None]:
-    """One H100 in this process, and in no other."""
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+def pretend_gpu(kernels: bool = False) -> Iterator[None]:
+    """One H100 in this process, and in no other.
+
+    Args:
+        kernels: the Triton kernel runs in Triton's interpreter, some milliseconds for each 1,024 elements; else
+            optimizers take the way of a GPU without Triton.
+    """
+    if kernels:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
     properties = SimpleNamespace(total_memory=80 << 30, name=NAME, major=9, minor=0, multi_processor_count=132)
     answers = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "get_device_name": NAME,
@@ -258,6 +264,8 @@ def pretend_gpu() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, value in replaced.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        if not kernels:
+            stack.enter_context(mock.patch.object(triton_step, "is_installed", lambda: False))
         for owner, name, value in (
             (torch.autograd, "_engine_run_backward", _with_mode(_engine_run_backward)),
             (Tensor, "pin_memory", _pin),  # also in a thread that reads ahead, where no mode is
