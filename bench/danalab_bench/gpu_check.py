@@ -58,11 +58,11 @@ def measure(
             result["sections"][name] = {"ended": f"dropped: {max(0, left):.0f} s were left", "seconds": 0.0, "rows": []}
             say(f"{name}: {result['sections'][name]['ended']}")
             continue
-        limit = min(left, SECTIONS[name].most)
+        limit = left if dry else min(left, SECTIONS[name].most)
         say(f"{name} (at most {limit:.0f} s)")
         with tempfile.TemporaryDirectory(prefix="danalab-bench-") as folder:
             file = Path(folder) / "rows.json"
-            ended = run([name, str(file), "dry" if dry else "full", str(limit)], limit, say)
+            ended = run([name, str(file), "dry" if dry else "full", str(time.time() + limit)], limit, say)
             told = read_json(file) if file.exists() else {"machine": None, "rows": []}
         result["machine"] = told["machine"] or result["machine"]
         taken = round(time.monotonic() - start, 1)

@@ -265,7 +265,7 @@ def pretend_gpu(kernels: bool = False) -> Iterator[None]:
         for name, value in replaced.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         if not kernels:
-            stack.enter_context(mock.patch.object(triton_step, "is_installed", lambda: False))
+            stack.enter_context(mock.patch.object(triton_step, "is_installed", return_value=False))
         for owner, name, value in (
             (torch.autograd, "_engine_run_backward", _with_mode(_engine_run_backward)),
             (Tensor, "pin_memory", _pin),  # also in a thread that reads ahead, where no mode is

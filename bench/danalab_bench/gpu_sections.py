@@ -7,7 +7,8 @@
     checkpoint   time that a checkpoint blocks training
     resonance    a step of oscillators and of attention, by context
 
-`python -m danalab_bench.gpu_sections SECTION FILE full|dry SECONDS` runs one section. A task that fails is a row with
+`python -m danalab_bench.gpu_sections SECTION FILE full|dry END` runs one section, which is ended at that
+time [seconds since 1970]. A task that fails is a row with
 its error, and the next one follows; FILE is written after each. `dry`: the same lines at tiny sizes, on a CPU that says
 that it is a GPU (`danalab_bench.gpu_pretend`); the numbers mean nothing.
 """
@@ -48,13 +49,13 @@ Task = tuple[str, Callable[[], dict[str, Any]]]
 """(label, the measurement, which returns values for JSON)."""
 
 
-def _tests(dry: bool, seconds: float) -> Iterator[Task]:
+def _tests(dry: bool, end: float) -> Iterator[Task]:
     if (folder := ROOT / "tests" / "gpu").is_dir():
-        yield "tests/gpu", partial(_run_tests, folder, dry, seconds - 10)
+        yield "tests/gpu", partial(_run_tests, folder, dry, end - 10)
 
 
-def _run_tests(folder: Path, dry: bool, seconds: float) -> dict[str, Any]:
-    """The tests of a folder, as far as they come in so many seconds."""
+def _run_tests(folder: Path, dry: bool, end: float) -> dict[str, Any]:
+    """The tests of a folder, as far as they come until `end`."""
     command = [sys.executable, "-m", "pytest", "-v", "--tb=line", "-o", "addopts=", "--import-mode=importlib"]
     command += ["-p", "no:cacheprovider", "-m", "gpu and not slow" if dry else "gpu", str(folder)]
     if importlib.util.find_spec("xdist"):
@@ -65,7 +66,7 @@ def _run_tests(folder: Path, dry: bool, seconds: float) -> dict[str, Any]:
     lines: list[str] = []
     process = subprocess.Popen(command, cwd=ROOT, env=child, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, start_new_session=True)  # fmt: skip
-    clock = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))  # with the processes of xdist
+    clock = threading.Timer(end - time.time(), os.killpg, (process.pid, signal.SIGKILL))  # with the processes of xdist
     clock.start()
     assert process.stdout is not None
     for text in process.stdout:
@@ -90,7 +91,7 @@ CONTENDERS = (
 ROUNDS = 15
 
 
-def _optim(dry: bool, seconds: float) -> Iterator[Task]:
+def _optim(dry: bool, end: float) -> Iterator[Task]:
     for size in ("0.02",) if dry else ("124", "350"):
         for name in CONTENDERS:
             yield f"{size}M {name}", partial(_optim_step, size, name, 1 if dry else ROUNDS)
@@ -102,7 +103,7 @@ def _optim_step(size: str, name: str, rounds: int) -> dict[str, Any]:
     return {"optimizer": name, "parameters": cell["parameters"], "copy_gb_per_s": cell["copy_gb_per_s"], **row}
 
 
-def _train(dry: bool, seconds: float) -> Iterator[Task]:
+def _train(dry: bool, end: float) -> Iterator[Task]:
     size: tuple[Any, ...] = ("enoki", 2, 64, 2, 16) if dry else ("enoki", 12, 50304, 16, 2048)  # 141M parameters
     for compiled in (True, False):
         case = TrainingCase(*size, compile=compiled)
@@ -117,7 +118,7 @@ def _train_case(case: TrainingCase, dry: bool) -> dict[str, Any]:
         return {**asdict(case), **trainer_alone(case, data, Path(scratch), rounds, "cuda", block)}
 
 
-def _resonance(dry: bool, seconds: float) -> Iterator[Task]:
+def _resonance(dry: bool, end: float) -> Iterator[Task]:
     from danalab_bench import resonance  # needs matplotlib, which the other sections do without
 
     for length in (64, 128) if dry else (4096, 8192, 16384, 32768):
@@ -135,7 +136,7 @@ def _resonance_at(speed: Callable[..., Any], settings: Any) -> dict[str, Any]:
     }
 
 
-def _decode(dry: bool, seconds: float) -> Iterator[Task]:
+def _decode(dry: bool, end: float) -> Iterator[Task]:
     if dry:
         config = ModelConfig("enoki", 32, 1, 2, 16, 64, 64, 32)
     else:
@@ -166,7 +167,7 @@ def _decode_batch(model: Decoder, batch: int, tokens: int, rounds: int) -> dict[
     }
 
 
-def _checkpoint(dry: bool, seconds: float) -> Iterator[Task]:
+def _checkpoint(dry: bool, end: float) -> Iterator[Task]:
     for size in (0.5,) if dry else (150.0,):
         yield f"{size:g}M parameters", partial(_checkpoint_of, size, 1 if dry else 3)
 
@@ -184,7 +185,7 @@ SECTIONS: dict[str, Callable[[bool, float], Iterator[Task]]] = {
     "checkpoint": _checkpoint,
     "resonance": _resonance,
 }
-"""Name -> (dry, seconds) -> its tasks."""
+"""Name -> (dry, end) -> its tasks."""
 
 
 def line(section: str, row: dict[str, Any]) -> str:
@@ -215,10 +216,10 @@ WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def tasks(name: str, dry: bool, seconds: float) -> Iterator[Task]:
+def tasks(name: str, dry: bool, end: float) -> Iterator[Task]:
     """A section's tasks; one that cannot begin is a task that fails."""
     try:
-        yield from SECTIONS[name](dry, seconds)
+        yield from SECTIONS[name](dry, end)
     except ImportError as error:
         raised = error  # the name of `except` ends with it
 
@@ -230,12 +231,12 @@ def tasks(name: str, dry: bool, seconds: float) -> Iterator[Task]:
 
 def main() -> None:
     """Run the section of the command line."""
-    name, file, mode, seconds = sys.argv[1:5]
+    name, file, mode, end = sys.argv[1:5]
     dry = mode == "dry"
     with pretend_gpu(kernels=name == "optim") if dry else contextlib.nullcontext():
         facts, rows = machine("cuda"), list[dict[str, Any]]()
         write_json(file, {"machine": facts, "rows": rows})
-        for label, work in tasks(name, dry, float(seconds)):
+        for label, work in tasks(name, dry, float(end)):
             start = time.perf_counter()
             try:
                 row = work()

@@ -258,9 +258,9 @@ def generate(flags: GenerateFlags) -> None:
 class GpuFlags(ResultFlags):
     sections: tuple[str, ...] = ()
     """Sections: tests, optim, train, decode, checkpoint, resonance; default all, in this order."""
-    seconds: Positive = 470.0
+    seconds: Positive | None = None
     """Time of all sections together [s]: one for which too little is left is dropped, one that is cut off keeps its
-    rows."""
+    rows; default 470, an hour for a dry run."""
     dry_run: bool = False
     """Every line of it in two minutes on a CPU that says that it is a GPU: tiny sizes; the numbers mean nothing."""
 
@@ -277,7 +277,8 @@ def gpu(flags: GpuFlags) -> int:
 
         if not torch.cuda.is_available():
             raise UserError("torch sees no CUDA device here; --dry-run needs none")
-    found = measure(flags.sections or tuple(SECTIONS), flags.seconds, flags.dry_run, flags.say, flags.keep)
+    seconds = flags.seconds or (3600.0 if flags.dry_run else 470.0)
+    found = measure(flags.sections or tuple(SECTIONS), seconds, flags.dry_run, flags.say, flags.keep)
     flags.finish(found)
     bad = failures(found)
     for line in bad:

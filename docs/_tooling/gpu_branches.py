@@ -90,7 +90,7 @@ def covered(data: Path) -> dict[str, list[str]]:
     for each in branches():
         contexts = stored.contexts_by_lineno(str(each.file))
         names = {name for number in each.lines for name in contexts.get(number, ()) if name}
-        tests[each.key] = sorted({name.split("[")[0] for name in names})[:3]
+        tests[each.key] = sorted({name.split("[")[0].rpartition(".")[2] for name in names})[:3]
     return tests
 
 
