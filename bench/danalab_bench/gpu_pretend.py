@@ -32,6 +32,7 @@ from danalab.optim.step.backends import triton_step
 
 NAME = "NVIDIA H100 80GB HBM3"
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+_PARSE_TO = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
 _HOST_ONLY = {Tensor.numpy, Tensor.__array__}
 _MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda, torch.as_tensor, torch.asarray}
 _graphs: list[Graph] = []
@@ -51,7 +52,7 @@ class PretendGpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in (torch.device, torch._C._nn._parse_to):  # they only name one
+        if func in (torch.device, _PARSE_TO):  # they only name one
             return func(*args, **kwargs)
         if (answer := _ATTRIBUTES.get(func)) is not None:
             return answer(args[0])
@@ -89,14 +90,15 @@ def _on_host(x: Any) -> Any:
     return CPU if _is_device(x) and torch.device(x).type == "cuda" else x
 
 
+_tensor: Any = Tensor
 _ATTRIBUTES: dict[Any, Callable[[Tensor], Any]] = {
-    Tensor.device.__get__: lambda x: CUDA if is_on_gpu(x) else x.device,
-    Tensor.is_cuda.__get__: lambda x: bool(is_on_gpu(x)),
-    Tensor.is_cpu.__get__: lambda x: not is_on_gpu(x) and x.is_cpu,
+    _tensor.device.__get__: lambda x: CUDA if is_on_gpu(x) else x.device,
+    _tensor.is_cuda.__get__: lambda x: bool(is_on_gpu(x)),
+    _tensor.is_cpu.__get__: lambda x: not is_on_gpu(x) and x.is_cpu,
     Tensor.is_pinned: lambda x: getattr(x.untyped_storage(), "is_pinned_here", False),
     Tensor.get_device: lambda x: 0 if is_on_gpu(x) else -1,
     Tensor.record_stream: lambda x: None,
-}  # pyright: ignore[reportAssignmentType]
+}
 
 
 class Graph:
@@ -194,7 +196,7 @@ class Generator(torch.Generator):
 
     def __new__(cls, device: Any = "cpu") -> Generator:
         """Whatever the device."""
-        return super().__new__(cls, "cpu")
+        return super().__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
 
 
 class Autocast(torch.autocast):

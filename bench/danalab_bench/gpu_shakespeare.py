@@ -64,8 +64,10 @@ def split(text: Path, folder: Path) -> Path:
     for name, part in (("train", content[:cut]), ("val", content[cut:])):
         files[name] = folder / f"{name}.txt"
         files[name].write_text(part, encoding="utf-8")
-    sets = {"inputs": [files["train"]], "val_inputs": [files["val"]]}
-    return prepare("text", "characters", folder / "characters", **sets, workers=1, progress=False)
+    out = folder / "characters"
+    return prepare(
+        "text", "characters", out, inputs=[files["train"]], val_inputs=[files["val"]], workers=1, progress=False
+    )
 
 
 def run(job: Job, steps: int, data: Path, folder: Path, dry: bool) -> dict[str, Any]:
