@@ -4,7 +4,7 @@
 #   make test    lint, types and the fast tests; make test-all: the slow ones, too
 #   make coverage   the tests again, and docs/coverage.md: the lines that they do not run
 #   make bench   the benchmarks; results in bench/results
-#   make gpu-check   the tests and the benchmark of a GPU; installs nothing
+#   make gpu-check   the tests and the benchmark of a GPU, in eight minutes; installs nothing
 #   make docs    the site, in build/docs
 #   make screenshots   README's pictures of the program, from real runs: 20 minutes; needs Chromium
 #   make vendor   the chat page's libraries from npm again, or another version: make vendor VERSIONS=temml=0.13.5

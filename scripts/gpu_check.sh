@@ -1,72 +1,55 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under nine minutes: the tests of tests/gpu, those of the Triton kernel in Triton's
-# interpreter, then `danalab bench gpu`. Installs nothing. Without a GPU: the part of the tests that a CPU can run, and a
-# line that says what is missing.
+# What a GPU must show, on a machine with Python, torch for CUDA and no network (docs/gpu.md).
 #
-#   scripts/gpu_check.sh [RESULT.json]      default bench/results/gpu_NAME.json
-#   PYTHON=python3.12 scripts/gpu_check.sh  another interpreter than .venv/bin/python or python3
-#   TESTS_ONLY=1 ...                        no benchmark
-#   QUICK=1 ...                             a dry run on a CPU: the tests of one file, tiny sizes
+#   scripts/gpu_check.sh [FILE] [--seconds 470]             the check: tests, then speed; rows in FILE, default
+#                                                           bench/results/gpu/check.json, or $OUT/check.json
+#   scripts/gpu_check.sh --dry-run                          every line of it on a CPU, in two minutes
+#   scripts/gpu_check.sh shakespeare TEXT [FOLDER] ...      the second call: ADana and AdamW on characters
+#   scripts/gpu_check.sh wheels [FOLDER]                    on a machine with a network: the packages that torch lacks,
+#                                                           for Python 3.12 on Linux, into build/wheels
+#   PYTHON=python3.12 scripts/gpu_check.sh ...              another interpreter than .venv/bin/python or python3
+#
+# Where a package is missing, the wheels in build/wheels are installed into a temporary folder.
 set -u
+folder=$PWD
 cd "$(dirname "$0")/.." || exit 2
-start=$SECONDS
-readonly limit=530       # seconds of everything
-readonly tests_limit=200 # seconds of the tests
-
 python=${PYTHON:-}
 [ -n "$python" ] || { [ -x .venv/bin/python ] && python=.venv/bin/python; } || python=python3
-export PYTHONPATH="src:tests:bench${PYTHONPATH:+:$PYTHONPATH}"
-
-found=$("$python" - <<'PROBE'
-import importlib.util
-import re
-
-needed = "torch numpy pytest rich yaml tokenizers tiktoken safetensors matplotlib annotated_types pydantic " \
-    "typing_extensions jinja2 cachetools"
-missing = [name for name in needed.split() if importlib.util.find_spec(name) is None]
-if missing:
-    print("missing", *missing)
-else:
-    import torch
-
-    print("cpu", torch.__version__) if not torch.cuda.is_available() else print(
-        "gpu", re.sub("[^a-z0-9]+", "_", torch.cuda.get_device_name().lower().removeprefix("nvidia ")).strip("_")
-    )
-PROBE
-) || exit 2
-read -r kind detail <<<"$found"
-
-run_tests() { # SECONDS MARKS PATH...; without the project's options, some of which need plug-ins
-    local seconds=$1
-    shift
-    timeout --kill-after=10 "$seconds" "$python" -m pytest -q -rs -o addopts= --import-mode=importlib \
-        -p no:cacheprovider -m "$@"
+readonly wheels=build/wheels
+# What danalab imports apart from torch, and what runs the tests.
+readonly packages="numpy rich pyyaml tokenizers tiktoken safetensors annotated-types pydantic typing-extensions jinja2
+    cachetools regex pytest pytest-xdist hypothesis"
+probe() { # what is missing, if anything is
+    missing=$("$python" -c "import annotated_types, cachetools, hypothesis, jinja2, numpy, pydantic, pytest, regex
+import rich, safetensors, tiktoken, tokenizers, torch, typing_extensions, yaml" 2>&1)
 }
-readonly kernel_tests=tests/optim/step/backends/test_triton.py
 
-case $kind in
-missing)
-    echo "gpu-check: packages are missing: $detail (pip install them, or name another PYTHON)"
+if [ "${1:-}" = wheels ]; then
+    # shellcheck disable=SC2086
+    exec "$python" -m pip download -q --only-binary=:all: --python-version 3.12 --implementation cp --abi cp312 --abi abi3 \
+        --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 \
+        --platform manylinux2014_x86_64 --platform manylinux_2_5_x86_64 --platform manylinux1_x86_64 \
+        --constraint constraints.txt -d "${2:-$wheels}" $packages
+fi
+export PYTHONPATH=$PWD/src:$PWD/bench${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+if ! probe && ls $wheels/*.whl >/dev/null 2>&1; then
+    site=$(mktemp -d)
+    trap 'rm -rf "$site"' EXIT
+    "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" $wheels/*.whl || exit 2
+    export PYTHONPATH=$site:$PYTHONPATH
+fi
+probe || {
+    echo "gpu-check: ${missing##*$'\n'}; \`scripts/gpu_check.sh wheels\` collects what a machine without a network lacks" >&2
     exit 2
-    ;;
-cpu)
-    if [ -n "${QUICK:-}" ]; then
-        run_tests 300 "not gpu and not slow" tests/gpu/test_decoding.py || exit 1
-        [ -z "${TESTS_ONLY:-}" ] || exit 0
-        exec "$python" -m danalab bench gpu --device cpu --quick --seconds 900 --output "${1:-build/gpu_quick.json}"
-    fi
-    run_tests 1800 "not gpu and not slow" tests/gpu $kernel_tests || exit 1
-    echo "gpu-check: torch $detail sees no CUDA device: only the CPU's part of the tests was run, nothing was timed"
-    exit 0
-    ;;
-esac
-
-failed=0
-run_tests "$tests_limit" gpu tests/gpu || failed=1
-run_tests 60 "not slow" $kernel_tests || failed=1
-[ -z "${TESTS_ONLY:-}" ] || exit $failed
-seconds=$((limit - (SECONDS - start)))
-"$python" -m danalab bench gpu --seconds "$((seconds < 350 ? seconds : 350))" \
-    --output "${1:-bench/results/gpu_$detail.json}" || failed=1
-echo "gpu-check: $((SECONDS - start)) s, $([ $failed = 0 ] && echo "all passed" || echo "something failed: see above")"
-exit $failed
+}
+absolute() { case $1 in /*) echo "$1" ;; *) echo "$folder/$1" ;; esac; }
+if [ "${1:-}" = shakespeare ]; then
+    [ $# -ge 2 ] || { echo "gpu-check: shakespeare needs the path of the text: scripts/gpu_check.sh shakespeare TEXT" >&2; exit 2; }
+    set -- "$(absolute "$2")" "${@:3}"
+    case ${2:-} in "" | -*) out=${OUT:-bench/results/gpu} && set -- "$1" "$out" "${@:2}" ;; *) set -- "$1" "$(absolute "$2")" "${@:3}" ;; esac
+    "$python" -m danalab_bench.gpu_shakespeare "$@"
+    exit
+fi
+case " $* " in *" --dry-run "*) out=build/gpu_dry_run.json ;; *) out=${OUT:-bench/results/gpu}/check.json ;; esac
+case ${1:-} in "" | -*) ;; *) out=$(absolute "$1") && shift ;; esac
+"$python" -m danalab bench gpu --output "$out" "$@"

@@ -1,6 +1,7 @@
-"""`danalab bench gpu`: runs the sections one after the other, each in a process that is ended at its time limit.
+"""`danalab bench gpu`: sections in the order of their worth, each in a process that is ended at its time limit.
 
-A section that fails, hangs or loses the device costs the others nothing. No torch in this process.
+A section that fails, hangs or loses the device costs the others nothing. One for which too little time is left is
+dropped, and smaller ones after it take its place. No torch in this process.
 """
 
 import os
@@ -11,12 +12,30 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from danalab.files import read_json
 from danalab_bench import environment
 from danalab_bench.timing import Say
 
+
+class Limits(NamedTuple):
+    """Seconds of a section."""
+
+    most: float
+    least: float
+    """With less left it is not begun: its first row would not be ready."""
+
+
+SECTIONS = {
+    "tests": Limits(200, 60),
+    "optim": Limits(80, 25),
+    "train": Limits(110, 45),
+    "decode": Limits(40, 20),
+    "checkpoint": Limits(40, 20),
+    "resonance": Limits(40, 20),
+}
+"""The most valuable first; what they are: `danalab_bench.gpu_sections`."""
 PROCESS = ("-m", "danalab_bench.gpu_sections")
 """Arguments of Python for a section's process, before its own."""
 GRACE_SECONDS = 5.0
@@ -24,20 +43,26 @@ GRACE_SECONDS = 5.0
 
 
 def measure(
-    sections: Sequence[tuple[str, float]],
-    device: str,
-    quick: bool,
-    say: Say,
-    keep: Callable[[dict[str, Any]], None],
+    sections: Sequence[str], seconds: float, dry: bool, say: Say, keep: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Measure sections, each with its time limit [s]; `keep` takes the values so far after each section."""
-    result: dict[str, Any] = {"benchmark": "gpu", "device": device, "quick": quick, "machine": None, "sections": {}}
-    for name, seconds in sections:
-        say(f"{name} (at most {seconds:.0f} s)")
-        start = time.monotonic()
+    """Run sections within so many seconds; `keep` takes the values so far after each section.
+
+    Args:
+        dry: the same code at tiny sizes, on a CPU that says that it is a GPU.
+    """
+    end = time.monotonic() + seconds
+    result: dict[str, Any] = {"benchmark": "gpu", "dry_run": dry, "machine": None, "sections": {}}
+    for name in sections:
+        left, start = end - time.monotonic() - GRACE_SECONDS, time.monotonic()
+        if left < SECTIONS[name].least:
+            result["sections"][name] = {"ended": f"dropped: {max(0, left):.0f} s were left", "seconds": 0.0, "rows": []}
+            say(f"{name}: {result['sections'][name]['ended']}")
+            continue
+        limit = left if dry else min(left, SECTIONS[name].most)
+        say(f"{name} (at most {limit:.0f} s)")
         with tempfile.TemporaryDirectory(prefix="danalab-bench-") as folder:
             file = Path(folder) / "rows.json"
-            ended = _run([name, str(file), device, "quick" if quick else "full"], seconds, say)
+            ended = run([name, str(file), "dry" if dry else "full", str(time.time() + limit)], limit, say)
             told = read_json(file) if file.exists() else {"machine": None, "rows": []}
         result["machine"] = told["machine"] or result["machine"]
         taken = round(time.monotonic() - start, 1)
@@ -48,17 +73,15 @@ def measure(
 
 
 def failures(result: dict[str, Any]) -> list[str]:
-    """Sections that did not end by themselves, and tasks that failed."""
-    bad = [f"{name}: {part['ended']}" for name, part in result["sections"].items() if part["ended"] != "done"]
+    """Sections that were begun and did not end by themselves, and tasks that failed."""
+    parts = result["sections"].items()
+    bad = [f"{name}: {part['ended']}" for name, part in parts if not part["ended"].startswith(("done", "dropped"))]
     return bad + [
-        f"{name}, {row['task']}: {row['error']}"
-        for name, part in result["sections"].items()
-        for row in part["rows"]
-        if "error" in row
+        f"{name}, {row['task']}: {row['error']}" for name, part in parts for row in part["rows"] if "error" in row
     ]
 
 
-def _run(arguments: list[str], seconds: float, say: Say) -> str:
+def run(arguments: list[str], seconds: float, say: Say) -> str:
     """Run a section's process; returns how it ended."""
     command = [sys.executable, *PROCESS, *arguments]
     with tempfile.TemporaryFile("w+") as output:

@@ -33,11 +33,14 @@ from danalab_bench.contenders import (
 from danalab_bench.timing import Say, clock_of, interleaved, memory_bytes, ratios, spread
 
 SIZES: dict[str, tuple[int, int, int]] = {
+    "0.02": (256, 32, 1),
     "0.2": (1024, 64, 3),
     "1": (1024, 128, 4),
     "1.1": (1024, 160, 3),
     "20": (16384, 384, 8),
     "88": (4096, 768, 12),
+    "124": (50304, 768, 12),
+    "350": (50304, 1024, 24),
     "600": (50304, 1536, 18),
 }
 """Million parameters: vocabulary, width, layers."""

@@ -44,6 +44,8 @@ class TrainingCase:
     activation_checkpointing: str = "none"
     loss: str = "chunked"
     """"chunked" is ours; "plain" has no trainer, only the plain loop with whole logits (enoki)."""
+    compile: bool | None = None
+    """None: as the trainer does by default."""
 
 
 GPU_CASES = (
@@ -96,6 +98,7 @@ def make_trainer(
         activation_checkpointing=case.activation_checkpointing,
         device=device,
         dtype=dtype,
+        compile=case.compile,
         eval_interval=0,
         eval_batches=1,
         ckpt_interval=0,

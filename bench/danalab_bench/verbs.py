@@ -71,8 +71,8 @@ class DeviceFlags(BenchFlags):
 @dataclass(frozen=True, kw_only=True)
 class OptimFlags(DeviceFlags):
     sizes: tuple[str, ...] = ()
-    """Million parameters: 0.2, 1, 1.1, 20, 88, 600; or 500x2k, 500 tensors of 2,000; default all but 1, 600 on a
-    CPU, 20 88 600 on a GPU."""
+    """Million parameters: 0.02, 0.2, 1, 1.1, 20, 88, 124, 350, 600; or 500x2k, 500 tensors of 2,000; default 0.2 1.1
+    500x2k 20 88 on a CPU, 20 88 600 on a GPU."""
     rounds: Count = 21
     """Interleaved rounds that are counted; use at least 15."""
     opts: tuple[str, ...] = ()
@@ -254,39 +254,31 @@ def generate(flags: GenerateFlags) -> None:
     flags.finish(bench.measure(flags.batches, flags.tokens, max(0, flags.requests), flags.rounds, flags.say))
 
 
-GPU_SECONDS = {"optim": 100.0, "train": 120.0, "resonance": 40.0, "decode": 45.0, "checkpoint": 45.0}
-"""Sections of `danalab bench gpu`, and the time limit of each [s]."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class GpuFlags(ResultFlags):
-    device: Literal["cpu", "cuda"] = "cuda"
-    """Device; a CPU is for --quick."""
     sections: tuple[str, ...] = ()
-    """Sections: optim, train, resonance, decode, checkpoint; default all."""
+    """Sections: tests, optim, train, decode, checkpoint, resonance; default all, in this order."""
     seconds: Positive | None = None
-    """Time limit of all sections together, divided among them [s]; default 350 for all. One that is cut off keeps its
-    rows."""
-    quick: bool = False
-    """A smoke test in a minute: tiny sizes; the numbers mean nothing."""
+    """Time of all sections together [s]: one for which too little is left is dropped, one that is cut off keeps its
+    rows; default 470, an hour for a dry run."""
+    dry_run: bool = False
+    """Every line of it in two minutes on a CPU that says that it is a GPU: tiny sizes; the numbers mean nothing."""
 
 
 def gpu(flags: GpuFlags) -> int:
-    """What a GPU must show, in six minutes: optimizer steps, training, long contexts, decoding, checkpoints."""
-    from danalab_bench.gpu_check import failures, measure
+    """What a GPU must show, in eight minutes: tests, optimizer steps, training, decoding, checkpoints."""
+    from danalab_bench.gpu_check import SECTIONS, failures, measure
 
     for name in flags.sections:
-        if name not in GPU_SECONDS:
-            raise UserError(f"--sections {name}{nearest(name, GPU_SECONDS)}: known are {', '.join(GPU_SECONDS)}")
-    if flags.device == "cuda":
+        if name not in SECTIONS:
+            raise UserError(f"--sections {name}{nearest(name, SECTIONS)}: known are {', '.join(SECTIONS)}")
+    if not flags.dry_run:
         import torch
 
         if not torch.cuda.is_available():
-            raise UserError("--device cuda: torch sees no CUDA device here")
-    chosen = {name: GPU_SECONDS[name] for name in flags.sections or GPU_SECONDS}
-    share = 1.0 if flags.seconds is None else flags.seconds / sum(chosen.values())
-    limits = [(name, share * seconds) for name, seconds in chosen.items()]
-    found = measure(limits, flags.device, flags.quick, flags.say, flags.keep)
+            raise UserError("torch sees no CUDA device here; --dry-run needs none")
+    seconds = flags.seconds or (3600.0 if flags.dry_run else 470.0)
+    found = measure(flags.sections or tuple(SECTIONS), seconds, flags.dry_run, flags.say, flags.keep)
     flags.finish(found)
     bad = failures(found)
     for line in bad:
