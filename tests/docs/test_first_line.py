@@ -1,0 +1,52 @@
+"""What README and the optimizers' page recommend, and at which rates, is what the stored runs show."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+from bench import first_line
+
+from danalab.optim.rate_search import rates_to_try
+from danalab_bench.pages import fill_parts
+
+ROWS = first_line.read_rows()
+DONE = first_line.finished(ROWS)
+
+
+def test_pages_have_the_tables_of_the_stored_runs():
+    parts = first_line.parts(ROWS)
+    for file in first_line.PAGES:
+        page = file.read_text(encoding="utf-8")
+        assert "<!-- first: take -->" in page
+        assert fill_parts(page, "first", parts) == page, "run: python bench/first_line.py"
+
+
+@pytest.mark.parametrize("problem", DONE)
+@pytest.mark.parametrize(("ours", "rival"), first_line.RIVALS.items())
+def test_leads_are_those_of_the_rows_by_a_second_path(problem, ours, rival):
+    def losses(opt):
+        trials = [row for row in ROWS if row["problem"] == problem and row["opt"] == opt]
+        allowed = [row for row in trials if opt != ours or row["lr"] in rates_to_try(opt)]
+        best = min((row for row in allowed if row["seed"] == 0), key=lambda row: row["loss"])
+        same = [row for row in trials if (row["lr"], row["settings"]) == (best["lr"], best["settings"])]
+        return {row["seed"]: row["loss"] for row in same}
+
+    own, theirs = losses(ours), losses(rival)
+    assert own.keys() == theirs.keys()
+    lead, low, high = first_line.lead(ROWS, problem, ours, rival)
+    assert lead == pytest.approx(fmean(theirs[seed] - own[seed] for seed in own))
+    assert low < lead < high
+
+
+def test_the_baselines_have_at_least_the_trials_that_the_page_says():
+    for problem in DONE:
+        for opt, least in (("torch-muon", 9), ("adamw", 8)):
+            trials = [row for row in ROWS if (row["problem"], row["opt"], row["seed"]) == (problem, opt, 0)]
+            assert len(trials) >= least
+            assert not first_line.is_edge(ROWS, problem, opt) or len(trials) >= least + 2
+
+
+def test_a_recommendation_is_ahead_on_every_problem_that_it_is_made_for():
+    for line in first_line.take_table(ROWS)[1]:
+        assert not line[3].startswith("-"), line
