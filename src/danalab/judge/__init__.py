@@ -27,7 +27,9 @@ class JudgeConfig:
     difference: float = 0.01
     """Losses that differ by less count as equal [nats]."""
     alpha: float = 0.05
-    """Probability of a wrong "better" or "worse", however often one looks."""
+    """Probability of any wrong answer, however often one looks; contenders of one call share it equally."""
+    bound: float | None = None
+    """How far a pair may speak against the answer [nats]; default a tenth of the loss before training."""
     trials: int = 5
     """Learning rates that each side tries."""
     ledger: Path = Path("judgements")
@@ -65,6 +67,10 @@ class JudgeConfig:
             if not low < getattr(self, name) < high:
                 raise UserError(f"--{name} {getattr(self, name):g}: is out of range; it must be above {low:g}"
                                 + ("" if high == float("inf") else f" and below {high:g}"))  # fmt: skip
+        if self.bound is not None and not self.difference < self.bound < math.inf:
+            raise UserError(
+                f"--bound {self.bound:g}: is out of range; it must be above --difference {self.difference:g}"
+            )
         for name in ("steps", "trials", "jobs"):
             value = getattr(self, name)
             if value is not None and value < 1:

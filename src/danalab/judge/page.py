@@ -29,6 +29,7 @@ def write_page(judged: Sequence[Judged], path: Path) -> None:
             ("rates", f"{verdict.contender} {verdict.rates[0]:.3g}, {verdict.baseline} {verdict.rates[1]:.3g}"),
             ("cost", f"{verdict.runs} runs made for it, {verdict.seconds:.0f} s"),
             ("look", f"{verdict.look}, with alpha {verdict.alpha:.2g}"),
+            *(("warning", line) for line in verdict.warnings),
             *(("failed run", line) for line in verdict.failures),
         ])  # fmt: skip
         complete = [pair for pair in each.pairs if pair[0].loss is not None and pair[1].loss is not None]
@@ -61,7 +62,7 @@ def _curves(judged: Judged, pairs: Sequence[tuple[RunResult, RunResult]]) -> Fig
 def _looks(judged: Judged, pairs: Sequence[tuple[RunResult, RunResult]]) -> Figure:
     verdict = judged.verdict
     differences = [other.losses[-1] - base.losses[-1] for base, other in pairs]
-    looks = [bounds(differences[:n], verdict.alpha) for n in range(1, len(differences) + 1)]
+    looks = [bounds(differences[:n], verdict.alpha, verdict.bound) for n in range(1, len(differences) + 1)]
     known = [look for look in looks if np.isfinite(look.low)]
     figure = Figure(figsize=(5.6, 3.2), layout="constrained")
     axes = figure.subplots()
