@@ -154,6 +154,15 @@ def invented(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def invented_row(name: str, found: dict[str, Any]) -> str:
+    """A case's row of the table in docs/judge.md."""
+    right = f"{found['right']:.0%}" if found["right"] else ""
+    pairs = [f"{found[key]:.0f}" if right else "" for key in ("median_pairs", "median_pairs_normal_alone")]
+    alone = "" if "counts as equal" in name else f"{found['wrong_normal_alone']:.1%}"
+    pairs[1] = pairs[1] if alone else ""
+    return f"| {name} | {found['wrong']:.1%} | {alone} | {right} | {pairs[0]} | {pairs[1]} |"
+
+
 def judgements(pool: np.ndarray, planted: float) -> dict[str, Any]:
     """Decisions of judgements drawn from a pool, and the pairs that they took."""
     rng = np.random.default_rng(0)
@@ -207,7 +216,9 @@ def main() -> None:
     before = json.loads(flags.output.read_text()) if flags.output.is_file() else {}
     result = {
         "question": "share of wrong decisions between equal sides, and pairs that a planted difference takes",
-        "machine": before["machine"] if flags.stored else machine("cpu"), "track": TRACK, "steps": STEPS, "lr": LR, "alpha": ALPHA, "pool": len(pool),
+        "machine": before["machine"] if flags.stored else machine("cpu"),
+        "track": TRACK, "steps": STEPS, "lr": LR,
+        "alpha": ALPHA, "pool": len(pool),
         "judgements": JUDGEMENTS, "most_pairs": MOST_PAIRS, "bound": BOUND, "mean": float(pool.mean()), "noise": noise,
         "equal": judgements(pool, 0.0), "one_noise": judgements(pool, noise), "two_noises": judgements(pool, 2 * noise),
         # Two runs with seeds of their own: the deviation of a difference is sqrt 2 noise floors.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from bench.judge_baselines import table
+from bench.judge_calibration import CASES, JUDGEMENTS, invented_row
 
 from danalab.judge.ledger import STORED as BASELINES
 from danalab.judge.ledger import processor, stored_runs
@@ -22,6 +23,8 @@ STORED = json.loads((ROOT / "bench" / "results" / "judge_calibration.json").read
 def test_the_page_has_the_stored_numbers():
     page = (ROOT / "docs" / "judge.md").read_text()
     wrong = STORED["equal"]["better"] + STORED["equal"]["worse"]
+    for name, row in STORED["invented"].items():
+        assert invented_row(name, row) in page
     assert f"| | {wrong:.1%} | | |" in page
     for case in ("one_noise", "two_noises"):
         row = STORED[case]
@@ -42,6 +45,28 @@ def test_judgements_from_scratch_are_those_of_the_page_and_rarely_decided():
 def test_equal_sides_are_rarely_decided_and_one_noise_floor_mostly_is():
     assert STORED["equal"]["better"] + STORED["equal"]["worse"] <= 0.05
     assert STORED["one_noise"]["worse"] >= 0.8
+
+
+def test_wrong_answers_are_rare_whatever_the_distribution_within_the_bound():
+    """Shares are counted from the rows, one per judgement."""
+    invented = STORED["invented"]
+    assert invented.keys() == CASES.keys()
+    for name, case in CASES.items():
+        rows = invented[name]["rows"].split()
+        assert len(rows) == JUDGEMENTS == 200
+        wrong = sum(row[0] in ("w" if case.effect else "bw") for row in rows) / len(rows)
+        assert wrong == invented[name]["wrong"]
+        assert wrong <= 0.05 or not case.within
+    assert invented["10% of seeds stuck by 0.2"]["wrong_normal_alone"] > 0.3, "why there is a bound"
+    assert invented["normal, better by 0.09"]["right"] >= 0.8
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_of_the_stored_judgements_are_made_again(name):
+    index = list(CASES).index(name)
+    made = [CASES[name].judgement([index, i])[:2] for i in range(5)]
+    stored = [STORED["invented"][name][key].split()[:5] for key in ("rows", "rows_normal_alone")]
+    assert [list(rows) for rows in zip(*made, strict=True)] == stored
 
 
 def test_the_table_of_the_tracks_is_that_of_the_stored_baselines():

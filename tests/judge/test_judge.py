@@ -25,9 +25,10 @@ from danalab.judge import judge as module
 from danalab.judge import ledger as ledger_module
 from danalab.judge import workers as workers_module
 from danalab.judge.contestants import read_contestant
-from danalab.judge.judge import PairedVerdict, _from_row, judge
+from danalab.judge.judge import judge
 from danalab.judge.ledger import Ledger
 from danalab.judge.tracks import TRACKS, get_track
+from danalab.judge.verdict import PairedVerdict, compute_saved, verdict_from_row
 from danalab.judge.workers import ExecutorWorkers, PlannedRun, RunResult, Workers, _run
 
 MISBEHAVING = '''
@@ -135,7 +136,7 @@ def config(folder, *contestants, **settings) -> JudgeConfig:
 
 
 def test_a_contender_that_cannot_learn_is_worse_and_the_answer_is_kept(inline, tmp_path):
-    (judged,) = judge(config(tmp_path, "adamw", "sgd:momentum=0", difference=1e-4))
+    (judged,) = judge(config(tmp_path, "adamw", "sgd:momentum=0", difference=1e-4, bound=0.05))
     verdict = judged.verdict
     assert verdict.decision == "worse"
     assert 0 < verdict.low < verdict.effect < verdict.high
@@ -145,7 +146,7 @@ def test_a_contender_that_cannot_learn_is_worse_and_the_answer_is_kept(inline, t
     assert verdict.saved[0] < 0
     assert verdict.sentence().startswith("sgd:momentum=0 is worse than adamw on synthetic: its loss is ")
     made = inline.made
-    (again,) = judge(config(tmp_path, "adamw", "sgd:momentum=0", difference=1e-4))
+    (again,) = judge(config(tmp_path, "adamw", "sgd:momentum=0", difference=1e-4, bound=0.05))
     assert inline.made == made, "a settled question is answered from the ledger"
     assert again.verdict == verdict
 
@@ -192,8 +193,8 @@ def test_pairs_are_made_ahead_and_used_in_order(invented, tmp_path, monkeypatch)
 
     monkeypatch.setattr(invented, "execute", backwards)
     (judged,) = judge(config(tmp_path, "adamw", "sgd", jobs=6))
-    assert blocks == [2, 2, 6, 6], "two rounds of rates, then three pairs at a time"
-    assert 3 < judged.verdict.pairs < 6, "one of them was not needed"
+    assert blocks == [2, 2, 6, 6, 6], "two rounds of rates, then three pairs at a time"
+    assert 6 < judged.verdict.pairs < 9, "one of them was not needed"
 
 
 def test_a_pair_without_a_loss_on_either_side_counts_for_nothing(invented, tmp_path):
@@ -270,12 +271,13 @@ def test_stored_runs_of_the_baseline_are_used_where_one_is_reproduced_here(inven
 
 def test_a_verdict_without_bounds_is_read_as_it_was_written(tmp_path):
     verdict = PairedVerdict(
-        "b", "a", "char", "undecided", 0.5, -math.inf, math.inf, 0.04, 0.01, 0.1, 1, None, (0.1, 0.2), 2, 1.0, 1, "nats"
-    )
+        "b", "a", "char", "undecided", 0.5, -math.inf, math.inf, (-math.inf, math.inf), 0.6, 0.04, 1, 0.01, 0.1, 1,
+        None, (0.1, 0.2), 2, 1.0, 1, "nats",
+    )  # fmt: skip
     Ledger(tmp_path).add_verdict(asdict(verdict))
     (row,) = Ledger(tmp_path).verdicts()
     assert (row["low"], row["high"]) == (None, None)
-    assert _from_row(row) == verdict
+    assert verdict_from_row(row) == verdict
     assert "0.5000 nats higher" in verdict.sentence()
     none = replace(verdict, pairs=0, noise=math.nan).sentence()
     assert none == "b against a on char is undecided: no pair of runs was complete when the budget ended."
@@ -288,6 +290,80 @@ def test_asking_again_takes_fresh_seeds_and_a_share_of_alpha(invented, tmp_path)
     assert second.verdict.alpha < first.verdict.alpha / 2
     assert first.verdict.alpha + second.verdict.alpha < 0.05
     assert second.verdict.effect != first.verdict.effect
+
+
+def test_contenders_of_one_call_share_alpha_and_the_answer_says_so(invented, tmp_path):
+    first, second = (each.verdict for each in judge(config(tmp_path, "adamw", "sgd", "adana", difference=1e-6)))
+    (alone,) = judge(config(tmp_path / "alone", "adamw", "sgd", difference=1e-6))
+    assert first.alpha == second.alpha == alone.verdict.alpha / 2 == 0.8 * 0.05 / 2
+    assert "with error 0.02, its share among 2 contenders." in second.sentence()
+    assert "with error 0.04." in alone.verdict.sentence()
+    made = invented.made
+    (same,) = judge(config(tmp_path, "adamw", "sgd", difference=1e-6, alpha=0.025))
+    assert (same.verdict, invented.made) == (first, made), "a share is the same question as a smaller alpha"
+
+
+def test_the_bound_comes_from_the_loss_before_training_or_is_declared(invented, tmp_path):
+    (judged,) = judge(config(tmp_path, "adamw", "sgd"))
+    assert judged.verdict.bound == pytest.approx(0.1 * 5.5)
+    assert "for any differences up to 0.55" in judged.verdict.sentence()
+    (other,) = judge(config(tmp_path, "adamw", "sgd", bound=1.0))
+    assert (other.verdict.bound, other.verdict.look) == (1.0, 2), "the seeds were seen: fresh ones"
+    assert {base.loss for base, _ in other.pairs}.isdisjoint(base.loss for base, _ in judged.pairs)
+    with pytest.raises(UserError, match=r"--bound 0.005: is out of range; it must be above"):
+        judge(config(tmp_path, "adamw", "sgd", bound=0.005))
+
+
+def test_an_answer_of_the_normal_test_alone_is_asked_again_and_counts_as_a_look(invented, tmp_path):
+    judge(config(tmp_path, "adamw", "sgd"))
+    (row,) = Ledger(tmp_path).verdicts()
+    del row["question"]["bound"]
+    row = {name: value for name, value in row.items() if name not in ("bound", "normal", "contenders", "warnings")}
+    (tmp_path / "judge.jsonl").write_text(json.dumps(row) + "\n")
+    (judged,) = judge(config(tmp_path, "adamw", "sgd"))
+    assert (judged.verdict.decision, judged.verdict.look) == ("worse", 2)
+
+
+def test_a_contender_that_is_stuck_now_and_then_is_not_called_better(invented, tmp_path):
+    def loss(trial):
+        seed, opt = trial.seed, trial.contestant.opt
+        value = 3 + random.Random(f"{opt} {seed}").gauss(0, 0.002)
+        value += (0.7 if seed == 9 else -0.07) if opt == "adana" else 0.0
+        return RunResult(value, (0, trial.steps), (5.5, value), 1.0)
+
+    invented.run = lambda self, trial: loss(trial)
+    (judged,) = judge(config(tmp_path, "adamw", "adana", budget="130runs"))
+    verdict = judged.verdict
+    assert verdict.decision == "undecided"
+    assert verdict.high > 0
+    assert "Warning: 1 of" in verdict.sentence()
+    assert "by more than the bound" in verdict.sentence()
+    assert _read(tmp_path) == [list(verdict.warnings)]
+
+
+def _read(folder):
+    return [row["warnings"] for row in Ledger(folder).verdicts()]
+
+
+def test_the_compute_saved_holds_at_the_stop_and_never_exceeds_the_length():
+    """A confidence sequence: wherever a judgement stops on purpose, it covers in at least 1 - alpha."""
+    rng = np.random.default_rng(5)
+    missed = 0
+    for _ in range(60):
+        logs = 0.05 * rng.standard_normal(40) - 0.05
+        pairs = [(RunResult(1.0, (0, 100), (2.0, 1.0)), _as_fast(math.exp(each))) for each in logs]
+        for n in range(4, 41, 4):
+            _, low, high = compute_saved(pairs[:n], 0.05)
+            if low > 0:  # stop when it looks best
+                missed += not low <= 1 - math.exp(-0.05) <= high
+                break
+    assert missed <= 3
+    assert compute_saved(pairs[:3], 1e-6) == pytest.approx((1 - math.exp(fmean(logs[:3])), -99.0, 0.99))
+
+
+def _as_fast(ratio: float) -> RunResult:
+    """A run that reaches a loss of 1 after 100 ratio steps."""
+    return RunResult(0.9, (0, 100 * ratio, 200), (2.0, 1.0, 0.9))
 
 
 def test_an_optimizer_that_fails_costs_its_runs_and_one_line(inline, tmp_path, own):

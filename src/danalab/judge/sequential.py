@@ -131,7 +131,7 @@ def decisions(differences: Sequence[float], alpha: float, margin: float, bound: 
 
 def decide(differences: Sequence[float], alpha: float, margin: float, bound: float) -> str:
     """The decision after the last pair; see `decisions`."""
-    return decisions(differences, alpha, margin, bound)[-1] if differences else "undecided"
+    return decisions(differences, alpha, margin, bound)[-1] if len(differences) else "undecided"
 
 
 def warnings(differences: Sequence[float], bound: float) -> tuple[str, ...]:
@@ -145,12 +145,13 @@ def warnings(differences: Sequence[float], bound: float) -> tuple[str, ...]:
     if n < 8 or np.ptp(values) < _EPSILON:
         return tuple(found)
     far = np.abs(values - np.median(values))
-    if stuck := int(np.sum(far > OUTLIER * np.median(far))):
+    few = 1 + 8 / n  # a small sample's scale is uncertain
+    if stuck := int(np.sum(far > OUTLIER * few * np.median(far))):
         found.append(f"{stuck} of {n} pairs lie far from the others: some runs may be stuck")
     cut = 2 + int(np.argmax(np.diff(values)[1:-1]))  # the widest gap that leaves two on either side
     left, right = values[:cut], values[cut:]
     within = math.sqrt((cut * left.var() + (n - cut) * right.var()) / n)
-    if not stuck and right.mean() - left.mean() > TWO_GROUPS * within and right[0] - left[-1] > 2 * within:
+    if not stuck and right.mean() - left.mean() > TWO_GROUPS * few * within and right[0] - left[-1] > 2 * within:
         found.append(f"the pairs form two groups, of {cut} and {n - cut}: some runs may be stuck")
     centred = values - values.mean()
     skew = float(np.mean(centred**3) / np.mean(centred**2) ** 1.5)
@@ -161,7 +162,7 @@ def warnings(differences: Sequence[float], bound: float) -> tuple[str, ...]:
 
 OUTLIER, TWO_GROUPS, SKEWED = 7.5, 5.0, 3.0
 """Distances from the median in median distances (5 standard deviations if normal); distance of the groups' means in
-deviations within them; skewness in its standard errors. Normal differences warn in a few percent of judgements."""
+deviations within them; skewness in its standard errors. Of normal differences at most 2% warn."""
 
 FIRST_SHARE = 0.8  # of alpha, for the first look
 
