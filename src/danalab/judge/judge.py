@@ -83,7 +83,7 @@ class _Judgement:
         self._longest = 0.0  # time of the longest run so far [seconds]
         # Another bound is another question to the same seeds, which were seen: it counts as a look at them.
         asked = {name: value for name, value in self._question().items() if name != "bound"}
-        earlier = [row for row in self._ledger.verdicts() if asked.items() <= row.get("question", {}).items()]
+        earlier = [row for row in self._ledger.verdicts() if asked.items() <= (row.get("question") or {}).items()]
         settled = [row for row in earlier if row["decision"] != "undecided" and row["question"] == self._question()]
         self._settled = next(iter(settled), None)
         # An undecided question goes on with its own seeds: the confidence sequence allows that.
