@@ -51,8 +51,8 @@ def subtract(p: TensorList, direction: TensorList, lr: float, decay_factor: floa
         decay(p, decay_factor)
 
 
-def decay(p: TensorList, decay_factor: float, direction: TensorList | None = None) -> None:
-    """p <- decay_factor p; with a direction only where it moves p towards zero."""
+def decay(p: Any, decay_factor: float, direction: Any = None) -> None:
+    """p <- decay_factor p, of a list or a tensor; with a direction only where it moves p towards zero."""
     if decay_factor == 1:
         return
     if direction is None:

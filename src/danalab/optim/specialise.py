@@ -1,0 +1,468 @@
+"""Source text of functions for fixed settings, with all that they use: what `danalab.optim.export` writes.
+
+A setting that is fixed becomes a constant, and what depends on it is decided: branches that cannot run, parameters that
+are always None and checks are left out, and functions of one short expression are put where they are called.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from types import GenericAlias, ModuleType
+from typing import Any
+
+WIDTH = 120
+_LONGEST_INLINED = 64
+
+_Scope = Mapping[str, Any]
+
+
+class Sources:
+    """The definitions that a file needs.
+
+    Args:
+        settings: names of those that a parameter group has.
+        fixed: setting -> its value in all groups.
+        scalars: scalar of a step -> an example of it; what is None here is None in every step.
+        results: function -> what each call returns.
+    """
+
+    def __init__(
+        self, settings: Iterable[str], fixed: _Scope, scalars: _Scope, results: Mapping[Callable[..., Any], Any]
+    ) -> None:
+        self.settings, self.fixed, self.scalars, self.results = frozenset(settings), fixed, scalars, results
+        self.constants: dict[str, Any] = {}
+        self._definitions: dict[str, ast.stmt] = {}
+        self._made: dict[tuple[Any, str], Any] = {}
+        self._waiting: list[Any] = []
+
+    def add(self, wanted: Any) -> None:
+        """Add a function or a class, with what it uses."""
+        if wanted.__name__ not in self._definitions:
+            self._definitions[wanted.__name__] = self.specialised(wanted, {})
+
+    def text(self, before: str, wanted: Iterable[Callable[..., Any]]) -> str:
+        """The whole file: imports, constants, the text of a class, and the functions that it calls, with theirs."""
+        self._waiting += wanted
+        while self._waiting:
+            self.add(self._waiting.pop(0))
+        definitions = {name: "\n".join(_lines([node], 0)) for name, node in self._definitions.items()}
+        used, waiting = list[str](), [before]
+        names: set[str] = set()
+        while waiting:
+            found = _names(waiting.pop(0))
+            names |= found
+            new = [name for name in definitions if name in found and name not in used]
+            used += new
+            waiting += [definitions[name] for name in new]
+        constants = [f"{name} = {_written(value)}" for name, value in self.constants.items() if name in names]
+        names |= set().union(*map(_names, constants))
+        used.sort(key=lambda name: not isinstance(self._definitions[name], ast.ClassDef))  # annotations name classes
+        classes = sum(isinstance(self._definitions[name], ast.ClassDef) for name in used)
+        ordered = [definitions[name] for name in used]
+        blocks = ["\n".join(constants), *ordered[:classes], before.rstrip(), *ordered[classes:]]
+        return "\n\n\n".join(filter(None, ["\n".join(_imports(names)), *blocks])).replace("\n\n\n", "\n\n", 1) + "\n"
+
+    def specialised(self, wanted: Any, constants: Mapping[str, ast.expr]) -> Any:
+        """The definition for arguments that are constants."""
+        key = (wanted, repr(sorted((name, ast.dump(value)) for name, value in constants.items())))
+        if key not in self._made:
+            node: Any = ast.parse(textwrap.dedent(inspect.getsource(wanted))).body[0]
+            scope: dict[str, Any] = dict(vars(inspect.getmodule(wanted)))
+            if inspect.isfunction(wanted):
+                scope |= inspect.getclosurevars(wanted).nonlocals
+            self._made[key] = _Folding(self, scope, constants).definition(node)
+        return self._made[key]
+
+    def refer(self, name: str, value: Any) -> ast.expr | None:
+        """An expression for a name of a module, with its definition; None: as it is written."""
+        if isinstance(value, GenericAlias):
+            return ast.parse(str(value), mode="eval").body
+        if _is_ours(value) and callable(value):
+            self._waiting.append(value)
+            return ast.Name(value.__name__, ast.Load())
+        if isinstance(value, (int, float, str, tuple, re.Pattern)):
+            self.constants[name] = value
+        return None
+
+
+class _Folding(ast.NodeTransformer):
+    """Decides one definition."""
+
+    def __init__(self, sources: Sources, scope: _Scope, constants: Mapping[str, ast.expr]) -> None:
+        self.sources, self.scope, self.bound = sources, scope, dict(constants)
+        self.present: set[str] = set()
+        self.local: set[str] = set()
+
+    def definition(self, node: Any) -> Any:
+        """The function or class with its body decided."""
+        if isinstance(node, ast.FunctionDef):
+            scalars = self.sources.scalars
+            own = {each.arg for each in node.args.kwonlyargs}
+            self.bound |= {name: ast.Constant(None) for name in own if scalars.get(name, 0) is None}
+            self.present = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)
+                            and scalars.get(each.arg) is not None}  # fmt: skip
+            node.args = self.signature(node.args)
+            node.returns = _annotation(node.returns)
+            self.local = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+            self.local |= {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+            if node.returns is not None:
+                node.returns = self.visit(node.returns)
+            for each in ast.walk(node.args):
+                if isinstance(each, ast.arg) and each.annotation is not None:
+                    each.annotation = self.visit(each.annotation)
+        documented = ast.get_docstring(node)
+        body = node.body[1:] if documented else node.body
+        node.body = self.block(body)
+        if documented:
+            node.body.insert(0, ast.Expr(ast.Constant(_shortened(documented))))
+        return ast.fix_missing_locations(node)
+
+    def signature(self, given: ast.arguments) -> ast.arguments:
+        """Without parameters that are constants, annotations of plain numbers, and defaults of scalars."""
+        first = len(given.args) - len(given.defaults)
+        defaults = [None] * first + list(given.defaults)
+        kept = [(arg, default) for arg, default in zip(given.args, defaults, strict=True) if arg.arg not in self.bound]
+        pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        by_name = [(arg, None if arg.arg in self.sources.scalars else default) for arg, default in pairs
+                   if arg.arg not in self.bound]  # fmt: skip
+        for arg in [*(arg for arg, _ in (*kept, *by_name)), *filter(None, (given.vararg, given.kwarg))]:
+            arg.annotation = _annotation(arg.annotation)
+        return ast.arguments(
+            posonlyargs=[], args=[arg for arg, _ in kept], vararg=given.vararg, kwarg=given.kwarg,
+            kwonlyargs=[arg for arg, _ in by_name], kw_defaults=[default for _, default in by_name],
+            defaults=[default for _, default in kept if default is not None],
+        )  # fmt: skip
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        done: list[ast.stmt] = []
+        for statement in statements:
+            if isinstance(statement, ast.If) and all(isinstance(each, ast.Raise) for each in statement.body):
+                continue  # a check
+            made = self.visit(statement)
+            done += made if isinstance(made, list) else [] if made is None else [made]
+            if done and isinstance(last := done[-1], ast.Return):
+                if len(done) > 1 and isinstance(before := done[-2], ast.Assign) and last.value is not None:
+                    if ast.unparse(before.targets[0]) == ast.unparse(last.value):
+                        done[-2:] = [ast.Return(before.value)]
+                break
+        return done
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        node.args, node.returns = self.signature(node.args), None
+        node.body = self.block(node.body)
+        return node
+
+    def visit_If(self, node: ast.If) -> Any:
+        test = self.visit(node.test)
+        if isinstance(test, ast.Constant):
+            return self.block(node.body if test.value else node.orelse)
+        return ast.If(test, self.block(node.body), self.block(node.orelse))
+
+    def visit_For(self, node: ast.For) -> Any:
+        return ast.For(self.visit(node.target), self.visit(node.iter), self.block(node.body), [], None)
+
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        return None
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        value, target = self.visit(node.value), node.targets[0]
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs = list(zip(target.elts, value.elts, strict=True))
+            fixed = [(name, each) for name, each in pairs if isinstance(each, ast.Constant)]
+            self.bound |= {name.id: each for name, each in fixed if isinstance(name, ast.Name)}
+            if len(fixed) == len(pairs):
+                return None
+            names, values = zip(*[pair for pair in pairs if pair not in fixed], strict=True)
+            target, value = (ast.Tuple(list(each)) if len(each) > 1 else each[0] for each in (names, values))
+        if isinstance(value, ast.Constant) and isinstance(target, ast.Name):
+            self.bound[target.id] = value
+            return None
+        return ast.Assign([self.visit(target)], value, None)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if isinstance(node.ctx, ast.Load) and node.id in self.bound:
+            return copy.deepcopy(self.bound[node.id])
+        if isinstance(node.ctx, ast.Load) and node.id not in self.local and node.id in self.scope:
+            return self.sources.refer(node.id, self.scope[node.id]) or node
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        value = self.resolved(node)
+        if value is not None and isinstance(self.resolved(node.value), ModuleType) and _is_ours(self.resolved(node.value)):
+            return self.sources.refer(node.attr, value) or ast.Name(node.attr, ast.Load())
+        return self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else ""
+        if key in self.sources.fixed:
+            return ast.Constant(self.sources.fixed[key])
+        example = self.sources.scalars.get(key, 0)
+        return ast.Constant(example) if example is None or isinstance(example, str) else self.generic_visit(node)
+
+    def visit_Dict(self, node: ast.Dict) -> Any:
+        pairs = [(key, self.visit(value)) for key, value in zip(node.keys, node.values, strict=True)]
+        kept = [(key, value) for key, value in pairs if not (isinstance(value, ast.Constant)
+                and (value.value is None or isinstance(value.value, str)))]  # fmt: skip
+        return ast.Dict([key for key, _ in kept], [value for _, value in kept])
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        left, right, how = self.visit(node.left), self.visit(node.comparators[0]), node.ops[0]
+        in_group = isinstance(right, ast.Name) and right.id == "group" and isinstance(left, ast.Constant)
+        if in_group and isinstance(how, (ast.In, ast.NotIn)):
+            return ast.Constant((left.value in self.sources.settings) == isinstance(how, ast.In))
+        if isinstance(left, ast.Constant) and isinstance(right, ast.Constant) and isinstance(how, ast.Eq):
+            return ast.Constant(left.value == right.value)
+        if isinstance(how, (ast.Is, ast.IsNot)) and isinstance(right, ast.Constant):
+            named = isinstance(left, ast.Name) and left.id in self.present
+            if named or isinstance(left, ast.Constant) or self.is_scalar(left):
+                is_none = isinstance(left, ast.Constant) and left.value is None
+                return ast.Constant(is_none == isinstance(how, ast.Is))
+        return ast.Compare(left, node.ops, [right, *map(self.visit, node.comparators[1:])])
+
+    def is_scalar(self, node: ast.expr) -> bool:
+        """Whether it is an entry of the scalars, which none of is None here."""
+        inside = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "s"
+        return inside and isinstance(node.slice, ast.Constant) and node.slice.value in self.sources.scalars
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        ends = isinstance(node.op, ast.Or)
+        kept: list[ast.expr] = []
+        for value in map(self.visit, node.values):
+            if isinstance(value, ast.Constant) and bool(value.value) == ends:
+                return ast.Constant(ends) if isinstance(node.op, ast.And) or not kept else ast.BoolOp(node.op, [*kept, value])
+            if not isinstance(value, ast.Constant):
+                kept.append(value)
+        return ast.BoolOp(node.op, kept) if len(kept) > 1 else kept[0] if kept else ast.Constant(not ends)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        value = self.visit(node.operand)
+        if isinstance(node.op, ast.Not) and isinstance(value, ast.Constant):
+            return ast.Constant(not value.value)
+        return ast.UnaryOp(node.op, value)
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        test = self.visit(node.test)
+        if isinstance(test, ast.Constant):
+            return self.visit(node.body if test.value else node.orelse)
+        return ast.IfExp(test, self.visit(node.body), self.visit(node.orelse))
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        function = node.func
+        if isinstance(function, ast.Attribute) and function.attr == "get" and ast.unparse(function.value) == "group":
+            return self.setting(node)
+        target = self.resolved(function)
+        if target in self.sources.results:
+            return ast.Constant(self.sources.results[target])
+        if isinstance(function, ast.Name) and function.id == "isinstance" and ast.unparse(node.args[1]) == "Tensor":
+            return ast.Constant(False)  # of numbers
+        args = [self.visit(each) for each in node.args]
+        keywords = [ast.keyword(each.arg, self.visit(each.value)) for each in node.keywords]
+        if inspect.isfunction(target) and _is_ours(target):
+            return self.call(target, args, keywords)
+        made = ast.Call(self.visit(function), args, keywords)
+        of_text = isinstance(made.func, ast.Name) and made.func.id == "str" or (
+            isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Constant))
+        if of_text and all(isinstance(each, ast.Constant) for each in args):
+            return ast.Constant(eval(ast.unparse(made)))
+        return made
+
+    def setting(self, node: ast.Call) -> ast.expr:
+        key: Any = node.args[0].value  # pyright: ignore[reportAttributeAccessIssue]
+        if key in self.sources.fixed:
+            return ast.Constant(self.sources.fixed[key])
+        if key in self.sources.settings:
+            return ast.Subscript(node.func.value, node.args[0], ast.Load())  # pyright: ignore
+        return self.visit(node.args[1]) if len(node.args) > 1 else ast.Constant(None)
+
+    def call(self, target: Any, args: list[ast.expr], keywords: list[ast.keyword]) -> ast.expr:
+        """A call of one of our functions, or its only expression."""
+        names = list(inspect.signature(target).parameters)
+        given: dict[Any, ast.expr] = dict(zip(names, args, strict=False)) | {each.arg: each.value for each in keywords}
+        simple = not any(isinstance(each, ast.Starred) for each in args) and None not in given
+        constants = {name: value for name, value in given.items() if name and isinstance(value, ast.Constant)
+                     and (value.value is None or isinstance(value.value, (bool, str)))}  # fmt: skip
+        for parameter in inspect.signature(target).parameters.values() if simple else ():
+            if parameter.name not in given and parameter.default is None:
+                constants[parameter.name] = ast.Constant(None)
+        made = self.sources.specialised(target, constants)
+        parameters = [each.arg for each in (*made.args.args, *made.args.kwonlyargs)]
+        [*_, last] = made.body
+        documented = isinstance(made.body[0], ast.Expr) and isinstance(made.body[0].value, ast.Constant)
+        if simple and len(made.body) == 1 + documented and isinstance(last, (ast.Return, ast.Expr)) and last.value:
+            uses = [each.id for each in ast.walk(last.value) if isinstance(each, ast.Name)]
+            short = len(ast.unparse(last.value)) <= _LONGEST_INLINED or isinstance(last, ast.Expr)
+            once = all(isinstance(given.get(name), (ast.Name, ast.Constant, ast.Subscript)) or uses.count(name) < 2
+                       for name in parameters)  # fmt: skip
+            if short and once and all(name in given for name in parameters):
+                return _Put({name: given[name] for name in parameters}).visit(copy.deepcopy(last.value))
+        self.sources._definitions.setdefault(made.name, made)
+        if ast.dump(self.sources._definitions[made.name]) != ast.dump(made):
+            raise ValueError(f"{made.name} is called with different constants")
+        kept = [value for name, value in zip(names, args, strict=False) if name not in constants]
+        return ast.Call(ast.Name(made.name, ast.Load()), kept if simple else args,
+                        [each for each in keywords if each.arg not in constants])  # fmt: skip
+
+    def resolved(self, node: ast.expr) -> Any:
+        """The value of a name, or of an attribute of a module, outside the function."""
+        if isinstance(node, ast.Name):
+            return None if node.id in self.local or node.id in self.bound else self.scope.get(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(module := self.resolved(node.value), ModuleType):
+            return getattr(module, node.attr, None)
+        return None
+
+
+_IMPORTS = {
+    **{name: (0, f"import {name}") for name in ("math", "re")},
+    **{name: (1, f"from collections.abc import {name}") for name in ("Callable", "Sequence", "Mapping")},
+    "Any": (2, "from typing import Any"),
+    "torch": (4, "import torch"),
+    "Tensor": (5, "from torch import Tensor"),
+}
+
+
+def _imports(names: set[str]) -> list[str]:
+    """The import lines of the names that are used."""
+    return [line for _, line in sorted({_IMPORTS[name] for name in names & set(_IMPORTS)} | {(3, "")})]
+
+
+def _names(text: str) -> set[str]:
+    return {each.id for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Name)}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, re.Pattern):
+        return f're.compile(r"{value.pattern}")'
+    return repr(value).replace("'", '"')
+
+
+class _Put(ast.NodeTransformer):
+    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        return copy.deepcopy(self.values.get(node.id, node))
+
+
+def _is_ours(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return name.startswith("danalab.")
+
+
+def _annotation(given: ast.expr | None) -> ast.expr | None:
+    """Without those of plain numbers and of what has any type."""
+    text = "" if given is None else ast.unparse(given).removesuffix(" | None")
+    return None if text in ("Scalar", "float", "Any", "Mapping[str, Any]", "dict[str, Scalar]", "dict[str, Any]") else given
+
+
+def _shortened(docstring: str) -> str:
+    """Its first paragraph, and the equations that follow."""
+    first, *others = re.split(r"\n\n", docstring)
+    equations = [textwrap.dedent(each) for each in others[:1] if each.startswith("    ")]
+    return "\n\n".join([first, *equations])
+
+
+def _lines(statements: list[ast.stmt], depth: int) -> list[str]:
+    """The lines of a block."""
+    indent, lines = "    " * depth, list[str]()
+    for position, each in enumerate(statements):
+        if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
+            if depth and position:
+                lines.append("")
+            lines += _wrapped(_header(each), depth) + _lines(each.body, depth + 1)
+            if depth and position + 1 < len(statements):
+                lines.append("")
+        elif isinstance(each, ast.If):
+            lines += _wrapped(f"if {ast.unparse(each.test)}:", depth) + _lines(each.body, depth + 1)
+            if each.orelse:
+                other = _lines(each.orelse, depth + (not isinstance(each.orelse[0], ast.If)))
+                is_elif = isinstance(each.orelse[0], ast.If)
+                lines += [f"{indent}el{other[0].strip()}", *other[1:]] if is_elif else [f"{indent}else:", *other]
+        elif isinstance(each, ast.For):
+            target = ast.unparse(each.target)
+            target = target[1:-1] if isinstance(each.target, ast.Tuple) and target[0] == "(" else target
+            head = f"for {target} in {ast.unparse(each.iter)}:"
+            lines += _wrapped(head, depth) + _lines(each.body, depth + 1)
+        elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+            text = textwrap.indent(f'"""{each.value.value}' + '"""', indent).split("\n")
+            lines += text if len(text) == 1 else [*text[:-1], text[-1].removesuffix('"""'), f'{indent}"""']
+        else:
+            lines += _wrapped(_statement(each), depth)
+    return [line.rstrip() for line in lines]
+
+
+def _statement(node: Any) -> str:
+    text, value = ast.unparse(node), getattr(node, "value", None)
+    return text.removesuffix(")").replace("(", "", 1) if isinstance(value, ast.Tuple) and _bare(text, value) else text
+
+
+def _bare(text: str, value: ast.Tuple) -> bool:
+    """Whether a statement ends with a tuple in brackets, before which there are none."""
+    written = ast.unparse(value)
+    return text.endswith(written) and written.startswith("(") and "(" not in text.removesuffix(written)
+
+
+def _header(node: Any) -> str:
+    if isinstance(node, ast.ClassDef):
+        return f"class {node.name}({', '.join(map(ast.unparse, node.bases))}):"
+    head = f"def {node.name}({ast.unparse(node.args)})"
+    returned = "" if node.returns is None or len(head) > WIDTH - 10 else f" -> {ast.unparse(node.returns)}"
+    return f"{head}{returned}:" if len(head + returned) < WIDTH else f"{head}:"
+
+
+def _wrapped(text: str, depth: int, end: str = "") -> list[str]:
+    """A statement, in several lines where it is too long for one, as a formatter breaks it."""
+    text = re.sub(r"(?<![\w.)\]])([A-Za-z_]\w*|\d+) \*\* (-?[\w.]+)(?![\w(\[.])", r"\1**\2", text)
+    text = re.sub(r"(\w: \w+)=", r"\1 = ", re.sub(r"\[(\w+):(\w+ [+-] \w+)\]", r"[\1 : \2]", text))
+    text = text.replace("'", '"') if '"' not in text else text
+    indent = "    " * depth
+    if len(indent + text + end) <= WIDTH:
+        return [indent + text + end]
+    opening, closing = _last_brackets(text)
+    if opening is None:
+        return [indent + text + end]
+    inner = text[opening + 1 : closing]
+    parts = _split(inner)
+    if len(indent) + 4 + len(inner) <= WIDTH:
+        middle = _wrapped(inner, depth + 1)
+    else:
+        middle = [line for part in parts for line in _wrapped(part, depth + 1, ",")]
+    return [indent + text[: opening + 1], *middle, indent + text[closing:] + end]
+
+
+def filled(head: str, items: Iterable[str], tail: str, depth: int) -> str:
+    """`head`, the items with commas in as few lines as possible, and `tail`."""
+    indent = "    " * depth
+    inner = textwrap.fill(", ".join(each.replace(" ", "\0") for each in items) + ",", WIDTH, break_on_hyphens=False,
+                          initial_indent=indent + "    ", subsequent_indent=indent + "    ").replace("\0", " ")  # fmt: skip
+    return f"{indent}{head}\n{inner}\n{indent}{tail}  # fmt: skip"
+
+
+def _last_brackets(text: str) -> tuple[int | None, int]:
+    """Positions of the last pair of outermost brackets with something between them."""
+    depth, opened, found = 0, 0, (None, 0)
+    for position, letter in enumerate(text):
+        if letter in "([{":
+            opened = position if depth == 0 else opened
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+            if depth == 0 and position > opened + 1:
+                found = (opened, position)
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """At the commas outside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
