@@ -25,9 +25,18 @@ from danalab.optim.rules.rule import Rule
 from danalab.optim.run_length import DECAY_BOUND
 from danalab.optim.settings import HELP
 from danalab.optim.specialise import WIDTH, Sources, filled
-from danalab.optim.step.backends.native_library import multiplies_bfloat16
 
-EXPORTED = ("adana", "dana-mk4", "dana-star", "dana-star-mk4", "adamw-decaying-wd", "dana-muon", "d-muon", "muon", "manau")
+EXPORTED = (
+    "adana",
+    "dana-mk4",
+    "dana-star",
+    "dana-star-mk4",
+    "adamw-decaying-wd",
+    "dana-muon",
+    "d-muon",
+    "muon",
+    "manau",
+)
 
 FIXED = {
     **dict.fromkeys(("cautious_decay", "scaled_decay", "dana_momentum"), False),
@@ -37,11 +46,18 @@ FIXED = {
 }
 """Settings that a file leaves out, at their defaults."""
 
+_DECIDED = {
+    "x.numel() == 0": False,
+    "multiplies_bfloat16()": False,
+    "size < 4 * _PANEL or out.device.type != 'cpu'": True,
+}
+"""What is decided in the files for Muon: no case for empty tensors, no bfloat16 on CPUs, symmetric products as one."""
+
 _RUNTIME = ("capturable", "maximize", "stochastic_rounding", "state_dtype", "fused", "by_kind")
 
 _LEFT_OUT = """\
-The same numbers as danalab's without kernels. Left out: kernels (`fused`), sharding (DTensors, ZeRO), 8-bit and bf16+8\
- state, 16-bit parameters, CUDA graphs, tensors as settings, checks of settings, {settings}."""
+The same numbers as danalab's without kernels. Left out: kernels, sharding, 8-bit and bf16+8 state, 16-bit parameters,\
+ CUDA graphs, tensors as settings, checks of settings, {settings}."""
 
 _ELEMENTWISE = '''\
 class {name}(torch.optim.Optimizer):
@@ -59,7 +75,6 @@ class {name}(torch.optim.Optimizer):
             decay_bound = {bound} if decay_bound is None else decay_bound
         decay_bound = decay_bound or None
 {super}
-        super().__init__(params, settings)
 
     def add_param_group(self, param_group):
         super().add_param_group(param_group)
@@ -96,10 +111,7 @@ class {name}(torch.optim.Optimizer):
 
 _MATRICES = '''\
 class {name}(torch.optim.Optimizer):
-    """{summary}.
-
-    params: `model.named_parameters()`, or groups of them, which may set `kind` or settings of their own.
-    """
+    """params: `model.named_parameters()`, or groups of them, which may set `kind` or settings of their own."""
 
 {init}
         if omega is not None:
@@ -110,20 +122,17 @@ class {name}(torch.optim.Optimizer):
         weight_decay = min(weight_decay, decay_bound) if decay_bound else weight_decay
         self.aux = aux_lr, aux_lr_factor, aux_weight_decay
 {super}
-        super().__init__(params, settings)
 
     def add_param_group(self, param_group):
-        """Add a group of named parameters, as one group for each kind."""
-        kinds: dict[str, list[Any]] = {{}}
+        kinds = {{}}
         for name, p in param_group["params"]:
             kinds.setdefault(param_group.get("kind") or kind_of(name, p.shape), []).append((name, p))
         for kind, params in kinds.items():
             group = {{**param_group, "params": params, "kind": kind}}
             if kind not in ("matrix", "experts"):
-                aux_lr, factor, decay = self.aux{factors}
+                aux_lr, factor, wd = self.aux{factors}
                 lr = self.defaults["lr"] if "kind" in param_group else group.get("lr", self.defaults["lr"])
-                own = {{"lr": factor * lr if aux_lr is None else aux_lr}}
-                own |= {{}} if decay is None else {{"weight_decay": decay}}
+                own = {{"lr": factor * lr if aux_lr is None else aux_lr}} | ({{}} if wd is None else {{"weight_decay": wd}})
                 group = {{**own, **group}} if "kind" in param_group else {{**group, **own}}
             super().add_param_group(group)
             self.param_groups[-1].setdefault("peak_lr", self.param_groups[-1]["lr"])
@@ -135,28 +144,24 @@ class {name}(torch.optim.Optimizer):
             loss = None if closure is None else closure()
         for group in self.param_groups:
             is_matrix = group["kind"] in ("matrix", "experts")
-            names = ("momentum_buffer",) if is_matrix else MOMENTS
             for p in (p for p in group["params"] if p.grad is not None):
-                state = self.state[p]
+                state, names = self.state[p], ("momentum_buffer",) if is_matrix else MOMENTS
                 if not state:
-                    state["step"] = torch.zeros((), dtype=torch.int64)
-                    state.update({{name: torch.zeros_like(p) for name in names}})
+                    state.update(step=torch.zeros((), dtype=torch.int64), **{{n: torch.zeros_like(p) for n in names}})
                 state["step"] += 1
-                old = [p, p.grad, *(state[name] for name in names)]
+                t, old = int(state["step"]), [p, p.grad, *(state[name] for name in names)]
                 if is_matrix:
-                    s = {matrix_scalars}(group, int(state["step"]))
                     for each in zip(*old, strict=True) if group["kind"] == "experts" else [old]:
-                        update_matrix(*each, **s)
+                        update_matrix(*each, **{matrix_scalars}(group, t))
                     continue
-                new = {update}(*old, **{scalars}(group, int(state["step"])))
-                for tensor, value in zip([p, *old[2:]], new, strict=True):
-                    tensor.copy_(value)
+                for x, new in zip([p, *old[2:]], {update}(*old, **{scalars}(group, t)), strict=True):
+                    x.copy_(new)
         return loss
 '''
 
 
-def export(name: str, command: str) -> str:
-    """The file of an optimizer, made by `command`.
+def export(name: str) -> str:
+    """The file of an optimizer.
 
     UserError: it cannot be exported; the message names those that can.
     """
@@ -169,22 +174,27 @@ def export(name: str, command: str) -> str:
     by_kind = issubclass(build, HybridOptimizer)
     defaults = {each.name: each for each in inspect.signature(build).parameters.values()
                 if each.name not in (*FIXED, *_RUNTIME, *(["foreach"] if by_kind else [])) and each.name != "params"}  # fmt: skip
-    in_groups = [each for each in defaults if each not in ("omega", "horizon", *AUXILIARY, *(["decay_bound"] if by_kind else []))]
+    in_groups = [
+        each for each in defaults if each not in ("omega", "horizon", *AUXILIARY, *(["decay_bound"] if by_kind else []))
+    ]
     every = {each.name: each.default for each in inspect.signature(build).parameters.values()} | {"peak_lr": 1.0}
     rules: list[Rule] = [build.other_rule, build.matrix_rule] if by_kind else [build.rule]
-    group = {key: value for key, value in every.items() if key not in ("decay_bound", "omega", "horizon") or not by_kind}
+    group = {
+        key: value for key, value in every.items() if key not in ("decay_bound", "omega", "horizon") or not by_kind
+    }
     scalars: dict[str, Any] = {}
     for rule in rules:
         scalars |= rule.scalars({**group, "wd_ts": 1.0}, 1)
     known = [*in_groups, "peak_lr", *(FIXED.keys() & every.keys())]
-    sources = Sources(known, FIXED, scalars, {multiplies_bfloat16: False})
+    fixed = {key: value for key, value in FIXED.items() if key in every}
+    sources = Sources(known, fixed, scalars, _DECIDED, equations=not by_kind)
     sources.constants["MOMENTS"] = rules[0].moments
     first, texts = rules[0], {**HELP, "weight_decay": "decay per step at the peak learning rate, not multiplied by it"}
     parts = {
         "name": build.__name__,
         "summary": spec.summary.partition(":")[0].capitalize() if not by_kind else spec.summary,
         "init": filled("def __init__(", ["self", "params", *_parameters(defaults.values())], "):", 1),
-        "super": filled("settings = {", [f'"{each}": {each}' for each in in_groups], "}", 2),
+        "super": filled("super().__init__(params, {", [f'"{each}": {each}' for each in in_groups], "})", 2),
         "scalars": first.scalars.__name__,
         "update": first.update.__name__,
         "helps": "\n".join(f"    {each}: {texts[each]}." for each in defaults if each != "lr"),
@@ -197,8 +207,8 @@ def export(name: str, command: str) -> str:
             "factors": "",
         }  # fmt: skip
         if factors:
-            parts["factors"] = f"\n                factors = {factors!r}".replace("'", '"')
-            parts["factors"] += '\n                factor = factors.get(kind, factors[""]) if factor is None else factor'
+            of_kinds = f"{ {key: value for key, value in factors.items() if key} }.get(kind, {factors['']})"
+            parts["factors"] = f"\n{' ' * 16}factor = {of_kinds} if factor is None else factor".replace("'", '"')
         text = _MATRICES.format(**parts)
         wanted: list[Any] = [update_matrix, rules[1].scalars, first.update, first.scalars, kind_of]
     else:
@@ -208,15 +218,15 @@ def export(name: str, command: str) -> str:
         wanted = [first.update, first.foreach, first.scalars, TensorList]
     left_out = sorted(FIXED.keys() & every.keys())
     if by_kind:
-        left_out += ["foreach", "by_kind", "bfloat16 products and products by halves on CPUs"]
+        left_out += ["foreach", "by_kind", "bfloat16 and halved products on CPUs"]
     cited = "arXiv 2602.05298"
     about = [
-        f"{build.__name__}: {spec.summary}. Made by `{command}`.",
-        f"Cite: {cited if cited in spec.reference else f'{cited}; {spec.reference}'}."
-        " Licence: Apache 2.0, https://www.apache.org/licenses/LICENSE-2.0",
+        f"{build.__name__}: {spec.summary}. Made by `danalab optim export {canonical}`."
+        f" Cite {cited if cited in spec.reference else f'{cited}; {spec.reference}'}."
+        " Licence: Apache 2.0 (https://www.apache.org/licenses/LICENSE-2.0).",
         _LEFT_OUT.format(settings=", ".join(left_out)),
     ]
-    head = "\n\n".join(fill(each, WIDTH, break_on_hyphens=False, break_long_words=False) for each in about)
+    head = "\n\n".join(fill(each, WIDTH - 3, break_on_hyphens=False, break_long_words=False) for each in about)
     return f'# SPDX-License-Identifier: Apache-2.0\n"""{head}\n"""\n\n{sources.text(text, wanted)}'
 
 
@@ -230,11 +240,8 @@ def update_matrix(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> None:
 def kind_of(name: str, shape: Any) -> str:
     """Kind of a parameter by its name and shape: vector, embedding, head or matrix; a group's `kind` decides first."""
     *_, module, own = ["", "", *name.split(".")]
-    if len(shape) < 2:
-        return "vector"
-    if _EMBEDDINGS.search(module) or _EMBEDDINGS.search(own) or shape[0] >= VOCABULARY_ROWS:
-        return "embedding"
-    return "head" if _HEADS.search(module) else "matrix"
+    is_table = any(map(_EMBEDDINGS.search, (module, own))) or (len(shape) == 2 and shape[0] >= VOCABULARY_ROWS)
+    return "vector" if len(shape) < 2 else "embedding" if is_table else "head" if _HEADS.search(module) else "matrix"
 
 
 def _parameters(settings: Iterable[inspect.Parameter]) -> list[str]:

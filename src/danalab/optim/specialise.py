@@ -16,7 +16,7 @@ from types import GenericAlias, ModuleType
 from typing import Any
 
 WIDTH = 120
-_LONGEST_INLINED = 64
+_LONGEST_INLINED, _LONGEST_LINE = 70, 108
 
 _Scope = Mapping[str, Any]
 
@@ -28,13 +28,15 @@ class Sources:
         settings: names of those that a parameter group has.
         fixed: setting -> its value in all groups.
         scalars: scalar of a step -> an example of it; what is None here is None in every step.
-        results: function -> what each call returns.
+        decided: expression, as `ast.unparse` writes it -> its value.
+        equations: keep those of docstrings.
     """
 
     def __init__(
-        self, settings: Iterable[str], fixed: _Scope, scalars: _Scope, results: Mapping[Callable[..., Any], Any]
+        self, settings: Iterable[str], fixed: _Scope, scalars: _Scope, decided: _Scope, *, equations: bool
     ) -> None:
-        self.settings, self.fixed, self.scalars, self.results = frozenset(settings), fixed, scalars, results
+        self.settings, self.fixed, self.scalars, self.decided = frozenset(settings), fixed, scalars, decided
+        self.equations = equations
         self.constants: dict[str, Any] = {}
         self._definitions: dict[str, ast.stmt] = {}
         self._made: dict[tuple[Any, str], Any] = {}
@@ -59,7 +61,10 @@ class Sources:
             new = [name for name in definitions if name in found and name not in used]
             used += new
             waiting += [definitions[name] for name in new]
-        constants = [f"{name} = {_written(value)}" for name, value in self.constants.items() if name in names]
+        known = {name: value for name, value in self.constants.items() if name in names}
+        numbers = {name: repr(value) for name, value in known.items() if isinstance(value, (int, float))}
+        constants = [f"{', '.join(numbers)} = {', '.join(numbers.values())}"] if numbers else []
+        constants += [f"{name} = {_written(value)}" for name, value in known.items() if name not in numbers]
         names |= set().union(*map(_names, constants))
         used.sort(key=lambda name: not isinstance(self._definitions[name], ast.ClassDef))  # annotations name classes
         classes = sum(isinstance(self._definitions[name], ast.ClassDef) for name in used)
@@ -98,6 +103,14 @@ class _Folding(ast.NodeTransformer):
         self.present: set[str] = set()
         self.local: set[str] = set()
 
+    def visit(self, node: ast.AST) -> Any:
+        if (
+            isinstance(node, (ast.Call, ast.BoolOp, ast.Compare))
+            and (text := ast.unparse(node)) in self.sources.decided
+        ):
+            return ast.Constant(self.sources.decided[text])
+        return super().visit(node)
+
     def definition(self, node: Any) -> Any:
         """The function or class with its body decided."""
         if isinstance(node, ast.FunctionDef):
@@ -108,7 +121,9 @@ class _Folding(ast.NodeTransformer):
                             and scalars.get(each.arg) is not None}  # fmt: skip
             node.args = self.signature(node.args)
             node.returns = _annotation(node.returns)
-            self.local = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+            self.local = {
+                each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            }
             self.local |= {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
             if node.returns is not None:
                 node.returns = self.visit(node.returns)
@@ -117,9 +132,9 @@ class _Folding(ast.NodeTransformer):
                     each.annotation = self.visit(each.annotation)
         documented = ast.get_docstring(node)
         body = node.body[1:] if documented else node.body
-        node.body = self.block(body)
+        node.body = _tightened(self.block(body)) if isinstance(node, ast.FunctionDef) else self.block(body)
         if documented:
-            node.body.insert(0, ast.Expr(ast.Constant(_shortened(documented))))
+            node.body.insert(0, ast.Expr(ast.Constant(_shortened(documented, self.sources.equations))))
         return ast.fix_missing_locations(node)
 
     def signature(self, given: ast.arguments) -> ast.arguments:
@@ -145,10 +160,7 @@ class _Folding(ast.NodeTransformer):
                 continue  # a check
             made = self.visit(statement)
             done += made if isinstance(made, list) else [] if made is None else [made]
-            if done and isinstance(last := done[-1], ast.Return):
-                if len(done) > 1 and isinstance(before := done[-2], ast.Assign) and last.value is not None:
-                    if ast.unparse(before.targets[0]) == ast.unparse(last.value):
-                        done[-2:] = [ast.Return(before.value)]
+            if done and isinstance(done[-1], ast.Return):
                 break
         return done
 
@@ -184,6 +196,10 @@ class _Folding(ast.NodeTransformer):
             return None
         return ast.Assign([self.visit(target)], value, None)
 
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        value = self.visit(node.value)
+        return value if isinstance(value, (ast.stmt, list)) else ast.Expr(value)
+
     def visit_Name(self, node: ast.Name) -> Any:
         if isinstance(node.ctx, ast.Load) and node.id in self.bound:
             return copy.deepcopy(self.bound[node.id])
@@ -193,7 +209,11 @@ class _Folding(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         value = self.resolved(node)
-        if value is not None and isinstance(self.resolved(node.value), ModuleType) and _is_ours(self.resolved(node.value)):
+        if (
+            value is not None
+            and isinstance(self.resolved(node.value), ModuleType)
+            and _is_ours(self.resolved(node.value))
+        ):
             return self.sources.refer(node.attr, value) or ast.Name(node.attr, ast.Load())
         return self.generic_visit(node)
 
@@ -208,7 +228,7 @@ class _Folding(ast.NodeTransformer):
         pairs = [(key, self.visit(value)) for key, value in zip(node.keys, node.values, strict=True)]
         kept = [(key, value) for key, value in pairs if not (isinstance(value, ast.Constant)
                 and (value.value is None or isinstance(value.value, str)))]  # fmt: skip
-        return ast.Dict([key for key, _ in kept], [value for _, value in kept])
+        return _flat(ast.Dict([key for key, _ in kept], [value for _, value in kept]))
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         left, right, how = self.visit(node.left), self.visit(node.comparators[0]), node.ops[0]
@@ -234,7 +254,11 @@ class _Folding(ast.NodeTransformer):
         kept: list[ast.expr] = []
         for value in map(self.visit, node.values):
             if isinstance(value, ast.Constant) and bool(value.value) == ends:
-                return ast.Constant(ends) if isinstance(node.op, ast.And) or not kept else ast.BoolOp(node.op, [*kept, value])
+                return (
+                    ast.Constant(ends)
+                    if isinstance(node.op, ast.And) or not kept
+                    else ast.BoolOp(node.op, [*kept, value])
+                )
             if not isinstance(value, ast.Constant):
                 kept.append(value)
         return ast.BoolOp(node.op, kept) if len(kept) > 1 else kept[0] if kept else ast.Constant(not ends)
@@ -256,8 +280,6 @@ class _Folding(ast.NodeTransformer):
         if isinstance(function, ast.Attribute) and function.attr == "get" and ast.unparse(function.value) == "group":
             return self.setting(node)
         target = self.resolved(function)
-        if target in self.sources.results:
-            return ast.Constant(self.sources.results[target])
         if isinstance(function, ast.Name) and function.id == "isinstance" and ast.unparse(node.args[1]) == "Tensor":
             return ast.Constant(False)  # of numbers
         args = [self.visit(each) for each in node.args]
@@ -265,8 +287,11 @@ class _Folding(ast.NodeTransformer):
         if inspect.isfunction(target) and _is_ours(target):
             return self.call(target, args, keywords)
         made = ast.Call(self.visit(function), args, keywords)
-        of_text = isinstance(made.func, ast.Name) and made.func.id == "str" or (
-            isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Constant))
+        of_text = (
+            (isinstance(made.func, ast.Name)
+            and made.func.id == "str")
+            or (isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Constant))
+        )
         if of_text and all(isinstance(each, ast.Constant) for each in args):
             return ast.Constant(eval(ast.unparse(made)))
         return made
@@ -279,8 +304,8 @@ class _Folding(ast.NodeTransformer):
             return ast.Subscript(node.func.value, node.args[0], ast.Load())  # pyright: ignore
         return self.visit(node.args[1]) if len(node.args) > 1 else ast.Constant(None)
 
-    def call(self, target: Any, args: list[ast.expr], keywords: list[ast.keyword]) -> ast.expr:
-        """A call of one of our functions, or its only expression."""
+    def call(self, target: Any, args: list[ast.expr], keywords: list[ast.keyword]) -> Any:
+        """A call of one of our functions, or its only expression, or its statements if it returns nothing."""
         names = list(inspect.signature(target).parameters)
         given: dict[Any, ast.expr] = dict(zip(names, args, strict=False)) | {each.arg: each.value for each in keywords}
         simple = not any(isinstance(each, ast.Starred) for each in args) and None not in given
@@ -293,13 +318,21 @@ class _Folding(ast.NodeTransformer):
         parameters = [each.arg for each in (*made.args.args, *made.args.kwonlyargs)]
         [*_, last] = made.body
         documented = isinstance(made.body[0], ast.Expr) and isinstance(made.body[0].value, ast.Constant)
-        if simple and len(made.body) == 1 + documented and isinstance(last, (ast.Return, ast.Expr)) and last.value:
-            uses = [each.id for each in ast.walk(last.value) if isinstance(each, ast.Name)]
-            short = len(ast.unparse(last.value)) <= _LONGEST_INLINED or isinstance(last, ast.Expr)
-            once = all(isinstance(given.get(name), (ast.Name, ast.Constant, ast.Subscript)) or uses.count(name) < 2
-                       for name in parameters)  # fmt: skip
+        if simple and len(made.body) == 1 + documented and isinstance(last, (ast.Return, ast.Expr, ast.If)):
+            inner: Any = last if isinstance(last, ast.If) else last.value
+            uses = [each.id for each in ast.walk(inner) if isinstance(each, ast.Name)]
+            short = isinstance(inner, (ast.If, ast.Dict)) or len(ast.unparse(inner)) <= _LONGEST_INLINED
+            once = all(isinstance(given.get(name), (ast.Name, ast.Constant, ast.Subscript, ast.Attribute))
+                       or uses.count(name) < 2 for name in parameters)  # fmt: skip
             if short and once and all(name in given for name in parameters):
-                return _Put({name: given[name] for name in parameters}).visit(copy.deepcopy(last.value))
+                return _Put({name: given[name] for name in parameters}).visit(copy.deepcopy(inner))
+        body = made.body[documented:]
+        if simple and not any(isinstance(each, ast.Return) for one in body for each in ast.walk(one)):
+            uses = [each.id for one in body for each in ast.walk(one) if isinstance(each, ast.Name)]
+            kept = [name for name in parameters if uses.count(name) > 1 and not isinstance(given[name], ast.Name)]
+            first = [ast.Assign([ast.Name(name, ast.Store())], given[name], None, lineno=0) for name in kept]
+            put = _Put({name: given[name] for name in parameters if name not in kept})
+            return [*first, *(put.visit(copy.deepcopy(each)) for each in body)]
         self.sources._definitions.setdefault(made.name, made)
         if ast.dump(self.sources._definitions[made.name]) != ast.dump(made):
             raise ValueError(f"{made.name} is called with different constants")
@@ -331,7 +364,11 @@ def _imports(names: set[str]) -> list[str]:
 
 
 def _names(text: str) -> set[str]:
-    return {each.id for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Name)}
+    """The names that a text uses and does not set."""
+    nodes = list(ast.walk(ast.parse(text)))
+    used = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+    return used - {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)} - {
+        each.arg for each in nodes if isinstance(each, ast.arg)}  # fmt: skip
 
 
 def _written(value: Any) -> str:
@@ -348,6 +385,51 @@ class _Put(ast.NodeTransformer):
         return copy.deepcopy(self.values.get(node.id, node))
 
 
+def _tightened(body: list[ast.stmt]) -> list[ast.stmt]:
+    """A function's statements, with values where they are used once, at the end, and without those that are not used."""
+    if isinstance(body[-1], ast.Return) and body[-1].value is None:
+        body = body[:-1]
+    while len(body) > 1 and isinstance(last := body[-1], ast.Return) and last.value is not None:
+        before = body[-2]
+        if isinstance(before, ast.If) and isinstance(early := before.body[-1], ast.Return) and early.value is not None:
+            if len(before.body) > 1 or before.orelse:
+                break
+            value: ast.expr = ast.IfExp(before.test, early.value, last.value)
+        elif isinstance(before, ast.Assign) and isinstance(name := before.targets[0], ast.Name):
+            if [each.id for each in ast.walk(last.value) if isinstance(each, ast.Name)].count(name.id) != 1:
+                break
+            value = _flat(_Put({name.id: before.value}).visit(copy.deepcopy(last.value)))
+        else:
+            break
+        if not isinstance(value, ast.Dict) and len(ast.unparse(value)) > _LONGEST_LINE:
+            break
+        body = [*body[:-2], ast.Return(value)]
+    used = {
+        each.id
+        for one in body
+        for each in ast.walk(one)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+    }
+    return [each for each in body if not (isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
+            and each.targets[0].id not in used)]  # fmt: skip
+
+
+def _flat(value: ast.expr) -> ast.expr:
+    """A dictionary with those that are unpacked into it; of equal keys the last has the value, as always."""
+    if not isinstance(value, ast.Dict):
+        return value
+    pairs = list[tuple[ast.expr | None, ast.expr]]()
+    for key, each in zip(value.keys, value.values, strict=True):
+        inner = _flat(each) if key is None else each
+        pairs += (
+            zip(inner.keys, inner.values, strict=True) if key is None and isinstance(inner, ast.Dict) else [(key, each)]
+        )
+    by_key: dict[str, tuple[ast.expr | None, ast.expr]] = {}
+    for index, (key, each) in enumerate(pairs):
+        by_key[f"**{index}" if key is None else ast.unparse(key)] = (key, each)
+    return ast.Dict([key for key, _ in by_key.values()], [each for _, each in by_key.values()])
+
+
 def _is_ours(value: Any) -> bool:
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
     return name.startswith("danalab.")
@@ -356,14 +438,18 @@ def _is_ours(value: Any) -> bool:
 def _annotation(given: ast.expr | None) -> ast.expr | None:
     """Without those of plain numbers and of what has any type."""
     text = "" if given is None else ast.unparse(given).removesuffix(" | None")
-    return None if text in ("Scalar", "float", "Any", "Mapping[str, Any]", "dict[str, Scalar]", "dict[str, Any]") else given
+    return (
+        None
+        if text.startswith("Sequence[")
+        or text in ("Scalar", "float", "Any", "Mapping[str, Any]", "dict[str, Scalar]", "dict[str, Any]")
+        else given
+    )
 
 
-def _shortened(docstring: str) -> str:
+def _shortened(docstring: str, equations: bool) -> str:
     """Its first paragraph, and the equations that follow."""
     first, *others = re.split(r"\n\n", docstring)
-    equations = [textwrap.dedent(each) for each in others[:1] if each.startswith("    ")]
-    return "\n\n".join([first, *equations])
+    return "\n\n".join([first, *(textwrap.dedent(each) for each in others[:equations] if each.startswith("    "))])
 
 
 def _lines(statements: list[ast.stmt], depth: int) -> list[str]:
@@ -390,6 +476,9 @@ def _lines(statements: list[ast.stmt], depth: int) -> list[str]:
         elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
             text = textwrap.indent(f'"""{each.value.value}' + '"""', indent).split("\n")
             lines += text if len(text) == 1 else [*text[:-1], text[-1].removesuffix('"""'), f'{indent}"""']
+        elif isinstance(each, ast.Return) and isinstance(each.value, ast.Dict) and len(each.value.keys) > 3:
+            items = [_wrapped(part, 0)[0] for part in _split(ast.unparse(each.value)[1:-1])]
+            lines += filled("return {", items, "}", depth).split("\n")
         else:
             lines += _wrapped(_statement(each), depth)
     return [line.rstrip() for line in lines]
@@ -437,7 +526,7 @@ def _wrapped(text: str, depth: int, end: str = "") -> list[str]:
 def filled(head: str, items: Iterable[str], tail: str, depth: int) -> str:
     """`head`, the items with commas in as few lines as possible, and `tail`."""
     indent = "    " * depth
-    inner = textwrap.fill(", ".join(each.replace(" ", "\0") for each in items) + ",", WIDTH, break_on_hyphens=False,
+    inner = textwrap.fill(", ".join(each.replace(" ", "\0") for each in items) + ",", WIDTH, break_on_hyphens=False, break_long_words=False,
                           initial_indent=indent + "    ", subsequent_indent=indent + "    ").replace("\0", " ")  # fmt: skip
     return f"{indent}{head}\n{inner}\n{indent}{tail}  # fmt: skip"
 

@@ -90,8 +90,7 @@ def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
 
 def scale(shape: Any, matched_rms: float | None) -> float:
     """Factor on the orthogonal matrix: by shape (Muon), or for the typical RMS of AdamW (D-Muon)."""
-    rows, columns = shape
-    return math.sqrt(max(1.0, rows / columns)) if matched_rms is None else matched_rms * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, shape[0] / shape[1])) if matched_rms is None else matched_rms * math.sqrt(max(shape))
 
 
 def update_all(
