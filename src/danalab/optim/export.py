@@ -24,7 +24,8 @@ from danalab.optim.rules.foreach import TensorList
 from danalab.optim.rules.rule import Rule
 from danalab.optim.run_length import DECAY_BOUND
 from danalab.optim.settings import HELP
-from danalab.optim.specialise import WIDTH, Sources, filled
+from danalab.optim.source_text import WIDTH, filled
+from danalab.optim.specialise import Sources
 
 EXPORTED = (
     "adana",
@@ -84,7 +85,7 @@ class {name}(torch.optim.Optimizer):
             raise TypeError("{name}: parameters must be float32 or float64")
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Any = None) -> Any:
         """Apply the gradients; returns what the closure returned."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
@@ -132,13 +133,13 @@ class {name}(torch.optim.Optimizer):
             if kind not in ("matrix", "experts"):
                 aux_lr, factor, wd = self.aux{factors}
                 lr = self.defaults["lr"] if "kind" in param_group else group.get("lr", self.defaults["lr"])
-                own = {{"lr": factor * lr if aux_lr is None else aux_lr}} | ({{}} if wd is None else {{"weight_decay": wd}})
+                own = {{"lr": factor * lr if aux_lr is None else aux_lr}} | {own_decay}
                 group = {{**own, **group}} if "kind" in param_group else {{**group, **own}}
             super().add_param_group(group)
             self.param_groups[-1].setdefault("peak_lr", self.param_groups[-1]["lr"])
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Any = None) -> Any:
         """Apply the gradients; returns what the closure returned."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
@@ -172,12 +173,12 @@ def export(name: str) -> str:
     spec = optimizer_spec(canonical)
     build: Any = spec.build
     by_kind = issubclass(build, HybridOptimizer)
-    defaults = {each.name: each for each in inspect.signature(build).parameters.values()
-                if each.name not in (*FIXED, *_RUNTIME, *(["foreach"] if by_kind else [])) and each.name != "params"}  # fmt: skip
-    in_groups = [
-        each for each in defaults if each not in ("omega", "horizon", *AUXILIARY, *(["decay_bound"] if by_kind else []))
-    ]
-    every = {each.name: each.default for each in inspect.signature(build).parameters.values()} | {"peak_lr": 1.0}
+    parameters = inspect.signature(build).parameters.values()
+    without = {"params", *FIXED, *_RUNTIME, *(["foreach"] if by_kind else [])}
+    defaults = {each.name: each for each in parameters if each.name not in without}
+    of_init = {"omega", "horizon", *AUXILIARY, *(["decay_bound"] if by_kind else [])}
+    in_groups = [each for each in defaults if each not in of_init]
+    every = {each.name: each.default for each in parameters} | {"peak_lr": 1.0}
     rules: list[Rule] = [build.other_rule, build.matrix_rule] if by_kind else [build.rule]
     group = {
         key: value for key, value in every.items() if key not in ("decay_bound", "omega", "horizon") or not by_kind
@@ -205,6 +206,7 @@ def export(name: str) -> str:
             "matrix_scalars": rules[1].scalars.__name__, "bound": DECAY_BOUND,
             "wd_ts": "\n            wd_ts = float(horizon) if wd_ts is None else wd_ts" if "wd_ts" in defaults else "",
             "factors": "",
+            "own_decay": '({} if wd is None else {"weight_decay": wd})',
         }  # fmt: skip
         if factors:
             of_kinds = f"{ {key: value for key, value in factors.items() if key} }.get(kind, {factors['']})"

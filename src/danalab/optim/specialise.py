@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import GenericAlias, ModuleType
 from typing import Any
 
-WIDTH = 120
+from danalab.optim.source_text import lines_of
+
 _LONGEST_INLINED, _LONGEST_LINE = 70, 108
 
 _Scope = Mapping[str, Any]
@@ -52,7 +53,7 @@ class Sources:
         self._waiting += wanted
         while self._waiting:
             self.add(self._waiting.pop(0))
-        definitions = {name: "\n".join(_lines([node], 0)) for name, node in self._definitions.items()}
+        definitions = {name: "\n".join(lines_of([node], 0)) for name, node in self._definitions.items()}
         used, waiting = list[str](), [before]
         names: set[str] = set()
         while waiting:
@@ -189,8 +190,9 @@ class _Folding(ast.NodeTransformer):
             self.bound |= {name.id: each for name, each in fixed if isinstance(name, ast.Name)}
             if len(fixed) == len(pairs):
                 return None
-            names, values = zip(*[pair for pair in pairs if pair not in fixed], strict=True)
-            target, value = (ast.Tuple(list(each)) if len(each) > 1 else each[0] for each in (names, values))
+            kept = [pair for pair in pairs if pair not in fixed]
+            columns = [name for name, _ in kept], [each for _, each in kept]
+            target, value = (ast.Tuple(each) if len(each) > 1 else each[0] for each in columns)
         if isinstance(value, ast.Constant) and isinstance(target, ast.Name):
             self.bound[target.id] = value
             return None
@@ -218,7 +220,7 @@ class _Folding(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        key = node.slice.value if isinstance(node.slice, ast.Constant) else ""
+        key = str(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
         if key in self.sources.fixed:
             return ast.Constant(self.sources.fixed[key])
         example = self.sources.scalars.get(key, 0)
@@ -246,8 +248,9 @@ class _Folding(ast.NodeTransformer):
 
     def is_scalar(self, node: ast.expr) -> bool:
         """Whether it is an entry of the scalars, which none of is None here."""
-        inside = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "s"
-        return inside and isinstance(node.slice, ast.Constant) and node.slice.value in self.sources.scalars
+        if not isinstance(node, ast.Subscript) or ast.unparse(node.value) != "s":
+            return False
+        return isinstance(node.slice, ast.Constant) and node.slice.value in self.sources.scalars
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         ends = isinstance(node.op, ast.Or)
@@ -287,10 +290,8 @@ class _Folding(ast.NodeTransformer):
         if inspect.isfunction(target) and _is_ours(target):
             return self.call(target, args, keywords)
         made = ast.Call(self.visit(function), args, keywords)
-        of_text = (
-            (isinstance(made.func, ast.Name)
-            and made.func.id == "str")
-            or (isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Constant))
+        of_text = (isinstance(made.func, ast.Name) and made.func.id == "str") or (
+            isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Constant)
         )
         if of_text and all(isinstance(each, ast.Constant) for each in args):
             return ast.Constant(eval(ast.unparse(made)))
@@ -386,7 +387,7 @@ class _Put(ast.NodeTransformer):
 
 
 def _tightened(body: list[ast.stmt]) -> list[ast.stmt]:
-    """A function's statements, with values where they are used once, at the end, and without those that are not used."""
+    """A function's statements, with values that are used once where they are used, and without those that are not."""
     if isinstance(body[-1], ast.Return) and body[-1].value is None:
         body = body[:-1]
     while len(body) > 1 and isinstance(last := body[-1], ast.Return) and last.value is not None:
@@ -450,108 +451,3 @@ def _shortened(docstring: str, equations: bool) -> str:
     """Its first paragraph, and the equations that follow."""
     first, *others = re.split(r"\n\n", docstring)
     return "\n\n".join([first, *(textwrap.dedent(each) for each in others[:equations] if each.startswith("    "))])
-
-
-def _lines(statements: list[ast.stmt], depth: int) -> list[str]:
-    """The lines of a block."""
-    indent, lines = "    " * depth, list[str]()
-    for position, each in enumerate(statements):
-        if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
-            if depth and position:
-                lines.append("")
-            lines += _wrapped(_header(each), depth) + _lines(each.body, depth + 1)
-            if depth and position + 1 < len(statements):
-                lines.append("")
-        elif isinstance(each, ast.If):
-            lines += _wrapped(f"if {ast.unparse(each.test)}:", depth) + _lines(each.body, depth + 1)
-            if each.orelse:
-                other = _lines(each.orelse, depth + (not isinstance(each.orelse[0], ast.If)))
-                is_elif = isinstance(each.orelse[0], ast.If)
-                lines += [f"{indent}el{other[0].strip()}", *other[1:]] if is_elif else [f"{indent}else:", *other]
-        elif isinstance(each, ast.For):
-            target = ast.unparse(each.target)
-            target = target[1:-1] if isinstance(each.target, ast.Tuple) and target[0] == "(" else target
-            head = f"for {target} in {ast.unparse(each.iter)}:"
-            lines += _wrapped(head, depth) + _lines(each.body, depth + 1)
-        elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-            text = textwrap.indent(f'"""{each.value.value}' + '"""', indent).split("\n")
-            lines += text if len(text) == 1 else [*text[:-1], text[-1].removesuffix('"""'), f'{indent}"""']
-        elif isinstance(each, ast.Return) and isinstance(each.value, ast.Dict) and len(each.value.keys) > 3:
-            items = [_wrapped(part, 0)[0] for part in _split(ast.unparse(each.value)[1:-1])]
-            lines += filled("return {", items, "}", depth).split("\n")
-        else:
-            lines += _wrapped(_statement(each), depth)
-    return [line.rstrip() for line in lines]
-
-
-def _statement(node: Any) -> str:
-    text, value = ast.unparse(node), getattr(node, "value", None)
-    return text.removesuffix(")").replace("(", "", 1) if isinstance(value, ast.Tuple) and _bare(text, value) else text
-
-
-def _bare(text: str, value: ast.Tuple) -> bool:
-    """Whether a statement ends with a tuple in brackets, before which there are none."""
-    written = ast.unparse(value)
-    return text.endswith(written) and written.startswith("(") and "(" not in text.removesuffix(written)
-
-
-def _header(node: Any) -> str:
-    if isinstance(node, ast.ClassDef):
-        return f"class {node.name}({', '.join(map(ast.unparse, node.bases))}):"
-    head = f"def {node.name}({ast.unparse(node.args)})"
-    returned = "" if node.returns is None or len(head) > WIDTH - 10 else f" -> {ast.unparse(node.returns)}"
-    return f"{head}{returned}:" if len(head + returned) < WIDTH else f"{head}:"
-
-
-def _wrapped(text: str, depth: int, end: str = "") -> list[str]:
-    """A statement, in several lines where it is too long for one, as a formatter breaks it."""
-    text = re.sub(r"(?<![\w.)\]])([A-Za-z_]\w*|\d+) \*\* (-?[\w.]+)(?![\w(\[.])", r"\1**\2", text)
-    text = re.sub(r"(\w: \w+)=", r"\1 = ", re.sub(r"\[(\w+):(\w+ [+-] \w+)\]", r"[\1 : \2]", text))
-    text = text.replace("'", '"') if '"' not in text else text
-    indent = "    " * depth
-    if len(indent + text + end) <= WIDTH:
-        return [indent + text + end]
-    opening, closing = _last_brackets(text)
-    if opening is None:
-        return [indent + text + end]
-    inner = text[opening + 1 : closing]
-    parts = _split(inner)
-    if len(indent) + 4 + len(inner) <= WIDTH:
-        middle = _wrapped(inner, depth + 1)
-    else:
-        middle = [line for part in parts for line in _wrapped(part, depth + 1, ",")]
-    return [indent + text[: opening + 1], *middle, indent + text[closing:] + end]
-
-
-def filled(head: str, items: Iterable[str], tail: str, depth: int) -> str:
-    """`head`, the items with commas in as few lines as possible, and `tail`."""
-    indent = "    " * depth
-    inner = textwrap.fill(", ".join(each.replace(" ", "\0") for each in items) + ",", WIDTH, break_on_hyphens=False, break_long_words=False,
-                          initial_indent=indent + "    ", subsequent_indent=indent + "    ").replace("\0", " ")  # fmt: skip
-    return f"{indent}{head}\n{inner}\n{indent}{tail}  # fmt: skip"
-
-
-def _last_brackets(text: str) -> tuple[int | None, int]:
-    """Positions of the last pair of outermost brackets with something between them."""
-    depth, opened, found = 0, 0, (None, 0)
-    for position, letter in enumerate(text):
-        if letter in "([{":
-            opened = position if depth == 0 else opened
-            depth += 1
-        elif letter in ")]}":
-            depth -= 1
-            if depth == 0 and position > opened + 1:
-                found = (opened, position)
-    return found
-
-
-def _split(text: str) -> list[str]:
-    """At the commas outside brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
