@@ -169,14 +169,14 @@ def _rate(arch: str, opt: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportFlags(JsonFlags):
+class OptimizerFileFlags(JsonFlags):
     name: Positional[str]
     """An optimizer of the Dana or the Muon family, or adamw-decaying-wd."""
     out: Path | None = None
     """File to write; default: print it."""
 
 
-def export_optimizer(flags: ExportFlags) -> None:
+def export_optimizer(flags: OptimizerFileFlags) -> None:
     """One Python file of an optimizer that needs torch alone, made from the source of its rule; at most 200 lines."""
     from danalab.files import write_atomically
     from danalab.optim.export import export
@@ -196,5 +196,5 @@ SUBVERBS = {
     "list": (ListFlags, list_optimizers),
     "compare": (CompareFlags, compare),
     "schedules": (SchedulesFlags, schedules),
-    "export": (ExportFlags, export_optimizer),
+    "export": (OptimizerFileFlags, export_optimizer),
 }

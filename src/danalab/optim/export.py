@@ -71,7 +71,7 @@ class {name}(torch.optim.Optimizer):
         if omega is not None:
             if weight_decay or (horizon is None) == (wd_ts is None):
                 raise ValueError("omega needs either horizon or wd_ts, and no weight_decay")
-            wd_ts = horizon / 10 if wd_ts is None else wd_ts
+            wd_ts = wd_ts if horizon is None else horizon / 10
             weight_decay = omega / wd_ts
             decay_bound = {bound} if decay_bound is None else decay_bound
         decay_bound = decay_bound or None

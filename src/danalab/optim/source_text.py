@@ -47,14 +47,17 @@ def lines_of(statements: list[ast.stmt], depth: int) -> list[str]:
 
 
 def _statement(node: Any) -> str:
-    text, value = ast.unparse(node), getattr(node, "value", None)
-    return text.removesuffix(")").replace("(", "", 1) if isinstance(value, ast.Tuple) and _bare(text, value) else text
+    """A statement in one line, its tuples without brackets, as from Python 3.11 on."""
+    if isinstance(node, ast.Assign):
+        return f"{_bare(node.targets[0])} = {_bare(node.value)}"
+    if isinstance(node, ast.Return) and node.value is not None:
+        return f"return {_bare(node.value)}"
+    return ast.unparse(node)
 
 
-def _bare(text: str, value: ast.Tuple) -> bool:
-    """Whether a statement ends with a tuple in brackets, before which there are none."""
-    written = ast.unparse(value)
-    return text.endswith(written) and written.startswith("(") and "(" not in text.removesuffix(written)
+def _bare(value: ast.expr) -> str:
+    text = ast.unparse(value)
+    return text[1:-1] if isinstance(value, ast.Tuple) and text.startswith("(") and len(value.elts) > 1 else text
 
 
 def _header(node: Any) -> str:
