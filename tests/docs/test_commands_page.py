@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "compare run",
     "optim list": "optim list --opt adana",
     "optim schedules": "optim schedules --steps 20",
+    "optim export": "optim export adana",
     "new optimizer": "new optimizer mine",
     "eval": "eval run",
     "generate": "generate run --max-tokens 2",

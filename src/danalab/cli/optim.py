@@ -1,4 +1,4 @@
-"""Optimizers: list them, compare them on small problems, draw their schedules."""
+"""Optimizers: list them, compare them on small problems, draw their schedules, export one as a single file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.cli._shared.options import JsonFlags
+from danalab.cli._shared.options import JsonFlags, Positional
+from danalab.errors import UserError
 from danalab.report.run_schedules import RunSchedules
 from danalab.showcase import CompareConfig
 from danalab.train.config.fields import PathText
@@ -167,8 +168,33 @@ def _rate(arch: str, opt: str) -> dict[str, str]:
     return {"formula": formula, "source": source}
 
 
+@dataclass(frozen=True, kw_only=True)
+class OptimizerFileFlags(JsonFlags):
+    name: Positional[str]
+    """An optimizer of the Dana or the Muon family, or adamw-decaying-wd."""
+    out: Path | None = None
+    """File to write; default: print it."""
+
+
+def export_optimizer(flags: OptimizerFileFlags) -> None:
+    """One Python file of an optimizer that needs torch alone, made from the source of its rule; at most 200 lines."""
+    from danalab.files import write_atomically
+    from danalab.optim.export import export
+
+    text = export(flags.name)
+    if flags.out is not None:
+        if flags.out.exists():
+            raise UserError(f"{flags.out} exists already; --out must name a new file")
+        flags.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(flags.out, text)
+    out = None if flags.out is None else str(flags.out)
+    if not flags.print_json({"optimizer": flags.name, "file": out, **({"source": text} if out is None else {})}):
+        print(text if out is None else f"written: {out}", end="" if out is None else "\n")
+
+
 SUBVERBS = {
     "list": (ListFlags, list_optimizers),
     "compare": (CompareFlags, compare),
     "schedules": (SchedulesFlags, schedules),
+    "export": (OptimizerFileFlags, export_optimizer),
 }

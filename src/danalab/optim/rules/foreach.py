@@ -51,12 +51,11 @@ def subtract(p: TensorList, direction: TensorList, lr: float, decay_factor: floa
         decay(p, decay_factor)
 
 
-def decay(p: TensorList, decay_factor: float, direction: TensorList | None = None) -> None:
-    """p <- decay_factor p; with a direction only where it moves p towards zero."""
-    if decay_factor == 1:
-        return
-    if direction is None:
-        p.mul_(decay_factor)
-    else:
-        towards = direction.sign().mul_(p).sign_().clamp_min_(0.0)
-        p.mul_(towards.mul_(decay_factor - 1).add_(1.0))
+def decay(p: Any, decay_factor: float, direction: Any = None) -> None:
+    """p <- decay_factor p, of a list or a tensor; with a direction only where it moves p towards zero."""
+    if decay_factor != 1:
+        if direction is None:
+            p.mul_(decay_factor)
+        else:
+            towards = direction.sign().mul_(p).sign_().clamp_min_(0.0)
+            p.mul_(towards.mul_(decay_factor - 1).add_(1.0))

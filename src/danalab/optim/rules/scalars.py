@@ -25,24 +25,25 @@ Scalar = Any
 
 def log_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     """Scalars of ADana's step t (from 1) for a parameter group."""
+    return {**_common(group, t), "alpha": (1 + t) ** (1 - group["kappa"])}
+
+
+def effective_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
+    """Scalars of DanaStar's step t (from 1) for a parameter group; the damping is each coordinate's own."""
+    return {**_common(group, t), "gain_tau": average_gain(group, t), "t": t, "kappa": group["kappa"]}
+
+
+def _common(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     beta2 = group.get("beta2")
     return {
         "lr": group["lr"],
         "gain": momentum_gain(group, t),
         "gain2": average_gain(group, t) if beta2 is None else (1 - beta2) / (1 - beta2**t),
-        "alpha": (1 + t) ** (1 - group["kappa"]),
         "decay_factor": decay_factor(group, t),
         "cautious": cautious(group),
         **{name: group[name] for name in ("eps", "gamma3", "alpha_offset")},
         "clipsnr": group.get("clipsnr"),
     }
-
-
-def effective_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
-    """Scalars of DanaStar's step t (from 1) for a parameter group."""
-    scalars = log_time_scalars(group, t)
-    del scalars["alpha"]  # each coordinate has its own
-    return {**scalars, "gain_tau": average_gain(group, t), "t": t, "kappa": group["kappa"]}
 
 
 def average_gain(group: Mapping[str, Any], t: Scalar) -> Scalar:

@@ -348,6 +348,8 @@ def _adamw_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     return {**scalars, "eps": group["eps"] / scalars["correction2"] ** 0.5}
 
 
-ADAMW_COUPLED = replace(
-    ADAMW_DECAYING_WD, scalars=coupled(_adamw_scalars, lambda group, t: coupled_decay_factor(group))
-)
+def _decay_factor(group: Mapping[str, Any], t: int) -> Any:
+    return coupled_decay_factor(group)
+
+
+ADAMW_COUPLED = replace(ADAMW_DECAYING_WD, scalars=coupled(_adamw_scalars, _decay_factor))

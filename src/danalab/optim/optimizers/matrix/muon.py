@@ -18,7 +18,7 @@ from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.optim.optimizers.matrix import newton_schulz
 from danalab.optim.optimizers.matrix.base import ADAMW_COUPLED, TwoRules, coupled
 from danalab.optim.rules.dana_star import DANA_STAR
-from danalab.optim.rules.foreach import TensorList, decay
+from danalab.optim.rules.foreach import decay
 from danalab.optim.rules.rule import Rule
 from danalab.optim.rules.scalars import (
     cautious,
@@ -90,8 +90,7 @@ def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
 
 def scale(shape: Any, matched_rms: float | None) -> float:
     """Factor on the orthogonal matrix: by shape (Muon), or for the typical RMS of AdamW (D-Muon)."""
-    rows, columns = shape
-    return math.sqrt(max(1.0, rows / columns)) if matched_rms is None else matched_rms * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, shape[0] / shape[1])) if matched_rms is None else matched_rms * math.sqrt(max(shape))
 
 
 def update_all(
@@ -105,14 +104,10 @@ def update_all(
     dtypes = [s["dtype"] or newton_schulz.default_dtype(ps[0], p.shape) for p in like]
 
     def direction(i: int) -> Tensor:
-        x = torch.add(gs[i], buffers[i], alpha=s["weight"]) if s["fresh"] else buffers[i]
-        return x.to(dtypes[i])
+        return mixed(gs[i], buffers[i], s).to(dtypes[i])
 
     def apply(i: int, o: Tensor) -> None:
-        rate = s["lr"] * scale(newton_schulz.matrix_shape(like[i].shape), s["matched_rms"])
-        o = o.reshape(ps[i].shape).to(ps[i].dtype)
-        decay(TensorList([ps[i]]), s["decay_factor"], TensorList([o]) if s["cautious"] else None)
-        ps[i].add_(o, alpha=-rate)
+        move(ps[i], o, newton_schulz.matrix_shape(like[i].shape), s)
 
     whole: list[int] = []
     spread: dict[Any, list[int]] = {}
@@ -131,6 +126,19 @@ def update_all(
             parts = [direction(i) for i in indices]
             for k, o in sharded.orthogonalize_shards([like[i] for i in indices], parts, chain):
                 apply(indices[k], o)
+
+
+def mixed(g: Tensor, buffer: Tensor, s: Mapping[str, Any]) -> Tensor:
+    """X, from the new buffer."""
+    return torch.add(g, buffer, alpha=s["weight"]) if s["fresh"] else buffer
+
+
+def move(p: Tensor, o: Tensor, shape: tuple[int, int], s: Mapping[str, Any]) -> None:
+    """Decay a parameter and apply O(X), in place; `shape`: rows and columns of the whole matrix."""
+    o = o.reshape(p.shape).to(p.dtype)
+    rate = s["lr"] * scale(shape, s["matched_rms"])
+    decay(p, s["decay_factor"], o if s["cautious"] else None)
+    p.add_(o, alpha=-rate)
 
 
 def update_stacks(

@@ -87,10 +87,9 @@ def orthogonalize(x: Tensor, method: str = "newton-schulz", steps: int = 5, dtyp
     """
     if x.ndim < 2:
         raise UserError(f"orthogonalize: the tensor has shape {tuple(x.shape)}; it must have rows and columns")
-    chain = coefficients(method, steps)
     stack = x.reshape(-1, *x.shape[-2:]).to(dtype or default_dtype(x, x.shape[-2:]), copy=True)
     tall = x.shape[-2] > x.shape[-1]
-    stack = iterate(stack.mT.contiguous() if tall else stack, chain)
+    stack = iterate(stack.mT.contiguous() if tall else stack, coefficients(method, steps))
     return (stack.mT if tall else stack).reshape(x.shape)
 
 
@@ -171,8 +170,7 @@ def _gram_steps(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
     With P = a + b A + c A^2 a step is X <- P X and A <- P A P. All are polynomials in the first A, so they commute and
     every product is symmetric. Q accumulates the P's; X <- Q X is computed last.
     """
-    shape = (x.shape[0], x.shape[1], x.shape[1])
-    gram, p, q, spare = (x.new_empty(shape) for _ in range(4))
+    gram, p, q, spare = (x.new_empty(len(x), x.shape[1], x.shape[1]) for _ in range(4))
     _symmetric_product(x, x.mT, gram)
     for k, (a, b, c) in enumerate(chain):
         _symmetric_product(gram, gram, p)
