@@ -319,11 +319,12 @@ def claims() -> list[Claim]:
             SAVED,
         ),
         Claim(
-            "Muon is 2 x as fast as AdamW", "K. Jordan et al. 2024", "% of tokens saved", tokens_saved("muon"), 50, 0, LADDER,
-            MORE, SAVED,
+            "Muon is 2 x as fast as AdamW", "K. Jordan et al. 2024", "% of tokens saved", tokens_saved("muon"), 50, 0,
+            LADDER, MORE, SAVED,
         ),
         Claim(
-            "SOAP is 1.4 x as fast as AdamW", "arXiv 2509.02046, at 0.1 B", "% of tokens saved", tokens_saved("soap"), 29, 0, LADDER,
+            "SOAP is 1.4 x as fast as AdamW", "arXiv 2509.02046, at 0.1 B", "% of tokens saved", tokens_saved("soap"),
+            29, 0, LADDER,
             MORE, SAVED,
         ),
         Claim(

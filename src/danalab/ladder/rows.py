@@ -115,7 +115,7 @@ def optimizer_flops_of(opt: str, settings: Mapping[str, Any], steps: int | None)
         return None
     try:
         return optimizer_flops(opt, shape_of(settings), settings.get("optimizer_settings") or {}, int(steps))
-    except (UserError, TypeError, ValueError, AttributeError):
+    except (UserError, TypeError, ValueError, AttributeError, ArithmeticError):
         return None
 
 

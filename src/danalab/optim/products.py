@@ -32,7 +32,7 @@ def newton_schulz_step(rows: int, columns: int) -> int:
 def orthogonalised(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:
     """Of Muon and its relatives: `ns_steps` steps for each matrix, those of stacked experts one by one."""
     count, rows, columns = _matrices(kind, shape)
-    return steps * count * settings.get("ns_steps", NewtonSchulz.ns_steps) * newton_schulz_step(rows, columns)
+    return steps * count * int(settings.get("ns_steps", NewtonSchulz.ns_steps)) * newton_schulz_step(rows, columns)
 
 
 def orthogonalised_single(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:
@@ -45,7 +45,7 @@ def dion2(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: i
     count, rows, columns = _matrices(kind, shape)
     short, long = sorted((rows, columns))
     part = math.ceil(settings.get("fraction", Dion2Settings.fraction) * short)
-    return steps * count * settings.get("ns_steps", NewtonSchulz.ns_steps) * newton_schulz_step(part, long)
+    return steps * count * int(settings.get("ns_steps", NewtonSchulz.ns_steps)) * newton_schulz_step(part, long)
 
 
 def mars(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:
