@@ -16,6 +16,7 @@ from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.rows import read_ladder
 from danalab.report.formats import Table, as_markdown
+from danalab.scaling import dimensions, flops_per_token, optimizer_flops
 from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]
@@ -35,14 +36,36 @@ def losses(found: Analysis, sizes: Sequence[int]) -> Table:
     ]
 
 
-def savings(found: Analysis, sizes: Sequence[int]) -> Table:
-    """A line for each optimizer: compute saved against AdamW at each size, and by the laws of all sizes."""
+def savings(found: Analysis, sizes: Sequence[int], what: str = "compute") -> Table:
+    """A line for each optimizer: `what` it saves against AdamW at each size, and by the laws of all sizes."""
     lines = []
     for opt in (opt for opt in NAMES if opt != found.baseline):
         at, gain = found.saved[opt], found.gains[opt]
         cells = [_share(at[size].saved, at[size].interval) if size in at else "" for size in sizes]
         lines.append([NAMES[opt], *cells, _share(gain.mean, gain.interval)])
-    return ["compute saved against tuned AdamW", *map(_size, sizes), "by the laws"], lines
+    return [f"{what} saved against tuned AdamW", *map(_size, sizes), "by the laws"], lines
+
+
+def both(compute: Table, tokens: Table) -> Table:
+    """The table of compute, with the tokens saved of optimizers that multiply matrices."""
+    header, lines = compute
+    cells = []
+    for own, of_tokens in zip(lines, tokens[1], strict=True):
+        multiplies = own[1] != of_tokens[1]
+        cells.append([f"{a}; tokens {b.partition(' ')[0]}" if multiplies and a != b else a
+                      for a, b in zip(own, of_tokens, strict=True)])  # fmt: skip
+    return header, cells
+
+
+def overhead() -> Table:
+    """FLOPs of Newton-Schulz as a share of the model's, of enoki at 2,048 tokens of context and GPT-2's vocabulary."""
+    batches, lines = (2**12, 2**15, 2**18, 2**20), []
+    for heads in (6, 12, 32, 64):
+        shape = dimensions("enoki", heads)
+        own, token = optimizer_flops("muon", shape, {}, 1) or 0.0, flops_per_token(shape, 2048)
+        shares = [f"{100 * own / (token * batch):.{0 if own > 0.1 * token * batch else 1}f}%" for batch in batches]
+        lines.append([f"{shape.d_model:,}", *shares, f"{own / (0.05 * token):,.0f}"])
+    return ["d_model", *(f"{batch:,} tokens per step" for batch in batches), "below 5% from [tokens per step]"], lines
 
 
 def speedups(found: Analysis) -> Table:
@@ -75,11 +98,13 @@ def _share(value: float | None, interval: Interval | None) -> str:
 def parts() -> dict[str, str]:
     """The tables of the stored rows, and their cost."""
     rows = read_ladder(RESULTS)
-    found = analyse(rows)
+    found, of_model = analyse(rows), analyse(rows, convention="model")  # all runs of a size see the same tokens
     sizes = sorted({each.params for each in found.tuned})
     tables = {
         "saved": savings(found, sizes),
-        "turned": _turned(savings(found, sizes[2:])),
+        "tokens": savings(of_model, sizes, "tokens"),
+        "turned": _turned(both(savings(found, sizes[2:]), savings(of_model, sizes[2:]))),
+        "overhead": overhead(),
         "losses": losses(found, sizes),
         "ours": speedups(found),
     }

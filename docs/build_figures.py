@@ -50,7 +50,8 @@ def mean_curve(opt: str, params: int) -> tuple[list[float], list[float]]:
     (best,) = (each for each in ladder().tuned if (each.opt, each.params) == (opt, params))
     points = [validation_points(row) for row in best.runs]
     losses = np.mean([[point["val/loss"] for point in own] for own in points], axis=0)
-    return [point["flops"] for point in points[0]], losses.tolist()
+    whole = best.flops / points[0][-1]["flops"]  # with the optimizer's own matrix products, alike in every step
+    return [whole * point["flops"] for point in points[0]], losses.tolist()
 
 
 def drawn(name: str, panels: int, width: float) -> Iterator[tuple[str, list[Axes]]]:
@@ -119,6 +120,9 @@ def headline() -> None:
             right.fill_between(list(bands), low, high, color=color, alpha=0.15, linewidth=0)
             right.plot(list(own), middle, "o-", color=color, linewidth=2.5, markersize=6)
             named(right, f"{NAMES[opt]} {middle[-1]:+.0f}%", params, middle[-1], color, -2)
+        tokens = {size: 100 * each.saved for size, each in ladder().tokens_saved["dana-muon"].items()}
+        right.plot(list(tokens), list(tokens.values()), "o--", color=COLORS[theme]["dana-muon"], markersize=4)
+        named(right, f"in tokens {tokens[params]:+.0f}%", params, tokens[params], COLORS[theme]["dana-muon"], -2)
         right.axhline(0, color=COLORS[theme]["adamw"], linewidth=2)
         named(right, NAMES["adamw"], params, 0, COLORS[theme]["adamw"], 6)
         sizes = list(found["adana"])

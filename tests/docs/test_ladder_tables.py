@@ -70,7 +70,7 @@ def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_parts():
 def test_the_ladder_page_says_what_the_laws_are_without_the_size_where_some_copy():
     rows = [row for row in read_ladder(ladder_today.RESULTS) if row["params"] != 262_976]
     page = " ".join(ladder_today.PAGES[0].read_text(encoding="utf-8").split())
-    gains = analyse(rows).gains
+    gains = analyse(rows, convention="model").gains  # tokens
     for opt, name in ladder_today.NAMES.items():
         if opt in gains:
             low, high = (100 * end for end in (gains[opt].interval.low, gains[opt].interval.high))

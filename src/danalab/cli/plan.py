@@ -86,6 +86,7 @@ def run(flags: Flags) -> None:
         *_describe(planned, flags),
         *(("", note) for note in spec.notes),
         ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} per token)"),
+        *_optimizers_share(planned),
         ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, {how} (estimate)"),
         *_fit(fit, micro_batch * acc_steps),
         *_time(hours, costs, price, flags),
@@ -114,6 +115,14 @@ def _vocabulary(config: TrainConfig, *, is_chosen: bool) -> "tuple[Vocabulary, s
 
 def _sentence(data: "Vocabulary", remark: str) -> str:
     return f"{data.name}, vocabulary of {data.vocab_size:,} ({data.tokenizer_name}): {remark}"
+
+
+def _optimizers_share(planned: Plan) -> list[tuple[str, str]]:
+    own = planned.optimizer_flops
+    if own is None:
+        return [("", f"without the matrix products of {planned.opt} itself, which are not known")]
+    share = own / (planned.flops + own)
+    return [("", f"and {own:.4g} in {planned.opt}'s own matrix products: {share:.1%} of a step")] if own else []
 
 
 def _print_own_model(flags: Flags) -> None:

@@ -69,6 +69,8 @@ class Analysis:
     loss_laws: dict[str, LossLaw] = field(default_factory=dict)
     saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
     """Optimizer -> parameters -> compute saved against the baseline of that size."""
+    tokens_saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
+    """The same in tokens: the optimizer's own matrix products do not count."""
     gains: dict[str, Gain] = field(default_factory=dict)
     curvatures: dict[str, dict[int, LossParabola]] = field(default_factory=dict)
     shared_curvatures: dict[str, SharedCurvature] = field(default_factory=dict)
@@ -107,7 +109,7 @@ class Analysis:
         """Everything but curves and resamples, for JSON."""
         apart = {"tuned": [], "lr_laws": {}, "loss_laws": {}, "predicted_rates": {}, "horizon": None, "batches": None}
         plain = {name: value for name, value in asdict(replace(self, **apart)).items() if name not in apart}
-        for name in ("saved", "curvatures", "tolerances"):
+        for name in ("saved", "tokens_saved", "curvatures", "tolerances"):
             sizes = plain[name].items()
             plain[name] = {opt: [{"params": params, **each} for params, each in own.items()] for opt, own in sizes}
         return finite({
@@ -185,6 +187,12 @@ def analyse(
             f"{len(parts)} of {len(usable)} final losses are over a part of the validation split, {min(parts):.0%} at "
             "least; --final-eval-batches 0 evaluates all of it"
         )
+    if convention == "exact":
+        unknown = dict.fromkeys(row["opt"] for row in usable if row.get("optimizer_flops") is None)
+        analysis.notes.extend(
+            f"{opt}: the matrix products of the optimizer itself are not known; its compute is the model's alone"
+            for opt in unknown
+        )
     for opt in analysis.opts:
         _sensitivity(analysis, opt, rows, within)
         with analysis.noting(f"learning-rate law of {opt}"):
@@ -199,7 +207,7 @@ def analyse(
     with analysis.noting("loss laws"):
         analysis.loss_laws.update(_loss_laws(analysis, retunings, law, joint, n_bootstrap, seed))
     for opt in analysis.opts[1:]:
-        analysis.saved[opt] = _saved(analysis, opt, retunings, seed)
+        analysis.saved[opt], analysis.tokens_saved[opt] = _saved(analysis, opt, retunings, seed)
         if law != "chinchilla" and opt in analysis.loss_laws and base in analysis.loss_laws:
             with analysis.noting(f"compute saved by the laws of {opt}"):
                 analysis.gains[opt] = compute_gain(analysis.loss_laws[base], analysis.loss_laws[opt])
@@ -328,15 +336,15 @@ def _retuning(analysis: Analysis, opt: str, rows: Sequence[tuning.Row]) -> tunin
 
 def _saved(
     analysis: Analysis, opt: str, retunings: Mapping[str, tuning.Retuning | None], seed: int
-) -> dict[int, Saved]:
-    """Compute saved at each size, over the longest horizon that both sides have there."""
+) -> tuple[dict[int, Saved], dict[int, Saved]]:
+    """Compute and tokens saved at each size, over the longest horizon that both sides have there."""
 
     def choice(name: str, index: int) -> tuning.SelectionNoise | None:
         again = retunings[name]
         return None if again is None else again.selection(index, _CHOICES, np.random.default_rng([seed, index]))
 
     base = {(each.params, each.tokens): (i, each) for i, each in enumerate(analysis.at(analysis.baseline))}
-    result = {}
+    compute, tokens = {}, {}
     for i, each in sorted(enumerate(analysis.at(opt)), key=lambda pair: pair[1].tokens):
         j, against = base.get((each.params, each.tokens), (-1, None))
         if against is None:
@@ -345,26 +353,41 @@ def _saved(
             )
             continue
         with analysis.noting(f"compute saved by {opt} at {each.params:,} parameters"):
-            sides = [_curves(side, analysis.convention) for side in (against, each)]
+            (base_tokens, *against_base), (own_tokens, *own) = (
+                _curves(side, analysis.convention) for side in (against, each)
+            )
             choices: Any = {"baseline_choice": choice(analysis.baseline, j), "contender_choice": choice(opt, i)}
-            result[each.params] = compute_saved(*sides[0], *sides[1], **choices, seed=seed)
-    return dict(sorted(result.items()))
+            compute[each.params] = compute_saved(*against_base, *own, **choices, seed=seed)
+            per_token = np.concatenate([*against_base[0], *own[0]]) / np.concatenate([*base_tokens, *own_tokens])
+            tokens[each.params] = (
+                compute[each.params] if np.ptp(per_token) < 1e-9 * per_token[0]
+                else compute_saved(base_tokens, against_base[1], own_tokens, own[1], **choices, seed=seed)
+            )  # fmt: skip
+    return dict(sorted(compute.items())), dict(sorted(tokens.items()))
 
 
-def _curves(tuned: tuning.Tuned, convention: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Compute and validation loss on the fixed windows, a pair of arrays per seed."""
-    compute, loss = [], []
+def _curves(tuned: tuning.Tuned, convention: str) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """Tokens, compute and validation loss on the fixed windows, an array of each per seed."""
+    tokens, compute, loss = [], [], []
     for row in tuned.runs:
         if not Path(row["curve"]).is_file():
             raise UserError(f"run {row['name']} has no curve: {row['curve']} is not there")
         points = validation_points(row)
         if not points:
             raise UserError(f"run {row['name']} has no validation points")
-        known = [point.get("flops") if convention == "exact" else None for point in points]
-        each = zip(known, points, strict=True)
-        compute.append(np.array([tuning.flops_of(row, p["tokens"], convention) if C is None else C for C, p in each]))
+        tokens.append(np.array([float(point["tokens"]) for point in points]))
+        compute.append(np.array([_compute_at(row, point, convention) for point in points]))
         loss.append(np.array([point["val/loss"] for point in points]))
-    return compute, loss
+    return tokens, compute, loss
+
+
+def _compute_at(row: tuning.Row, point: Mapping[str, Any], convention: str) -> float:
+    """Compute of a run up to a point of its curve; every step has an equal part of the optimizer's own products."""
+    model, steps = point.get("flops"), row["settings"].get("iterations")
+    if model is None or convention not in ("exact", "model"):
+        return tuning.flops_of(row, point["tokens"], convention)
+    share = point["step"] / steps if steps and "step" in point else point["tokens"] / row["tokens"]
+    return model + (share * (row.get("optimizer_flops") or 0.0) if convention == "exact" else 0.0)
 
 
 def fitted_rules(analysis: Analysis) -> Rules:

@@ -68,7 +68,8 @@ class MergedRows:
         end = {"tokens": round(part * row["tokens"]), "flops": part * row["flops"]}
         before = [point for point in validation_points({"curve": self._source / row["curve"]}) if point["step"] < last]
         return {
-            **row, **end, "name": name, "run": os.path.relpath(run, self._folder), "merged": self._decay,
+            **row, **end, "optimizer_flops": None,
+            "name": name, "run": os.path.relpath(run, self._folder), "merged": self._decay,
             "curve": save_curve(self._folder, name, [*before, {"step": last, **end, "val/loss": loss}]),
             "final_loss": loss, "val_share": 1.0, "best_loss": None, "seconds": None, "device_hours": None,
             "settings": {**row["settings"], "iterations": last, "tokens_per_param": CHINCHILLA * f},

@@ -134,7 +134,7 @@ def _plan(plan: LadderPlan, rung: Rung, opt: str) -> Any:
 
 def _predict(analysis: Analysis, opt: str, planned: Any, n_seeds: int) -> Prediction:
     law = analysis.loss_laws[opt]
-    params, flops = planned.exact_params, float(planned.flops)
+    params, flops = planned.exact_params, float(planned.flops + (planned.optimizer_flops or 0))
     x = (params, planned.tokens) if law.kind == "chinchilla" else (flops,)
     loss = float(law(*x))
     drawn = np.log([float(sample(*x)) for sample in law.samples])

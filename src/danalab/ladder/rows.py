@@ -4,6 +4,7 @@ name, opt, arch, seed, lr     the run; `settings` has all of its settings
 batch                         sequences per step
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
 tokens, flops, seconds, tokens_per_second, device_hours
+optimizer_flops               of the optimizer's own matrix products; `flops` are the model's
 data_tokens, entropy          of the training data; exact entropy [nats/token] of a generated language, else null
 final_loss                    [nats/token] over the share val_share of the validation split, mostly all of it
 best_loss                     least on the fixed windows
@@ -17,6 +18,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
@@ -35,6 +37,10 @@ from danalab.data.formats.shards import Manifest
 from danalab.errors import UserError
 from danalab.files import finite, parse_json, read_text, write_atomically
 from danalab.ladder.runs.grid import PATH_SETTINGS, is_number
+from danalab.models.config import ModelConfig
+from danalab.optim.catalogue import OPTIMIZERS, is_address
+from danalab.optim.products import none
+from danalab.scaling.optimizer_flops import optimizer_flops
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
@@ -74,6 +80,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "total_params": plan["total_params"],
         "tokens": summary.get("tokens"),
         "flops": summary.get("flops"),
+        "optimizer_flops": optimizer_flops_of(config["opt"], config, summary.get("step")),
         "final_loss": finite(summary.get("val/loss")) if summary.get("status") == "finished" else None,
         "val_share": summary.get("val/share", 1.0),
         "best_loss": min(losses, default=None),
@@ -86,6 +93,30 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "curve": os.path.relpath(folder.metrics_file, base),
         "settings": portable_settings(config),
     }
+
+
+def shape_of(settings: Mapping[str, Any]) -> ModelConfig:
+    """The model that a row's settings describe. UserError or TypeError: they make none."""
+    names = [each.name for each in fields(ModelConfig) if settings.get(each.name) is not None]
+    return ModelConfig(**{name: settings[name] for name in names})
+
+
+def optimizer_flops_of(opt: str, settings: Mapping[str, Any], steps: int | None) -> float | None:
+    """FLOPs of the matrix products of a run's optimizer in its first steps; None: they are not known.
+
+    `opt`: where the settings have none, as in rows of other programs.
+    """
+    opt = settings.get("opt") or opt
+    if is_address(opt) or opt not in OPTIMIZERS:
+        return None
+    if OPTIMIZERS.get(opt).flops is none:
+        return 0.0
+    if not steps:
+        return None
+    try:
+        return optimizer_flops(opt, shape_of(settings), settings.get("optimizer_settings") or {}, int(steps))
+    except (UserError, TypeError, ValueError, AttributeError, ArithmeticError):
+        return None
 
 
 def _entropy(data: Path) -> float | None:
@@ -330,6 +361,8 @@ class LadderRow(BaseModel):
     entropy: NotNegative | None = None
     tokens: Count | None = None
     flops: NotNegative | None = None
+    optimizer_flops: NotNegative | None = None
+    """None: the optimizer is none of danalab's, or the settings do not give its matrices."""
     final_loss: float | None = None
     """Not finite: the run diverged."""
     val_share: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -376,6 +409,17 @@ class LadderRow(BaseModel):
             micro, steps = ((self.settings.get(key) or 0) for key in ("batch_size", "acc_steps"))
             batch = self.settings.get("global_batch") or micro * (steps or 1) * self.world_size
             self.batch = int(batch) if 1 <= batch <= 10**15 else None
+        return self
+
+    @model_validator(mode="after")
+    def _products_of_settings(self) -> "LadderRow":
+        """Older ladders do not count them."""
+        if self.optimizer_flops is None and self.tokens:
+            steps = self.settings.get("iterations")
+            a_step = (self.batch or 0) * (self.settings.get("seq_len") or 0)
+            self.optimizer_flops = optimizer_flops_of(
+                self.opt, self.settings, steps or (a_step and self.tokens // a_step)
+            )
         return self
 
     @model_validator(mode="after")

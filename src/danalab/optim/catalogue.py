@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from danalab.optim import products
 from danalab.plugins import load_address
 from danalab.registry import Registry
 
@@ -88,6 +89,8 @@ class Row:
     """Help of settings that `danalab.optim.settings.HELP` does not fit."""
     state_words: float = 2.0
     """Float32 values per parameter in the state."""
+    flops: products.Rule | None = products.none
+    """FLOPs of its own matrix products; None: not known, as of an optimizer outside the package."""
     rate: Relative | Usual | None = None
     """The learning rate to begin with, where no law is fitted."""
     rates: tuple[float, float, float] | None = None
@@ -123,6 +126,7 @@ def own_row(name: str, build: Any) -> Row:
     bases = [base for base in getattr(build, "__mro__", ()) if base.__module__.startswith("danalab.optim.")]
     of = next((ours[base.__name__.lower()] for base in bases if base.__name__.lower() in ours), None)
     facts = {name: getattr(of, name) for name in ("decay", "decay_falls", "log_time")} if of else {}
+    facts["flops"] = of.flops if of else None
     facts["rate"] = Relative(of.name, 1.0, "the class that it is made from") if of else None
     return Row(name=name, summary="an optimizer of your own", reference=name, elementwise=False, **facts)
 
@@ -164,7 +168,7 @@ _torch("sgd", "torch.optim:SGD", "stochastic gradient descent with momentum (tor
               "weight_decay": "weight decay, added to the gradient: also part of the momentum"})
 _torch("adafactor", "torch.optim:Adafactor",
        "Adam with a factored second moment and steps relative to the weights (torch's)",
-       "Shazeer and Stern 2018, arXiv 1804.04235", elementwise=False, state_words=0.0,
+       "Shazeer and Stern 2018, arXiv 1804.04235", flops=products.adafactor, elementwise=False, state_words=0.0,
        rate=Usual(0.03, "relative to the weights; arXiv 1804.04235 has 0.01, a short sweep 0.03"),
        advice="lr is relative: each tensor's step is lr times its root mean square",
        texts={"beta2_decay": "the second moment's rate is 1 - t^this",
@@ -219,18 +223,19 @@ _matrix = partial(_add, elementwise=False, by_kind=True)
 _OF_HEADS = {"weight_decay": "weight decay of heads; matrices keep their norm"}
 _OF_GRADIENTS = {"momentum": "rate of the gradients' average"}
 _matrix("muon", "optimizers.matrix:Muon", "orthogonalised momentum for matrices, AdamW for the rest",
-        "K. Jordan et al. 2024", state_words=1.3, rate=Usual(0.02, "K. Jordan et al. 2024"), color="#ff7f0e",
-        marker="p", horizon=(-0.36, -0.75, 0.03))
+        "K. Jordan et al. 2024", flops=products.orthogonalised, state_words=1.3,
+        rate=Usual(0.02, "K. Jordan et al. 2024"), color="#ff7f0e", marker="p", horizon=(-0.36, -0.75, 0.03))
 _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one learning rate for all",
-        "arXiv 2502.16982", state_words=1.3, color="#8B4513", marker="h")
+        "arXiv 2502.16982", flops=products.orthogonalised, state_words=1.3, color="#8B4513", marker="h")
 _matrix("dana-muon", "optimizers.matrix:DanaMuon",
         "orthogonalised log-time momentum for matrices, Dana-Star-MK4 for the rest", "arXiv 2502.16982, 2602.05298",
-        state_words=1.5, rate=Relative("d-muon", 2.0, "its best rates at 58k and 105k parameters are twice that"),
+        flops=products.orthogonalised, state_words=1.5,
+        rate=Relative("d-muon", 2.0, "its best rates at 58k and 105k parameters are twice that"),
         color="#c2187a", marker="*", decay_falls=True,
         texts={"aux_lr_factor": "learning rate of parameters that are not matrices, in units of lr; none = 0.0625 for"
                " vectors and 0.25 for others"}, horizon=(-0.21, -0.41, 0.0), rates=(0.016, 0.032, 0.064))
 _matrix("manau", "optimizers.matrix:Manau", "D-Muon for matrices, Dana-Star-MK4 for the rest",
-        "arXiv 2502.16982, 2602.05298", state_words=1.5, color="#e377c2", marker="P",
+        "arXiv 2502.16982, 2602.05298", flops=products.orthogonalised, state_words=1.5, color="#e377c2", marker="P",
         rate=Relative("d-muon", 1.0, "the same update of matrices"), decay_falls=True)
 _add("sophia", "optimizers.sophia:SophiaG",
      "momentum divided by an estimate of the curvature, clipped (Gauss-Newton-Bartlett)",
@@ -239,28 +244,31 @@ _add("sophia", "optimizers.sophia:SophiaG",
      rate=Relative("adamw", 1.0, "its authors advise AdamW's"),
      advice="every hessian_interval steps costs one more pass, over one micro-batch with sampled labels")
 _matrix("muon-h", "optimizers.matrix:MuonH", "Muon with matrices of constant norm (Hyperball), AdamW for the rest",
-        "Wen et al. 2026, arXiv 2606.16899", aliases=("hyperball",), texts=_OF_HEADS, state_words=1.3,
+        "Wen et al. 2026, arXiv 2606.16899", aliases=("hyperball",), texts=_OF_HEADS,
+        flops=products.orthogonalised, state_words=1.3,
         rate=Usual(0.018, "arXiv 2606.16899"), color="#c04000",
         advice="meant for a rate that falls linearly over the whole run: --scheduler linear")
 _matrix("adam-h", "optimizers.matrix:AdamH", "Adam with matrices of constant norm (Hyperball), AdamW for the rest",
         "Wen et al. 2026, arXiv 2606.16899", texts=_OF_HEADS, rate=Usual(0.018, "arXiv 2606.16899"), color="#4682b4",
         advice="meant for 250 steps of warm-up and a rate that falls linearly")
 _matrix("dion2", "optimizers.matrix:Dion2", "Muon on the rows with the largest momentum only, AdamW for the rest",
-        "Ahn, Amsel and Langford 2025, arXiv 2512.16928", state_words=1.3,
+        "Ahn, Amsel and Langford 2025, arXiv 2512.16928", flops=products.dion2, state_words=1.3,
         texts={"momentum": "factor of the momentum that a step has applied"},
         rate=Usual(0.02, "as Muon's; arXiv 2512.16928"))
 _matrix("scion", "optimizers.matrix:Scion", "spectral steps for matrices, sign steps for the rest, within balls",
-        "Pethick et al. 2025, arXiv 2502.07529", texts=_OF_GRADIENTS, state_words=1.0,
+        "Pethick et al. 2025, arXiv 2502.07529", texts=_OF_GRADIENTS, flops=products.orthogonalised, state_words=1.0,
         rate=Usual(3.6e-4, "arXiv 2502.07529, at radii 50 and 3000"),
         advice="weight_decay 1 is its constrained form")
 _matrix("kl-soap", "optimizers.matrix:KLSOAP",
         "SOAP with Kronecker factors that minimise a KL divergence, AdamW for the rest",
-        "Lin et al. 2025, arXiv 2509.03378", texts={"shampoo_beta": "rate of the factors' averages"}, state_words=7.2,
+        "Lin et al. 2025, arXiv 2509.03378", texts={"shampoo_beta": "rate of the factors' averages"},
+        flops=products.kl_soap, state_words=7.2,
         rate=Relative("adamw", 1.0, "as SOAP's"), color="#008b8b",
         advice="its first step only sets up the preconditioner")
 _matrix("psgd-kron", "optimizers.matrix:Kron",
         "momentum preconditioned by fitted triangular Kronecker factors, AdamW for the rest",
-        "Li 2015, arXiv 1512.04202; 2402.04553", texts=_OF_GRADIENTS, state_words=4.0, color="#6b4c9a",
+        "Li 2015, arXiv 1512.04202; 2402.04553", texts=_OF_GRADIENTS,
+        flops=products.kron, state_words=4.0, color="#6b4c9a",
         rate=Relative("adamw", 0.3, "its authors advise a third to a quarter of Adam's"))
 _matrix("adam-mini", "optimizers.matrix:AdamMini",
         "Adam with one second moment for each row of a matrix, AdamW for the rest",
@@ -282,7 +290,8 @@ _add("soda", "optimizers.wrappers:SODA",
      rate=_OF_THE_INNER, color="#5f9ea0")
 _matrix("soda-muon", "optimizers.wrappers:SODA",
         "Muon whose weights are pulled to their initial values, ever weaker, in place of weight decay",
-        "arXiv 2605.11172; K. Jordan et al. 2024", inner="muon", decay="none", texts=_SODA, state_words=2.3,
+        "arXiv 2605.11172; K. Jordan et al. 2024", inner="muon", decay="none", texts=_SODA,
+        flops=products.orthogonalised, state_words=2.3,
         rate=Usual(0.02, "as Muon's"))
 _add("ema-nesterov", "optimizers.wrappers:EMANesterov",
      "AdamW with gradients ahead of the weights, along the average of their changes",
@@ -317,7 +326,8 @@ _library("soap", "SOAP", "Adam in the eigenbasis of Shampoo's preconditioner", "
           "merge_dims": (False, "merge small dimensions of tensors of three and more"),
           "precondition_1d": (False, "precondition vectors too"), "correct_bias": (True, "Adam's bias correction"),
           "normalize_gradient": (False, "scale each tensor's update to root mean square 1")},
-         elementwise=False, state_words=9.0,  # with both sides of each matrix, and their eigenvectors
+         flops=products.soap, elementwise=False,
+         state_words=9.0,  # with both sides of each matrix, and their eigenvectors
          rate=Relative("adamw", 1.0, "arXiv 2409.11321 finds the same best rate for both"), color="#17becf", marker="*",
          horizon=(-0.38, -0.70, -0.05),
          advice="its first step only sets up the preconditioner")
@@ -351,7 +361,7 @@ _library("mars", "MARS", "Adam on variance-reduced gradients, from differences o
           "betas_1d": ((0.9, 0.95), "moments' rates for vectors"),
           "weight_decay_1d": (0.0, "weight decay of vectors"),
           "cautious": (False, "leave out coordinates where momentum and gradient disagree")},
-         elementwise=False, state_words=3.0,
+         flops=products.mars, elementwise=False, state_words=3.0,
          rate=Relative("adamw", 3.0, "3e-3 where AdamW has 1e-3, as the reference's command line"))
 _library("lamb", "Lamb", "Adam with each tensor's step in proportion to its norm, for large batches",
          "You et al. 2019, arXiv 1904.00962",
@@ -406,7 +416,7 @@ _library("adamuon", "AdaMuon", "orthogonalised momentum with a second moment, Ad
          {"betas": ((0.9, 0.95), "matrices: momentum and second moment"), "ns_steps": 5, **_OF_THE_REST,
           "adamw_betas": ((0.9, 0.999), "moments' rates of parameters that are not matrices"),
           "eps": 1e-10, **_FOREACH},
-         elementwise=False, by_kind=True, rate=_AS_D_MUON)
+         flops=products.orthogonalised_single, elementwise=False, by_kind=True, rate=_AS_D_MUON)
 _library("normuon", "NorMuon", "Muon with each neuron's update normalised, AdamW for the rest",
          "Li et al. 2025, arXiv 2510.05491",
          {"momentum": (0.95, "rate of the matrices' momentum"),
@@ -414,4 +424,4 @@ _library("normuon", "NorMuon", "Muon with each neuron's update normalised, AdamW
           "update_scale": ("match_rms", "match_rms: root mean square 0.2, as AdamW's; preserve_norm: as Muon's"),
           **_OF_THE_REST, "adamw_betas": ((0.9, 0.95), "moments' rates of parameters that are not matrices"),
           "eps": 1e-10, **_FOREACH},
-         elementwise=False, by_kind=True, state_words=1.3, rate=_AS_D_MUON)
+         flops=products.orthogonalised_single, elementwise=False, by_kind=True, state_words=1.3, rate=_AS_D_MUON)

@@ -15,6 +15,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
+from danalab.ladder.rows import optimizer_flops_of
 from danalab.report.data import RunCurve, tokens_to_reach
 from danalab.report.formats import Linked, as_markdown
 
@@ -37,7 +38,8 @@ class ComparedRun:
     tokens_to_baseline: float | None
     """Tokens needed to reach the baseline's last validation loss; None: not reached."""
     compute_saved: float | None
-    """1 - tokens needed / tokens of the baseline (same model, so also in FLOPs); None: not reached."""
+    """1 - FLOPs needed / FLOPs of the baseline, those of the optimizers' own matrix products included; None: not
+    reached."""
     is_bound: bool
     """The first evaluation was below the baseline's loss: fewer tokens would do, and more is saved."""
     seconds: float | None
@@ -64,9 +66,7 @@ def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Com
 def _row(curve: RunCurve, base: RunCurve) -> ComparedRun:
     config, summary = curve.config["config"], curve.summary
     reached = tokens_to_reach(curve, base.final.val_loss)
-    same_model = curve.config["model"] == base.config["model"]
-    base_cost = base.final.tokens if same_model else base.final.flops
-    cost = reached if same_model or reached is None else reached * curve.final.flops / curve.final.tokens
+    cost = None if reached is None else reached * _flops_per_token(curve)
     return ComparedRun(
         run=curve.name,
         opt=curve.opt,
@@ -78,13 +78,19 @@ def _row(curve: RunCurve, base: RunCurve) -> ComparedRun:
         val_loss=summary.get("val/loss", curve.final.val_loss),
         val_bpb=summary.get("val/bpb"),
         tokens_to_baseline=reached,
-        compute_saved=None if cost is None else 1 - cost / base_cost,
+        compute_saved=None if cost is None else 1 - cost / (base.final.tokens * _flops_per_token(base)),
         is_bound=reached is not None and curve is not base and reached <= min(point.tokens for point in curve.points),
         seconds=summary.get("time"),
         tokens_per_second=summary.get("tokens_per_second"),
         status=summary.get("status", "unfinished"),
         is_baseline=curve is base,
     )
+
+
+def _flops_per_token(curve: RunCurve) -> float:
+    """Of the model, and of the optimizer's own matrix products where they are known."""
+    config, last = curve.config["config"], curve.final
+    return (last.flops + (optimizer_flops_of(config["opt"], config, last.step) or 0.0)) / last.tokens
 
 
 def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[RunCurve]:

@@ -137,7 +137,8 @@ def method(analysis: Analysis) -> str:
         "means over seeds at the best learning rate that was tried at the size; intervals are 95%, over seeds and the "
         f"choice of the learning rate, Student's t on log(C/C0). In brackets: fewer than {LEAST_SEEDS} seeds of a "
         "side, so that the noise is not known. Trials: settings tried by each side (one number: by both); edge: whose "
-        f"best learning rate is the outermost one tried. Compute by the convention {analysis.convention}."
+        f"best learning rate is the outermost one tried. Compute by the convention {analysis.convention}"
+        f"{': of the model and of the optimizer itself' if analysis.convention == 'exact' else ''}."
     )
 
 

@@ -123,13 +123,15 @@ def saved_table(analysis: Analysis, address: Address | None = None) -> Table:
             mine, theirs = at[opt, params], at[base, params]
             lines.append([
                 opt, f"{params:,}", _linked(saved_words(saved), mine.runs, address), interval_words(saved.interval),
+                saved_words(analysis.tokens_saved[opt][params]),
                 "" if saved.behind is None else f"{saved.behind:.0%}", _seeds(mine.runs, address),
                 _seeds(theirs.runs, address), tuning_words(mine, theirs),
             ])  # fmt: skip
         if (gain := analysis.gains.get(opt)) is not None:
             words = "no loss in common" if gain.mean is None else share(gain.mean, 0 if gain.interval is None else 1)
-            lines.append([opt, "all, by the laws", words, interval_words(gain.interval), "", "", "", ""])
-    headings = ["optimizer", "parameters", "compute saved", "95% interval", f"where {base} was there", "seeds",
+            lines.append([opt, "all, by the laws", words, interval_words(gain.interval), *[""] * 5])
+    headings = ["optimizer", "parameters", "compute saved", "95% interval", "tokens saved",
+                f"where {base} was there", "seeds",
                 f"{base}'s seeds", "trials"]  # fmt: skip
     return headings, lines
 

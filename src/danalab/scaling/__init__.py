@@ -2,6 +2,7 @@
 
 from danalab.scaling.dimensions import Dimensions, dimensions, explicit_dimensions, flops_per_token, parameter_count
 from danalab.scaling.learning_rate import learning_rate
+from danalab.scaling.optimizer_flops import optimizer_flops
 from danalab.scaling.plan import Plan, plan
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "dimensions",
     "explicit_dimensions",
     "flops_per_token",
+    "optimizer_flops",
     "learning_rate",
     "parameter_count",
     "plan",

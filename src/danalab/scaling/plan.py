@@ -24,6 +24,7 @@ from danalab.scaling.learning_rate import (
     horizon_factors,
     largest_decay,
 )
+from danalab.scaling.optimizer_flops import optimizer_flops
 from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.scaling.small_runs import small_run_rate
@@ -70,7 +71,9 @@ class Plan:
     """The largest weight decay, times the peak learning rate; 0: no bound. A coupled `weight_decay` contains it."""
     flops_per_token: int
     flops: int
-    """Training FLOPs of the whole run, exact convention."""
+    """Training FLOPs of the model in the whole run."""
+    optimizer_flops: float | None
+    """FLOPs of the optimizer's own matrix products in the whole run; None: not known, of an optimizer of your own."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "dims" or name.startswith("__"):  # of a copy that has no fields yet
@@ -127,6 +130,7 @@ def plan(
     wd_ts_divisor: float = 10.0,
     decay_bound: float | None = None,
     settings: Mapping[str, Any] | None = None,
+    optimizer_settings: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Resolve a run by the scaling rules; explicit values override them.
 
@@ -145,6 +149,7 @@ def plan(
         wd_ts_divisor: the default wd_ts is iterations / wd_ts_divisor.
         decay_bound: see `Plan`; default `largest_decay`, or none for a `weight_decay` that is given.
         settings: further fields of `Dimensions`, e.g. `EXPERT_SETTINGS`.
+        optimizer_settings: further settings of the optimizer; they determine its own matrix products.
     Raises:
         UserError: unknown names, an impossible size or horizon, a warm-up as long as the run.
     Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 for the horizon.
@@ -212,6 +217,7 @@ def plan(
         decay_bound=decay_bound,
         flops_per_token=per_token,
         flops=per_token * tokens,
+        optimizer_flops=optimizer_flops(opt, shape, optimizer_settings or {}, iterations),
     )
 
 

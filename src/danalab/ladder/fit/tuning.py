@@ -12,7 +12,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -21,7 +21,7 @@ from danalab.errors import UserError, nearest
 from danalab.ladder.fit import Convention
 from danalab.ladder.fit.curvature import fit_shared_curvature
 from danalab.ladder.fit.statistics import SelectionNoise
-from danalab.models.config import ModelConfig
+from danalab.ladder.rows import shape_of
 from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix_params
 from danalab.scaling.plan import OMEGA
 from danalab.scaling.shape import Shape
@@ -171,24 +171,24 @@ def _is_beside(lost: Row, one: Row) -> bool:
 
 
 def flops_of(row: Row, tokens: float, convention: str) -> float:
-    """Compute of a run after `tokens` tokens; the row's own count for the exact convention."""
-    if convention == "exact":
-        return row["flops"] * tokens / row["tokens"]
+    """Compute of a run after `tokens` tokens; the row's own counts for the conventions exact and model."""
+    if convention in ("exact", "model"):
+        own = (row.get("optimizer_flops") or 0.0) if convention == "exact" else 0.0
+        return (row["flops"] + own) * tokens / row["tokens"]
     settings = row["settings"]
     missing = [key for key in _SHAPE if settings.get(key) is None]
     if missing:
         raise UserError(f"run {row['name']} does not say {', '.join(missing)}: --convention exact takes its own FLOPs")
-    names = [each.name for each in fields(ModelConfig) if settings.get(each.name) is not None]
     try:
-        shape = ModelConfig(**{name: settings[name] for name in names})
+        shape = shape_of(settings)
     except (TypeError, AttributeError) as error:
         raise UserError(f"run {row['name']}: its settings make no model: {error}") from error
     return training_flops(shape, tokens, settings["seq_len"], convention)
 
 
 def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = "exact") -> float:
-    """FLOPs to train on `tokens` tokens."""
-    if convention == "exact":
+    """FLOPs of the model to train on `tokens` tokens."""
+    if convention in ("exact", "model"):
         return float(flops_per_token(shape, seq_len)) * tokens
     matrices = matrix_params(shape, active=True)
     attends = not shape.architecture.oscillators

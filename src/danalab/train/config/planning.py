@@ -106,6 +106,7 @@ def plan_run(config: TrainConfig, vocab_size: int, global_batch: int, tokens: in
             lr=lr,
             rate_size=rate_size,
             settings={name: getattr(config, name) for name in MODEL_SETTINGS},
+            optimizer_settings=config.optimizer_settings,
             **{name: getattr(config, name) for name in PLAN_SETTINGS},
         )
 

@@ -121,12 +121,6 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return shape[0], math.prod(shape[1:])
 
 
-def flops(rows: int, columns: int) -> float:
-    """Cost of one step for one matrix, up to a constant factor."""
-    short, long = sorted((rows, columns))
-    return float(short * short * (2 * long + short))
-
-
 def _batches(shapes: Sequence[tuple[int, int]], device: str) -> list[list[int]]:
     """Indices of matrices to be stacked: equal shapes, up to transposition, at most a chunk in size."""
     alike: dict[tuple[int, int], list[int]] = {}

@@ -33,7 +33,6 @@ Q is fitted by gradient descent on its group to E[g^T P g + v^T P^-1 v], v stand
 Source: Li 2015, arXiv 1512.04202; Li 2024, arXiv 2402.04553; Pooladzandi and Li 2024, arXiv 2402.11858.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +41,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.optimizers.matrix.base import MatrixOptimizer, State, decayed, moment
+from danalab.optim.products import fit_interval
 from danalab.optim.settings import AdamMiniSettings, KLSOAPSettings, KronSettings, takes
 
 
@@ -193,11 +193,6 @@ class Kron(MatrixOptimizer):
         u = left.mT @ (left @ m @ right.mT) @ right
         rms = u.square().mean(dim=(-2, -1), keepdim=True).sqrt()
         return decayed(x, group) - group["lr"] * u * (LARGEST_RMS / (rms + 1e-6)).clamp_max(1.0)
-
-
-def fit_interval(t: int, flat_start: int) -> int:
-    """Steps between two fits at step t."""
-    return round(1 / min(1.0, max(0.03, math.exp(-(t - flat_start) / 1000))))
 
 
 def probe(t: int, like: Tensor) -> Tensor:
