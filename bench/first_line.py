@@ -426,14 +426,17 @@ def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
             continue
         mean = {opt: fmean(fmean(losses(rows, problem, opt)) for problem in known) for opt in BUILD}
         wins = min(mean, key=mean.__getitem__)
-        rest = [("", wins), *([("the same, element by element", "adana")] if wins == "dana-muon" else [])]
-        for name, opt in rest:
-            rivals = ("torch-muon", "adamw") if opt in RIVALS else tuple(RIVALS)
-            rival = min(rivals, key=mean.__getitem__) if opt == wins else RIVALS[opt]
+        shares = [(what, wins), *([("the same, element by element", "adana")] if wins == "dana-muon" else [])]
+        for name, opt in shares:
+            rival = RIVALS.get(opt) or min(RIVALS, key=mean.__getitem__)
             leads = [lead(rows, problem, opt, rival)[0] for problem in known]
             span = f"{min(leads):.2f}" + (f" to {max(leads):.2f}" if len(leads) > 1 else "")
             rates = ", ".join(f"{lr:g}" for lr in RATES[opt])
-            lines.append([name or what, NAMES[opt], rates, f"{span} nats ahead of {NAMES[rival]}", f"{len(known)}"])
+            if min(leads) > 0:
+                lines.append([name, NAMES[opt], rates, f"{span} nats ahead of {NAMES[rival]}", f"{len(known)}"])
+            else:
+                lines.append([what, "no clear winner", rates, f"{NAMES[opt]} {span} nats ahead", f"{len(known)}"])
+                break
     return ["what you train", "take", "rates to try", "measured", "problems"], lines
 
 
