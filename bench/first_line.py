@@ -365,7 +365,7 @@ def losses(rows: Rows, problem: str, opt: str) -> list[float]:
 
 # ---- the pages ----
 GROUPS = {
-    "a transformer": ("own-gpt", "shakespeare", "nanogpt", "enoki-58k", "enoki-105k"),
+    "a small transformer": ("own-gpt", "shakespeare", "nanogpt", "enoki-58k", "enoki-105k"),
     "a convolutional network": ("images", "digits"),
     "a mixture of experts": ("moe",),
 }

@@ -81,7 +81,7 @@ def test_the_memory_of_a_gpu_is_tried(monkeypatch):
         return 1.0
 
     monkeypatch.setattr(memory, "_trial", peak)
-    fit = fit_memory(spec)
+    fit = fit_memory(spec, 1)
     assert (fit.tried, fit.device, fit.limit_gib) == (True, NAME, 80.0)
     assert 90 < fit.micro_batch <= 100
     assert {device for _, device in tried} == {CUDA}

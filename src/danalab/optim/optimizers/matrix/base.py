@@ -46,7 +46,7 @@ class TwoRules(torch.optim.Optimizer):
     `params` as for `danalab.optim.Muon`; `settings` have those of `Auxiliary` among them.
     """
 
-    aux_factors: ClassVar[Mapping[str, float]] = {"": 1.0}
+    aux_factors: ClassVar[Mapping[str, float]] = {}
     """Kind ("": the other ones) -> its learning rate in units of the matrices', where `aux_lr_factor` is None."""
     _auxiliary: dict[str, Any]
     _omega: float | None = None
@@ -283,7 +283,7 @@ def _auxiliary_settings(auxiliary: Mapping[str, Any], kind: str, lr: Any) -> dic
     """Default settings of a group of other parameters; `lr` is the rate of the matrices."""
     aux_lr, factor, weight_decay = (auxiliary[name] for name in AUXILIARY)
     if isinstance(factor, Mapping):
-        factor = factor.get(kind, factor[""])
+        factor = factor.get(kind, factor.get("", 1.0))
     if aux_lr is None and factor != 1:
         aux_lr = factor * float(lr)
     own = {"lr": aux_lr, "weight_decay": weight_decay}
