@@ -176,7 +176,8 @@ def test_bad_flags_are_one_line(arguments, message):
     ],
 )
 def test_a_bad_file_is_named_with_its_key(tmp_path, text, message):
-    file = tmp_path / "run.yaml"
+    file = tmp_path / ("a deep folder" * 10) / "run.yaml"  # the message has the whole path
+    file.parent.mkdir()
     file.write_text(text)
     with pytest.raises(UserError, match=message):
         flags("--config", str(file))

@@ -102,8 +102,8 @@ def validated(cls: type, values: Mapping[str, Any], where: str = "") -> dict[str
     hints = field_types(cls)
 
     def refuse(name: str, value: Any, expected: str) -> typing.NoReturn:
-        shown = f"{where}: {name}: {value!r}" if where else f"{flag(name)} {value}"
-        raise UserError(f"{shown[:120]}: {expected}") from None
+        shown = f"{where}: {name}: {value!r:.100}" if where else f"{flag(name)} {value!s:.100}"
+        raise UserError(f"{shown}: {expected}") from None
 
     prepared = {}
     for name, value in values.items():
