@@ -39,7 +39,7 @@ from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.scaling import dimensions
 from danalab.train.system.device import machine
-from danalab_bench import checkpoint, environment, optim, train
+from danalab_bench import checkpoint, environment, optim, resonance, train
 from danalab_bench.gpu_pretend import pretend_gpu
 from danalab_bench.timing import interleaved, waiting_clock
 from danalab_bench.train import BLOCK, TrainingCase, random_tokens, trainer_alone
@@ -119,18 +119,16 @@ def _train_case(case: TrainingCase, dry: bool) -> dict[str, Any]:
 
 
 def _resonance(dry: bool, end: float) -> Iterator[Task]:
-    from danalab_bench import resonance  # needs matplotlib, which the other sections do without
-
     for length in (64, 128) if dry else (4096, 8192, 16384, 32768):
         sizes: dict[str, Any] = (
             {"d_model": 32, "n_layers": 1, "rounds": 1} if dry else {"d_model": 1024, "n_layers": 4, "rounds": 3}
         )
         settings = resonance.MixerComparison(lengths=(length,), longest_attention=length, device="cuda", **sizes)
-        yield f"{length} tokens", partial(_resonance_at, resonance.speed, settings)
+        yield f"{length} tokens", partial(_resonance_at, settings)
 
 
-def _resonance_at(speed: Callable[..., Any], settings: Any) -> dict[str, Any]:
-    measured = speed(settings, lambda line: None)
+def _resonance_at(settings: resonance.MixerComparison) -> dict[str, Any]:
+    measured = resonance.speed(settings, lambda line: None)
     return {
         name: {"params": measured[name]["params"], **measured[name]["rows"][0]} for name in ("resonance", "attention")
     }
@@ -216,19 +214,6 @@ WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def tasks(name: str, dry: bool, end: float) -> Iterator[Task]:
-    """A section's tasks; one that cannot begin is a task that fails."""
-    try:
-        yield from SECTIONS[name](dry, end)
-    except ImportError as error:
-        raised = error  # the name of `except` ends with it
-
-        def fail() -> dict[str, Any]:
-            raise raised
-
-        yield name, fail
-
-
 def main() -> None:
     """Run the section of the command line."""
     name, file, mode, end = sys.argv[1:5]
@@ -236,7 +221,7 @@ def main() -> None:
     with pretend_gpu(kernels=name == "optim") if dry else contextlib.nullcontext():
         facts, rows = machine("cuda"), list[dict[str, Any]]()
         write_json(file, {"machine": facts, "rows": rows})
-        for label, work in tasks(name, dry, float(end)):
+        for label, work in SECTIONS[name](dry, float(end)):
             start = time.perf_counter()
             try:
                 row = work()

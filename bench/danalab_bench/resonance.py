@@ -19,13 +19,11 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from danalab.colors import MIXER_COLORS
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.cache import Cache
-from danalab.report.figures.drawing import LOSS, plain, styled
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train import TrainConfig, train
 from danalab.train.config.fields import PathText
@@ -34,6 +32,7 @@ from danalab_bench.timing import Say, clock_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 VOCAB = 256
@@ -312,9 +311,18 @@ def loss_at(curve: Sequence[Mapping[str, float]], axis: str, where: float) -> fl
 MARKERS = {"resonance": "o", "attention": "s"}
 
 
-@styled
-def resonance_figure(result: Mapping[str, Any]) -> Figure:
+def resonance_figure(result: Mapping[str, Any]) -> "Figure":
     """Three panels of speed and, where the models were trained, two of what they learned."""
+    from danalab.report.figures.drawing import styled  # matplotlib is not needed to measure
+
+    return styled(_draw)(result)
+
+
+def _draw(result: Mapping[str, Any]) -> "Figure":
+    from matplotlib.figure import Figure
+
+    from danalab.report.figures.drawing import LOSS, plain
+
     learned: Mapping[str, Any] | None = result.get("learning")
     figure = Figure(figsize=(12, 7.2 if learned else 3.8))
     axes: Any = figure.subplot_mosaic("aabbcc;dddeee" if learned else "aabbcc")

@@ -129,15 +129,13 @@ def test_a_task_that_fails_is_a_row_and_the_next_one_follows(monkeypatch, tmp_pa
     def tasks(dry, seconds):
         yield "first", lambda: 1 / 0
         yield "second", lambda: SPEED
-        raise ModuleNotFoundError("No module named 'matplotlib'")
 
     monkeypatch.setitem(gpu_sections.SECTIONS, "decode", tasks)
     monkeypatch.setattr(sys, "argv", ["process", "decode", str(tmp_path / "rows.json"), "dry", str(time.time() + 600)])
     gpu_sections.main()
-    first, second, third = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    first, second = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert first["error"] == "ZeroDivisionError: division by zero"
     assert second["tokens_per_second"] == 2.0
-    assert third["error"] == "ModuleNotFoundError: No module named 'matplotlib'"
 
 
 def test_tests_that_failed_are_named_though_the_others_were_cut_off(tmp_path, monkeypatch):
