@@ -132,7 +132,7 @@ def _build_of_library(
 
 
 def build_optimizer(
-    name: str, model_or_params: nn.Module | Iterable[Any], lr: float = 1e-3, **settings: Any
+    name: str, model_or_params: nn.Module | Iterable[Any], lr: float | None = None, **settings: Any
 ) -> torch.optim.Optimizer:
     """The optimizer `name` for a model or for parameters.
 
@@ -141,7 +141,7 @@ def build_optimizer(
         model_or_params: a model is split into two groups with `param_names`, decayed (matrices, heads) and not decayed
             (embeddings, vectors), and further ones for parameters with another learning rate; parameters, named
             parameters or groups are taken as they are.
-        lr: peak learning rate.
+        lr: peak learning rate; None: the default of its class, 1e-3 where it has none.
         settings: hyper-parameters; see `optimizer_spec(name).settings`. Every optimizer with weight decay takes `omega`
             and `horizon`.
     Returns:
@@ -152,6 +152,9 @@ def build_optimizer(
         MissingExtra: the optimizer is a library's that is not installed.
     """
     spec, settings = optimizer_spec(name), plain_settings(settings)
+    if lr is None:
+        default = inspect.signature(spec.build).parameters.get("lr")
+        lr = 1e-3 if default is None or not isinstance(default.default, float) else default.default
     omega = None if "omega" in spec.settings else settings.get("omega")
     settings = _translate_decay(spec, lr, settings)
     require_known(spec.name, spec.settings, settings)

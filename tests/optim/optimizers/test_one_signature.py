@@ -57,6 +57,12 @@ def test_a_class_and_its_name_give_the_same_run(name, class_name):
     assert not all(torch.equal(p, q) for p, q in zip(by_class, undecayed, strict=True))
 
 
+@pytest.mark.parametrize(("name", "class_name"), FAMILY.items())
+def test_without_a_rate_the_name_has_that_of_its_class(name, class_name):
+    by_class, by_name = getattr(optim, class_name)(Net()), build_optimizer(name, Net())
+    assert [group["lr"] for group in by_class.param_groups] == [group["lr"] for group in by_name.param_groups]
+
+
 @pytest.mark.parametrize("name", [name for name in FAMILY if optimizer_spec(name).decay == "coupled"])
 def test_the_error_names_the_equal_weight_decay(name):
     build = getattr(optim, FAMILY[name])
