@@ -86,9 +86,10 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
         axes.plot(*zip(*kept, strict=True), color=color[opt], linewidth=2.5)
     ends = sorted((y[-1], opt) for opt, (_, y) in curves.items())
     (low, high), place = axes.get_ylim(), -np.inf
+    farthest = max(x[-1] for x, _ in curves.values())
     for loss, opt in ends:
         place = max(loss, place + 0.07 * (high - low))  # names do not overlap
-        axes.annotate(NAMES[opt], (curves[opt][0][-1], place), xytext=(6, 0), textcoords="offset points",
+        axes.annotate(NAMES[opt], (farthest, place), xytext=(6, 0), textcoords="offset points",
                       color=color[opt], va="center", fontweight="bold")  # fmt: skip
     end, final = (values[-1] for values in curves["adamw"])
     reached = min(at_loss(*curve, final) for curve in curves.values())
@@ -110,7 +111,8 @@ def headline() -> None:
         against_adamw(left, theme, curves, first=whole * 0.4)
         left.set_title("The same loss with less compute")
         left.set_xlabel(f"training compute [TFLOPs], {params / 1000:.0f} k parameters")
-        left.set_xlim(right=whole * 1.13)
+        longest = max(compute[-1] for compute, _ in curves.values())  # with the optimizer's own matrix products
+        left.set_xlim(right=longest * 1.16)
         left.xaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
         for opt in ("adana", "dana-muon"):
             own, color = found[opt], COLORS[theme][opt]
