@@ -87,7 +87,7 @@ def page_server():
 def context(browser, request):
     """A browser without anything stored; its pages may have no error, break no policy and ask no other server."""
     made = browser.new_context(**getattr(request, "param", {}))
-    made.set_default_timeout(30_000)
+    made.set_default_timeout(90_000)
     faults = []
 
     def watch(page):
