@@ -155,13 +155,13 @@ def _keep_alive(
     """Wait until all have ended; a worker that dies is restarted and joins the others at their step."""
     lives = [RESTARTS] * len(processes)
     while True:
-        for rank, process in enumerate(processes):
-            code = process.poll()
+        codes = [process.poll() for process in processes]
+        for rank, code in enumerate(codes):
             if code not in (None, 2, *ORDERLY) and lives[rank] and not received:
                 lives[rank] -= 1
                 log.warning("worker %d %s; it is restarted", rank, _how(code))
-                processes[rank] = start(rank)
-        if all(process.poll() is not None for process in processes):
+                processes[rank], codes[rank] = start(rank), None
+        if None not in codes:
             return
         time.sleep(0.05)
 
