@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,7 @@ def test_every_branch_of_a_gpu_has_a_test_or_a_section_of_the_check():
 def test_the_tests_and_sections_that_are_named_exist():
     known = {f"gpu-check: {name}" for name in SECTIONS}
     for file in TESTS.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                known.add(node.name)
+        known |= set(re.findall(r"^ *def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE))
     named = {name for names in json.loads(TABLE.read_text(encoding="utf-8")).values() for name in names}
     assert sorted(named - known) == []
 
