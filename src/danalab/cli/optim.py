@@ -120,7 +120,7 @@ def _print_table(specs: list[OptimizerSpec]) -> None:
     print(
         "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
         "\nshard: the update is elementwise (elements), needs whole tensors, or couples all parameters (none)."
-        "\nrates to try: learning rates for a model with 0.05 to 1 M parameters; danalab sweep --find-lr searches from them."
+        "\nrates to try: for models with 0.05 to 1 M parameters; danalab sweep --find-lr searches from them"
         "\nneeds: an extra (pip install 'danalab[EXTRA]'); eval: evaluates at other weights than it trains;"
         " hessian: a periodic pass with sampled labels."
         "\n\ndanalab optim list --opt NAME shows the settings of one; all of them are flags of danalab train."
