@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from _tooling.blocks import blocks
 from build_claims import page_table
+from danalab_bench.pages import benchmark
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
@@ -149,7 +149,7 @@ def test_a_solution_is_on_the_page(name):
 
 
 def test_the_numbers_of_the_optimizer_step_are_those_of_the_result():
-    found = json.loads((ROOT / "bench" / "results" / "optim_cpu.json").read_text())["sizes"]
+    found = benchmark("optim_cpu")["sizes"]
     page = (GUIDE / "pipeline" / "cost.md").read_text()
     for label, name in (("ADana", "adana"), ("Dana-MK4", "dana-mk4"), ("Dana-Star-MK4", "dana-star-mk4")):
         ratios = [found[size]["results"][f"{name}:fused"]["ratio"]["median"] for size in ("20M", "88M")]
@@ -165,8 +165,8 @@ def test_the_summary_has_the_saving_of_the_ladder():
 
 
 def test_the_numbers_of_long_context_are_those_of_the_results():
-    speed = json.loads((ROOT / "bench" / "results" / "resonance_cpu.json").read_text())["speed"]
-    minus = json.loads((ROOT / "bench" / "results" / "resonance_wikitext2.json").read_text())["resonance_minus"]
+    speed = benchmark("resonance_cpu")["speed"]
+    minus = benchmark("resonance_wikitext2")["resonance_minus"]
     text = " ".join((GUIDE / "causality.md").read_text().split())
     assert f"with exponent {speed['resonance']['slope_from_4096']:.2f} from 4k to 32k" in text
     assert f"attention's with {speed['attention']['slope_from_4096']:.2f}" in text
