@@ -25,7 +25,7 @@ from typing import Any
 
 from danalab.files import write_atomically
 from danalab.ladder.fit.statistics import student_interval
-from danalab.post.presets import PRESETS, SpeedrunConfig
+from danalab.post.settings import PRESETS, SpeedrunConfig
 from danalab.post.speedrun import STAGES, Speedrun
 from danalab.report.formats import as_markdown
 from danalab.report.speedrun import as_json, write_report

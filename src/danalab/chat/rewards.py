@@ -3,30 +3,45 @@
 exact    the words are the reference's, ignoring case and whitespace
 number   the last number, or the one after "####", equals the reference
 choice   the last letter that stands alone is the reference: "B", "(B)", "The answer is B."
-code     the program of the answer passes the problem's tests, in a sandbox
+code     the program of the answer passes the problem's tests
+
+Tests and program of `code` are two processes without rights, with limits on time, memory and files, isolated by the
+kernel (`function_process`). Where the system cannot isolate, nothing is run unless the user trusts the model's code. No
+other tool isolates (bubblewrap, nsjail): they need user namespaces, which containers and distributions switch off, and
+do not limit the number of files.
+
+    tests  -- arguments -->  program          the values that come back are compared where the program cannot reach,
+           <--- values ----                   and the verdict is taken from the process of the tests
 
 FILE.py:NAME is a function of one's own, in a process of its own (it may raise, print, hang, crash or leave processes):
 
     def reward(problem, answer):        # problem: question, answer, choices, data; answer: the assistant's text
         return float(problem["answer"] in answer)
+
+Source for the checks that programs evade: Chen et al. 2021, arXiv 2107.03374, section 2.3.
 """
 
+import contextlib
 import json
 import math
+import os
 import re
 import secrets
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
+from typing import IO, Any
 
-from danalab.chat.rewards.function_process import MAX_LINE
-from danalab.chat.rewards.sandbox import PROCESS, end, run_tests
+from danalab.chat.function_process import MAX_LINE
 from danalab.chat.tasks.base import Problem
 from danalab.errors import UserError, first_line
 from danalab.registry import Registry
@@ -42,6 +57,12 @@ START_SECONDS = 60.0
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 _MAX_DIGITS = 100
 _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+SECONDS = 5.0
+MEMORY_MIB = 512
+FILE_MIB = 1
+PROCESS = Path(__file__).with_name("function_process.py")
+_PYTHON = [sys.executable, "-I", "-B", str(PROCESS)]
+_PROBE = threading.Lock()
 
 
 class Scorer:
@@ -206,6 +227,109 @@ class UserReward:
             self.close()
             raise UserError(f"reward {self.name}: {value} at {about}")
         return value
+
+
+# ---- programs of a model ----
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """How a program fared."""
+
+    passed: bool
+    """The tests ran to their end."""
+    reason: str
+    """"passed", "timeout", or the exception that ended the tests."""
+
+
+def run_tests(
+    program: str,
+    function: str,
+    tests: str,
+    *,
+    prompt: str = "",
+    seconds: float = SECONDS,
+    memory_mib: int = MEMORY_MIB,
+    file_mib: int = FILE_MIB,
+    trusted: bool = False,
+) -> ProgramResult:
+    """Run `tests`, statements that call `function` of a program; arguments and values are plain Python values.
+
+    `prompt` defines what else they use. Limits: `seconds` of wall time and, rounded up, of CPU time; address space of
+    each process and size of a file [MiB]; `function_process.MAX_CREATIONS` files, folders, links and threads, except of
+    `trusted` programs that cannot be isolated. UserError: the system cannot isolate them, and they are not `trusted`.
+    """
+    obstacle = why_not_isolated()
+    if obstacle and not trusted:
+        raise UserError(f"the reward code runs programs of the model, which cannot be isolated here: {obstacle}; "
+                        "--trust-model-code runs them all the same")  # fmt: skip
+    limits = [memory_mib << 20, file_mib << 20]
+    common = {"function": function, "seconds": int(seconds) + 1, "limits": limits, "isolated": not obstacle}
+    with contextlib.ExitStack() as ends, tempfile.TemporaryFile() as verdict:
+        reads_questions, questions, reads_answers, answers = (
+            ends.enter_context(os.fdopen(end, "rb" if place % 2 == 0 else "wb"))
+            for place, end in enumerate((*os.pipe(), *os.pipe()))
+        )
+        program_task = {**common, "source": program}
+        test_task = {**common, "source": prompt, "tests": tests}
+        with (
+            _process(program_task, reads_questions, answers, subprocess.DEVNULL),
+            _process(test_task, reads_answers, questions, verdict) as tester,
+        ):
+            ends.close()  # each process sees the end of the other
+            try:
+                tester.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return ProgramResult(False, "timeout")
+        verdict.seek(0)
+        said = verdict.read().decode(errors="replace").strip()
+    if tester.returncode == 0 and said == "passed":
+        return ProgramResult(True, said)
+    return ProgramResult(False, said[-200:] or f"the tests ended with status {tester.returncode}")
+
+
+@contextlib.contextmanager
+def _process(task: dict[str, Any], reads: IO[bytes], writes: IO[bytes], errors: Any) -> Iterator[subprocess.Popen[Any]]:
+    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(task, file)
+        file.flush()
+        process = subprocess.Popen(
+            [*_PYTHON, file.name],
+            cwd=folder,
+            env={},
+            stdin=reads,
+            stdout=writes,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen[Any]) -> int:
+    """End a process of `function_process` with all that it has started; its status."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(SECONDS)
+    process.kill()  # one that it has started cannot be killed
+    return process.wait()
+
+
+def why_not_isolated() -> str:
+    """What this system lacks to isolate programs; empty where it can."""
+    with _PROBE:  # programs that start together try it once
+        return _obstacle()
+
+
+@cache
+def _obstacle() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([*_PYTHON, "probe"], cwd=folder, env={}, capture_output=True)
+    if done.returncode == 0:
+        return done.stdout.decode(errors="replace").strip()
+    return f"the probe ended with status {done.returncode}: {done.stderr.decode(errors='replace').strip()[-200:]}"
 
 
 for _reward in (exact, number, choice, code):

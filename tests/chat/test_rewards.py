@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from danalab.chat.rewards import REWARDS, Scorer, named
-from danalab.chat.rewards.sandbox import PROCESS
+from danalab.chat import rewards
+from danalab.chat.rewards import PROCESS, REWARDS, Scorer
 from danalab.chat.tasks import Problem
 from danalab.errors import UserError
 
@@ -119,7 +119,7 @@ def test_a_registered_reward_that_raises_or_gives_nan_ends_in_one_line():
 
 def test_answers_are_scored_side_by_side_and_in_order(monkeypatch):
     """Each call waits for another one: one after the other they would never end."""
-    monkeypatch.setattr(named, "available_cores", lambda: 2)
+    monkeypatch.setattr(rewards, "available_cores", lambda: 2)
     meeting = threading.Barrier(2, timeout=20)
     REWARDS.add("test-meets", lambda problem, answer: meeting.wait() * 0 + float(answer))
     assert Scorer("test-meets").score_all((PROBLEM, str(i)) for i in range(6)) == [0, 1, 2, 3, 4, 5]
@@ -133,8 +133,8 @@ def test_a_function_of_ones_own_takes_one_answer_at_a_time(tmp_path):
 
 
 def test_a_file_imports_its_neighbour_and_not_ours(tmp_path):
-    (tmp_path / "named.py").write_text("BONUS = 2.5")  # the package has a file of this name, too
-    (tmp_path / "json.py").write_text("import json, named\n\ndef reward(problem, answer): return named.BONUS")
+    (tmp_path / "answers.py").write_text("BONUS = 2.5")  # the package has a file of this name, too
+    (tmp_path / "json.py").write_text("import json, answers\n\ndef reward(problem, answer): return answers.BONUS")
     assert Scorer(str(tmp_path / "json.py"))(PROBLEM, "2") == 2.5
 
 
@@ -194,7 +194,7 @@ def test_processes_of_a_function_end_with_it(tmp_path, start, end):
     then = {"closed": "child", "raises": "child if answer else 1 / 0", "hangs": "child if answer else time.sleep(600)"}
     reward = f"\ndef reward(problem, answer):\n    child = start(answer)\n    return {then[end]}\n"
     (tmp_path / "mine.py").write_text(START + start + reward)
-    score = named.UserReward(str(tmp_path / "mine.py"))
+    score = rewards.UserReward(str(tmp_path / "mine.py"))
     child = int(score(PROBLEM, "2"))
     assert is_running(child)
     score._seconds = 0.5 if end == "hangs" else 30.0

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from danalab.chat.rewards import Scorer, function_process, sandbox
-from danalab.chat.rewards.sandbox import run_tests, why_not_isolated
+from danalab.chat import function_process, rewards
+from danalab.chat.rewards import Scorer, run_tests, why_not_isolated
 from danalab.chat.tasks import Problem
 from danalab.errors import UserError
 
@@ -357,7 +357,7 @@ def test_exceptions_of_the_function_reach_the_tests():
 
 
 def test_without_isolation_nothing_runs_unless_the_code_is_trusted(monkeypatch):
-    monkeypatch.setattr(sandbox, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
+    monkeypatch.setattr(rewards, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
     problem = Problem("?", "f", "code", data={"prompt": "def f():\n", "entry_point": "f", "tests": "assert f() == 3"})
     with pytest.raises(UserError, match=r"cannot be isolated here: no Landlock.*; --trust-model-code runs them"):
         Scorer()(problem, "    return 3")
@@ -376,7 +376,7 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
 
 def test_processes_of_a_trusted_program_end_with_it(monkeypatch):
     """Also those in a session of their own, which hold every open file of the program."""
-    monkeypatch.setattr(sandbox, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
+    monkeypatch.setattr(rewards, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
     program = """
 import os, time
 def f():
@@ -410,7 +410,7 @@ program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', 4, ctypes.addresso
 assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == ctypes.CDLL(None).prctl(22, 2, program, 0, 0) == 0
 os.execv(sys.executable, [sys.executable, '-I', *sys.argv[1:]])
 """
-    words = [sys.executable, "-c", script, str(sandbox.PROCESS), "probe"]
+    words = [sys.executable, "-c", script, str(rewards.PROCESS), "probe"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(said)
     assert done.stdout.count("\n") == 1
