@@ -51,7 +51,7 @@ class BatchAnalysis:
     """The tuned runs of all batches at each size and horizon, by optimizer and batch."""
     critical: list[CriticalBatch]
     tests: list[PairedTest]
-    """Of each pair of optimizers at each batch; one spread of the differences for all batches."""
+    """Of each pair of optimizers at each batch where their settings differ."""
 
     @property
     def tuned(self) -> list[Tuned]:

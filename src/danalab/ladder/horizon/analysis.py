@@ -17,7 +17,7 @@ import numpy as np
 
 from danalab.errors import UserError
 from danalab.ladder.fit.statistics import Interval, log_interval, scipy, student_interval
-from danalab.ladder.fit.tuning import Row, Tuned, resampler, rung_of
+from danalab.ladder.fit.tuning import Row, Tuned, are_same_runs, resampler, rung_of
 from danalab.ladder.horizon.budget import Budget, budget_of, tuned_size
 from danalab.ladder.horizon.law import HorizonLaw, HorizonPoint, fit_horizon_law
 from danalab.scaling.learning_rate import CHINCHILLA
@@ -79,7 +79,7 @@ class PairedTest:
     difference: float
     """Mean of first's minus second's final loss [nats/token]; negative: the first is better."""
     interval: Interval | None
-    """None: no seed is repeated on any rung."""
+    """By the spread of this rung's own seeds, as rungs differ in their noise; None: there is one seed."""
     p_value: float | None
     """Two-sided, of no difference."""
     n_seeds: int
@@ -214,14 +214,14 @@ def _resampled(
 
 
 def paired_runs(tuned: Sequence[Tuned], baseline: str) -> list[PairedRuns]:
-    """All pairs of optimizers on each rung, with the seeds that both have."""
+    """All pairs of optimizers on each rung that differ in their settings there, with the seeds that both have."""
     opts = sorted({each.opt for each in tuned}, key=lambda opt: (opt != baseline, opt))
     cells = {rung_of(each.runs[0]): each for each in tuned}
     pairs = []
     for first, second in combinations(opts, 2):
         for (opt, params, tokens, batch), each in cells.items():
             other = cells.get((second, params, tokens, batch))
-            if opt != first or other is None:
+            if opt != first or other is None or are_same_runs(each, other):
                 continue
             mine, theirs = ({row["seed"]: row["final_loss"] for row in side.runs} for side in (each, other))
             common = [(mine[s], theirs[s]) for s in sorted(mine.keys() & theirs.keys())]
@@ -237,14 +237,7 @@ MOST_SEEDS = 1000
 
 def paired_tests(runs: Sequence[PairedRuns], level: float = 0.95) -> list[PairedTest]:
     """A test for each pair on each rung."""
-    tests = []
-    for pair in dict.fromkeys((each.first, each.second) for each in runs):
-        mine = [each for each in runs if (each.first, each.second) == pair]
-        freedom = sum(len(each.losses) - 1 for each in mine)
-        scatter = sum(float(np.sum((each.differences - each.differences.mean()) ** 2)) for each in mine)
-        sd = math.sqrt(scatter / freedom) if freedom else math.nan
-        tests += [_test(each, sd, freedom, level) for each in mine]
-    return tests
+    return [_test(each, level) for each in runs]
 
 
 def seeds_needed(gap: float, sd: float, level: float = 0.95, power: float = POWER) -> int | None:
@@ -260,15 +253,16 @@ def seeds_needed(gap: float, sd: float, level: float = 0.95, power: float = POWE
     return needed if needed <= MOST_SEEDS else None
 
 
-def _test(runs: PairedRuns, sd: float, freedom: int, level: float) -> PairedTest:
+def _test(runs: PairedRuns, level: float) -> PairedTest:
     mean, n = float(runs.differences.mean()), len(runs.losses)
     scale = float(np.exp(np.log(runs.losses).mean()))  # of a difference of logarithms in nats
     interval = p_value = needed = None
-    if freedom:
+    if n > 1:
+        sd = float(runs.differences.std(ddof=1))
         error = sd / math.sqrt(n)
-        around = student_interval(mean, error, freedom, level)
+        around = student_interval(mean, error, n - 1, level)
         interval = Interval(scale * around.low, scale * around.high, level)
-        p_value = float(2 * scipy("scipy.stats").t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
+        p_value = float(2 * scipy("scipy.stats").t.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
         needed = seeds_needed(mean, sd, level)
     pair = (runs.first, runs.second, runs.params, runs.horizon)
     return PairedTest(*pair, scale * mean, interval, p_value, n, needed, runs.batch)

@@ -1,4 +1,7 @@
-"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and the gain of each dial."""
+"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and the gain of each dial.
+
+Larger sizes often try less than smaller ones: `left_out_settings` names what they then left to its default.
+"""
 
 import json
 from collections import defaultdict
@@ -18,6 +21,7 @@ from danalab.ladder.fit.tuning import (
     rung_of,
     trials_of,
 )
+from danalab.optim.catalogue import OPTIMIZERS
 
 LEAST_VALUES = 3
 """Values of a dial from which one can be inside."""
@@ -61,6 +65,44 @@ def budget_of(tuned: Tuned, horizon: float, rows: Sequence[Row]) -> Budget:
     return Budget(tuned.opt, tuned.params, horizon, tuned.trials, len(tuned.runs), tuple(_dials(trials)))
 
 
+def left_out_settings(tuned: Sequence[Tuned], rows: Sequence[Row]) -> list[str]:
+    """Sentences on the sizes that have a setting, tuned at smaller ones, at none of the values that were tried there.
+
+    Weight decay is left out, which rules move with the size and the horizon.
+    """
+    sentences = []
+    for opt in dict.fromkeys(each.opt for each in tuned):
+        tried: dict[str, list[Any]] = {}
+        beside: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for each in sorted((each for each in tuned if each.opt == opt), key=lambda each: (each.params, each.tokens)):
+            here = [row for row in rows if is_usable(row) and rung_of(row) == rung_of(each.runs[0])]
+            for name, values in tried.items():
+                own = [_setting(row, name) for row in here]
+                if not any(value in values for value in own):
+                    beside[name, _text(own[0])].append(each.params)
+            for name in set().union(*map(differing_settings, here)) - {"lr", "omega"}:
+                values = [_setting(row, name) for row in here]
+                if any(value != values[0] for value in values):
+                    tried[name] = [*tried.get(name, []), *values]
+        for (name, value), sizes in beside.items():
+            known = ", ".join(sorted(set(map(_text, tried[name]))))
+            sentences.append(
+                f"{opt}: {name} is {value} at {', '.join(f'{size:,}' for size in dict.fromkeys(sizes))} parameters; "
+                f"smaller sizes tuned it, over {known}: the larger ones are not of the same optimizer"
+            )
+    return sentences
+
+
+def _setting(row: Row, name: str) -> Any:
+    """The value of a row's setting, or the optimizer's default."""
+    if (value := _value(row, name)) is None and (opt := row["settings"].get("opt") or row["opt"]) in OPTIMIZERS:
+        from danalab.optim.registry import optimizer_spec  # imports torch
+
+        default = optimizer_spec(opt).settings.get(name)
+        value = None if default is None else default.default
+    return list(value) if isinstance(value, tuple) else value
+
+
 def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize:
     """The trials of a dial, by default the learning rate, and the seeds, for `danalab.ladder.fit.tuning`.
 
@@ -71,10 +113,11 @@ def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize
     group, repeats = {_value(row, dial): row["final_loss"] for row in here}, here[0]["trial_seeds"] if here else 1
     rates = sorted(value for value in group if isinstance(value, (int, float)) and value > 0)
     if not rates:
-        return TunedSize(np.array([tuned.lr]), seeds[:1], 0, seeds)
+        return TunedSize(np.array([tuned.lr]), seeds[:1], 0, seeds, length=tuned.length)
     losses = np.array([group[rate] for rate in rates])
     best = int(losses.argmin())
-    return TunedSize(np.array(rates), losses * seeds[:repeats].mean() / losses[best], best, seeds, repeats)
+    losses *= seeds[:repeats].mean() / losses[best]
+    return TunedSize(np.array(rates), losses, best, seeds, repeats, tuned.length)
 
 
 def _trials(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
