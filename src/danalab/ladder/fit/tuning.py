@@ -55,6 +55,8 @@ class Tuned:
     rates: tuple[float, ...]
     """Learning rates tried with these runs' other settings, ascending."""
     flops: float
+    all_rates: tuple[float, ...] = ()
+    """Learning rates tried here with any settings, ascending."""
 
     @property
     def tokens(self) -> int:
@@ -79,7 +81,10 @@ class Tuned:
     @property
     def bracket(self) -> str:
         """edge, one rate, or nothing: whether the best learning rate lacks a neighbour that was tried on some side."""
-        return "edge" if self.at_edge else "one rate" if len(self.rates) < 2 else ""
+        tried = self.all_rates or self.rates
+        if len(tried) < 2:
+            return "one rate"
+        return "edge" if self.at_edge or self.lr in (tried[0], tried[-1]) else ""
 
     @property
     def loss(self) -> float:
@@ -139,7 +144,8 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
         firsts = [*(each[0] for each in trials.values()), *lost]
         rates = {each["lr"] for each in firsts if _trial(each, _FOLLOW_THE_RATE) == like}
         own = (opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs))
-        tuned.append(Tuned(*own, len(tried), tuple(sorted(rates)), flops))
+        every = tuple(sorted({each["lr"] for each in firsts}))
+        tuned.append(Tuned(*own, len(tried), tuple(sorted(rates)), flops, every))
     return tuned
 
 
