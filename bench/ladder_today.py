@@ -48,11 +48,11 @@ def savings(found: Analysis, sizes: Sequence[int], what: str = "compute") -> Tab
     for opt in (opt for opt in NAMES if opt != found.baseline):
         at, gain = found.saved[opt], found.gains[opt]
         cells = [_share(at[size].saved, at[size].interval) if size in at else "" for size in sizes]
-        lines.append([NAMES[opt], *cells, _share(gain.mean, gain.interval), _share(gain.interpolated, None)])
+        lines.append([NAMES[opt], *cells, _share(gain.interpolated, None), _share(gain.mean, gain.interval)])
     noise = [found.resolution[size].interval for size in sizes]
     itself = ["" if each is None else f"{100 * each.low:+.0f} to {100 * each.high:+.0f}" for each in noise]
     lines.append(["AdamW against itself", *itself, "", ""])
-    return [f"{what} saved against tuned AdamW", *map(_size, sizes), "by the laws", "interpolated"], lines
+    return [f"{what} saved against tuned AdamW", *map(_size, sizes), "interpolated", "by the laws"], lines
 
 
 def both(compute: Table, tokens: Table) -> Table:
