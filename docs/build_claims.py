@@ -98,7 +98,7 @@ def last_digit(interval: Interval) -> float:
 
 
 def page_table(page: str, name: str) -> list[list[str]]:
-    """The rows of the table between `<!-- NAME -->` and `<!-- end -->` of a page of docs/, or of the one that has it."""
+    """The rows of the table between `<!-- NAME -->` and `<!-- end -->` of a page, or of the one that has it."""
     others = (file for folder in ("docs", "notes") for file in sorted((ROOT / folder).rglob("*.md")))
     for file in (ROOT / "docs" / page, *others):
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -384,7 +384,7 @@ def claims() -> dict[str, Claim]:
         ("gpt", "ADana beats AdamW on a small GPT [0.05]", OURS, lead_on_gpt("adana"), 0.05, "longer warm-up", GPT),
         ("gpt-long", "the same, longer", OURS, lead_on_gpt("adana", of="long_"), 0.05, "more rates", GPT),
         ("gpt-wide", "the same, wider", OURS, lead_on_gpt("adana", of="wide_"), 0.05, "longer warm-up", GPT),
-        ("gpt-init", "the same, initial weights scaled by width and depth", OURS, lead_on_gpt("adana", of="init_"), 0.05,
+        ("gpt-init", "the same, weights scaled by width and depth", OURS, lead_on_gpt("adana", of="init_"), 0.05,
          "longer warm-up", GPT),
         ("log-gpt", "log-time momentum improves Muon on a small GPT (D-Muon) [0.03]", OURS,
          lead_on_gpt("manau-log", "d-muon"), 0.03, "more seeds", GPT),
@@ -413,23 +413,23 @@ def claims() -> dict[str, Claim]:
 TEN = (
     "{adana}: **ADana needs less compute than tuned AdamW.** It saves {adana.span}% ({adana.where}). "
     "The paper's 40% is at 2.6 B.",
-    "{dana-muon}: **DanaMuon needs less compute than AdamW.** It saves {dana-muon.span}% with its "
-    "own matrix products counted, {dana-muon-t.span}% of the tokens: at larger batches the products weigh less.",
-    "{soap} (SOAP), {muon} (Muon): **SOAP and Muon need less compute than AdamW.** Of tokens {soap-t.span}% and {muon-t.span}%; of compute, at these small "
-    "batches, {soap.span}% and {muon.span}% ({soap.where}).",
+    "{dana-muon}: **DanaMuon needs less compute than AdamW.** It saves {dana-muon.span}% with its own matrix products "
+    "counted, {dana-muon-t.span}% of the tokens: at larger batches the products weigh less.",
+    "{soap} (SOAP), {muon} (Muon): **SOAP and Muon need less compute than AdamW.** Of tokens they save {soap-t.span}% "
+    "and {muon-t.span}%; of compute, at these small batches, {soap.span}% and {muon.span}% ({soap.where}).",
     "{grows}: **ADana's saving grows with size.** By {grows.span} points per factor of 10.",
-    "{length}: **ADana's advantage grows with training length.** AdamW needs length^p for the same loss, p = "
-    "{length.span} ({length.where}).",
+    "{length}: **ADana's advantage grows with training length.** AdamW needs length^p for the same loss, "
+    "p = {length.span} ({length.where}).",
     "{gpt-long}: **ADana beats AdamW on a small GPT.** By {gpt-long.span} nats/token, Muon by {gpt-muon-long.span} "
-    "({gpt-long.where}). At 600 steps the published leads are larger, with a warm-up that is too short for AdamW.",
-    "{log-enoki} (Enoki), {log-images} (images), {log-wide} (a GPT): **log-time momentum improves Muon.** On Enoki by {log-enoki.span}, on images by {log-images.span}, on "
-    "the small GPT at width 128 by {log-wide.span}.",
-    "{decay} (with a bound on it), {decay-v1} (without): **decaying weight decay alone improves AdamW.** With a bound on the decay {decay.span}% of compute, without "
-    "one {decay-v1.span}%.",
-    "{adana-batch}: **ADana needs no other settings at other batches.** From the smallest to the largest batch its lead "
-    "changes by {adana-batch.span}.",
+    "({gpt-long.where}). At 600 steps leads are larger, with a warm-up that is short for AdamW.",
+    "{log-enoki} (Enoki), {log-images} (images), {log-wide} (a GPT): **log-time momentum improves Muon.** By "
+    "{log-enoki.span}, {log-images.span} and, on the small GPT at width 128, {log-wide.span} nats.",
+    "{decay} (with a bound on it), {decay-v1} (without): **decaying weight decay alone improves AdamW.** It saves "
+    "{decay.span}% of compute, and {decay-v1.span}%.",
+    "{adana-batch}: **ADana needs no other settings at other batches.** From the smallest to the largest batch its "
+    "lead changes by {adana-batch.span} nats/token.",
     "{mup-adana}: **mup carries ADana's best rate over widths.** Its exponent is {mup-adana.span} ({mup-adana.where}).",
-)  # fmt: skip
+)
 """The claims in plain words: {key} is a verdict, {key.span} an interval, {key.where} its runs."""
 
 

@@ -136,10 +136,8 @@ def saved_table(analysis: Analysis, address: Address | None = None) -> Table:
                 _seeds(theirs.runs, address), tuning_words(mine, theirs),
             ])  # fmt: skip
         if (gain := analysis.gains.get(opt)) is not None:
-            blank, words = [""] * 2, interval_words(gain.interval)
-            lines.append(
-                [opt, "all, by the laws", gain_words(gain), words, *blank, extent(analysis, opt), extent(analysis, base), ""]
-            )
+            of = [extent(analysis, each) for each in (opt, base)]
+            lines.append([opt, "all, by the laws", gain_words(gain), interval_words(gain.interval), "", "", *of, ""])
     for params, saved in analysis.resolution.items():
         seeds = _seeds(at[base, params].runs, address)
         words = [saved_words(saved), interval_words(saved.interval), saved_words(saved)]

@@ -5,7 +5,7 @@ the luckiest of its trials, and not always the best rate; intervals that keep th
 (`Retuning`) draws new noise for every trial, chooses again, and draws the seeds at the rate chosen (the
 loss of a trial with several seeds is their mean):
 
-    loss of a trial = L* + k log(lr / lr*)^2 + noise,   k shared by all sizes, noise by a law of the length (`noise_law`)
+    loss of a trial = L* + k log(lr / lr*)^2 + noise,   k shared by all sizes, noise by its law (`noise_law`)
 """
 
 import json
