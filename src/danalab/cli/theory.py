@@ -86,8 +86,8 @@ def limit(flags: LimitFlags) -> None:
 def predict(flags: PredictFlags) -> None:
     """Phase, kappa, exponents and curves for a measured spectrum; as a heuristic, against measured loss curves."""
     from danalab.cli._shared.measured_curves import measured_curves
-    from danalab.theory.prediction.measured import compare_curves, compare_ladder
-    from danalab.theory.prediction.predict import load_spectrum, power_law, predict
+    from danalab.theory.exponents import load_spectrum, power_law, predict
+    from danalab.theory.measured import compare_curves, compare_ladder
     from danalab.theory.studies.prediction import compute
 
     if flags.spectrum is None and flags.alpha is None:

@@ -26,7 +26,7 @@ class FeaturesFlags(Output):
 
     def model(self) -> Any:
         """The power-law random features model."""
-        from danalab.theory.problem.model import PLRF
+        from danalab.theory.problem import PLRF
 
         return PLRF(self.alpha, self.beta, self.v, self.d)
 

@@ -5,7 +5,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.theory import PLRF, density, draw, limit_loss, smallest_eigenvalue
-from danalab.theory.problem.equivalents import limit_tau
+from danalab.theory.problem import limit_tau
 from danalab_bench.theory_checks import limit_kappa, limit_loss_continuum
 
 ROWS = range(6)

@@ -7,7 +7,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.theory import PLRF, draw, load_spectrum, predict
-from danalab.theory.prediction.measured import fit_shapes
+from danalab.theory.measured import fit_shapes
 
 
 @pytest.fixture(scope="module")

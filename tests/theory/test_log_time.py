@@ -6,7 +6,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.theory import binned_spectrum, dana_average, dana_decaying, ode, power_law_spectrum, sgd, standard
-from danalab.theory.problem.model import power_sum
+from danalab.theory.problem import power_sum
 
 
 @pytest.mark.sample(1)

@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from danalab.errors import UserError
+from danalab.theory.algorithms import Algorithm, Rates, stacked
 from danalab.theory.curve import Curve, check_times, finite_or_inf, in_float64, padded, record
-from danalab.theory.dynamics.algorithms import Algorithm, Rates, stacked
-from danalab.theory.problem.model import Spectrum
+from danalab.theory.problem import Spectrum
 
 Renormalise = Literal["none", "adam", "rmsprop", "risk"]
 _RENORMALISE = ("none", "adam", "rmsprop", "risk")
@@ -49,7 +49,7 @@ def moment_recursion(
 
     Args:
         spectrum: eigenvalues and initial distances, e.g. `draw(model, seed).spectrum`.
-        algorithm: schedules, see `danalab.theory.dynamics.algorithms`; evaluated at the 0-based step. A list of one
+        algorithm: schedules, see `danalab.theory.algorithms`; evaluated at the 0-based step. A list of one
             kind is run side by side and gives risk [n, times].
         steps: horizon [steps].
         batch: samples per step.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from danalab.theory import Spectrum, kernel_norm, noise_floor, ode, sgd, standard
-from danalab.theory.problem.model import power_sum
+from danalab.theory.problem import power_sum
 from danalab_bench.theory_checks import sgd_volterra
 
 GAMMA2 = 0.5 / power_sum(2, 400)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from danalab.errors import UserError
 from danalab.theory import PLRF, Spectrum, binned_spectrum, draw, power_law_spectrum
-from danalab.theory.problem import spectra
-from danalab.theory.problem.model import power_sum
+from danalab.theory import problem as spectra
+from danalab.theory.problem import power_sum
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.theory import Spectrum, dana_average, dana_decaying, moment_recursion, ode, sgd, standard
-from danalab.theory.dynamics.algorithms import Momentum, PowerLaw, forgetting
-from danalab.theory.problem.model import power_sum
+from danalab.theory.algorithms import Momentum, PowerLaw, forgetting
+from danalab.theory.problem import power_sum
 
 TRACE = power_sum(2, 400)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from danalab.errors import UserError
 from danalab.theory import compute_optimum, phase, time_exponents
-from danalab.theory.prediction.exponents import FAMILIES
+from danalab.theory.exponents import FAMILIES
 
 GOLDEN_RATIO_POINT = (3 + math.sqrt(5)) / 4
 
