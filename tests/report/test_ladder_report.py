@@ -16,7 +16,7 @@ from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.saving import Saved
 from danalab.report import ladder_report
 from danalab.report.figures.drawing import save_figure
-from danalab.report.figures.loss_laws import law_figure
+from danalab.report.figures.laws import law_figure
 from danalab.report.formats import as_latex, as_markdown
 from danalab.report.headline import headlines, interval_words, saved_words, tuning_words, verdict
 from danalab.report.ladder_report import FIGURES, read_report_data, write_report

@@ -20,12 +20,11 @@ from typing import Any
 from danalab import __version__
 from danalab.errors import UserError
 from danalab.judge import JudgeConfig
-from danalab.judge.contestants import Contestant, read_contestant
 from danalab.judge.ledger import Ledger, stored_runs
 from danalab.judge.sequential import bounds, decide, spent, warnings
 from danalab.judge.tracks import get_track
 from danalab.judge.verdict import PairedVerdict, compute_saved, verdict_from_row
-from danalab.judge.workers import ExecutorWorkers, PlannedRun, RunResult, Workers
+from danalab.judge.workers import Contestant, ExecutorWorkers, PlannedRun, RunResult, Workers, read_contestant
 from danalab.showcase.problems import SmallProblem
 from danalab.showcase.trials import SPACING, next_exponent, usual_lr
 

@@ -11,6 +11,7 @@ import numpy as np
 from danalab.errors import UserError, nearest
 from danalab.files import finite
 from danalab.ladder.batch import BatchAnalysis, analyse_batches
+from danalab.ladder.budget import left_out_settings, tuned_size
 from danalab.ladder.fit import tuning
 from danalab.ladder.fit.curvature import (
     LossParabola,
@@ -20,13 +21,12 @@ from danalab.ladder.fit.curvature import (
     fit_shared_curvature,
     fit_tolerance,
 )
-from danalab.ladder.fit.exponents import ExponentLaw, fit_exponents
 from danalab.ladder.fit.loss_fit import fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw, LossPoints
-from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
+from danalab.ladder.fit.rate_laws import LEAST_SIZES, ExponentLaw, LRLaw, fit_exponents, fit_lr_law
 from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.horizon.analysis import HorizonAnalysis, analyse_horizons, horizon_of
-from danalab.ladder.horizon.budget import left_out_settings, tuned_size
+from danalab.ladder.fit.tuning import horizon_of
+from danalab.ladder.horizon import HorizonAnalysis, analyse_horizons
 from danalab.ladder.rows import validation_points
 from danalab.ladder.saving import Gain, Saved, compute_gain, compute_saved, interpolated_saving
 from danalab.scaling.architectures import ARCHITECTURES

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.horizon.analysis import HorizonAnalysis
+from danalab.ladder.horizon import HorizonAnalysis
 from danalab.ladder.saving import Gain, Saved
 from danalab.report.data import LEAST_SEEDS, ReportData
 from danalab.report.formats import short

@@ -5,10 +5,11 @@ from statistics import fmean, median
 
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.batch import RISE, BatchAnalysis, CriticalBatch
-from danalab.ladder.fit.exponents import ExponentLaw
+from danalab.ladder.fit.rate_laws import ExponentLaw
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.horizon.analysis import POWER, REFERENCES, HorizonAnalysis, PairedTest
+from danalab.ladder.horizon import REFERENCES, HorizonAnalysis
+from danalab.ladder.paired import POWER, PairedTest
 from danalab.ladder.preregistration import PredictionOutcome
 from danalab.report.data import ReportData, Row, hours_of, is_finished, relative_time, spent
 from danalab.report.formats import Linked, Table

@@ -23,6 +23,7 @@ from danalab.ladder.fit.curvature import fit_shared_curvature
 from danalab.ladder.fit.statistics import SelectionNoise, noise_law
 from danalab.ladder.rows import shape_of
 from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix_params
+from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.scaling.plan import OMEGA
 from danalab.scaling.shape import Shape
 from danalab.train.config.fields import names_of
@@ -110,6 +111,13 @@ class Tuned:
 def rung_of(row: Row) -> tuple[str, int, int, int]:
     """Optimizer, size, tokens and batch: runs of one rung are tuned together."""
     return row["opt"], row["params"], row["tokens"], row.get("batch") or 0
+
+
+def horizon_of(row: Row) -> float:
+    """f = tokens / (20 parameters), by the count of --horizon-basis; rounded steps are ignored."""
+    computed = row["tokens"] / (CHINCHILLA * (row.get("total_params") or row["params"]))
+    asked = (row["settings"].get("tokens_per_param") or 0) / CHINCHILLA
+    return asked if abs(computed - asked) <= 0.05 * asked else computed
 
 
 def is_usable(row: Row) -> bool:

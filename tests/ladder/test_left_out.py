@@ -5,7 +5,7 @@ import pytest
 from danalab.errors import UserError
 from danalab.ladder.analysis import analyse
 from danalab.ladder.plan import read_plan
-from ladder.horizon.planted_horizons import plant_horizons
+from ladder.planted_horizons import plant_horizons
 
 SMALL, LARGE = 7_000, 28_000
 

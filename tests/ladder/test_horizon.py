@@ -7,8 +7,8 @@ import pytest
 
 from danalab.ladder.analysis import analyse
 from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.horizon.analysis import _Draws, _interval
-from ladder.horizon.planted_horizons import GAIN, SIZES, E, plant_horizons
+from danalab.ladder.horizon import _Draws, _interval
+from ladder.planted_horizons import GAIN, SIZES, E, plant_horizons
 
 
 def test_a_ladder_with_horizons_gives_multipliers_and_an_exponent():
