@@ -174,7 +174,7 @@ class ExecutorWorkers:
     @classmethod
     def open(cls, config: JudgeConfig) -> "ExecutorWorkers":
         """Those of the executor that a judgement names."""
-        from danalab.ladder.runs.slurm_arrays import Cluster
+        from danalab.ladder.runs.cluster import Cluster
         from danalab.ladder.runs.sweep import open_executor
         from danalab.train.system.slurm import Resources
 

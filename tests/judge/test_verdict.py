@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from danalab.judge.sequential import (
+from danalab.judge.verdict import (
     FIRST_SHARE,
     PRIORS,
     STAKES,
