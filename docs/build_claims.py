@@ -22,10 +22,10 @@ from danalab.ladder.fit.tuning import Tuned, is_usable, tune
 from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab.ladder.rows import read_ladder
 from danalab.report.formats import short
+from danalab_bench.pages import RESULTS, benchmark
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "claims.md"
-RESULTS = ROOT / "bench" / "results"
 _PART = re.compile(r"(<!-- (ten|claims) -->\n).*?(<!-- end -->)", re.DOTALL)
 REPORT = "danalab report bench/results/{} --tables-only"
 RATES, FINDINGS = "python bench/horizon_rates.py", "python bench/decay_law.py findings family"
@@ -293,7 +293,7 @@ def finding(change: str) -> Measure:
 
 def chat() -> Measure:
     """Correlation of base loss and arithmetic after fine-tuning, over optimizers and seeds (Fisher's z)."""
-    rows = stored("chat_cpu/rows.jsonl")
+    rows = [row for row in stored("chat_cpu.jsonl") if "stage" not in row]
     whole = [row for row in rows if row["opt"] == row["sft_opt"] == row["rl_opt"]]  # the others share their bases
     pairs = np.array([(row["base"]["val/loss"], row["sft"]["scores"]["arithmetic"]["mean"]) for row in whole])
     z, half = np.arctanh(np.corrcoef(pairs.T)[0, 1]), 1.96 / (len(pairs) - 3) ** 0.5
@@ -304,14 +304,14 @@ def chat() -> Measure:
 def own_optimizer_forgets() -> Measure:
     """Loss on the base's text at the end: fine-tuned by the base's optimizer minus by another."""
     row = row_named("chat.md", "chat: effects", "sft: the base's - another")
-    params = short(stored("chat_cpu/rows.jsonl")[0]["base"]["params"])
+    params = short(stored("chat_cpu.jsonl")[0]["base"]["params"])
     of = f"{params} parameters, {row[1]} choices of optimizers, seeds {row[2]}"
     return Measure(interval_of(row[3].partition("(")[2]), NATS, of)
 
 
 def resonance() -> Measure:
     """The resonance model's loss minus attention's."""
-    found = json.loads((RESULTS / "resonance_wikitext2.json").read_text())
+    found = benchmark("resonance_wikitext2")
     runs = found["models"]["resonance"]
     of = f"{short(runs['params'])} parameters, {found['settings']['steps']} steps, seeds {len(runs['runs'])}"
     return Measure(Interval(*found["resonance_minus"]["attention"]["interval"], 0.95), NATS, of)

@@ -6,8 +6,8 @@ In the eigenbasis of K = A^T A the loss is `limit + 1/2 sum_j lam_j rho_j`, rho_
 
 Spectra are those of one random draw, of the simple power laws, or binned for a billion modes. Deterministic
 equivalents are the limit of random draws for large d: with l_j = j^(-2 alpha), the resolvent of K is governed by one
-scalar, m(z) = 1 - (1/d) sum_j l_j m / (l_j m - z). At z -> 0 one number tau remains, (1/d) sum_j tau l_j / (1 + tau l_j)
-= 1, from which the limit loss follows; these equations were re-derived.
+scalar, m(z) = 1 - (1/d) sum_j l_j m / (l_j m - z). At z -> 0 one number tau remains,
+(1/d) sum_j tau l_j / (1 + tau l_j) = 1, from which the limit loss follows; these equations were re-derived.
 Source: Paquette et al. 2024 (arXiv 2405.15074); Ferbach et al. 2025 (arXiv 2505.16098).
 """
 

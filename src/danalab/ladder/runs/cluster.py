@@ -1,4 +1,4 @@
-"""Runs on a cluster, as SLURM array jobs: one run per task, requeued until its last step; only unfinished ones are submitted.
+"""Runs on a cluster, as SLURM array jobs: one run per task, requeued until its last step; finished ones are left out.
 
     FOLDER/slurm/NAME-1.sh       the script of the first submission, NAME-2.sh of the second
     FOLDER/slurm/NAME-1.json     its runs, in the order of the array's tasks, and the answer of sbatch
