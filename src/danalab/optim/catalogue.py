@@ -384,7 +384,8 @@ _library("signsgd", "SignSGD", "sign of the gradient", "Bernstein et al. 2018, a
          {"momentum": (0.0, "rate of the gradient's average"), **_FOREACH}, state_words=0.0,
          rate=Relative("adamw", 0.2, "a sign update, as Lion's; a short sweep agrees"))
 _library("signum", "SignSGD", "sign of the averaged gradient", "Bernstein et al. 2018, arXiv 1802.04434",
-         {"momentum": (0.9, "rate of the gradient's average"), **_MEMORY, **_FOREACH}, adam_like=True, state_words=1.0, rate=_SIGN)
+         {"momentum": (0.9, "rate of the gradient's average"), **_MEMORY, **_FOREACH}, adam_like=True, state_words=1.0,
+         rate=_SIGN)
 _library("adan", "Adan", "Adam with a Nesterov momentum estimated from differences of gradients",
          "Xie et al. 2022, arXiv 2208.06677",
          {**_MOMENTS, "betas": ((0.98, 0.92, 0.99), "rates of gradient, its differences, and second moment")},

@@ -218,6 +218,5 @@ def _fourth_root(step: float) -> float:
     return math.pow(step, 0.25)
 
 
-_EXACT: dict[str, type] = {
-    each.__name__: each for each in (ADOPT, Lion, SignSGD, ScheduleFreeAdamW, ScheduleFreeSGD, Prodigy)
-}
+_OURS = (ADOPT, Lion, SignSGD, ScheduleFreeAdamW, ScheduleFreeSGD, Prodigy)
+_EXACT: dict[str, type] = {each.__name__: each for each in _OURS}
