@@ -68,59 +68,54 @@ def compute(
     if not 0 <= fresh <= 1:
         raise UserError(f"fresh is {fresh:g}; it must be from 0 to 1")
     spectrum = binned_spectrum(alpha, beta, d, noise, exact=10, per_decade=8)
-    named = targets(max(horizons))[0]
-    shape = (len(MAPS), len(batches), len(horizons))
-    risk, best = np.empty((*shape, len(named))), np.empty(shape)
-    paths = np.full((*shape, max(horizons)), np.nan)
-    for i, kind in enumerate(MAPS):
-        for k, batch in enumerate(batches):
-            for n, steps in enumerate(horizons):
-                ages = targets(steps)[1]
-                found = [
-                    final_risks(spectrum, kind, ages[each : each + 1], steps, batch, fresh) for each in range(len(ages))
-                ]
-                risk[i, k, n], peaks = zip(
-                    *((valley[0], valley[1]) for valley in map(_valley, np.concatenate(found))), strict=True
-                )
-                start = int(risk[i, k, n].argmin())
-                best[i, k, n], path = best_path(
-                    spectrum, kind, ages[start], peaks[start], steps, batch, fresh, descents
-                )
-                paths[i, k, n, :steps] = path
-    constant = risk[..., : len(CONSTANTS)]
-    ideal = np.asarray([[[_valley_at(row, np.log2(CONSTANTS)) for row in rows] for rows in each] for each in constant])
-    rows = []
-    for i, kind in enumerate(MAPS):
-        for k, batch in enumerate(batches):
-            slope = _slope(np.log(horizons), np.log(2.0) * ideal[i, k]) if len(horizons) > 1 else None
-            for n, steps in enumerate(horizons):
-                least = float(min(best[i, k, n], risk[i, k, n].min()))
-                rows.append(
-                    {
-                        "map": kind,
-                        "batch": batch,
-                        "steps": steps,
-                        "best constant age": float(2.0 ** ideal[i, k, n]),
-                        "its exponent in steps": slope,
-                        "risk of the best constant": float(constant[i, k, n].min() / least),
-                        "of log time": float(risk[i, k, n, len(CONSTANTS)] / least),
-                        "of the best that follows the rate": float(risk[i, k, n, len(CONSTANTS) + 1 :].min() / least),
-                        "which": named[len(CONSTANTS) + 1 + int(risk[i, k, n, len(CONSTANTS) + 1 :].argmin())],
-                        "age of the best path at 25, 50, 75, 95% of the run": [
-                            float(paths[i, k, n, int(share * steps)]) for share in (0.25, 0.5, 0.75, 0.95)
-                        ],
-                    }
-                )
+    names, settings = targets(1)[0], {"alpha": alpha, "beta": beta, "d": d, "noise": noise, "fresh": fresh}
+    cells, rows = {}, []
+    for kind in MAPS:
+        for batch in batches:
+            study = [_Cell(spectrum, kind, steps, batch, fresh, descents) for steps in horizons]
+            ideal = [_lowest(np.log2(CONSTANTS), np.log(cell.risk[: len(CONSTANTS)]))[0] for cell in study]
+            slope = float(np.polyfit(np.log2(horizons), ideal, 1)[0]) if len(horizons) > 1 else None
+            for cell, power in zip(study, ideal, strict=True):
+                cells[kind, batch, cell.steps] = cell
+                rows.append(cell.row(names) | {"best constant age": 2.0**power, "its exponent in steps": slope})
     arrays = {
-        "risk": risk,
-        "best": best,
-        "paths": paths,
-        "horizons": np.asarray(horizons),
-        "batches": np.asarray(batches),
-    }
-    settings = {"alpha": alpha, "beta": beta, "d": d, "noise": noise, "fresh": fresh, "descents": descents}
-    findings = {"excess risk at the end, relative to the best path": rows}
-    return Study("memory", arrays, {**settings, "paths": named, "maps": list(MAPS)}, findings, draw_figure)
+        "risk": np.asarray([cell.risk for cell in cells.values()]),
+        "least": np.asarray([cell.least for cell in cells.values()]),
+        "best_path": np.asarray([np.interp(np.linspace(0, cell.steps - 1, 1001), np.arange(cell.steps), cell.path)
+                                 for cell in cells.values()]),
+    }  # fmt: skip
+    settings |= {"descents": descents, "paths": names, "cells": list(cells)}
+    return Study("memory", arrays, settings, {"excess risk at the end, over that of the best path": rows}, draw_figure)
+
+
+class _Cell:
+    """The paths of one map, length and batch: least excess risks, the best path [steps] and its risk."""
+
+    def __init__(self, spectrum: Spectrum, kind: str, steps: int, batch: float, fresh: float, descents: int):
+        self.kind, self.steps, self.batch = kind, steps, batch
+        ages = targets(steps)[1]
+        found = [final_risks(spectrum, kind, age, steps, batch, fresh) for age in ages]
+        peaks, valleys = zip(*(_lowest(PEAKS, np.log(risk)) for risk in found), strict=True)
+        self.risk = np.exp(valleys)
+        first = int(self.risk.argmin())
+        self.least, self.path = best_path(spectrum, kind, ages[first], peaks[first], steps, batch, fresh, descents)
+        self.least = min(self.least, float(self.risk.min()))
+
+    def row(self, names: list[str]) -> dict[str, Any]:
+        """What the page shows of it."""
+        ratio, n = self.risk / self.least, len(CONSTANTS)
+        return {
+            "map": self.kind,
+            "batch": self.batch,
+            "steps": self.steps,
+            "best constant": float(ratio[:n].min()),
+            "log time": float(ratio[n]),
+            "follows the rate": float(ratio[n + 1 :].min()),
+            "which": names[n + 1 + int(ratio[n + 1 :].argmin())],
+            "age of the best path at 25, 50, 75, 95% of the run": [
+                float(self.path[int(share * self.steps)]) for share in (0.25, 0.5, 0.75, 0.95)
+            ],
+        }
 
 
 def schedule(steps: int) -> np.ndarray:
@@ -140,6 +135,7 @@ def targets(steps: int) -> tuple[list[str], np.ndarray]:
     return list(named), np.stack([*named.values()])
 
 
+@jax.jit
 def gains(ages: Array) -> tuple[Array, Array]:
     """Gains and mean ages [..., steps] of the ages asked for [..., steps]."""
 
@@ -214,16 +210,11 @@ def _unit(spectrum: Spectrum, kind: str, steps: int) -> float:
     return 2 / spectrum.trace if kind == "linear" else 16 * float(np.sqrt(spectrum.rho.max())) / steps
 
 
-def final_risks(spectrum: Spectrum, kind: str, ages: np.ndarray, steps: int, batch: float, fresh: float) -> np.ndarray:
-    """Excess risk at the end [paths, peaks] of ages [paths, steps]; infinite where a run diverged."""
+def final_risks(spectrum: Spectrum, kind: str, age: np.ndarray, steps: int, batch: float, fresh: float) -> np.ndarray:
+    """Excess risk at the end [peaks] with the ages asked for [steps]; infinite where a run diverged."""
     lr = _unit(spectrum, kind, steps) * 2.0 ** PEAKS[:, None] * schedule(steps)
-    gain = np.asarray(gains(jnp.asarray(ages))[0])
-    shape = (len(ages), len(PEAKS), steps)
-    full = run(
-        _constants(spectrum), kind, jnp.broadcast_to(jnp.asarray(gain)[:, None], shape),
-        jnp.broadcast_to(jnp.asarray(lr)[None], shape), batch, fresh,
-    )  # fmt: skip
-    risk = np.asarray(full)
+    gain = jnp.broadcast_to(gains(jnp.asarray(age))[0], lr.shape)
+    risk = np.asarray(run(_constants(spectrum), kind, gain, jnp.asarray(lr), batch, fresh))
     return np.where(np.isfinite(risk) & (risk > 0), risk, np.inf)
 
 
@@ -254,46 +245,31 @@ def best_path(
     return float(np.exp(least[0])), np.asarray(gains(asked(least[1]))[1])
 
 
-def _valley(risk: np.ndarray) -> tuple[float, float]:
-    """Least risk over the peak learning rates, and the power of two where it is, by a parabola through three points."""
-    i = int(risk.argmin())
-    if i in (0, len(risk) - 1) or not np.isfinite(risk[i - 1 : i + 2]).all():
-        return float(risk[i]), float(PEAKS[i])
-    c = np.polyfit(PEAKS[i - 1 : i + 2] - PEAKS[i], np.log(risk[i - 1 : i + 2]), 2)
+def _lowest(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Where y is least and its value there, by a parabola through the least and its neighbours."""
+    i = int(y.argmin())
+    if i in (0, len(x) - 1) or not np.isfinite(y[i - 1 : i + 2]).all():
+        return float(x[i]), float(y[i])
+    c = np.polyfit(x[i - 1 : i + 2] - x[i], y[i - 1 : i + 2], 2)
     at = -c[1] / (2 * c[0])
-    return float(np.exp(np.polyval(c, at))), float(PEAKS[i] + at)
-
-
-def _valley_at(risk: np.ndarray, x: np.ndarray) -> float:
-    """Where the risk is least on a grid x, by a parabola through the least and its neighbours."""
-    i = int(np.clip(risk.argmin(), 1, len(x) - 2))
-    if risk.argmin() != i:
-        return float(x[risk.argmin()])
-    c = np.polyfit(x[i - 1 : i + 2] - x[i], np.log(risk[i - 1 : i + 2]), 2)
-    return float(x[i] - c[1] / (2 * c[0]))
-
-
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
-    return float(np.polyfit(x, y, 1)[0])
+    return float(x[i] + at), float(np.polyval(c, at))
 
 
 def draw_figure(study: Study) -> Figure:
     """For each map at the largest batch and length: risk by constant age beside the others, and the best path."""
-    names, risk, best = study.parameters["paths"], study.arrays["risk"], study.arrays["best"]
+    names, cells, n = study.parameters["paths"], study.parameters["cells"], len(CONSTANTS)
     figure, axes = canvas(2, len(MAPS), 4.6, 3.6)
-    steps = int(study.arrays["horizons"][-1])
-    t, s = np.arange(steps), schedule(steps)
     for i, kind in enumerate(MAPS):
-        least = min(best[i, -1, -1], risk[i, -1, -1].min())
-        ratio, constant = risk[i, -1, -1] / least, len(CONSTANTS)
+        at, (_, batch, steps) = max(enumerate(cells), key=lambda each: (each[1][0] == kind, *each[1][1:]))
+        ratio, t = study.arrays["risk"][at] / study.arrays["least"][at], np.arange(steps)
+        which = n + 1 + int(ratio[n + 1 :].argmin())
         top, below = axes[0, i], axes[1, i]
-        top.plot(CONSTANTS, ratio[:constant], marker=".", color="#2171b5", label="constant")
-        top.axhline(ratio[constant], color="#d62728", label="log time")
-        top.axhline(ratio[constant + 1 :].min(), color="#238b45", label="follows the rate")
-        label(top, f"{kind}, {steps} steps", "mean age [steps]", "excess risk / best path", "best", "xy")
-        below.plot(t + 1, study.arrays["paths"][i, -1, -1, :steps], color="#08306b", label="best path")
+        top.plot(CONSTANTS, ratio[:n], marker=".", color="#2171b5", label="constant")
+        top.axhline(ratio[n], color="#d62728", label="log time")
+        top.axhline(ratio[which], color="#238b45", label="follows the rate")
+        label(top, f"{kind}, {steps:,} steps, batch {batch:g}", "mean age [steps]", "risk / best path", "best", "xy")
+        below.plot(np.linspace(1, steps, 1001), study.arrays["best_path"][at], color="#08306b", label="best path")
         below.plot(t + 1, t / (DELTA + 1), color="#d62728", ls="--", label="log time")
-        which = names[constant + 1 + int(ratio[constant + 1 :].argmin())]
-        below.plot(t + 1, targets(steps)[1][names.index(which)], color="#238b45", ls=":", label=which)
+        below.plot(t + 1, targets(steps)[1][which], color="#238b45", ls=":", label=names[which])
         label(below, "", "step", "mean age [steps]", "best", "xy", ylim=(0.5, steps))
     return figure
