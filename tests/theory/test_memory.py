@@ -40,6 +40,7 @@ def test_the_moments_are_those_of_simulated_runs(kind, tolerance):
     assert 0.5 * (x * x).mean(axis=0) @ lam == pytest.approx(expected, rel=tolerance)
 
 
+@pytest.mark.slow
 def test_the_best_path_is_behind_no_path_it_begins_from():
     study = memory.compute(d=50, batches=(1.0,), horizons=(60, 120), descents=15)
     rows = study.findings["excess risk at the end, over that of the best path"]
