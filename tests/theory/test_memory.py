@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.theory.problem.spectra import binned_spectrum
+from danalab.theory.problem import binned_spectrum
 from danalab.theory.studies import memory
 
 
@@ -42,7 +42,7 @@ def test_the_moments_are_those_of_simulated_runs(kind, tolerance):
 
 @pytest.mark.slow
 def test_the_best_path_is_behind_no_path_it_begins_from():
-    study = memory.compute(d=50, batches=(1.0,), horizons=(60, 120), descents=15)
+    study = memory.compute(d=50, batches=(1.0,), noises=(0.1,), horizons=(60, 120), descents=15)
     rows = study.findings["excess risk at the end, over that of the best path"]
     assert len(rows) == 6
     for row in rows:

@@ -8,6 +8,7 @@ from danalab.cli._shared.theory_flags import (
     FeaturesFlags,
     HummingbirdFlags,
     LimitFlags,
+    MemoryFlags,
     MoEFlags,
     Output,
     PhaseFlags,
@@ -63,6 +64,13 @@ def schedules(flags: ScheduleFlags) -> None:
 def cooldown(flags: CooldownFlags) -> None:
     """Momentum cooldown: which change of the momentum with a decaying learning rate gives the least final risk."""
     from danalab.theory.studies.cooldown import compute
+
+    _finish(flags, compute(**_own(flags)))
+
+
+def memory(flags: MemoryFlags) -> None:
+    """The mean age of the momentum: constant, in log time, with the learning rate, and the best path of all."""
+    from danalab.theory.studies.memory import compute
 
     _finish(flags, compute(**_own(flags)))
 
@@ -153,6 +161,7 @@ SUBVERBS = {
     "tau": (TauFlags, tau),
     "schedules": (ScheduleFlags, schedules),
     "cooldown": (CooldownFlags, cooldown),
+    "memory": (MemoryFlags, memory),
     "rare-tokens": (RareTokensFlags, rare_tokens),
     "limit": (LimitFlags, limit),
     "predict": (PredictFlags, predict),

@@ -156,6 +156,26 @@ class CooldownFlags(Output):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryFlags(Output):
+    alpha: float = 0.6
+    """Data exponent."""
+    beta: float = 0.3
+    """Target exponent."""
+    d: int = 2000
+    """Modes of the spectrum."""
+    noises: tuple[float, ...] = (0.0, 0.1)
+    """Irreducible risks (label noise)."""
+    batches: tuple[float, ...] = (1.0, 16.0)
+    """Samples a step."""
+    horizons: tuple[int, ...] = (300, 1200)
+    """Lengths of the runs [steps]; 4,800 steps take ten minutes."""
+    fresh: float = 0.05
+    """Weight of the newest gradient in the update."""
+    descents: int = 60
+    """Gradient descents for the best path."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RareTokensFlags(Output):
     steps: int = 20_000
     """Steps of the table of logits."""

@@ -12,6 +12,7 @@ stand for orthogonalisation, which gives all singular values of the momentum the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,8 +26,8 @@ from jax.scipy.special import erf
 from matplotlib.figure import Figure
 
 from danalab.errors import UserError
-from danalab.theory.problem.model import Spectrum
-from danalab.theory.problem.spectra import binned_spectrum
+from danalab.theory.curve import enable_x64
+from danalab.theory.problem import Spectrum, binned_spectrum
 from danalab.theory.studies.cooldown import LearningRateDecay
 from danalab.theory.studies.study import Study, canvas, label
 
@@ -49,42 +50,43 @@ def compute(
     alpha: float = 0.6,
     beta: float = 0.3,
     d: int = 2000,
-    noise: float = 0.1,
+    noises: Sequence[float] = (0.0, 0.1),
     batches: Sequence[float] = (1.0, 16.0),
-    horizons: Sequence[int] = (300, 600, 1200, 2400, 4800),
+    horizons: Sequence[int] = (300, 1200),
     fresh: float = 0.05,
-    descents: int = 150,
+    descents: int = 60,
 ) -> Study:
     """Least excess risk over the peak learning rate for each path of the mean age, map, batch and length of run.
 
-    Exponents `alpha` and `beta` of the spectrum of `d` modes, label noise `noise` (irreducible risk), `batches`
+    Exponents `alpha` and `beta` of the spectrum of `d` modes, `noises` of the labels (irreducible risk), `batches`
     [samples a step], `horizons` [steps], the weight `fresh` of the newest gradient in the update, and gradient
     descents for the best path. Runs have 5% of warm-up and a cosine to 0. UserError: an empty list or values out of
     their range.
     """
-    for name, values, least in (("horizons", horizons, 50), ("batches", batches, 1e-3)):
+    for name, values, least in (("horizons", horizons, 50), ("batches", batches, 1e-3), ("noises", noises, 0)):
         if not values or not min(values) >= least:
             raise UserError(f"{name} is {list(values)}; it must be one or more numbers of at least {least:g}")
     if not 0 <= fresh <= 1:
         raise UserError(f"fresh is {fresh:g}; it must be from 0 to 1")
-    spectrum = binned_spectrum(alpha, beta, d, noise, exact=10, per_decade=8)
-    names, settings = targets(1)[0], {"alpha": alpha, "beta": beta, "d": d, "noise": noise, "fresh": fresh}
+    names, settings = targets(1)[0], {"alpha": alpha, "beta": beta, "d": d, "fresh": fresh, "descents": descents}
     cells, rows = {}, []
-    for kind in MAPS:
-        for batch in batches:
+    for kind, noise, batch in itertools.product(MAPS, noises, batches):
+        spectrum = binned_spectrum(alpha, beta, d, noise, exact=10, per_decade=8)
+        with enable_x64():
             study = [_Cell(spectrum, kind, steps, batch, fresh, descents) for steps in horizons]
-            ideal = [_lowest(np.log2(CONSTANTS), np.log(cell.risk[: len(CONSTANTS)]))[0] for cell in study]
-            slope = float(np.polyfit(np.log2(horizons), ideal, 1)[0]) if len(horizons) > 1 else None
-            for cell, power in zip(study, ideal, strict=True):
-                cells[kind, batch, cell.steps] = cell
-                rows.append(cell.row(names) | {"best constant age": 2.0**power, "its exponent in steps": slope})
+        ideal = [_lowest(np.log2(CONSTANTS), np.log(cell.risk[: len(CONSTANTS)]))[0] for cell in study]
+        slope = float(np.polyfit(np.log2(horizons), ideal, 1)[0]) if len(horizons) > 1 else None
+        for cell, power in zip(study, ideal, strict=True):
+            cells[kind, noise, batch, cell.steps] = cell
+            setting = {"map": kind, "noise": noise, "batch": batch, "steps": cell.steps}
+            rows.append(setting | {"best constant age": 2.0**power, "its exponent in steps": slope} | cell.row(names))
     arrays = {
         "risk": np.asarray([cell.risk for cell in cells.values()]),
         "least": np.asarray([cell.least for cell in cells.values()]),
         "best_path": np.asarray([np.interp(np.linspace(0, cell.steps - 1, 1001), np.arange(cell.steps), cell.path)
                                  for cell in cells.values()]),
     }  # fmt: skip
-    settings |= {"descents": descents, "paths": names, "cells": list(cells)}
+    settings |= {"paths": names, "cells": list(cells)}
     return Study("memory", arrays, settings, {"excess risk at the end, over that of the best path": rows}, draw_figure)
 
 
@@ -92,7 +94,7 @@ class _Cell:
     """The paths of one map, length and batch: least excess risks, the best path [steps] and its risk."""
 
     def __init__(self, spectrum: Spectrum, kind: str, steps: int, batch: float, fresh: float, descents: int):
-        self.kind, self.steps, self.batch = kind, steps, batch
+        self.steps = steps
         ages = targets(steps)[1]
         found = [final_risks(spectrum, kind, age, steps, batch, fresh) for age in ages]
         peaks, valleys = zip(*(_lowest(PEAKS, np.log(risk)) for risk in found), strict=True)
@@ -105,9 +107,6 @@ class _Cell:
         """What the page shows of it."""
         ratio, n = self.risk / self.least, len(CONSTANTS)
         return {
-            "map": self.kind,
-            "batch": self.batch,
-            "steps": self.steps,
             "best constant": float(ratio[:n].min()),
             "log time": float(ratio[n]),
             "follows the rate": float(ratio[n + 1 :].min()),
@@ -260,14 +259,21 @@ def draw_figure(study: Study) -> Figure:
     names, cells, n = study.parameters["paths"], study.parameters["cells"], len(CONSTANTS)
     figure, axes = canvas(2, len(MAPS), 4.6, 3.6)
     for i, kind in enumerate(MAPS):
-        at, (_, batch, steps) = max(enumerate(cells), key=lambda each: (each[1][0] == kind, *each[1][1:]))
+        at, (_, noise, batch, steps) = max(enumerate(cells), key=lambda each: (each[1][0] == kind, *each[1][1:]))
         ratio, t = study.arrays["risk"][at] / study.arrays["least"][at], np.arange(steps)
         which = n + 1 + int(ratio[n + 1 :].argmin())
         top, below = axes[0, i], axes[1, i]
         top.plot(CONSTANTS, ratio[:n], marker=".", color="#2171b5", label="constant")
         top.axhline(ratio[n], color="#d62728", label="log time")
         top.axhline(ratio[which], color="#238b45", label="follows the rate")
-        label(top, f"{kind}, {steps:,} steps, batch {batch:g}", "mean age [steps]", "risk / best path", "best", "xy")
+        label(
+            top,
+            f"{kind}: {steps:,} steps, batch {batch:g}, noise {noise:g}",
+            "mean age [steps]",
+            "risk / best path",
+            "best",
+            "xy",
+        )
         below.plot(np.linspace(1, steps, 1001), study.arrays["best_path"][at], color="#08306b", label="best path")
         below.plot(t + 1, t / (DELTA + 1), color="#d62728", ls="--", label="log time")
         below.plot(t + 1, targets(steps)[1][which], color="#238b45", ls=":", label=names[which])
