@@ -127,7 +127,7 @@ def _build_of_library(
     try:
         from danalab.optim import pytorch_optimizers
     except ImportError as error:
-        raise MissingExtra("pytorch-optimizer", row.extra or "", f"optimizer {row.name}") from error
+        raise MissingExtra("pytorch_optimizer", f"optimizer {row.name}") from error
     return pytorch_optimizers.build(row, {name: each.default for name, each in known.items()} | settings, params, lr)
 
 

@@ -132,4 +132,4 @@ def log_interval(value: float, drawn: Sequence[float], freedom: int) -> Interval
 
 def scipy(module: str) -> Any:
     """Import a module of SciPy."""
-    return import_extra(module, "ladder", "fitting")
+    return import_extra(module, "fitting")

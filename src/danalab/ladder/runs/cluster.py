@@ -251,7 +251,7 @@ class SubmititExecutor(PolledExecutor):
 
     def __init__(self, folder: Path, cluster: Cluster):
         super().__init__()
-        submitit = import_extra("submitit", "cluster", "--executor submitit")
+        submitit = import_extra("submitit", "--executor submitit")
         own = cluster.resources
         if own.nodes > 1:
             raise UserError(f"--nodes {own.nodes}: a job of submitit is on one machine; --executor slurm has several")
