@@ -9,8 +9,9 @@ from annotated_types import Gt, Le
 from danalab.cli._shared.options import JsonFlags
 from danalab.cli.training import resolved_run
 from danalab.errors import UserError
+from danalab.optim.run_length import OMEGA
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.plan import OMEGA, Plan, own_model
+from danalab.scaling.plan import Plan, own_model
 from danalab.train.config.fields import Count, PathText, Positive, setting
 from danalab.train.config.train_config import TrainConfig
 
@@ -57,7 +58,7 @@ def run(flags: Flags) -> None:
     config = TrainConfig(**given)
     vocabulary, about_data = _vocabulary(config, is_chosen=bool(flags.data or flags.tokenizer))
     spec = resolved_run(config, vocabulary)
-    planned, micro_batch, ranks = spec.plan, spec.micro_batch, flags.nproc or 1
+    planned, micro_batch, ranks = spec.plan, spec.budget.batch_size, flags.nproc or 1
     memory = run_memory_gib(spec, micro_batch, ranks)
     hours = accelerator_hours(planned.flops, flags.mfu)
     price = flags.dollars_per_hour

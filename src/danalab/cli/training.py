@@ -41,7 +41,7 @@ VERBS = {"train": (TrainConfig, train), "mid": (MidFlags, mid), "sft": (SftFlags
 
 def resolved_config(flags: TrainConfig | StageFlags) -> dict[str, Any]:
     """The resolved configuration, for --print-config; nothing is written."""
-    return resolved_run(flags).config.as_dict()
+    return resolved_run(flags).settings
 
 
 def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None" = None) -> "RunSpec":

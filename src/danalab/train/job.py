@@ -99,7 +99,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     shape = layout.shape(config.nproc)
     spec, _ = _resolve(config, data_parallel_size(shape))
     check_parallel(spec, layout, config.nproc)
-    folder = RunFolder(spec.run_dir)
+    folder = RunFolder(spec.execution.run_dir)
     end = launch(config, config.nproc, device_type(config.device), stop)
     status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
     # A stop before the first step leaves no summary.
@@ -133,7 +133,7 @@ def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
 
 def folder_of(spec: RunSpec, world: World) -> RunFolder:
     """The run folder; a DiLoCo worker other than the first has a folder in it."""
-    return RunFolder(spec.run_dir / "workers" / str(world.worker) if world.worker else spec.run_dir)
+    return RunFolder(spec.execution.run_dir / "workers" / str(world.worker) if world.worker else spec.execution.run_dir)
 
 
 def _run(
@@ -168,7 +168,7 @@ def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
     planned, world = spec.plan, trainer.world
     for note in spec.notes:
         log.info("%s", note)
-    log.info("run %s on %s", spec.run_dir, trainer.device)
+    log.info("run %s on %s", spec.execution.run_dir, trainer.device)
     log.info("data %s: %s, %s", dataset.path, dataset.size, dataset.tokenizer_name)
     log.info(
         "model %s: %d layers, d_model %d, %d %s; %s parameters",
@@ -178,8 +178,8 @@ def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
     )  # fmt: skip
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
-        spec.plan.global_batch, spec.micro_batch, world.dp_size, "s" * (world.dp_size > 1),
-        spec.plan.global_batch // (spec.micro_batch * world.dp_size), f"{spec.plan.tokens_per_step:,}",
+        spec.plan.global_batch, spec.budget.batch_size, world.dp_size, "s" * (world.dp_size > 1),
+        spec.plan.global_batch // (spec.budget.batch_size * world.dp_size), f"{spec.plan.tokens_per_step:,}",
     )  # fmt: skip
     if world.size > 1:
         shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())

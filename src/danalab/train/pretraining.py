@@ -12,7 +12,7 @@ from danalab.data import Dataset, open_data
 from danalab.data.open import is_there, vocabulary_of
 from danalab.data.order.batches import Batches
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo
-from danalab.train.config.planning import FIXED_BATCH
+from danalab.train.config.execution import FIXED_BATCH
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import ValidationLoss
@@ -60,7 +60,7 @@ def pretraining(
     validation = ValidationLoss(
         val.sequential(spec.plan.seq_len),
         keep_tokenizer(val, folder, world, starts_from(spec)),
-        batch_size=spec.micro_batch,
+        batch_size=spec.budget.batch_size,
         n_fixed=(spec.config.eval_batches or 0) * FIXED_BATCH,
         n_final=(spec.config.final_eval_batches or 0) * FIXED_BATCH,
         autocast=autocast,
