@@ -54,7 +54,7 @@ def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None
     with scan_cache.read_only():
         config = _configuration(flags)
         if vocabulary is None and config is flags:
-            vocabulary = vocabulary_of(config.data, config.tokenizer)
+            vocabulary = vocabulary_of(config.source, config.tokenizer)
         elif vocabulary is None:
             from danalab.train.stage import stage_kind
 

@@ -79,7 +79,7 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
             logging.getLogger("danalab").setLevel(logging.ERROR)
         spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
         folder = folder_of(spec, world)
-        dataset = stage_kind(config).open_data(config)
+        dataset = stage_kind(config).open_data(spec.given)
         spec, source = world.compute_on_rank0(partial(choose_resume_point, spec, dataset, folder))
         if source is not None and source.finished:
             if world.is_main:
@@ -120,10 +120,13 @@ def _settle(config: TrainConfig, world: World, keep: ExitStack) -> RunSpec:
 def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
     """The run and its data. What is wrong with the settings shows before data are prepared, which can take hours."""
     folder = None if config.run_dir is None else RunFolder(config.run_dir)
-    if folder is not None and config.horizon_law != "none" and folder.config_file.is_file():
+    if folder is not None and folder.config_file.is_file():
         with suppress(UserError):  # a damaged one is refused where the run is resumed
-            if folder.read_config()["config"]["horizon_law"] == "none":  # as the run began: the default was another
+            began = folder.read_config()["config"]
+            if began["horizon_law"] == "none":  # as the run began: defaults change
                 config = replace(config, horizon_law="none")
+            if config.data is None and began.get("data"):
+                config = replace(config, data=began["data"])
     kind, device = stage_kind(config), device_type(config.device)
     if config.epochs is None and (vocabulary := kind.expected_vocabulary(config)) is not None:
         resolve(config, vocabulary, ranks, device)

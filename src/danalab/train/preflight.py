@@ -90,8 +90,8 @@ MOST_EPOCHS = 4
 
 def check_data(spec: RunSpec, dataset: Dataset) -> Verdict:
     """Read all data of a run: checksums, ids, a validation split. UserError: no such split, or a small vocabulary."""
-    pairs = parse_mixture(spec.config.data)
-    names = [spec.config.data] if pairs is None else [name for name, _ in pairs]
+    pairs = parse_mixture(spec.given.source)
+    names = [spec.given.source] if pairs is None else [name for name, _ in pairs]
     folders = [resolve_dataset(name, spec.config.tokenizer) for name in names]
     dataset.open_split("val").check_vocab(spec.model.vocab_size)
     for folder in folders:
@@ -101,7 +101,7 @@ def check_data(spec: RunSpec, dataset: Dataset) -> Verdict:
             text = f"{report.errors[0]}{more}; danalab data validate {folder} lists all"
             return Verdict("data", "failed", text)
     epochs = spec.batches.tokens(spec.iterations) / dataset.tokens_per_epoch(spec.plan.seq_len)
-    text = f"{spec.config.data}: {dataset.size}, all read; the run sees them {epochs:.2g} times"
+    text = f"{spec.given.source}: {dataset.size}, all read; the run sees them {epochs:.2g} times"
     if epochs > MOST_EPOCHS:
         return Verdict("data", "warning", f"{text}; more than {MOST_EPOCHS} passes teach little")
     return Verdict("data", "ok", text)

@@ -79,15 +79,15 @@ def pretraining(
 
 
 def _open(config: TrainConfig) -> Dataset:
-    dataset = open_data(config.data, config.tokenizer)
+    dataset = open_data(config.source, config.tokenizer)
     dataset.set_cache(int(config.array_cache_gib * 2**30))
     return dataset
 
 
 def _expected_vocabulary(config: TrainConfig) -> Vocabulary | None:
-    if is_there(config.data, config.tokenizer):
+    if is_there(config.source, config.tokenizer):
         return None
-    expected = vocabulary_of(config.data, config.tokenizer)
+    expected = vocabulary_of(config.source, config.tokenizer)
     # The padding counts for the default size only.
     return replace(expected, least_vocab_size=1) if isinstance(expected, VocabularyInfo) else expected
 

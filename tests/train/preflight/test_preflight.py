@@ -84,7 +84,7 @@ def test_the_first_loss_is_near_that_of_a_uniform_guess(tiny, distance, status):
 
 def test_weights_of_another_run_may_start_lower(tiny, tmp_path):
     config = tiny()
-    spec = replace(spec_of(config), config=replace(spec_of(config).config, resume_from=tmp_path))
+    spec = replace(spec_of(config), given=replace(config, resume_from=tmp_path))
     assert first_steps.check_first_loss(spec, rows_of(1.0)).status == "ok"
 
 

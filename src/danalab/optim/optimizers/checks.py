@@ -65,8 +65,8 @@ def warn_of_large_decay(owner: str, weight_decay: float, wd_ts: float | None) ->
         half = math.ceil(math.log(0.5) / math.log1p(-min(first, 0.999)))
         log.warning(
             f"{owner}: weight_decay {weight_decay:g} takes {first:.3g} of each weight in the first step, half in {half}"
-            f" steps: it is independent of the learning rate, unlike AdamW's; omega={USUAL_OMEGA} and horizon=STEPS give"
-            " a decay bounded by the rate"
+            f" steps: it is independent of the learning rate, unlike AdamW's; omega={USUAL_OMEGA} and horizon=STEPS"
+            " give a decay bounded by the rate"
         )
 
 

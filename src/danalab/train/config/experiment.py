@@ -125,9 +125,9 @@ class DataSettings(SequenceSettings):
 
     title: ClassVar[str] = "data"
 
-    data: PathText = setting("stdlib", kind="data", main=True, aliases=("data-path", "dataset"))
-    """Data folder, or the name of a source, looked up in $DATASETS_DIR or ./datasets (default: stdlib); a:0.7,b:0.3
-    mixes."""
+    data: PathText | None = setting(None, kind="data", main=True, aliases=("data-path", "dataset"))
+    """Data folder, or the name of a source, looked up in $DATASETS_DIR or ./datasets; a:0.7,b:0.3 mixes. Default with
+    --heads or --size the corpus of that rule, FineWeb (resonance: FineWeb-Edu); else Python's own files, stdlib."""
     tokenizer: PathText | None = setting(None, kind="data")
     """Tokenizer, where --data is the name of a source; default the source's."""
     packing: Literal["windows", "documents"] = "windows"

@@ -85,6 +85,7 @@ class RunSpec:
             **{name: getattr(budget, name) for name in ("seq_len", "global_batch", "batch_size", "acc_steps")},
             **{name: getattr(budget, name) for name in ("eval_interval", "eval_batches", "final_eval_batches")},
             **{name: getattr(chosen, name) for name in ("opt", "lr", "omega", "weight_decay", "wd_ts", "decay_bound")},
+            data=given.source,
             iterations=budget.steps,
             warmup_steps=budget.warmup,
             init=given.init or self.model.architecture.init,
