@@ -26,12 +26,10 @@ from danalab.train.run.resume import ResumePoint, choose_resume_point, run_recor
 from danalab.train.stage import stage_kind
 from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.system.device import device_type, tune_malloc
-from danalab.train.system.signals import StopRequest
+from danalab.train.system.signals import NONFINITE, StopRequest
 from danalab.train.trainer import Trainer
 
 log = logging.getLogger(__name__)
-
-NONFINITE_EXIT_CODE = 3
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class TrainingOutcome:
     status: str
     """finished, stopped, interrupted or nonfinite."""
     exit_code: int
-    """0; 85 (requeue) after SIGTERM or SIGUSR1; 130 after SIGINT; 3 where a loss, gradient or weight was not finite."""
+    """One of `danalab.train.system.signals.ORDERLY`."""
     summary: dict[str, Any]
     """summary.json, on rank 0."""
     is_main: bool = True
@@ -101,7 +99,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     check_parallel(spec, layout, config.nproc)
     folder = RunFolder(spec.execution.run_dir)
     end = launch(config, config.nproc, device_type(config.device), stop)
-    status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
+    status = {0: "finished", NONFINITE: "nonfinite"}.get(end, "interrupted")
     # A stop before the first step leaves no summary.
     summary = {"status": status, **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.iterations})}
     return TrainingOutcome(folder.path, summary["status"], end, summary)
@@ -163,7 +161,7 @@ def _run(
     summary = (folder.read_summary() or {}) if world.is_main else {}
     if status == "interrupted" and stop.signal is not None and world.is_main:
         log.info("%s: stopped by %s at step %d, checkpointed", folder.path, stop.signal.name, trainer.step)
-    code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE_EXIT_CODE}.get(status, 0)
+    code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE}.get(status, 0)
     return TrainingOutcome(folder.path, status, code, summary, world.is_console_rank)
 
 

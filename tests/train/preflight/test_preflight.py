@@ -98,7 +98,7 @@ def test_the_memory_is_that_of_the_gpu_that_the_run_uses(tiny, monkeypatch):
     gpus = [SimpleNamespace(total_memory=size << 30) for size in (8, 80)]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: gpus[number])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    spec = SimpleNamespace(device_type="cuda", micro_batch=4)
+    spec = SimpleNamespace(execution=SimpleNamespace(device_type="cuda"), budget=SimpleNamespace(batch_size=4))
     verdict = first_steps.check_memory(spec, rows_of(1.0, memory_gib=40.0))
     assert (verdict.status, "40.0 of 80 GiB of the GPU" in verdict.text) == ("ok", True)
 

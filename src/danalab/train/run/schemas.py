@@ -149,7 +149,7 @@ def _joined(record: dict[str, Any], where: str) -> dict[str, Any]:
         record["dataset"]["tokenizer"] = record["dataset"].pop("tokenizer_name", None)
     budget, chosen = parts["budget"], dict(parts["optimizer"])
     if budget and chosen:
-        rate = {name[3:]: chosen.get(name) for name in ("lr_source", "lr_law_batch", "lr_batch_factor")}
+        rate: dict[str, Any] = {name[3:]: chosen.get(name) for name in ("lr_source", "lr_law_batch", "lr_batch_factor")}
         planned = Plan(
             dims=dimensions_of(model),
             budget=Budget(**{each.name: budget[RECORDED_AS.get(each.name, each.name)] for each in fields(Budget)}),
