@@ -220,7 +220,7 @@ class LimitFlags(FeaturesFlags):
     """Seed of the first draw."""
 
 
-@arguments_of("prediction.predict", "predict")
+@arguments_of("exponents", "predict")
 class PredictFlags(Output):
     spectrum: Path | None = None
     """Eigenvalues, and optionally the target's squared coordinates: json, npy, npz, or text with one or two columns."""
