@@ -17,8 +17,8 @@ from danalab.report.formats import as_markdown
 
 PREDICTIONS = Path(__file__).parent / "results" / "memory_predictions.json"
 TOLD = {
-    "exponent": "Under sign the best constant age grows like steps^p with p the mean of its exponents, 0.43; the map root "
-    "(Adam, ADana without its damped Nesterov term) and the linear map at batch 1 want ages of 1 to 2 at every length.",
+    "exponent": "Under sign the best constant age grows like steps^p with p the mean of its exponents, 0.43; the map "
+    "root (Adam, ADana without its damped Nesterov term) and the linear map at batch 1 want ages of 1 to 2 always.",
     "order": "Under sign log time ends behind the best constant age at 1,200 and 4,800 steps, and an age that rises as "
     "the learning rate falls, like s^-0.5, ends ahead of the best constant age; one that falls like s ends behind it.",
     "falling": "Under the linear map with batch 16 an age that falls like s ends ahead of the best constant age, by "
