@@ -1,4 +1,4 @@
-"""The stored ladder, with today's defaults: its tables in docs/ladder.md and README.
+"""The stored ladder, with today's defaults: its tables in docs/ladder.md, notes/ladder.md and README.
 
 danalab ladder bench/ladder_cpu.yaml
 danalab ladder bench/ladder_cpu_large.yaml
@@ -21,7 +21,7 @@ from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "ladder_cpu"
-PAGES = (ROOT / "docs" / "ladder.md", ROOT / "README.md", ROOT / "docs" / "guide" / "claims.md")
+PAGES = tuple(ROOT / page for page in ("docs/ladder.md", "notes/ladder.md", "README.md", "docs/guide/claims.md"))
 NAMES = {
     "dana-muon": "DanaMuon", "adana": "ADana", "dana-star-mk4": "Dana-Star-MK4", "soap": "SOAP", "muon": "Muon",
     "adamw-decaying-wd": "AdamW, decaying weight decay", "adamw": "AdamW",
@@ -44,6 +44,18 @@ def savings(found: Analysis, sizes: Sequence[int], what: str = "compute") -> Tab
         cells = [_share(at[size].saved, at[size].interval) if size in at else "" for size in sizes]
         lines.append([NAMES[opt], *cells, _share(gain.mean, gain.interval)])
     return [f"{what} saved against tuned AdamW", *map(_size, sizes), "by the laws"], lines
+
+
+def short(compute: Table, tokens: Table) -> Table:
+    """A line for each optimizer: what it saves by the laws, and the least and the most at a size."""
+    lines = []
+    for own, of_tokens in zip(compute[1], tokens[1], strict=True):
+        spans = []
+        for line in (own, of_tokens):
+            at = sorted(int(cell.partition("%")[0]) for cell in line[1:-1] if cell)
+            spans.append(f"{at[0]:+d}% to {at[-1]:+d}%")
+        lines.append([own[0], own[-1], spans[0], of_tokens[-1], spans[1]])
+    return ["optimizer", "compute saved", "at single sizes", "tokens saved", "at single sizes"], lines
 
 
 def both(compute: Table, tokens: Table) -> Table:
@@ -104,6 +116,7 @@ def parts() -> dict[str, str]:
         "saved": savings(found, sizes),
         "tokens": savings(of_model, sizes, "tokens"),
         "turned": _turned(both(savings(found, sizes[2:]), savings(of_model, sizes[2:]))),
+        "short": short(savings(found, sizes), savings(of_model, sizes, "tokens")),
         "overhead": overhead(),
         "losses": losses(found, sizes),
         "ours": speedups(found),

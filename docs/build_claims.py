@@ -78,8 +78,9 @@ class Claim:
 
 
 def page_table(page: str, name: str) -> list[list[str]]:
-    """The rows of a table between `<!-- NAME -->` and `<!-- end -->` of a page of docs/."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    """The rows of a table between `<!-- NAME -->` and `<!-- end -->` of a page of docs/ or its appendix in notes/."""
+    places = [ROOT / folder / page for folder in ("docs", "notes")]
+    text = "".join(place.read_text(encoding="utf-8") for place in places if place.is_file())
     text = text.partition(f"<!-- {name} -->\n")[2].partition("<!-- end -->")[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
 
@@ -185,7 +186,7 @@ def nanogpt_lead(opt: str, baseline: str = "adamw", of: str = "table") -> Interv
 
 def muon_lead(opt: str) -> Interval:
     """How far an optimizer is ahead of D-Muon on Enoki [nats/token]."""
-    return interval_of(next(row[4] for row in page_table("optimizers.md", "muon-parts: table") if row[0] == opt))
+    return interval_of(next(row[4] for row in page_table("dana-muon.md", "muon-parts: table") if row[0] == opt))
 
 
 def stored(name: str) -> list[dict[str, Any]]:

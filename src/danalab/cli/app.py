@@ -83,7 +83,7 @@ _TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", 
 
 SPINS = 1_000
 """Turns of the loop in which a CPU thread waits before it sleeps. With GNU OpenMP's own 300,000, waiting threads keep
-the cores of a busy machine from the thread that they wait for (docs/lab-notebook.md, "Waiting threads")."""
+the cores of a busy machine from the thread that they wait for (notes/lab-notebook.md, "Waiting threads")."""
 
 
 CITATION = """\

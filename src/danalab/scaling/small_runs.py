@@ -1,6 +1,6 @@
 """Learning rates of runs that are smaller than those of the published laws: small models and small batches.
 
-Measured on two CPU cores (docs/lab-notebook.md, "Rates of small runs"); between these sizes and the published ones it
+Measured on two CPU cores (notes/lab-notebook.md, "Rates of small runs"); between these sizes and the published ones it
 is an interpolation.
 """
 
