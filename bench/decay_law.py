@@ -304,7 +304,6 @@ def cells(
 
 THREE = ("mlp", "teacher", "transformer")
 ORDER = ("transformer", "mlp", "teacher", "recurrent")
-SHOWN = {"ADana": "adana", "Dana-MK4": "dana-mk4", "Dana-Star": "dana-star", "Dana-Star-MK4": "dana-star-mk4"}
 DEFAULT = "2 lr, 4/t"
 """The law of `omega=4.0, horizon=STEPS`."""
 LAWS = {
@@ -381,23 +380,6 @@ def difference(a: list[float], b: list[float]) -> str:
     """Mean and standard error of a - b, paired by seed."""
     gaps = [x - y for x, y in zip(a, b, strict=True)]
     return f"{statistics.fmean(gaps):+.3f} ± {statistics.stdev(gaps) / len(gaps) ** 0.5:.3f}"
-
-
-def advice_table(results: Results) -> str:
-    """The family with its default decay against AdamW at its best decay; both at their best rates."""
-    adamw = rows_of(results, "adamw")
-    family = {name: rows_of(results, opt, default=True) for name, opt in SHOWN.items()}
-    lines = [["problem", "steps", "AdamW", *SHOWN, "ADana - AdamW"]]
-    for place in sorted(family["ADana"], key=lambda place: (ORDER.index(place[0]), place[1])):
-        problem, steps, batch = place
-        if batch != BATCH[problem] or place not in adamw:
-            continue
-        best = min(adamw[place].values(), key=statistics.fmean)
-        own = [next(iter(found.get(place, {}).values()), None) for found in family.values()]
-        shown = [f"{statistics.fmean(losses):.3f}" if losses else "-" for losses in own]
-        assert own[0] is not None
-        lines.append([problem, f"{steps:,}", f"{statistics.fmean(best):.3f}", *shown, difference(own[0], best)])
-    return as_markdown(lines)
 
 
 def laws_table(results: Results, opt: str, laws: dict[str, str]) -> str:
@@ -481,7 +463,6 @@ def tables(results: Results) -> dict[str, str]:
     """The tables of the docs by the name of their marker."""
     laws = {"none": "none", "0.5 lr, 4/t": "at most 0.5 lr", "1 lr, 4/t": "at most lr", "2 lr, 4/t": "at most 2 lr"}
     return {
-        "advice": advice_table(results),
         "laws of adana": laws_table(results, "adana", {**laws, "4/t": "unbounded"}),
         "laws of adamw": laws_table(results, "adamw", laws),
         "bounds": bounds_table(results, {**laws, "4/t": "unbounded"}),

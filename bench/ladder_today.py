@@ -58,15 +58,19 @@ def short(compute: Table, tokens: Table) -> Table:
     return ["optimizer", "compute saved", "at single sizes", "tokens saved", "at single sizes"], lines
 
 
-def both(compute: Table, tokens: Table) -> Table:
-    """The table of compute, with the tokens saved of optimizers that multiply matrices."""
-    header, lines = compute
-    cells = []
-    for own, of_tokens in zip(lines, tokens[1], strict=True):
-        multiplies = own[1] != of_tokens[1]
-        cells.append([f"{a}; tokens {b.partition(' ')[0]}" if multiplies and a != b else a
-                      for a, b in zip(own, of_tokens, strict=True)])  # fmt: skip
-    return header, cells
+def first_table(found: Analysis, sizes: Sequence[int]) -> Table:
+    """A line for each size: what ADana and DanaMuon save, seeds, and how often the text was read."""
+    opts, runs = ("adana", "dana-muon"), {(each.opt, each.params): each.runs for each in found.tuned}
+    lines = []
+    for size in sizes:
+        at = [found.saved[opt][size] for opt in opts]
+        own = runs["adamw", size]
+        epochs = own[0]["tokens"] / own[0]["data_tokens"]
+        cells = [f"{100 * each.saved:+.0f}%" for each in at]
+        lines.append([_size(size), *cells, str(len(own)), f"{epochs:.1f}"])
+    laws = [_share(found.gains[opt].mean, found.gains[opt].interval) for opt in opts]
+    lines.append(["by the laws", *laws, "", ""])
+    return ["parameters", *(f"{NAMES[opt]} saves" for opt in opts), "seeds", "epochs"], lines
 
 
 def overhead() -> Table:
@@ -91,12 +95,6 @@ def speedups(found: Analysis) -> Table:
     return ["optimizer", "compute saved", "as a speed-up"], lines
 
 
-def _turned(table: Table) -> Table:
-    """The same with a line for each size."""
-    header, *lines = zip(*[table[0], *table[1]], strict=True)
-    return header, lines
-
-
 def _size(params: int) -> str:
     return f"{params / 1e3:.0f} k"
 
@@ -115,8 +113,8 @@ def parts() -> dict[str, str]:
     tables = {
         "saved": savings(found, sizes),
         "tokens": savings(of_model, sizes, "tokens"),
-        "turned": _turned(both(savings(found, sizes[2:]), savings(of_model, sizes[2:]))),
         "short": short(savings(found, sizes), savings(of_model, sizes, "tokens")),
+        "first": first_table(found, sizes),
         "overhead": overhead(),
         "losses": losses(found, sizes),
         "ours": speedups(found),

@@ -7,6 +7,7 @@ it only if it excludes the value of no effect.
 
 import json
 import re
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,11 @@ from danalab.ladder.fit.statistics import Interval, student_interval
 from danalab.ladder.horizon.analysis import PairedTest
 from danalab.ladder.rows import read_ladder
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+from bench import nanogpt  # noqa: E402
+
 PAGE = ROOT / "docs" / "claims.md"
 RESULTS = ROOT / "bench" / "results"
 _TABLE = re.compile(r"(<!-- claims -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -177,11 +182,9 @@ def width_exponent(opt: str) -> Interval:
 
 def nanogpt_lead(opt: str, baseline: str = "adamw", of: str = "table") -> Interval:
     """How far an optimizer is ahead of another on the small GPT [nats/token]; of "init": with our initial weights."""
-    text = (ROOT / "docs" / "bring-your-own-trainer.md").read_text(encoding="utf-8")
-    header = text.partition(f"<!-- nanogpt: {of} -->\n")[2].partition("\n")[0].strip("|").split("|")
-    column = next(i for i, name in enumerate(header) if f"over {baseline} " in name)
-    rows = page_table("bring-your-own-trainer.md", f"nanogpt: {of}")
-    return interval_of(next(row[column] for row in rows if row[0] == opt))
+    found = nanogpt.leads(read_ladder(nanogpt.results(of)), baseline)[opt].interval
+    assert found is not None
+    return found
 
 
 def muon_lead(opt: str) -> Interval:

@@ -18,7 +18,7 @@ def results():
 
 
 def test_the_tables_of_the_pages_are_those_of_the_result(results):
-    pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("bring-your-own-trainer", "decay-law", "findings")]
+    pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("decay-law", "findings")]
     assert [fill(page, results) for page in pages] == pages
     assert sum(page.count("<!-- decay law: ") for page in pages) == len(tables(results))
 
