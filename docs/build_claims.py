@@ -243,7 +243,7 @@ def chat() -> Interval:
 
 def own_optimizer_forgets() -> Interval:
     """Loss on the base's text at the end: fine-tuned by the base's optimizer minus by another [nats/token]."""
-    rows = page_table("chat.md", "chat: effects")
+    rows = page_table("chat-optimizers.md", "chat: effects")
     return interval_of(next(row[3] for row in rows if row[0] == "sft: the base's - another").partition("(")[2])
 
 
