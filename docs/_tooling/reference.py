@@ -161,7 +161,7 @@ def files() -> str:
         "- [Checkpoints](../checkpoints.md), in torch.distributed.checkpoint's format",
         "- `config.json` of a run: its [configuration](configuration.md), the resolved plan, versions and fingerprints",
         "- Conversations and tasks: [chat](../chat.md), [evaluation](../evaluation.md)",
-        "- Ladders: [rows and laws](../ladder.md)",
+        "- Ladders: [rows and laws](../ladders.md)",
     ]  # fmt: skip
     for name, (schema, text) in FILES.items():
         lines += ["", f"## {name}", "", f"{text} Unknown keys are kept.", ""]
