@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from bench.decay_law import BATCH, THREE, Results, fill, rows_of, tables
+from bench.decay_law import BATCH, PAGES, THREE, Results, fill, rows_of, tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ def results():
 
 
 def test_the_tables_of_the_pages_are_those_of_the_result(results):
-    pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("decay-law", "findings")]
+    pages = [page.read_text() for page in PAGES]
     assert [fill(page, results) for page in pages] == pages
     assert sum(page.count("<!-- decay law: ") for page in pages) == len(tables(results))
 
