@@ -18,12 +18,12 @@ def test_the_stored_tables_are_those_of_the_stored_rows():
     stored = chat.RESULTS / "effects.md"
     assert effects is not None
     assert stored.read_text() == as_markdown(effects)
-    assert stored.read_text() in chat.PAGE.read_text(encoding="utf-8")
+    assert stored.read_text() in chat.PAGES["effects"].read_text(encoding="utf-8")
 
 
 def test_the_page_shows_the_stored_rates():
     rows = [json.loads(line) for line in (chat.RESULTS / "rates.jsonl").read_text().splitlines()]
-    assert as_markdown(chat.rates_table(rows)) in chat.PAGE.read_text(encoding="utf-8")
+    assert as_markdown(chat.rates_table(rows)) in chat.PAGES["rates"].read_text(encoding="utf-8")
     tried = {(row["opt"], row["stage"], row["lr_fraction"]) for row in rows}
     assert len(tried) == len(rows) == 3 * sum(map(len, chat.FRACTIONS.values()))
 
