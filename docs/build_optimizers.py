@@ -17,7 +17,19 @@ from danalab.optim.registry import OptimizerSpec
 FAMILIES = Path(__file__).parent / "optimizers"
 
 HOW = ("foreach", "fused", "capturable", "differentiable", "maximize", "stochastic_rounding")
-"""Settings that change how a step is computed: docs/optimizers.md explains them."""
+"""Settings that change how a step is computed."""
+SHARED = (
+    "weight_decay",
+    "wd_ts",
+    "omega",
+    "horizon",
+    "decay_bound",
+    "cautious_decay",
+    "scaled_decay",
+    "state_dtype",
+    "eps",
+)
+"""Settings that docs/optimizers.md explains, as it explains HOW."""
 
 _TITLE = re.compile(r"^### [^\n]*: `(\S+)`$", re.MULTILINE)
 _BLOCK = re.compile(r"<!-- (?P<kind>settings: (?P<name>\S+)|meanings) -->\n.*?<!-- end -->", re.DOTALL)
@@ -48,11 +60,11 @@ def refresh(texts: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def meanings(names: list[str]) -> list[str]:
-    """A table of the settings of some optimizers: one row for those of equal meaning."""
+    """A table of the settings of some optimizers, but those of docs/optimizers.md: one row for equal meanings."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for name in names:
         for setting, told in optimizer_spec(name).settings.items():
-            if setting not in HOW:
+            if setting not in (*HOW, *SHARED):
                 rows.setdefault((setting, told.help), {})[name] = told.default
     lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
     for (setting, meaning), defaults in sorted(rows.items()):
@@ -72,7 +84,7 @@ def _who(have: list[str], names: list[str]) -> str:
 
 def facts(spec: OptimizerSpec) -> str:
     """What a user must know of an optimizer besides its equation."""
-    lines = ["No weight decay." if spec.decay == "none" else f"Weight decay is {spec.decay}."]
+    lines = {"none": ["No weight decay."], "independent": ["Weight decay is independent."]}.get(spec.decay, [])
     if spec.train_eval:
         lines.append("Call `optimizer.train()` before training and `optimizer.eval()` before evaluation and saving.")
     if spec.closure:
