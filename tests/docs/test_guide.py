@@ -6,8 +6,6 @@ import ast
 import importlib.util
 import json
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -54,18 +52,8 @@ def registries():
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=named)
 @pytest.mark.usefixtures("registries")
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page):
-    for code, shown, printed in build.run(page, slow=False):
+    for code, shown, printed in build.run(page):
         assert build.same(shown or "", printed), f"{code}\nprinted\n{printed}\ninstead of\n{shown}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- slow" in page.read_text()], ids=named)
-def test_slow_blocks_run_and_print_what_the_page_shows(page, tmp_path):
-    copy = tmp_path / page.name  # JAX starts threads, and other tests fork: a process of its own
-    copy.write_text(page.read_text())
-    command = [sys.executable, str(ROOT / "docs" / "build_guide.py"), str(copy)]
-    subprocess.run(command, check=True, cwd=tmp_path, timeout=280)
-    assert build.same(page.read_text(), copy.read_text())
 
 
 def test_outputs_differ_where_a_word_or_a_number_does():
