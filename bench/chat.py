@@ -1,5 +1,5 @@
 """Which optimizer makes a base and which one a chat of it: speedruns with several seeds, as rows and tables in
-bench/results/chat_cpu, docs/chat-optimizers.md and notes/chat.md.
+bench/results/chat_cpu.jsonl, docs/chat-optimizers.md and notes/chat.md.
 
 python bench/chat.py [--opts preset adamw adana muon] [--cross] [--seeds 3] [--preset cpu-tiny] [--out runs/chat]
 python bench/chat.py --opts adamw adana muon --rates     # other rates of fine-tuning and of reinforcement learning
@@ -25,7 +25,7 @@ from typing import Any
 
 from danalab.files import write_atomically
 from danalab.ladder.fit.statistics import student_interval
-from danalab.post.presets import PRESETS, SpeedrunConfig
+from danalab.post.settings import PRESETS, SpeedrunConfig
 from danalab.post.speedrun import STAGES, Speedrun
 from danalab.report.formats import as_markdown
 from danalab.report.speedrun import as_json, write_report
@@ -33,7 +33,7 @@ from danalab.train.callbacks.console import log_to_stderr
 from danalab.train.evaluation.evaluator import evaluate_run
 from danalab.train.system.signals import StopRequest
 
-RESULTS = Path(__file__).parent / "results" / "chat_cpu"
+RESULTS = Path(__file__).parent / "results" / "chat_cpu.jsonl"
 ROOT = Path(__file__).parents[1]
 PAGES = {"effects": ROOT / "docs" / "chat-optimizers.md", "rates": ROOT / "notes" / "chat.md"}
 STAGE_OPTS = ("opt", "sft_opt", "rl_opt")
@@ -49,7 +49,7 @@ Opts = tuple[str, str, str]
 
 def run_all(flags: argparse.Namespace) -> None:
     """Make all speedruns, those of one optimizer first, then seed by seed; rows and tables are written after each."""
-    rows = {_key(row): row for row in read_rows()} if RESULTS.is_dir() else {}
+    rows = {_key(row): row for row in read_rows()}
     (flags.out / "datasets").mkdir(parents=True, exist_ok=True)
     whole = [(opt, opt, opt) for opt in flags.opts]
     named = [opt for opt in flags.opts if opt != "preset"]
@@ -60,13 +60,13 @@ def run_all(flags: argparse.Namespace) -> None:
         for seed, opts in product(range(flags.seeds), which):
             row = {"preset": flags.preset, **dict(zip(STAGE_OPTS, opts, strict=True)), "seed": seed}
             rows[_key(row)] = row | _made(flags, opts, seed)
-            RESULTS.mkdir(parents=True, exist_ok=True)
-            write_atomically(RESULTS / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows.values()))
-            write_tables(list(rows.values()))
+            _store([*rows.values(), *read_rates()])
+            if effects := effects_table(list(rows.values())):
+                _fill("effects", effects)
 
 
 def run_rates(flags: argparse.Namespace) -> None:
-    """Each optimizer's whole speedrun of seed 0, with other rates of one later stage; a row for each in rates.jsonl."""
+    """Each optimizer's whole speedrun of seed 0, with other rates of one later stage; a row for each."""
     rows = []
     for opt, (stage, fractions) in product(flags.opts, FRACTIONS.items()):
         whole = _folder(flags.out, (opt, opt, opt), 0)
@@ -85,7 +85,7 @@ def run_rates(flags: argparse.Namespace) -> None:
             loss = json.loads((out / stage / "summary.json").read_text()).get("val/loss")
             scores = {task["task"]: task["score"]["mean"] for task in speedrun.scores(stage).tasks}
             rows.append({"opt": opt, "stage": stage, "lr_fraction": fraction, "val_loss": loss, "scores": scores})
-            write_atomically(RESULTS / "rates.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            _store([*read_rows(), *rows])
     _fill("rates", rates_table(rows))
 
 
@@ -103,16 +103,21 @@ def rates_table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]
 
 
 def read_rows() -> list[dict[str, Any]]:
-    """The stored rows."""
-    return [json.loads(line) for line in (RESULTS / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    """The stored rows of speedruns."""
+    return [row for row in _stored() if "stage" not in row]
 
 
-def write_tables(rows: list[dict[str, Any]]) -> None:
-    """Write table.md, and effects.md where the optimizers of stages differ."""
-    write_atomically(RESULTS / "table.md", as_markdown(table(rows)))
-    if effects := effects_table(rows):
-        write_atomically(RESULTS / "effects.md", as_markdown(effects))
-        _fill("effects", effects)
+def read_rates() -> list[dict[str, Any]]:
+    """The stored rows of single stages at other rates."""
+    return [row for row in _stored() if "stage" in row]
+
+
+def _stored() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()] if RESULTS.exists() else []
+
+
+def _store(rows: list[dict[str, Any]]) -> None:
+    write_atomically(RESULTS, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _fill(name: str, cells: tuple[list[str], list[list[str]]]) -> None:
@@ -253,7 +258,7 @@ def main() -> None:
     flags = parser.parse_args()
     log_to_stderr()
     (run_rates if flags.rates else run_all)(flags)
-    print((RESULTS / "table.md").read_text())
+    print(as_markdown(table(read_rows())))
 
 
 if __name__ == "__main__":

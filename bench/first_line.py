@@ -36,7 +36,7 @@ from danalab_bench.pages import fill_parts
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "first_line_cpu.jsonl"
-PAGES = tuple(ROOT / page for page in ("README.md", "docs/choose-an-optimizer.md", "docs/small-models.md"))
+PAGES = tuple(ROOT / page for page in ("docs/choose-an-optimizer.md", "docs/small-models.md"))
 TEXT = Path("tinyshakespeare.txt")
 Rows = list[dict[str, Any]]
 
@@ -418,7 +418,10 @@ def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
 
 
 def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """What to take, by what is trained: whichever has the least loss on its problems, and by how much."""
+    """What to take, by what is trained: whichever has the least loss on its problems, and by how much.
+
+    It is named if its interval is above 0 on most of the problems and below 0 on none.
+    """
     lines = []
     for what, problems in GROUPS.items():
         known = [problem for problem in problems if problem in finished(rows)]
@@ -429,15 +432,23 @@ def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
         shares = [(what, wins), *([("the same, element by element", "adana")] if wins == "dana-muon" else [])]
         for name, opt in shares:
             rival = RIVALS.get(opt) or min(RIVALS, key=mean.__getitem__)
-            leads = [lead(rows, problem, opt, rival)[0] for problem in known]
-            span = f"{min(leads):.2f}" + (f" to {max(leads):.2f}" if len(leads) > 1 else "")
+            leads = [lead(rows, problem, opt, rival) for problem in known]
+            ahead = [mean for mean, low, _ in leads if low > 0]
+            behind = any(high < 0 for *_, high in leads)
             rates = ", ".join(f"{lr:g}" for lr in RATES[opt])
-            if min(leads) > 0:
-                lines.append([name, NAMES[opt], rates, f"{span} nats ahead of {NAMES[rival]}", f"{len(known)}"])
-            else:
+            if behind or 2 * len(ahead) <= len(leads):
+                span = _span([mean for mean, *_ in leads])
                 lines.append([what, "no clear winner", rates, f"{NAMES[opt]} {span} nats ahead", f"{len(known)}"])
                 break
+            rest = "" if len(ahead) == len(leads) else f" on {len(ahead)} of them, level on the rest"
+            lines.append(
+                [name, NAMES[opt], rates, f"{_span(ahead)} nats ahead of {NAMES[rival]}{rest}", f"{len(known)}"]
+            )
     return ["what you train", "take", "rates to try", "measured", "problems"], lines
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{min(values):.2f}" + (f" to {max(values):.2f}" if len(values) > 1 else "")
 
 
 def parts(rows: Rows) -> dict[str, str]:

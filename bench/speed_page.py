@@ -1,21 +1,24 @@
 """The tables of docs/speed.md and notes/speed.md, from the stored results of this folder.
 
-python bench/speed_page.py    writes both
+python bench/speed_page.py                                 writes both
+python bench/speed_page.py bench/results/optim_cpu.json    stores what was measured, too
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from danalab_bench.pages import RESULTS, benchmark, store_benchmarks
+
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "speed.md", ROOT / "notes" / "speed.md")
-SETS = {"AVX-512": "_cpu.json", "AVX2": "_cpu_v3.json", "SSE 4": "_cpu_v2.json"}
+SETS = {"AVX-512": "_cpu", "AVX2": "_cpu_v3", "SSE 4": "_cpu_v2"}
 """Instruction set -> end of the names of its results."""
-HELD = {"AVX-512": "_cpu.json", "held to AVX2": "_cpu_held_v3.json"}
+HELD = {"AVX-512": "_cpu", "held to AVX2": "_cpu_held_v3"}
 """The same for one processor, as it is and with the instructions of a lesser one."""
 STEPS = {
     "ADana, one pass": "adana:fused",
@@ -55,7 +58,7 @@ def _few(table: str, without: Sequence[str]) -> str:
     return _markdown([kept[0], *kept[2:]])
 
 
-def tables(results: Path = ROOT / "bench" / "results") -> dict[str, str]:
+def tables(results: Path = RESULTS) -> dict[str, str]:
     """The tables by the name of their marker."""
     optim, train, generate = (_stored(results, verb, SETS) for verb in ("optim", "train", "generate"))
     large = _optim_table(optim, STEPS, {"20M": "20M", "88M": "88M"})
@@ -87,8 +90,7 @@ def fill(page: str) -> str:
 
 def _stored(results: Path, verb: str, sets: dict[str, str]) -> dict[str, dict[str, Any] | None]:
     """Instruction set -> the result; None: not measured."""
-    files = {name: results / f"{verb}{end}" for name, end in sets.items()}
-    return {name: json.loads(file.read_text()) if file.exists() else None for name, file in files.items()}
+    return {name: benchmark(f"{verb}{end}", results) for name, end in sets.items()}
 
 
 def _machine(name: str, found: Sequence[dict[str, Any] | None]) -> str:
@@ -183,5 +185,9 @@ def _markdown(lines: list[list[str]]) -> str:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="*")
+    if files := parser.parse_args().files:
+        store_benchmarks(files)
     for each in PAGES:
         each.write_text(fill(each.read_text(encoding="utf-8")), encoding="utf-8")

@@ -20,6 +20,7 @@ from danalab.ladder.batch import BatchAnalysis
 from danalab.ladder.fit.statistics import Interval, student_interval
 from danalab.ladder.horizon.analysis import PairedTest
 from danalab.ladder.rows import read_ladder
+from danalab_bench.pages import RESULTS, benchmark
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
@@ -27,7 +28,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from bench import nanogpt  # noqa: E402
 
 PAGE = ROOT / "docs" / "claims.md"
-RESULTS = ROOT / "bench" / "results"
 _TABLE = re.compile(r"(<!-- claims -->\n).*?(<!-- end -->)", re.DOTALL)
 LADDER = "45 k to 919 k parameters, f = 1"
 HORIZON = "3 k to 10 k parameters, f = 1 to 64"
@@ -234,7 +234,7 @@ def finding(change: str) -> Interval:
 
 def chat() -> Interval:
     """Correlation of base loss and arithmetic after fine-tuning, over optimizers and seeds (Fisher's z)."""
-    rows = stored("chat_cpu/rows.jsonl")
+    rows = [row for row in stored("chat_cpu.jsonl") if "stage" not in row]
     whole = [row for row in rows if row["opt"] == row["sft_opt"] == row["rl_opt"]]  # the others share their bases
     pairs = np.array([(row["base"]["val/loss"], row["sft"]["scores"]["arithmetic"]["mean"]) for row in whole])
     z, half = np.arctanh(np.corrcoef(pairs.T)[0, 1]), 1.96 / (len(pairs) - 3) ** 0.5
@@ -249,8 +249,7 @@ def own_optimizer_forgets() -> Interval:
 
 def resonance() -> Interval:
     """The resonance model's loss minus attention's [nats/token]."""
-    results = json.loads((RESULTS / "resonance_wikitext2.json").read_text())
-    return Interval(*results["resonance_minus"]["attention"]["interval"], 0.95)
+    return Interval(*benchmark("resonance_wikitext2")["resonance_minus"]["attention"]["interval"], 0.95)
 
 
 def claims() -> list[Claim]:

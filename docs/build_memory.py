@@ -11,10 +11,10 @@ from pathlib import Path
 
 from danalab.cli.app import main
 from danalab.errors import UserError
+from danalab_bench.pages import benchmark
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "slow-or-out-of-memory.md", ROOT / "docs" / "speed.md")
-MODES = ROOT / "bench" / "results" / "parallel_cpu.json"
 GPUS = ("l40s", "a100", "h100", "h200")
 SIZES = [
     *([f"--arch enoki --heads {heads}" for heads in (6, 12, 24, 32, 40)]),
@@ -51,7 +51,7 @@ def gpu_rows() -> list[str]:
 def mode_rows() -> list[str]:
     """A row for each parallel mode, from the stored measurement."""
     rows = ["| mode | ms per step | tokens/s | GiB of rank 0 | time over one process |", "| --- |" + " ---: |" * 4]
-    for mode, found in json.loads(MODES.read_text(encoding="utf-8"))["modes"].items():
+    for mode, found in benchmark("parallel_cpu")["modes"].items():
         step, rate, ratio = (found[key]["median"] for key in ("seconds", "tokens_per_second", "time_over_reference"))
         rows.append(f"| {mode} | {1000 * step:.0f} | {rate:,.0f} | {found['memory_gib']['median']:.2f} | {ratio:.2f} |")
     return rows

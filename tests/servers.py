@@ -12,8 +12,8 @@ import httpx
 import torch
 import uvicorn
 
-from danalab.chat.conversations import ChatFormat
 from danalab.chat.formats import PlainFormat
+from danalab.chat.marks import ChatFormat
 from danalab.data.tokenizers import load_tokenizer
 from danalab.inference import Request, Statistics, TokenEvent
 from danalab.models import ModelConfig, build_model

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from danalab.inference.backends.native import library as decoder
+from danalab.inference import native as decoder
 from danalab.optim.step.backends import kernel_library as optimizer
 from danalab.optim.step.backends.native_library import instruction_sets
 

@@ -1,14 +1,47 @@
-"""Parts of a page of docs that are made from stored rows: between `<!-- TAG: PART -->` and `<!-- end -->`."""
+"""Stored results, and the parts of a page of docs that are made from them: between `<!-- TAG: PART -->` and
+`<!-- end -->`.
+
+bench/results/NAME/ladder.jsonl.gz    a packed ladder
+bench/results/benchmarks.jsonl        a line for each result of a benchmark; a new result lies beside it as NAME.json
+                                      and is read first, until `python bench/speed_page.py NAME.json` stores it
+"""
 
 import argparse
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from danalab.files import parse_json, read_json, read_text, write_atomically
 from danalab.ladder.horizon.analysis import PairedTest
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.data import hours_of
+
+RESULTS = Path(__file__).parents[1] / "results"
+BENCHMARKS = "benchmarks.jsonl"
+
+
+def benchmark(name: str, folder: Path = RESULTS) -> Any:
+    """The newest stored result of a benchmark, by its name without .json; None: not measured."""
+    if (own := folder / f"{name}.json").is_file():
+        return read_json(own)
+    return _benchmarks(folder).get(name)
+
+
+def store_benchmarks(files: Iterable[Path], folder: Path = RESULTS) -> None:
+    """Move results from files of their own into the file that is committed."""
+    results = {**_benchmarks(folder), **{file.stem: read_json(file) for file in files}}
+    rows = ({"name": name, "result": result} for name, result in sorted(results.items()))
+    write_atomically(folder / BENCHMARKS, "".join(json.dumps(row) + "\n" for row in rows))
+    for file in files:
+        file.unlink()
+
+
+def _benchmarks(folder: Path) -> dict[str, Any]:
+    file = folder / BENCHMARKS
+    rows = [parse_json(line, file) for line in read_text(file).splitlines()] if file.is_file() else []
+    return {row["name"]: row["result"] for row in rows}
 
 
 def fill_parts(page: str, tag: str, parts: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """Files: atomic writes, hashes, and reading of JSON and YAML that somebody else may have written."""
 
 import contextlib
+import gzip
 import hashlib
 import json
 import math
@@ -9,6 +10,7 @@ import re
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -151,14 +153,24 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The UTF-8 text of a regular file of facts (a named pipe would block), of up to 256 MiB; UserError: not one."""
+    """The UTF-8 text of a regular file of facts (a named pipe would block), of up to 256 MiB; UserError: not one.
+
+    A file whose name ends with `.gz` is unpacked.
+    """
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise UserError(f"{path}: not a regular file")
         if status.st_size > MAX_TEXT_BYTES:
             raise UserError(f"{path}: {status.st_size:,} bytes; at most {MAX_TEXT_BYTES:,} are read")
-        return Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
+        opened = gzip.open if str(path).endswith(".gz") else open
+        with opened(path, "rt", encoding="utf-8-sig") as file:  # some editors write a byte order mark
+            text = file.read(MAX_TEXT_BYTES + 1)
+        if len(text) > MAX_TEXT_BYTES:
+            raise UserError(f"{path} has more than {MAX_TEXT_BYTES:,} bytes unpacked; it must have at most that many")
+        return text
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is damaged or cut short ({error}); it must be a whole gzip file") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

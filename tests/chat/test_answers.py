@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from danalab.chat.answers import ModelEngine, SampledAnswer, answer_all, sampling_seed
-from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.conversations import Conversation
+from danalab.chat.marks import ChatFormat
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.inference import Request, SamplingParameters
 from danalab.models import ModelConfig, build_model

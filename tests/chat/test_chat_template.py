@@ -2,8 +2,9 @@
 
 import pytest
 
-from danalab.chat.conversations import ChatFormat, Conversation, Message, Part
+from danalab.chat.conversations import Conversation, Message, Part
 from danalab.chat.formats import chat_template
+from danalab.chat.marks import ChatFormat
 from danalab.data.tokenizers import ByteTokenizer, train_bpe
 
 transformers = pytest.importorskip("transformers")

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.chat import ChatFormat, Conversation, Message, render_conversation
-from danalab.chat.conversations import SPECIAL_TOKENS, Part, iter_conversations, read_conversations
+from danalab.chat.conversations import Part, iter_conversations, read_conversations
+from danalab.chat.marks import SPECIAL_TOKENS
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, CharacterTokenizer, train_bpe
 from danalab.errors import UserError
 

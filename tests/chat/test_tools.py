@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danalab.chat.conversations import ChatFormat
-from danalab.chat.tools import ERROR, Calculation, ToolCaller, calculate, call_tool
+from danalab.chat.marks import ERROR, Calculation, ChatFormat, ToolCaller, calculate, call_tool
 from danalab.data.tokenizers import ByteTokenizer
 
 numbers = st.integers(0, 999).map(str) | st.decimals(0, 99, places=2).map(str)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 from danalab.cli.app import main
+from danalab.optim.rate_search import rates_to_try
 
 
 def test_the_list_names_every_optimizer(capsys):
     assert main(["optim", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["optimizers"]
     assert {"adamw", "adana", "dana-mk4", "dana-star", "dana-star-mk4"} <= {spec["name"] for spec in listed}
+    assert all(spec["learning_rates_to_try"] == [*rates_to_try(spec["name"])] for spec in listed)
 
 
 def test_one_optimizer_shows_its_settings_with_defaults(capsys):

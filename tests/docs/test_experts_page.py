@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from danalab_bench.pages import benchmark
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_table_of_experts_is_that_of_the_result():
     page = (ROOT / "docs" / "models.md").read_text()
-    found = json.loads((ROOT / "bench" / "results" / "moe_cpu.json").read_text())
+    found = benchmark("moe_cpu")
     assert len(found["cases"]) == 4
     for case in found["cases"]:
         over = {name: spread["median"] for name, spread in case["speed_over"].items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import re
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from _tooling.blocks import blocks
+from danalab_bench.pages import benchmark
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
@@ -136,7 +136,7 @@ def test_a_solution_is_on_the_page(name):
 
 
 def test_the_numbers_of_the_optimizer_step_are_those_of_the_result():
-    found = json.loads((ROOT / "bench" / "results" / "optim_cpu.json").read_text())["sizes"]
+    found = benchmark("optim_cpu")["sizes"]
     page = (GUIDE / "pipeline" / "cost.md").read_text()
     for label, name in (("ADana", "adana"), ("Dana-MK4", "dana-mk4"), ("Dana-Star-MK4", "dana-star-mk4")):
         ratios = [found[size]["results"][f"{name}:fused"]["ratio"]["median"] for size in ("20M", "88M")]

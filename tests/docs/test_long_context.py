@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "long-context.md").read_text()
+from danalab_bench.pages import benchmark
 
-
-def results(name: str):
-    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+PAGE = (Path(__file__).parents[2] / "docs" / "long-context.md").read_text()
 
 
 def test_the_table_of_costs_is_the_measured_one():
-    speed = results("resonance_cpu")["speed"]
+    speed = benchmark("resonance_cpu")["speed"]
     for ours, theirs in zip(speed["resonance"]["rows"], speed["attention"]["rows"], strict=True):
         start = f"| {ours['tokens']:,} | {ours['step_seconds']:.3f} | {theirs['step_seconds']:.3f} |"
         decoded = f"| {1e3 * ours['decode_seconds']:.2f} / {1e3 * theirs['decode_seconds']:.2f} |"
@@ -26,7 +22,7 @@ def test_the_table_of_costs_is_the_measured_one():
 
 
 def test_the_losses_on_wikitext_are_the_measured_ones():
-    found = results("resonance_wikitext2")
+    found = benchmark("resonance_wikitext2")
     labels = {"resonance": "resonance", "no mixer": "without its mixer", "attention": "attention"}
     for name, label in labels.items():
         model, tried = found["models"][name], found["trials"][name]
@@ -43,7 +39,7 @@ def test_the_losses_on_wikitext_are_the_measured_ones():
 
 
 def test_the_losses_at_equal_tokens_and_time_are_the_measured_ones():
-    learned = results("resonance_learning_cpu")["learning"]
+    learned = benchmark("resonance_learning_cpu")["learning"]
     assert f"| model | after {learned['tokens']:,} tokens | after {learned['seconds']:.0f} s |" in PAGE
     for name, one in learned["models"].items():
         losses = f"{one['loss_at_equal_tokens']:.3f} | {one['loss_at_equal_time']:.3f}"

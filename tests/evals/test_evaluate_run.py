@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from danalab.chat.answers import ModelEngine, SampledAnswer
-from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.conversations import Conversation
 from danalab.chat.formats import harness_format
+from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.task_scores import AnswerSettings, TaskResult, evaluate_chat, evaluate_task
 from danalab.chat.tasks import Arithmetic, LoadedTask, Problem

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.inference import Engine, Request, SamplingParameters, engine
-from danalab.inference.backends.native import backend as native
-from danalab.inference.backends.native.layout import quantise
-from danalab.inference.backends.native.library import NativeSampler
+from danalab.inference import Engine, Request, SamplingParameters, engine, native
+from danalab.inference.native import NativeSampler
+from danalab.inference.native.layout import quantise
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import draw
 from danalab.models import Decoder, ModelConfig, build_model

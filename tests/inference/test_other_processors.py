@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from danalab.inference.backends.native.library import LIBRARY as DECODER
+from danalab.inference.native import LIBRARY as DECODER
 from danalab.models.layers.attention_kernel import LIBRARY as ATTENTION
 from danalab.optim.step.backends.kernel_library import LIBRARY as OPTIMIZER
 from danalab.optim.step.backends.native_library import FLAGS, OWN_THREADS, compiler, instruction_sets

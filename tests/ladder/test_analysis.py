@@ -7,6 +7,7 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
+from danalab.files import read_text
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import pack, read_ladder
 from ladder.planted import plant
@@ -152,7 +153,7 @@ def test_a_ladder_can_be_moved_and_packed_without_its_runs(tmp_path):
     (tmp_path / "small").rename(tmp_path / "moved")
     moved = read_ladder(tmp_path / "moved")
     assert [row["final_loss"] for row in moved] == [row["final_loss"] for row in rows]
-    assert str(tmp_path) not in (tmp_path / "moved" / "ladder.jsonl").read_text()
+    assert str(tmp_path) not in read_text(tmp_path / "moved" / "ladder.jsonl.gz")
     assert analyse(moved, n_bootstrap=0).saved == analyse(rows, n_bootstrap=0).saved
 
 

@@ -36,6 +36,11 @@ def test_a_sweep_file_is_one_that_runs(file, fixed, tmp_path):
 LADDERS = [file for file in sorted(BENCH.glob("*.yaml")) if "\nopts: " in file.read_text(encoding="utf-8")]
 
 
+def test_every_ladder_file_is_read():
+    for file in LADDERS:
+        assert list(read_plan(file).rungs())
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("file", LADDERS, ids=lambda file: file.stem)
 def test_a_ladder_file_is_one_that_runs(file, tmp_path):

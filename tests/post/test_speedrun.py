@@ -15,8 +15,7 @@ from danalab.chat.tasks import make_task
 from danalab.errors import UserError
 from danalab.models import ModelConfig
 from danalab.models.huggingface.convert import obstacle
-from danalab.post.presets import PRESETS, Preset, SpeedrunConfig
-from danalab.post.settings import MidFlags, RlFlags, SftFlags
+from danalab.post.settings import PRESETS, MidFlags, Preset, RlFlags, SftFlags, SpeedrunConfig
 from danalab.post.speedrun import CALLS, STAGES, InterruptedRunError, Speedrun
 from danalab.report.speedrun import _duration, as_json, scores_table, write_report
 from danalab.train import job

@@ -6,11 +6,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer as Engine
 
-from danalab.chat.conversations import ChatFormat, Conversation, missing_specials
+from danalab.chat.conversations import Conversation
+from danalab.chat.marks import ChatFormat, missing_specials
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, train_bpe
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.post.start import extend_tokenizer, extend_vocabulary
+from danalab.post.sft import extend_tokenizer, extend_vocabulary
 
 
 def without_marks(tokenizer: BpeTokenizer) -> BpeTokenizer:

@@ -258,7 +258,7 @@ def test_a_packed_report_stands_alone_is_small_and_says_nothing_of_the_machine(t
         "headline.svg",
         "headline.pdf",
         "table-headline.md",
-        "ladder.jsonl",
+        "ladder.jsonl.gz",
         "analysis.json",
         "table-saved.md",
     } <= {file.name for file in files}

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from danalab.files import read_text
 from danalab.scaling import plan
 from danalab.scaling.dimensions import explicit_dimensions
 from danalab.scaling.learning_rate import FITTED_TOKENS, learning_rate
 from danalab.scaling.small_runs import small_run_rate
 
-LADDER = Path(__file__).parents[2] / "bench" / "results" / "ladder_cpu_v1" / "ladder.jsonl"
+LADDER = Path(__file__).parents[2] / "bench" / "results" / "ladder_cpu_v1" / "ladder.jsonl.gz"
 
 
 def rate(arch, opt, params, tokens):
@@ -42,7 +43,7 @@ def test_adamw_on_qwen3_is_held_below_the_published_sizes(opt):
 
 
 def test_the_best_rate_of_the_small_ladder_is_within_a_factor_of_two():
-    rows = [json.loads(line) for line in LADDER.read_text().splitlines()]
+    rows = [json.loads(line) for line in read_text(LADDER).splitlines()]
     for opt in ("adamw", "adana", "dana-star-mk4"):
         for params in (24_576, 55_296, 98_304):
             trials = [row for row in rows if (row["opt"], row["non_emb_params"], row["seed"]) == (opt, params, 0)]

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from danalab.serve import Planner
-from danalab.serve.chat_completions import ChatCompletionRequest
-from danalab.serve.completions import CompletionRequest
+from danalab.serve.completions import ChatCompletionRequest, CompletionRequest
 from danalab.serve.fields import RequestError, validation_error
 from danalab.serve.responses import ResponseRequest
 from servers import running_server, tiny_model

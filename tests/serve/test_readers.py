@@ -6,14 +6,12 @@ import math
 import pytest
 
 from danalab.chat.conversations import Conversation
-from danalab.chat.message_fields import FieldError
-from danalab.chat.messages import ConversationBuilder
+from danalab.chat.messages import ConversationBuilder, FieldError
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, SamplingParameters, TokenEvent
 from danalab.serve import ChatQuestion, ChatSession, Planner
 from danalab.serve.fields import Function, RequestError
-from danalab.serve.planner import call_schema
-from danalab.serve.readers import Answer, ChatReader
+from danalab.serve.planner import Answer, ChatReader, call_schema
 from servers import tiny_model
 
 MODEL = tiny_model(256)

@@ -9,7 +9,7 @@ import pytest
 from danalab.cli.serve import Flags, open_models
 from danalab.errors import UserError
 from danalab.serve import open_chat_model
-from danalab.serve.run_card import run_card
+from danalab.serve.chat_model import run_card
 from servers import ScriptedEngine, running_server, tiny_model
 
 

@@ -13,11 +13,11 @@ import time
 import pytest
 
 from danalab.chat.conversations import Conversation
-from danalab.chat.tools import Calculation
+from danalab.chat.marks import Calculation
 from danalab.errors import UserError
 from danalab.inference import SamplingParameters
 from danalab.serve import ChatSession
-from danalab.serve.readers import Delta
+from danalab.serve.planner import Delta
 from danalab.serve.terminal import Terminal, split_blocks
 from servers import ScriptedEngine, tiny_model
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from danalab.chat.conversations import ChatFormat, Conversation, Message
+from danalab.chat.conversations import Conversation, Message
 from danalab.chat.formats import TemplateFormat
+from danalab.chat.marks import ChatFormat, ToolCaller, put_result
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Problem
-from danalab.chat.tools import ToolCaller, put_result
 from danalab.inference import Engine, Request, SamplingParameters, TokenEvent
 
 log = logging.getLogger(__name__)

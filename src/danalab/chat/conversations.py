@@ -1,14 +1,12 @@
-"""Conversations: files of them, and their tokens with the mask of what the model learns.
+"""Conversations, and files of them. One reader serves training, terminal and server.
 
-    a line of JSONL -> messages (`danalab.chat.messages`) -> conversation -> ids and mask
+    OpenAI      {"messages": [{"role": "user", "content": "text" or [parts]}, ...], "tools": [...]}, or the bare list
+    ShareGPT    {"conversations": [{"from": "human", "value": "text"}, ...]}
+    Alpaca      {"instruction": "text", "input": "text", "output": "text"}
+    pairs       {"prompt": "text" or [messages], "completion": "text" or [messages]}, {"question", "response"}
 
-    ids   bos user_start question user_end assistant_start answer assistant_end user_start ...
-    mask   0      0          0        0           0           1         1           0
-    an answer with a tool call:  text  python_start 12*7 python_end  output_start 84 output_end  text
-
-Order of roles: an optional system message, then user and assistant in turn, either of them first. The mask is 1 on what
-the assistant writes: its text, its tool calls with their marks, and the end of its message; it is 0 on the output of
-tools, which is given to it. Text that spells a special token is encoded as characters.
+Order of roles: an optional system message, then user and assistant in turn, either of them first. Keys of a message
+without effect are named.
 """
 
 from __future__ import annotations
@@ -16,28 +14,24 @@ from __future__ import annotations
 import json
 import logging
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from danalab.chat.messages import Message, Part, PartType, read_messages
-from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
-from danalab.errors import UserError
+from pydantic import TypeAdapter, ValidationError
+
+from danalab.chat.messages import AnyMessages, ConversationBuilder, FieldError, Function, Message, Part, ignored_fields
+from danalab.errors import UserError, nearest
 from danalab.files import impossible_path, parse_json
 
-SPECIAL_TOKENS: dict[str, str] = {"bos": EOS, **{spelling.strip("<|>"): spelling for spelling in CHAT_SPECIALS}}
-"""Name -> spelling: bos, user_start, user_end, assistant_start, assistant_end, python_start, python_end, output_start,
-output_end. bos is the token that also separates documents, so a conversation starts as every document does."""
-CHAT_STAGES = ("mid", "sft", "rl")
-"""Stages of training that teach them to a model; its runs are asked as a chat where nothing else is said."""
 MAX_LINE_BYTES = 1 << 24
 """A longer line is refused: it is no conversation, and the file perhaps no JSONL."""
 MAX_ARRAY_BYTES = 1 << 30
 """A file that is one JSON array is read as a whole."""
 log = logging.getLogger(__name__)
-_MARKS = {"python": ("python_start", "python_end"), "python_output": ("output_start", "output_end")}
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Conversation:
 
     @classmethod
     def of(cls, value: Any, where: str = "") -> Conversation:
-        """A conversation from the JSON of a line, in any form of `danalab.chat.messages`.
+        """A conversation from the JSON of a line, in any form of the module's.
 
         A UserError names the origin `where`, e.g. "FILE line 3", and the first thing that is wrong.
         """
@@ -208,130 +202,145 @@ def read_conversations(file: str | Path) -> list[Conversation]:
     return found
 
 
-class Rendered(NamedTuple):
-    """A conversation as tokens."""
-
-    ids: list[int]
-    mask: list[int]
-    """1 where the assistant speaks, as many as ids."""
+_SPEAKERS = {
+    "human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
+    "observation": "tool", "function_response": "tool",
+}  # fmt: skip
 
 
-class ChatFormat:
-    """The format of conversations in the tokens of one tokenizer.
-
-    Attributes:
-        bos, user_start, ...: ids of the special tokens by name.
-        n_ids: ids from here on (padding of the vocabulary) are never part of a conversation.
-    """
-
-    bos: int
-    user_start: int
-    user_end: int
-    assistant_start: int
-    assistant_end: int
-    python_start: int
-    python_end: int
-    output_start: int
-    output_end: int
-
-    def __init__(self, tokenizer: Tokenizer):
-        """Raises UserError if the tokenizer lacks special tokens; `extend_tokenizer` adds them."""
-        if missing := missing_specials(tokenizer):
-            raise UserError(f"tokenizer {tokenizer.name}: no special token {missing[0]}; danalab sft adds it to a run")
-        self.tokenizer = tokenizer
-        for name, spelling in SPECIAL_TOKENS.items():
-            setattr(self, name, tokenizer.specials[spelling])
-        self.n_ids = max(tokenizer.n_tokens, 1 + max(tokenizer.specials.values()))
-        self._specials = frozenset(tokenizer.specials.values())
-
-    @property
-    def stop_tokens(self) -> tuple[int, ...]:
-        """Ids that end the assistant's message: assistant_end, and bos, which begins another document."""
-        return self.assistant_end, self.bos
-
-    def render(self, conversation: Conversation) -> Rendered:
-        """The ids of a conversation with the mask of what the assistant says."""
-        return self.render_all([conversation])[0]
-
-    def render_prompt(self, conversation: Conversation) -> list[int]:
-        """The ids after which the assistant speaks.
-
-        After a user's message they end with assistant_start. A conversation that ends with an assistant's message is
-        continued within this message: after a text that it has begun, or after the output of a tool.
-        """
-        (ids, _), answered = self.render_all([conversation], is_open=True)[0], conversation.messages[-1].role != "user"
-        return ids if answered else [*ids, self.assistant_start]
-
-    def parse(self, ids: Iterable[int]) -> Message | None:
-        """The assistant's message in ids that a model produced after `render_prompt`; None where it said nothing.
-
-        Reads to the first stop token. Never fails: a call that is not closed ends with the ids, marks out of place and
-        ids without text are left out.
-        """
-        opens: dict[int, PartType] = {self.python_start: "python", self.output_start: "python_output"}
-        parts: list[tuple[PartType, list[int]]] = [("text", [])]
-        for id_ in ids:
-            if id_ in self.stop_tokens:
-                break
-            if id_ in opens:
-                parts.append((opens[id_], []))
-            elif id_ in (self.python_end, self.output_end):
-                parts.append(("text", []))
-            elif id_ not in self._specials and 0 <= id_ < self.n_ids:
-                parts[-1][1].append(id_)
-        found: list[Part] = []
-        for kind, piece in parts:
-            text = self.tokenizer.decode(piece)
-            if kind == "python_output" and (not found or found[-1].type != "python"):
-                kind = "text"
-            if text.strip() or (kind == "text" and text) or kind == "python_output":
-                found.append(Part(kind, text))
-        return Message.of("assistant", found) if any(part.text.strip() for part in found) else None
-
-    def render_all(self, conversations: Sequence[Conversation], *, is_open: bool = False) -> list[Rendered]:
-        """`render` of each, encoded together, which is faster; `is_open`: an assistant's last message has no end."""
-        pieces: list[list[tuple[str | int, int]]] = []
-        for conversation in conversations:
-            pieces.append(row := [(self.bos, 0)])
-            for question, answer in conversation.turns():
-                if question is not None:
-                    row += [(self.user_start, 0), (question, 0), (self.user_end, 0)]
-                if answer is not None:
-                    row += [(self.assistant_start, 0), *self._answer(answer)]
-                    row.append((self.assistant_end, int(answer.parts[-1].trained)))
-            if is_open and conversation.messages[-1].role == "assistant":
-                row.pop()  # the end of the last message
-        texts = [piece for row in pieces for piece, _ in row if isinstance(piece, str)]
-        encoded = iter(self.tokenizer.encode_batch(texts))
-        rendered = []
-        for row in pieces:
-            ids: list[int] = []
-            mask: list[int] = []
-            for piece, said in row:
-                found = [piece] if isinstance(piece, int) else next(encoded)
-                ids += found
-                mask += [said] * len(found)
-            rendered.append(Rendered(ids, mask))
-        return rendered
-
-    def _answer(self, message: Message) -> list[tuple[str | int, int]]:
-        pieces: list[tuple[str | int, int]] = []
-        for part in message.parts:
-            said = int(part.trained and part.type != "python_output")
-            marks = _MARKS.get(part.type)
-            if marks is None:
-                pieces.append((part.text, said))
-            else:
-                start, end = (getattr(self, name) for name in marks)
-                pieces += [(start, said), (part.text, said), (end, said)]
-        return pieces
+_PAIRS = (("instruction", "output"), ("prompt", "completion"), ("prompt", "response"), ("question", "response"))
 
 
-def render_conversation(tokenizer: Tokenizer, conversation: Conversation) -> Rendered:
-    """The ids of a conversation, and what the assistant says; UserError: the tokenizer lacks special tokens."""
-    return ChatFormat(tokenizer).render(conversation)
+_ASKED = ("user", "assistant")
 
 
-def missing_specials(tokenizer: Tokenizer) -> list[str]:
-    """The spellings that a tokenizer does not know, in order."""
-    return [spelling for spelling in SPECIAL_TOKENS.values() if spelling not in tokenizer.specials]
+_KNOWN = (
+    'a line is {"messages": [...]}, a list of messages, {"conversations": [...]}, {"instruction", "output"} or '
+    '{"prompt", "completion"}'
+)
+
+
+class ReadMessages(NamedTuple):
+    messages: tuple[Message, ...]
+    ignored: list[str]
+    """Names of fields of messages that have no effect."""
+
+
+def read_messages(value: Any) -> ReadMessages:
+    """The messages of the JSON of a line, in any of the forms above; UserError: the first thing that is wrong."""
+    entries, tools = _as_openai(value)
+    checked = _checked(AnyMessages, entries, "messages")
+    functions = _checked(list[Function], tools, "tools")
+    builder = ConversationBuilder()
+    for number, message in enumerate(checked):
+        builder.add(message, f"messages.{number}")
+    ignored = dict.fromkeys(name for message in checked for name in ignored_fields(message))
+    return ReadMessages(builder.build(functions, "messages"), list(ignored))
+
+
+def _as_openai(value: Any) -> tuple[Any, Any]:
+    """(messages, tools) of a line, in OpenAI's form."""
+    line = {"messages": value} if isinstance(value, list) else value
+    if not isinstance(line, Mapping):
+        raise UserError(f"{_KNOWN}, not {type(value).__name__}")
+    tools = line.get("tools") or line.get("functions") or []
+    tools = parse_json(tools, "'tools'") if isinstance(tools, str) else tools
+    if isinstance(tools, list):  # wrapped, typed or bare
+        bare = ({key: each[key] for key in each if key != "type"} if isinstance(each, dict) else each for each in tools)
+        tools = [each.get("function", each) if isinstance(each, dict) else each for each in bare]
+    for name in ("messages", "conversations", "conversation"):
+        if line.get(name) is not None:
+            entries = [*map(_said, line[name])] if isinstance(line[name], list) else line[name]
+            break
+    else:
+        pair = next((pair for pair in _PAIRS if None not in map(line.get, pair)), None)
+        if pair is None:
+            raise UserError(f"{_KNOWN}; this one has {', '.join(map(str, line))[:80] or 'nothing'}")
+        question, answer = map(line.get, pair)
+        more = line.get("input") if pair[0] == "instruction" else None
+        question = f"{question}\n\n{more}" if more and isinstance(question, str) else question
+        before = [turn for turn in _listed(line.get("history")) if len(_listed(turn)) == 2]
+        said = [(role, each) for turn in (*before, (question, answer)) for role, each in zip(_ASKED, turn, strict=True)]
+        entries = [one for role, each in said for one in (_listed(each) or [{"role": role, "content": each}])]
+    system = line.get("system") or line.get("system_prompt")
+    return [{"role": "system", "content": system}, *entries] if system and isinstance(entries, list) else entries, tools
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _said(entry: Any) -> Any:
+    """An entry of ShareGPT's form in OpenAI's."""
+    if not isinstance(entry, Mapping) or "from" not in entry or "role" in entry:
+        return entry
+    speaker, value = entry["from"], entry.get("value")
+    others = {key: each for key, each in entry.items() if key not in ("from", "value")}
+    if speaker == "function_call":
+        call = parse_json(value, "the function call") if isinstance(value, str) else value
+        return {"role": "assistant", "tool_calls": [{"function": call}], **others}
+    role = _SPEAKERS.get(speaker, speaker) if isinstance(speaker, str) else speaker
+    return {"role": role, "content": value, **others}
+
+
+def _checked(kind: Any, value: Any, name: str) -> Any:
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise field_error([{**each, "loc": (name, *each["loc"])} for each in error.errors()], {name: value}) from None
+
+
+def field_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Sequence[str] = ()) -> FieldError:
+    """The error for pydantic's errors about some JSON; `known` fields are suggested."""
+    # A union reports an error for each member; the one that lies deepest is about the member that was meant.
+    path, details = max(((_path(error, body), error) for error in errors), key=lambda pair: len(pair[0]))
+    param = ".".join(map(str, path))[:200] or None
+    context = details.get("ctx", {})
+    code = None
+    match details["type"]:
+        case "json_invalid":
+            message = f"the body is not valid JSON: {context.get('error', 'it cannot be read')}"
+        case "missing":
+            message = "the body is missing" if param is None else f"'{param}' is missing"
+        case "extra_forbidden":
+            hint = nearest(str(path[-1]), known) if len(path) == 1 else ""
+            message, code = f"'{param}' is not a known field{hint}", "unknown_parameter"
+        case "unsupported":
+            message, code = f"'{param}' {details['msg']}", "unsupported_parameter"
+        case "literal_error":
+            message, code = f"'{param}' must be {context['expected']}", "unsupported_value"
+        case "union_tag_not_found":
+            param = f"{param}.{_tag(context)}"
+            message = f"'{param}' is missing"
+        case "union_tag_invalid":
+            param = f"{param}.{_tag(context)}"
+            message, code = f"'{param}' must be one of {context['expected_tags']}", "unsupported_value"
+        case "model_attributes_type" | "model_type" | "dict_type":
+            message = f"'{param}' must be a JSON object" if param else "the body must be a JSON object"
+        case _:
+            reason = str(details["msg"]).replace("Input should", "must").replace("List should", "must")
+            message = f"'{param}': {reason}" if param else f"the body: {reason}"
+    return FieldError(message, param, code)
+
+
+def _tag(context: Mapping[str, Any]) -> str:
+    """The field that tells which kind of object is meant; by a function: `type`."""
+    name = context["discriminator"]
+    return name[1:-1] if name.startswith("'") else "type"
+
+
+def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
+    """The place of an error in the JSON of the request, without the names of types that pydantic adds."""
+    path: list[str | int] = []
+    place: Any = body
+    steps = [step for step in error["loc"] if step != "body"]
+    for number, step in enumerate(steps):
+        if step in (place if isinstance(place, dict) else range(len(place)) if isinstance(place, list) else ()):
+            path.append(step)
+            place = place[step]
+        elif error["type"] == "missing" and number == len(steps) - 1:
+            path.append(step)
+    return path
+
+
+_adapter = lru_cache(maxsize=None)(TypeAdapter)

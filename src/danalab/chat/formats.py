@@ -21,7 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.chat.conversations import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, Conversation, Message, missing_specials
+from danalab.chat.conversations import Conversation, Message
+from danalab.chat.marks import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, missing_specials
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import read_json

@@ -1,45 +1,153 @@
-"""Messages as people and programs write them, and what they become. One reader serves training, terminal and server.
-
-    OpenAI      {"messages": [{"role": "user", "content": "text" or [parts]}, ...], "tools": [...]}, or the bare list
-    ShareGPT    {"conversations": [{"from": "human", "value": "text"}, ...]}
-    Alpaca      {"instruction": "text", "input": "text", "output": "text"}
-    pairs       {"prompt": "text" or [messages], "completion": "text" or [messages]}, {"question", "response"}
+"""Messages as programs send them, in OpenAI's JSON, and what they become: the parts of our conversations.
 
     system     "... You can call these functions: [...]"
     user       question
     assistant  text  python {"name": ..., "arguments": {...}}  python_output RESULT  text ...
 
 Calls and their results are parts of the assistant's message. Neighbouring messages of one role become one; a later
-system message is part of the next user's message, as the first one is in our format. Keys without effect are named.
+system message is part of the next user's message, as the first one is in our format. Fields of a message that are not
+known have no effect: `ignored_fields` names them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from annotated_types import Ge, Len
+from pydantic import BaseModel, ConfigDict, Field
 
-from danalab.chat.message_fields import (
-    AnyMessages,
-    AssistantMessage,
-    CalculationPart,
-    FieldError,
-    Function,
-    PastCalculation,
-    RefusalPart,
-    TextMessage,
-    TextPart,
-    ToolCall,
-    ToolMessage,
-    field_error,
-    ignored_fields,
-)
 from danalab.errors import UserError
-from danalab.files import parse_json
+
+T = TypeVar("T")
+Ignored = Annotated[Any, "ignored"]
+MAX_MESSAGES = 2000
+
+
+class Body(BaseModel):
+    """JSON that a program sends."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class PastBody(Body):
+    """A piece of what was said, as clients send it back: fields that they added are of no interest."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class SentMessage(Body):
+    """A message; fields that are not known have no effect and are named (`ignored_fields`)."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class PastCalculation(PastBody):
+    expression: str
+    result: str
+    position: Annotated[int, Ge(0)] = 0
+    """Characters of the text before it."""
+
+
+class TextPart(PastBody):
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+    weight: Literal[0, 1] | None = None
+
+
+class RefusalPart(PastBody):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class CalculationPart(PastBody):
+    """Our own form of a call and of its result."""
+
+    type: Literal["python", "python_output"]
+    text: str
+    weight: Literal[0, 1] | None = None
+
+
+class TextMessage(SentMessage):
+    role: Literal["system", "developer", "user"]
+    content: str | Annotated[list[TextPart], Len(1)]
+
+
+class CalledFunction(PastBody):
+    name: str
+    arguments: str | dict[str, Any]
+    """A JSON object, or its text."""
+
+
+class ToolCall(PastBody):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+AnswerPart = Annotated[TextPart | RefusalPart | CalculationPart, Field(discriminator="type")]
+
+
+class AssistantMessage(SentMessage):
+    role: Literal["assistant"]
+    content: str | list[AnswerPart] | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: CalledFunction | None = None
+    calculations: list[PastCalculation] | None = None
+    weight: Literal[0, 1] | None = None
+    """0: fine-tuning does not learn it."""
+
+
+class ToolMessage(SentMessage):
+    role: Literal["tool", "function"]
+    content: str | Annotated[list[TextPart], Len(1)]
+    tool_call_id: str | None = None
+    """Null: the first call without a result."""
+
+
+AnyMessage = Annotated[TextMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+AnyMessages = Annotated[list[AnyMessage], Len(1, MAX_MESSAGES)]
+
+
+class Function(Body):
+    """A function that the model may call. Chat completions wrap it, responses have its type beside the name."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of the arguments; null: no arguments."""
+    strict: bool | None = None
+    """Accepted without effect: arguments always follow the schema."""
+
+
+class WrappedFunction(Body, Generic[T]):
+    type: Literal["function"]
+    function: T
+
+
+def ignored_fields(body: Body) -> list[str]:
+    """Names of fields that are given and have no effect."""
+    names: dict[str, None] = {}
+    for name, value in body:
+        info = type(body).model_fields.get(name)
+        if (info is None or "ignored" in info.metadata) and value not in (None, False, "", [], {}):
+            names[name if re.fullmatch(r"\w{1,40}", name, re.ASCII) else "?"] = None
+        for inner in value if isinstance(value, list) else [value]:
+            names |= {f"{name}.{each}": None for each in ignored_fields(inner)} if isinstance(inner, Body) else {}
+    return list(names)
+
+
+class FieldError(UserError):
+    """JSON that is not as it must be. `param`: path of the field, "messages.0.content"; `code`: name for programs."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None):
+        super().__init__(message)
+        self.param, self.code = param, code
+
 
 Role = Literal["system", "user", "assistant"]
 PartType = Literal["text", "python", "python_output"]
@@ -267,90 +375,3 @@ def _describe(tools: Sequence[Function]) -> str:
         f"You can call these functions:\n{json.dumps(listed)}\n"
         'A call is a JSON object {"name": NAME, "arguments": {...}}; its result follows.'
     )
-
-
-# ---- lines of JSONL ----
-
-_SPEAKERS = {
-    "human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
-    "observation": "tool", "function_response": "tool",
-}  # fmt: skip
-_PAIRS = (("instruction", "output"), ("prompt", "completion"), ("prompt", "response"), ("question", "response"))
-_ASKED = ("user", "assistant")
-_KNOWN = (
-    'a line is {"messages": [...]}, a list of messages, {"conversations": [...]}, {"instruction", "output"} or '
-    '{"prompt", "completion"}'
-)
-
-
-class ReadMessages(NamedTuple):
-    messages: tuple[Message, ...]
-    ignored: list[str]
-    """Names of fields of messages that have no effect."""
-
-
-def read_messages(value: Any) -> ReadMessages:
-    """The messages of the JSON of a line, in any of the forms above; UserError: the first thing that is wrong."""
-    entries, tools = _as_openai(value)
-    checked = _checked(AnyMessages, entries, "messages")
-    functions = _checked(list[Function], tools, "tools")
-    builder = ConversationBuilder()
-    for number, message in enumerate(checked):
-        builder.add(message, f"messages.{number}")
-    ignored = dict.fromkeys(name for message in checked for name in ignored_fields(message))
-    return ReadMessages(builder.build(functions, "messages"), list(ignored))
-
-
-def _as_openai(value: Any) -> tuple[Any, Any]:
-    """(messages, tools) of a line, in OpenAI's form."""
-    line = {"messages": value} if isinstance(value, list) else value
-    if not isinstance(line, Mapping):
-        raise UserError(f"{_KNOWN}, not {type(value).__name__}")
-    tools = line.get("tools") or line.get("functions") or []
-    tools = parse_json(tools, "'tools'") if isinstance(tools, str) else tools
-    if isinstance(tools, list):  # wrapped, typed or bare
-        bare = ({key: each[key] for key in each if key != "type"} if isinstance(each, dict) else each for each in tools)
-        tools = [each.get("function", each) if isinstance(each, dict) else each for each in bare]
-    for name in ("messages", "conversations", "conversation"):
-        if line.get(name) is not None:
-            entries = [*map(_said, line[name])] if isinstance(line[name], list) else line[name]
-            break
-    else:
-        pair = next((pair for pair in _PAIRS if None not in map(line.get, pair)), None)
-        if pair is None:
-            raise UserError(f"{_KNOWN}; this one has {', '.join(map(str, line))[:80] or 'nothing'}")
-        question, answer = map(line.get, pair)
-        more = line.get("input") if pair[0] == "instruction" else None
-        question = f"{question}\n\n{more}" if more and isinstance(question, str) else question
-        before = [turn for turn in _listed(line.get("history")) if len(_listed(turn)) == 2]
-        said = [(role, each) for turn in (*before, (question, answer)) for role, each in zip(_ASKED, turn, strict=True)]
-        entries = [one for role, each in said for one in (_listed(each) or [{"role": role, "content": each}])]
-    system = line.get("system") or line.get("system_prompt")
-    return [{"role": "system", "content": system}, *entries] if system and isinstance(entries, list) else entries, tools
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _said(entry: Any) -> Any:
-    """An entry of ShareGPT's form in OpenAI's."""
-    if not isinstance(entry, Mapping) or "from" not in entry or "role" in entry:
-        return entry
-    speaker, value = entry["from"], entry.get("value")
-    others = {key: each for key, each in entry.items() if key not in ("from", "value")}
-    if speaker == "function_call":
-        call = parse_json(value, "the function call") if isinstance(value, str) else value
-        return {"role": "assistant", "tool_calls": [{"function": call}], **others}
-    role = _SPEAKERS.get(speaker, speaker) if isinstance(speaker, str) else speaker
-    return {"role": role, "content": value, **others}
-
-
-def _checked(kind: Any, value: Any, name: str) -> Any:
-    try:
-        return _adapter(kind).validate_python(value)
-    except ValidationError as error:
-        raise field_error([{**each, "loc": (name, *each["loc"])} for each in error.errors()], {name: value}) from None
-
-
-_adapter = lru_cache(maxsize=None)(TypeAdapter)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from danalab.chat.answers import AnsweredProblem, ModelEngine, answer_problems
-from danalab.chat.conversations import ChatFormat
 from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
+from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TEST, Problem, Task, make_task
 from danalab.data.tokenizers import Tokenizer

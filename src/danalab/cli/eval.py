@@ -159,8 +159,8 @@ def _on_core(flags: Flags, run: Path) -> None:
 
 
 def _on_harness(flags: Flags, run: Path) -> None:
-    from danalab.chat.conversations import CHAT_STAGES
     from danalab.chat.formats import harness_format
+    from danalab.chat.marks import CHAT_STAGES
     from danalab.train.evaluation.lm_eval import evaluate_tasks
     from danalab.train.run.open import open_run
 

@@ -3,6 +3,7 @@
 danalab ladder bench/ladder_cpu.yaml --estimate
 danalab ladder import-wandb exports/ --out ladders/published   # histories, and a table or JSON of the runs
 danalab ladder import-wandb --api ENTITY/PROJECT --filter group=enoki --out ladders/published
+danalab ladder pack ladders/ladder_cpu --out published         # one file that report and ladder read as the folder
 """
 
 import sys
@@ -189,4 +190,24 @@ def _assignments(words: tuple[str, ...], what: str) -> dict[str, str]:
     return found
 
 
-SUBVERBS = {"import-wandb": (ImportWandbFlags, import_wandb)}
+@dataclass(frozen=True, kw_only=True)
+class PackFlags(JsonFlags):
+    ladders: Positional[tuple[Path, ...]]
+    """Ladders, sweeps, packed ladders, or folders of run folders."""
+    out: Path
+    """Folder for ladder.jsonl.gz; as --out of danalab ladder it goes on without the runs that are packed."""
+
+
+def pack_ladders(flags: PackFlags) -> None:
+    """Pack ladders, with every row of their runs' metrics, into one file that is read wherever a ladder is."""
+    from danalab.ladder.rows import ladder_file, pack, read_ladder, read_runs
+
+    rows = [
+        row for path in flags.ladders for row in (read_ladder if ladder_file(path) is not None else read_runs)(path)
+    ]
+    file = pack(rows, flags.out)
+    if not flags.print_json({"file": str(file), "runs": len(rows), "bytes": file.stat().st_size}):
+        print(f"{len(rows)} runs in {file}, {file.stat().st_size:,} bytes; now: danalab report {flags.out}")
+
+
+SUBVERBS = {"import-wandb": (ImportWandbFlags, import_wandb), "pack": (PackFlags, pack_ladders)}

@@ -97,6 +97,7 @@ def as_dict(spec: OptimizerSpec) -> dict[str, Any]:
         "aliases": list(spec.aliases),
         "advice": spec.advice or None,
         "modes": _modes(spec),
+        "learning_rates_to_try": _rates(spec),
         "learning_rate": {arch: _rate(arch, spec.name) for arch in ARCHITECTURES},
         "settings": {
             name: {"default": what.default, "kind": kind_of(what), "help": what.help}
@@ -106,18 +107,20 @@ def as_dict(spec: OptimizerSpec) -> dict[str, Any]:
 
 
 def _print_table(specs: list[OptimizerSpec]) -> None:
-    rows: list[tuple[str, ...]] = [("name", "decay", "shard", "zero", "fsdp", "tp", "needs", "summary")]
+    rows: list[tuple[str, ...]] = [("name", "decay", "shard", "zero", "fsdp", "tp", "rates to try", "needs", "summary")]
     for spec in specs:
         modes = _modes(spec)
         able = ["yes" if mode in modes else "-" for mode in ("zero", "fsdp", "fsdp+tp")]
         shard = "elements" if spec.elementwise else "tensors" if spec.per_parameter else "none"
-        rows.append((spec.name, spec.decay, shard, *able, ", ".join(_needs(spec)) or "-", spec.summary))
+        needs = ", ".join(_needs(spec)) or "-"
+        rows.append((spec.name, spec.decay, shard, *able, _shown_rates(spec), needs, spec.summary))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     print(
         "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
         "\nshard: the update is elementwise (elements), needs whole tensors, or couples all parameters (none)."
+        "\nrates to try: for models with 0.05 to 1 M parameters; danalab sweep --find-lr searches from them"
         "\nneeds: an extra (pip install 'danalab[EXTRA]'); eval: evaluates at other weights than it trains;"
         " hessian: a periodic pass with sampled labels."
         "\n\ndanalab optim list --opt NAME shows the settings of one; all of them are flags of danalab train."
@@ -133,6 +136,7 @@ def _print_one(spec: OptimizerSpec) -> None:
     if spec.extra:
         print(f"needs: pip install 'danalab[{spec.extra}]'")
     print(f"weight decay: {_DECAY[spec.decay]}")
+    print(f"learning rates to try on a small model: {_shown_rates(spec)}")
     for arch in ARCHITECTURES:
         rule = _rate(arch, spec.name)
         print(f"learning rate on {arch}: {rule['formula']}: {rule['source']}")
@@ -143,6 +147,16 @@ def _print_one(spec: OptimizerSpec) -> None:
     width = max(map(len, spec.settings))
     for name, what in spec.settings.items():
         print(f"  {name:<{width}}  {kind_of(what):<8} {written(what.default):<14} {what.help}")
+
+
+def _rates(spec: OptimizerSpec) -> tuple[float, ...]:
+    from danalab.optim.rate_search import rates_to_try
+
+    return rates_to_try(spec.name)
+
+
+def _shown_rates(spec: OptimizerSpec) -> str:
+    return ", ".join(f"{rate:.2g}" for rate in _rates(spec))
 
 
 _DECAY = {"independent": "times the schedule factor only", "coupled": "times the learning rate", "none": "none"}

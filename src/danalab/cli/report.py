@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Flags(JsonFlags):
     ladder: Positional[Path]
-    """Folder of a ladder or a sweep, or its ladder.jsonl."""
+    """Folder of a ladder or a sweep, packed or not, or its ladder.jsonl."""
     out: Path | None = None
     """Folder of the report; default report/ in the ladder's folder."""
     tables_only: bool = False
@@ -44,7 +44,7 @@ class Flags(JsonFlags):
     dollars_per_hour: Positive | None = None
     """Price of a device, for a column of costs on the page [$/hour]."""
     pack: bool = False
-    """Write a folder to publish: with copies of rows and validation curves, and links that stay inside."""
+    """Write a folder to publish: with the rows and metrics packed into one file, and links that stay inside."""
 
     def __post_init__(self) -> None:
         if self.tables_only and (self.out or self.pack or self.dollars_per_hour is not None):

@@ -79,7 +79,7 @@ def open_models(flags: Flags) -> "list[ChatModel]":
 
 
 def _stages(folder: Path) -> list[Path]:
-    from danalab.post.presets import STAGES
+    from danalab.post.settings import STAGES
 
     if not (folder / "speedrun.json").is_file():
         return [folder]

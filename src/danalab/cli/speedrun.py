@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from danalab.cli._shared.options import JsonFlags
-from danalab.post.presets import SpeedrunConfig
+from danalab.post.settings import SpeedrunConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,6 @@ from .request import Completion as Completion
 from .request import FinishReason as FinishReason
 from .request import Request as Request
 from .request import SamplingParameters as SamplingParameters
+from .request import TextStream as TextStream
 from .request import TokenConstraint as TokenConstraint
 from .request import TokenEvent as TokenEvent
-from .text import TextStream as TextStream

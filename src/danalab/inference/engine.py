@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError, nearest
-from danalab.inference.backends.eager import EagerBackend
-from danalab.inference.backends.native.backend import WEIGHT_DTYPES, NativeBackend
+from danalab.inference.eager import EagerBackend
+from danalab.inference.native import WEIGHT_DTYPES, NativeBackend
 from danalab.inference.request import (
     FAILED,
     Completion,
@@ -32,11 +32,11 @@ from danalab.inference.request import (
     Request,
     RequestState,
     SamplingParameters,
+    TextStream,
     TokenEvent,
 )
 from danalab.inference.sampling import DrawnTokens, PlainSampler, draw
 from danalab.inference.scheduler import BlockPool, Chunk, Scheduler
-from danalab.inference.text import TextStream
 from danalab.models.decoder import Decoder
 
 if TYPE_CHECKING:

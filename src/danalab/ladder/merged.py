@@ -13,7 +13,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.ladder.fit.tuning import is_usable
-from danalab.ladder.rows import FILE, save_curve, save_rows, validation_points, written_rows
+from danalab.ladder.rows import FILE, save_rows, validation_points, written_rows
 from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.train.config.execution import CheckpointSettings
 
@@ -52,6 +52,7 @@ class MergedRows:
                 name = f"{row['name']}-merged-f{f:g}"
                 if name not in self.rows:
                     self.rows[name] = self._made(row, name, last, f)
+                    self._folder.mkdir(exist_ok=True)
                     save_rows(self._folder, self.rows.values())
                 losses[row["name"]] = self.rows[name]["final_loss"]
         return losses
@@ -66,11 +67,12 @@ class MergedRows:
             loss = evaluate_run(Path(scratch) / name).loss
         part = last / row["settings"]["iterations"]
         end = {"tokens": round(part * row["tokens"]), "flops": part * row["flops"]}
-        before = [point for point in validation_points({"curve": self._source / row["curve"]}) if point["step"] < last]
+        points = validation_points({**row, "curve": self._source / row["curve"]})
+        before = [point for point in points if point["step"] < last]
         return {
             **row, **end, "optimizer_flops": None,
             "name": name, "run": os.path.relpath(run, self._folder), "merged": self._decay,
-            "curve": save_curve(self._folder, name, [*before, {"step": last, **end, "val/loss": loss}]),
+            "curve": FILE, "points": [*before, {"step": last, **end, "val/loss": loss}],
             "final_loss": loss, "val_share": 1.0, "best_loss": None, "seconds": None, "device_hours": None,
             "settings": {**row["settings"], "iterations": last, "tokens_per_param": CHINCHILLA * f},
         }  # fmt: skip

@@ -1,4 +1,6 @@
-"""ladder.jsonl: one row per run, from run folders. Fits, tables and figures read it.
+"""ladder.jsonl: one row per run, from run folders; ladder.jsonl.gz: the same with the runs' metrics inside.
+
+Fits, tables and figures read both. A packed ladder is one file that needs no run folder:
 
 name, opt, arch, seed, lr     the run; `settings` has all of its settings
 batch                         sequences per step
@@ -9,15 +11,17 @@ data_tokens, entropy          of the training data; exact entropy [nats/token] o
 final_loss                    [nats/token] over the share val_share of the validation split, mostly all of it
 best_loss                     least on the fixed windows
 run, curve                    the run folder and its metrics.jsonl, relative to the file
+points                        only packed: the rows of metrics.jsonl, unchanged; run and curve are the packed file
 
 Rows hold no absolute paths, so that a ladder can be moved, committed and read elsewhere.
 """
 
+import gzip
 import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path, PurePath
 from typing import Annotated, Any
@@ -28,6 +32,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
@@ -45,12 +50,12 @@ from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
+from danalab.train.run.schemas import Row
 
 log = logging.getLogger(__name__)
 
 FILE = "ladder.jsonl"
-CURVES = "curves"
-"""Folder of the validation points of a packed ladder."""
+PACKED = f"{FILE}.gz"
 JOB_ONLY_SETTINGS = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
 """Settings of the job and its place, which do not change the run."""
 
@@ -148,14 +153,15 @@ class RowsFile:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._written = {str(row["name"]): row for row in written_rows(folder / FILE)}
+        packed, own = written_rows(folder / PACKED), written_rows(folder / FILE)
+        self._written = {str(row["name"]): row for row in (*packed, *own)}
         self._final: dict[str, dict[str, Any]] = {}
         """Rows of finished runs that were read from their folders; they are not read again."""
         self._warned: set[str] = set()
 
     @property
     def packed(self) -> dict[str, dict[str, Any]]:
-        """Name of a run -> its row, of those that `pack` wrote: no run folder belongs to them."""
+        """Name of a run -> its row, of those that were packed or imported: no run folder belongs to them."""
         return {name: row for name, row in self._written.items() if row.get("run") == row["curve"]}
 
     def update(self, runs: Iterable[Path], labels: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
@@ -206,13 +212,15 @@ class RowsFile:
 
 def written_rows(file: Path) -> list[dict[str, Any]]:
     """The rows of a file as they are written; none where there is no file."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, line in enumerate(read_text(file).splitlines() if file.is_file() else (), start=1):
         try:
             row = json.loads(line)
             rows.append({key: checked_row(row)[key] for key in ("name", "batch")} | row)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{file}:{number}: not a row of a ladder: {error}; repair or move the file") from error
+    if not rows and file.name == PACKED and file.is_file():  # a copy that failed; its runs would be made again
+        raise UserError(f"{file} has no rows; it must be a whole packed ladder")
     return rows
 
 
@@ -227,46 +235,45 @@ def _json_line(value: Mapping[str, Any]) -> str:
     return json.dumps(finite(value), allow_nan=False) + "\n"
 
 
-def save_curve(folder: Path, name: str, points: Iterable[Mapping[str, Any]]) -> str:
-    """Write the validation points of a run under `folder`/curves; returns the path for the row's `curve`."""
-    path = PurePath(CURVES) / f"{name}.jsonl"
-    (folder / CURVES).mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / path, "".join(map(_json_line, points)))
-    return str(path)
+def pack(rows: Iterable[Mapping[str, Any]], folder: Path) -> Path:
+    """Write the `rows` of `read_ladder` with all their metrics into the one file `folder`/ladder.jsonl.gz.
 
-
-def pack(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """Write the `rows` of a ladder without its run folders: rows and validation points, small enough to commit.
-
-    UserError: no rows, or the folder holds a ladder with its runs; a packed one is replaced.
+    UserError: no rows, two runs of one name, or the folder holds a ladder with its runs; a packed one is replaced.
     """
-    if not rows:
-        raise UserError(f"{folder}: no rows to pack into it")
-    if (folder / FILE).is_file() and not (folder / CURVES).is_dir():
-        raise UserError(f"{folder}: holds a ladder with its runs; pack into another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    packed, kept = [], ("step", "tokens", "flops", "time", "val/loss")
+    packed: dict[str, dict[str, Any]] = {}
     for row in rows:
-        evaluated = [point for point in read_rows(row["curve"]) if "val/loss" in point]
-        points = [{key: point[key] for key in kept if key in point} for point in evaluated]
-        for point in points:
-            if "time" in point:
-                point["time"] = round(point["time"], 2)
-        curve = save_curve(folder, row["name"], points)
         settings = {key: value for key, value in row["settings"].items() if value is not None}
-        packed.append({**row, "run": curve, "curve": curve, "settings": settings})
-    return save_rows(folder, packed)
+        own = {**row, "run": PACKED, "curve": PACKED, "settings": settings, "points": metrics_of(row)}
+        if packed.setdefault(row["name"], own) != own:
+            raise UserError(f"the run {row['name']} is there twice, with other values; a packed ladder must have one")
+    if not packed:
+        raise UserError(f"{folder}: no rows to pack into it")
+    if (folder / FILE).exists():
+        raise UserError(f"{folder} holds a ladder that is not packed; --out must be another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    # mtime: the same rows are the same bytes
+    write_atomically(folder / PACKED, gzip.compress("".join(map(_json_line, packed.values())).encode(), mtime=0))
+    return folder / PACKED
+
+
+def metrics_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a run's metrics.jsonl, from the row itself where it has them; none where there is no file."""
+    return read_rows(Path(row["curve"])) if row.get("points") is None else row["points"]
 
 
 def validation_points(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The points of a run's curve that have tokens and a validation loss; none where there is no curve."""
-    return [point for point in read_rows(row["curve"]) if point.get("val/loss") is not None and point.get("tokens")]
+    return [point for point in metrics_of(row) if point.get("val/loss") is not None and point.get("tokens")]
+
+
+def ladder_file(path: Path) -> Path | None:
+    """The file of rows that `path` is, or that the folder `path` has; the packed one where it has no other."""
+    return next((file for file in (path / FILE, path / PACKED, path) if file.is_file()), None)
 
 
 def read_ladder(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ladder.jsonl, or of the one in a folder, with paths from here."""
-    file = path / FILE if path.is_dir() else path
-    if not file.is_file():
+    """The rows of a ladder.jsonl or ladder.jsonl.gz, or of the one in a folder, with paths from here."""
+    if (file := ladder_file(path)) is None:
         raise UserError(f"{path}: no {FILE} there; danalab sweep and danalab ladder write one")
     lines = read_text(file).splitlines()
     rows: dict[str, dict[str, Any]] = {}
@@ -288,6 +295,16 @@ def read_ladder(path: Path) -> list[dict[str, Any]]:
     if len(unique) < len(lines):
         log.warning("%s: %d rows are copies of others and count once", file, len(lines) - len(unique))
     return unique
+
+
+def read_runs(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the run folders in a folder, with paths from here; UserError: there are none, or one is damaged."""
+    runs = sorted(file.parent for file in folder.glob("*/config.json"))
+    if not runs:
+        raise UserError(
+            f"{folder} has neither {FILE} nor run folders; it must be a ladder, a sweep or a folder of runs"
+        )
+    return [_resolve_paths(checked_row(row_of(run, folder)), folder) for run in runs]
 
 
 def _identity(row: dict[str, Any]) -> str:
@@ -338,6 +355,14 @@ Positive = Annotated[float, Field(gt=0, le=1e300)]
 NotNegative = Annotated[float, Field(ge=0, le=1e300)]
 
 
+def _checked_points(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The points as they are: the schema would make floats of integers."""
+    _POINTS.validate_python(points)
+    return points
+
+
+_POINTS: TypeAdapter[Any] = TypeAdapter(list[Row])  # pyright: ignore[reportInvalidTypeForm]
+
 _OPTIMIZERS_NUMBERS = ("gamma3", "beta1", "beta2", "momentum")  # settings of optimizers that figures take as numbers
 
 
@@ -375,6 +400,7 @@ class LadderRow(BaseModel):
     device: str | None = None
     curve: str
     run: str | None = None
+    points: Annotated[list[dict[str, Any]], AfterValidator(_checked_points)] | None = None
     settings: dict[str, Any] = {}
 
     @model_validator(mode="before")

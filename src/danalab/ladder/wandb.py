@@ -19,7 +19,7 @@ from typing import Any
 
 from danalab.errors import UserError, first_line, import_extra, nearest
 from danalab.files import parse_json, read_text
-from danalab.ladder.rows import checked_row, device_hours, save_curve, save_rows
+from danalab.ladder.rows import FILE, checked_row, device_hours, save_rows
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.dimensions import Dimensions, explicit_dimensions, flops_per_token, parameter_count
 
@@ -137,8 +137,8 @@ def import_runs(exports: Sequence[Export], folder: Path, keys: Keys | None = Non
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, row, points in made:
-        curve = save_curve(folder, name, (point for point in points if math.isfinite(point["val/loss"])))
-        rows.append({"name": name, **row, "run": curve, "curve": curve})
+        finite = [point for point in points if math.isfinite(point["val/loss"])]
+        rows.append({"name": name, **row, "run": FILE, "curve": FILE, "points": finite})
     save_rows(folder, rows)
     return rows
 

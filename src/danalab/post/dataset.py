@@ -33,7 +33,8 @@ import numpy as np
 import torch
 
 from danalab.chat.answers import SampledAnswer
-from danalab.chat.conversations import MAX_LINE_BYTES, ChatFormat, Conversation, Rendered, iter_conversations
+from danalab.chat.conversations import MAX_LINE_BYTES, Conversation, iter_conversations
+from danalab.chat.marks import ChatFormat, Rendered
 from danalab.chat.tasks import TASKS, make_task
 from danalab.data import Dataset
 from danalab.data.formats import scan_cache

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from danalab.chat.conversations import ChatFormat
+from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.task_scores import AnswerSettings, TaskEvaluator
 from danalab.chat.tasks import TEST, Task, TaskMixture, make_task
@@ -28,7 +28,7 @@ from danalab.post.dataset import ChatDataset
 from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, kl_penalty, log_probs_and_entropy
 from danalab.post.rollouts import Rollouts
 from danalab.post.settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
-from danalab.post.start import COPY, continued, extend_tokenizer, prepare_start, recorded_start
+from danalab.post.sft import COPY, continued, extend_tokenizer, prepare_start, recorded_start
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from danalab.chat.answers import AnsweredProblem, ModelEngine, answer_problems
-from danalab.chat.conversations import ChatFormat
+from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TaskMixture
 from danalab.errors import UserError

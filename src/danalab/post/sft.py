@@ -7,28 +7,43 @@ mid    every token is a target      rate constant, then linear to 0 in the last 
 sft    the assistant's tokens are   0.8 of the run's rate, no weight decay, linear to 0 in the second half
 """
 
+from __future__ import annotations
+
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from danalab.chat.conversations import ChatFormat
+from danalab.chat.marks import ChatFormat, missing_specials
 from danalab.data import Dataset, open_data
 from danalab.data.tokenizers import load_tokenizer
+from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
+from danalab.files import read_json, sha256, validated, write_json
+from danalab.models.config import ModelConfig
+from danalab.models.decoder import Decoder, build_model
+from danalab.optim import optimizer_spec
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
-from danalab.post.start import continued, extend_tokenizer, prepare_start
+from danalab.scaling.shape import ROUTER_SETTINGS
+from danalab.train.checkpoint.store import MANIFEST
+from danalab.train.config.experiment import OptimizerSettings
+from danalab.train.config.planning import MODEL_FLAGS
 from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.layout import data_parallel_ranks
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
+from danalab.train.run.exchange import write_weights
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.open import Run
+from danalab.train.run.open import Run, open_run
 from danalab.train.stage import Stage, StageKind
 
 log = logging.getLogger(__name__)
@@ -106,6 +121,167 @@ def _stage(
         counts = dataset.counts  # pyright: ignore[reportAttributeAccessIssue]
         log.info("%s", counts)
     return pretraining(spec, dataset, folder, world, device, autocast)
+
+
+log = logging.getLogger(__name__)
+
+COPY, START = "base", "start.json"
+"""In the run folder of a stage: weights of its base run with more rows; the checkpoint that it starts from."""
+
+
+def continued(flags: Any, kind: type[TrainConfig], stage: str, words: tuple[str, ...]) -> tuple[Run, dict[str, Any]]:
+    """(the run `flags.run`, settings of a stage that continues it on the data `words`, with its tokenizer)."""
+    base = open_run(flags.run)
+    run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-{stage}"))
+    start, model, tokenizer = with_vocabulary(base, run_dir)
+    own = {field.name for field in fields(kind)}
+    given = {field.name: getattr(flags, field.name) for field in fields(flags) if field.name in own}
+    return base, {
+        **{name: getattr(model, name) for name in MODEL_FLAGS},
+        **({} if model.sparsity is None else {name: getattr(model, name) for name in ROUTER_SETTINGS}),
+        **{name: value for name, value in given.items() if value is not None},
+        **optimizer_of(flags, base),
+        "data": "\n".join(words),
+        "tokenizer": str(tokenizer),
+        "init_from": start,
+        "run_dir": run_dir,
+        "seq_len": model.seq_len,
+        "document_mask": True,
+    }
+
+
+def with_vocabulary(base: Run, run_dir: Path) -> tuple[Path, ModelConfig, Path]:
+    """(weights to start from, their model, folder of the tokenizer to extend).
+
+    The base run's own where its model has rows for the special tokens; else a larger copy by `prepare_start`.
+    """
+    if not base.folder.tokenizer_folder.is_dir():
+        raise UserError(f"{base.path}: the run has no tokenizer, so it cannot learn from conversations")
+    n_ids = ChatFormat(extend_tokenizer(base.tokenizer)).n_ids
+    model = base.model_config
+    if model.vocab_size >= n_ids:
+        return base.path, model, base.folder.tokenizer_folder
+    return run_dir / COPY, replace(model, vocab_size=padded(n_ids)), base.folder.tokenizer_folder
+
+
+def prepare_start(config: TrainConfig) -> None:
+    """Record the checkpoint that a stage starts from, and copy it with more rows where `with_vocabulary` says so.
+
+    Until the stage has a checkpoint of its own it starts from the newest one of its base run: a copy of an older one is
+    replaced. The caller holds the lock of the run folder. UserError: the base run has no usable checkpoint.
+    """
+    assert config.run_dir is not None
+    assert config.tokenizer is not None
+    folder, base = RunFolder(config.run_dir), open_run(Path(config.tokenizer).parent)
+    if folder.store.steps():
+        return
+    checkpoint = base.newest_checkpoint()
+    start = Start(os.path.relpath(base.path, folder.path), checkpoint.name, _digest(checkpoint))
+    target = folder.path / COPY
+    if config.init_from == target and not (target.is_dir() and recorded_start(folder) == start):
+        model = base.load_model(int(checkpoint.name.removeprefix("step-"))).model
+        temporary = Path(tempfile.mkdtemp(dir=folder.path, prefix=".base-"))
+        write_weights(extend_vocabulary(model, ChatFormat(extend_tokenizer(base.tokenizer)).n_ids), temporary)
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            os.rename(temporary, target)
+        except OSError:  # a worker of DiLoCo was first
+            shutil.rmtree(temporary)
+    write_json(folder.path / START, asdict(start))
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a stage started from: content of start.json in its run folder."""
+
+    run: str
+    """The base run, relative to the stage's run folder."""
+    checkpoint: str
+    """Name of the checkpoint's folder."""
+    digest: str
+    """SHA-256 of its manifest, which has those of all its files."""
+
+    def locate(self, folder: RunFolder) -> Path:
+        """The checkpoint. Raises UserError: it is gone, or another one has its name."""
+        path = RunFolder(folder.path / self.run).store.folder / self.checkpoint
+        if not path.is_dir() or _digest(path) != self.digest:
+            raise UserError(
+                f"{path}: the checkpoint that {folder.path} started from is gone or another one has its name; --kl "
+                "needs it (train with --keep-last, or a link in the folder of checkpoints, keeps it)"
+            )
+        return path
+
+
+def recorded_start(folder: RunFolder) -> Start | None:
+    """The checkpoint that a stage started from; None where its folder does not say; UserError: a malformed record."""
+    file = folder.path / START
+    return validated(Start, read_json(file), file) if file.is_file() else None
+
+
+def _digest(checkpoint: Path) -> str:
+    return sha256(checkpoint / MANIFEST)
+
+
+def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
+    """The optimizer with its settings and the learning rate: those of the base run where it is the same one."""
+    theirs = base.config["config"]
+    known = theirs.get("opt") if base.config.get("plan") else None
+    opt = flags.opt or known or OptimizerSettings.opt
+    settings, usual = {"opt": opt}, OptimizerSettings()
+    same = known is not None and optimizer_spec(opt).name == optimizer_spec(known).name
+    for field in fields(OptimizerSettings):
+        if same and field.name not in _NOT_TAKEN and getattr(flags, field.name) == getattr(usual, field.name):
+            settings[field.name] = theirs[field.name]
+    if flags.lr is None and same:
+        settings["lr"] = flags.lr_fraction * theirs["lr"]
+    elif flags.lr is None:
+        settings["lr_multiplier"] = flags.lr_fraction * flags.lr_multiplier
+    return settings
+
+
+_NOT_TAKEN = ("opt", "lr", "lr_multiplier", "weight_decay", "wd_ts", "wd_ts_divisor", "rules")
+"""Settings of the optimizer that follow from this run's length, not from the base run."""
+
+
+def extend_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with all special tokens of conversations; its own ids stay. UserError: it cannot be extended."""
+    missing = missing_specials(tokenizer)
+    if not missing:
+        return tokenizer
+    from tokenizers import Tokenizer as Engine
+
+    from danalab.data.tokenizers import BpeTokenizer
+
+    if not isinstance(tokenizer, BpeTokenizer):
+        raise UserError(f"tokenizer {tokenizer.name}: has no special token {missing[0]}, and none can be added")
+    engine = Engine.from_str(tokenizer.to_json())
+    engine.add_special_tokens(missing)
+    extended = BpeTokenizer(engine, tokenizer.name, eos=[tokenizer.eos])
+    log.info(
+        "tokenizer %s has no marks of conversations: %d special tokens are added, ids %d to %d",
+        tokenizer.name, len(missing), tokenizer.n_tokens, extended.n_tokens - 1,
+    )  # fmt: skip
+    return extended
+
+
+def extend_vocabulary(model: Decoder, n_ids: int) -> Decoder:
+    """A model with rows for at least `n_ids` token ids; the same model where it has them.
+
+    New rows of the embedding and of the head are the mean of the others, so that a new token is as likely as an average
+    one and no logit is large (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models").
+    """
+    if model.config.vocab_size >= n_ids:
+        return model
+    old = model.config.vocab_size
+    larger = build_model(replace(model.config, vocab_size=padded(n_ids)), device=model.head_weight.device)
+    target = larger.state_dict()
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            target[name][: len(value)].copy_(value) if value.ndim else target[name].copy_(value)
+            if value.ndim and len(target[name]) > len(value):
+                target[name][old:] = value.mean(0)
+    log.info("the model has %d token ids in place of %d; new rows are the mean of the others", padded(n_ids), old)
+    return larger
 
 
 SFT = StageKind("sft", _open, _stage, prepare_start)

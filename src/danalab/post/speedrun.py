@@ -19,9 +19,18 @@ from danalab.chat.task_scores import AnswerSettings, evaluate_chat
 from danalab.data import prepare
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.post.presets import PRESETS, STAGES, Preset, SpeedrunConfig
 from danalab.post.rl import configure as configure_rl
-from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
+from danalab.post.settings import (
+    PRESETS,
+    STAGES,
+    MidConfig,
+    MidFlags,
+    Preset,
+    RlFlags,
+    SftConfig,
+    SftFlags,
+    SpeedrunConfig,
+)
 from danalab.post.sft import configure
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig

@@ -14,9 +14,9 @@ from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
 from danalab.ladder.preregistration import PredictionOutcome
+from danalab.ladder.rows import metrics_of
 from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
 from danalab.ladder.saving import cost_to_reach
-from danalab.train.run.metrics import read_rows
 
 Row = Mapping[str, Any]
 
@@ -124,9 +124,7 @@ def relative_time(data: ReportData) -> dict[str, float]:
 
 def seconds_a_token(row: Row) -> float | None:
     """Device-seconds of a token: the median over logged steps where the run recorded them, else its mean."""
-    file = Path(row["curve"])
-    rows = read_rows(file) if file.is_file() else []
-    timed = [each for each in rows if each.get("seconds_per_step") and each.get("tokens")]
+    timed = [each for each in metrics_of(row) if each.get("seconds_per_step") and each.get("tokens")]
     logged = [each["seconds_per_step"] * each["step"] / each["tokens"] for each in timed]
     if logged:
         return float(np.median(logged)) * row.get("world_size", 1)

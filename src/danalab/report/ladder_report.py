@@ -16,7 +16,7 @@ from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.preregistration import outcomes, read_predictions
-from danalab.ladder.rows import CURVES, pack, read_ladder
+from danalab.ladder.rows import PACKED, pack, read_ladder
 from danalab.report.data import MissingFigure, ReportData, has_diverged, is_finished
 from danalab.report.figures.compute_saved import cost_figure, gain_figure, headline_figure, saved_figure
 from danalab.report.figures.drawing import save_figure, save_points, svg_text
@@ -54,7 +54,7 @@ def read_report_data(
 def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
     """Write the page, figures and tables into `out`; returns the page.
 
-    `packed`: make a folder to publish: rows and validation curves are copied beside the page, which then links to them;
+    `packed`: make a folder to publish: rows and metrics are packed beside the page, which then links to them;
     of pictures only the headline's are written (all are in the page, and their numbers in CSV).
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def _lead(data: ReportData) -> str:
 
 def _address(out: Path, packed: bool) -> Address:
     if packed:
-        return lambda row: f"{CURVES}/{row['name']}.jsonl"
+        return lambda row: PACKED
     return lambda row: os.path.relpath(row["run"], out)
 
 

@@ -1,12 +1,12 @@
 from .app import create_app as create_app
-from .chat_model import ChatModel as ChatModel
 from .chat_model import open_chat_model as open_chat_model
 from .chat_model import open_text_generator as open_text_generator
 from .fields import RequestError as RequestError
+from .planner import ChatModel as ChatModel
 from .planner import ChatQuestion as ChatQuestion
 from .planner import Planner as Planner
 from .server import bind as bind
 from .server import make_worker as make_worker
 from .server import serve as serve
-from .session import ChatSession as ChatSession
 from .settings import ServerSettings as ServerSettings
+from .terminal import ChatSession as ChatSession

@@ -6,28 +6,32 @@ POST /v1/chat/completions -> ChatCompletionRequest -> Planner -> EngineWorker ->
 import asyncio
 import hashlib
 import hmac
+import json
+import logging
+import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
 from danalab import __version__
-from danalab.chat.message_fields import Body, ignored_fields
+from danalab.chat.messages import Body, ignored_fields
 from danalab.errors import UserError
-from danalab.serve.chat_completions import ChatCompletionRequest, ChatCompletionWriter
-from danalab.serve.chat_model import ChatModel
 from danalab.serve.completions import (
+    ChatCompletionRequest,
+    ChatCompletionWriter,
     ChoiceWriter,
     CompletionRequest,
     DetokenizeRequest,
@@ -36,22 +40,23 @@ from danalab.serve.completions import (
     tokenize,
 )
 from danalab.serve.fields import RequestError, error_json, validation_error
-from danalab.serve.planner import Planner
+from danalab.serve.planner import ChatModel, Planner
 from danalab.serve.responses import ResponseRequest, ResponseWriter
 from danalab.serve.settings import LOCAL_HOSTS, ServerSettings
-from danalab.serve.streaming import ConversationLog, EventStream, JsonAnswer, while_connected
 from danalab.serve.worker import METRICS_TYPE, EngineWorker, metrics_page
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = StaticFiles(directory=PAGE)
 
-REQUESTS: dict[str, type[Body]] = {
-    "/v1/chat/completions": ChatCompletionRequest,
-    "/v1/completions": CompletionRequest,
-    "/v1/responses": ResponseRequest,
-    "/tokenize": TokenizeRequest,
-    "/detokenize": DetokenizeRequest,
+ANSWERED: dict[str, tuple[type[Body], Any]] = {
+    "/v1/chat/completions": (ChatCompletionRequest, ChatCompletionWriter),
+    "/v1/completions": (CompletionRequest, ChoiceWriter),
+    "/v1/responses": (ResponseRequest, ResponseWriter),
 }
+"""Endpoint -> what is asked, and what writes its answer."""
 
 
 def create_app(
@@ -93,7 +98,7 @@ def _add_routes(
     models: Mapping[str, ChatModel],
     workers: Mapping[str, EngineWorker],
     settings: ServerSettings,
-    record: ConversationLog | None,
+    record: "ConversationLog | None",
 ) -> None:
     first = next(iter(models.values()))
 
@@ -122,17 +127,14 @@ def _add_routes(
             end()
         return JsonAnswer(writer.whole(generations.answers, generations.tokens), headers=headers)
 
-    @app.post("/v1/chat/completions")
-    async def chat_completions(request: Request, body: ChatCompletionRequest) -> Response:
-        return await answer(request, body, ChatCompletionWriter)
+    def endpoint(kind: type[Body], writer: Any) -> Callable[..., Any]:
+        async def answered(request: Request, body: kind) -> Response:  # pyright: ignore[reportInvalidTypeForm]
+            return await answer(request, body, writer)
 
-    @app.post("/v1/responses")
-    async def responses(request: Request, body: ResponseRequest) -> Response:
-        return await answer(request, body, ResponseWriter)
+        return answered
 
-    @app.post("/v1/completions")
-    async def completions(request: Request, body: CompletionRequest) -> Response:
-        return await answer(request, body, ChoiceWriter)
+    for path, (kind, writer) in ANSWERED.items():
+        app.post(path)(endpoint(kind, writer))
 
     @app.post("/tokenize")
     async def tokenize_route(body: TokenizeRequest) -> Response:
@@ -206,8 +208,9 @@ def _handle_errors(app: FastAPI) -> None:
         if request.method == "POST" and JSON_TYPE.match(kind or "") is None:
             given = "missing" if kind is None else f"{kind!r:.100}"
             return _refusal(RequestError(415, f"the Content-Type header is {given}; it must be application/json"))
-        body = REQUESTS.get(request.url.path)
-        return _refusal(validation_error(error.errors(), error.body, list(body.model_fields) if body else []))
+        bodies = {"/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest}
+        body, _ = ANSWERED.get(request.url.path, (bodies.get(request.url.path, Body), None))
+        return _refusal(validation_error(error.errors(), error.body, list(body.model_fields)))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
@@ -318,7 +321,7 @@ def _too_large(limit: int) -> RequestError:
     return RequestError(413, f"the body is larger than {limit} bytes, the limit of this server", code="body_too_large")
 
 
-def _refusal(error: RequestError) -> JsonAnswer:
+def _refusal(error: RequestError) -> Response:
     return JsonAnswer(error_json(error), error.status, error.headers)
 
 
@@ -331,3 +334,88 @@ def _with_headers(send: Any) -> Any:
         await send(message)
 
     return send_with_headers
+
+
+# ---- on the wire ----
+
+
+class JsonAnswer(JSONResponse):
+    """A response with any text that a client or a model can write."""
+
+    def render(self, content: Any) -> bytes:
+        return json_bytes(content)
+
+
+class EventStream(StreamingResponse):
+    """A stream of events; `end` is called however it ends. `named`: an event has a line with its type, not [DONE]."""
+
+    def __init__(
+        self, chunks: AsyncIterator[dict[str, Any]], end: Callable[[], None], headers: dict[str, str], *, named: bool
+    ):
+        self._end = end
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+        super().__init__(_events(chunks, named), media_type="text/event-stream", headers=headers)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
+
+
+async def _events(chunks: AsyncIterator[dict[str, Any]], named: bool) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in chunks:
+            yield _event(chunk, chunk["type"] if named else None)
+    except RequestError as error:  # the status is sent already
+        content = error_json(error)
+        yield _event({"type": "error", **content["error"]}, "error") if named else _event(content, None)
+        return
+    if not named:
+        yield b"data: [DONE]\n\n"
+
+
+def _event(content: dict[str, Any], name: str | None) -> bytes:
+    return (b"" if name is None else b"event: %b\n" % name.encode()) + b"data: %b\n\n" % json_bytes(content)
+
+
+async def while_connected(request: Request, work: Awaitable[T]) -> T:
+    """The result of `work`. Raises ClientDisconnect: the client has gone."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class ConversationLog:
+    """A file with a JSON object a line (line breaks are escaped), readable by its owner only; OSError: not writable."""
+
+    def __init__(self, path: Path):
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, endpoint: str, request: dict[str, Any], answers: list[str]) -> None:
+        """Append one request and the texts of its answers; a full disk is a warning, not the end of an answer."""
+        row = {"time": round(time.time(), 3), "endpoint": endpoint, "request": request, "answers": answers}
+        try:
+            os.write(self._file, json.dumps(row).encode() + b"\n")
+        except OSError as error:
+            log.warning("a conversation could not be logged: %s", error.strerror)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def json_bytes(content: Any) -> bytes:
+    """JSON in UTF-8; half of a surrogate pair, which UTF-8 has no bytes for, becomes its escape."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")

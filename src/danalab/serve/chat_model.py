@@ -1,75 +1,30 @@
-"""A model to talk to: weights and tokenizer in memory, and the format of its conversations.
+"""Opening a model to talk to, and its card: what the page shows of it beside its answers.
 
-Everything is read at once: later changes of the folder, or its removal, do not matter.
+Everything is read at once: later changes of the folder, or its removal, do not matter. Nothing of the card (stage,
+size, optimizer, a small curve, questions to begin with) is needed to answer: a folder that lacks a part gives a shorter
+one.
 """
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.chat.conversations import ChatFormat
-from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
+from danalab.chat.formats import format_of
+from danalab.chat.tasks import TASKS, TEST, make_task
+from danalab.chat.tasks.base import parse_specification
+from danalab.chat.tasks.generated import GeneratedTask
+from danalab.colors import optimizer_color
 from danalab.errors import UserError
-from danalab.serve.fields import RequestError
+from danalab.files import read_json
+from danalab.models.decoder import Decoder
+from danalab.serve.planner import ChatModel
+from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_sound_rows
 
 if TYPE_CHECKING:
-    from danalab.data.tokenizers import Tokenizer
     from danalab.inference import TextGenerator
-    from danalab.models.decoder import Decoder
-
-
-@dataclass(frozen=True)
-class ChatModel:
-    """A model that is ready to answer."""
-
-    name: str
-    model: "Decoder"
-    tokenizer: "Tokenizer"
-    format: ChatFormat | TemplateFormat | PlainFormat
-    step: int | None = None
-    """The checkpoint's step; None for a folder in Hugging Face format."""
-    created: int = field(default_factory=lambda: int(time.time()))
-    """Time of loading [s since 1970]."""
-    card: Mapping[str, Any] = field(default_factory=dict)
-    """What the page shows of the run: see `run_card`."""
-
-    @property
-    def context(self) -> int:
-        """Tokens of a prompt and its continuation together, at most."""
-        return self.model.config.seq_len
-
-    @property
-    def n_ids(self) -> int:
-        """Token ids are below this."""
-        return min(self.tokenizer.n_tokens, self.model.config.vocab_size)
-
-    def ids(self, prompt: str | Sequence[int], field: str) -> list[int]:
-        """Ids of a text (never specials), or the given ids; a RequestError names a `field` with unknown ones."""
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
-        for position, token in enumerate(prompt):
-            if not 0 <= token < self.n_ids:
-                where = f"{field}.{position}"
-                reason = f"'{where}': {token!s:.40} is not one of the tokenizer's {self.n_ids} ids"
-                raise RequestError(400, reason, param=where)
-        return list(prompt)
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether the model has learned a format of conversations."""
-        return not isinstance(self.format, PlainFormat)
-
-    @property
-    def calls_tools(self) -> bool:
-        """Whether the model has learned calculations and calls of functions."""
-        return isinstance(self.format, ChatFormat)
-
-    @property
-    def stop_texts(self) -> Sequence[str]:
-        """Texts that end an answer in a conversation."""
-        return self.format.stop_texts if isinstance(self.format, PlainFormat) else ()
 
 
 def open_chat_model(
@@ -81,8 +36,6 @@ def open_chat_model(
     name: str | None = None,
 ) -> ChatModel:
     """The model of one run folder, or of one folder in Hugging Face format; UserError: not one, or unreadable."""
-    from danalab.serve.run_card import run_card
-
     generator = open_text_generator(run, huggingface, step, tokenizer)
     folder = run or huggingface
     assert folder is not None
@@ -111,3 +64,92 @@ def open_text_generator(
     if step is not None:
         raise UserError(f"--step {step}: --from has one model and no checkpoints; leave it out")
     return open_huggingface_generator(huggingface, tokenizer, device, **engine)
+
+
+POINTS = 80  # of a curve, at most
+MIN_POINTS = 10  # of a metric that is preferred to one with more
+EXAMPLES = 4
+STAGES = {"pretraining": "base", "mid": "mid", "sft": "sft", "rl": "rl"}
+CURVES = {"rl": ("rl/reward", "train/loss")}  # metrics of a stage's curve, best first; of other stages the losses
+
+
+def run_card(folder: Path, model: Decoder, step: int | None) -> dict[str, Any]:
+    """The card of a run folder, up to `step`, or of a folder in Hugging Face format."""
+    card: dict[str, Any] = {
+        "params": sum(parameter.numel() for parameter in model.parameters()),
+        "arch": model.config.arch,
+        "layers": model.config.n_layers,
+        "width": model.config.d_model,
+    }
+    record = _record(folder)
+    if record is None:
+        return card
+    config, stage = record.get("config", {}), STAGES.get(record.get("stage", ""), "base")
+    rows, _ = read_sound_rows(RunFolder(folder).metrics_file)
+    opt = str(config.get("opt"))
+    card |= {
+        "stage": stage,
+        "optimizer": opt,
+        "color": optimizer_color(opt),
+        "lr": config.get("lr"),
+        "steps": config.get("iterations"),
+        "curve": _curve(rows, CURVES.get(stage, ("val/loss", "train/loss")), step),
+        "examples": _examples(folder),
+    }
+    return card
+
+
+def _record(folder: Path) -> dict[str, Any] | None:
+    try:
+        record = read_json(folder / "config.json")
+    except UserError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("config"), dict) else None
+
+
+def _curve(rows: Sequence[dict[str, Any]], metrics: Sequence[str], step: int | None) -> dict[str, Any] | None:
+    """The first of `metrics` that makes a curve, or that with the most points; None without two."""
+    curves = {
+        metric: [
+            (row["step"], row[metric])
+            for row in rows
+            if isinstance(row.get(metric), (int, float)) and math.isfinite(row[metric])
+            if step is None or row["step"] <= step
+        ]
+        for metric in metrics
+    }
+    metric = max(metrics, key=lambda name: min(len(curves[name]), MIN_POINTS))  # the first of equals
+    points = curves[metric]
+    if len(points) < 2:
+        return None
+    kept = sorted({round(i * (len(points) - 1) / (POINTS - 1)) for i in range(POINTS)})
+    return {"metric": metric, "points": [points[i] for i in kept]}
+
+
+def _examples(folder: Path) -> list[str]:
+    """Test questions of the generated tasks of this stage and of those before it, of each task in turn."""
+    tasks: dict[str, Iterator[str]] = {}
+    for record in _stages(folder):
+        for text in str(record["config"].get("data", "")).split("\n"):
+            try:
+                name = TASKS.canonical(parse_specification(text)[0])
+                if name not in tasks and issubclass(TASKS.get(name), GeneratedTask):
+                    problems = make_task(text, split=TEST)[0]
+                    tasks[name] = iter(dict.fromkeys(problem.question for problem in problems[:EXAMPLES]))
+            except UserError:  # a file, or a task of another version
+                continue
+    mixed = itertools.chain.from_iterable(itertools.zip_longest(*tasks.values()))
+    return [question for question in mixed if question is not None][:EXAMPLES]
+
+
+def _stages(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of a run and of the runs that it started from."""
+    for _ in STAGES:
+        record = _record(folder)
+        if record is None:
+            return
+        yield record
+        try:
+            folder = folder / str(read_json(folder / "start.json").get("run"))
+        except (UserError, AttributeError):
+            return

@@ -10,12 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from danalab.chat.message_fields import Body, FieldError, Function, Ignored, field_error
-from danalab.inference import SamplingParameters
+from danalab.chat.conversations import field_error
+from danalab.chat.messages import Body, FieldError, Function
 
 JsonObject = dict[str, Any]
 
@@ -35,71 +35,6 @@ def only(*values: Any, reason: str = "") -> AfterValidator:
 
 Unsupported = Annotated[Any, only()]
 Count = Annotated[int, Ge(1)]
-
-
-class StreamOptions(Body):
-    include_usage: bool | None = None
-    """Send a last chunk with the counts of tokens."""
-    include_obfuscation: Annotated[bool | None, only(False)] = None
-
-
-class Sampling(Body):
-    """How tokens are chosen. `top_k`, `min_p` and `repetition_penalty` go beyond OpenAI's API."""
-
-    model: str | None = None
-    """Name of the served model; null: the only one."""
-    temperature: Annotated[float, Ge(0), Le(2)] | None = None
-    top_p: Annotated[float, Gt(0), Le(1)] | None = None
-    top_k: Annotated[int, Ge(-1)] | None = None
-    """0 and -1: all tokens."""
-    min_p: Annotated[float, Ge(0), Le(1)] | None = None
-    repetition_penalty: Annotated[float, Ge(0.1), Le(10)] | None = None
-    seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
-    stream: bool | None = None
-    user: Ignored = None
-
-    def sampling(self, max_tokens: int | None, logprobs: int | None = None, **more: Any) -> SamplingParameters:
-        """The parameters of the engine; the defaults and the meaning of `logprobs` are OpenAI's."""
-        given = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
-        given["top_k"] = max(0, self.top_k or 0)
-        return SamplingParameters(
-            **{"temperature": 1.0, **given}, max_tokens=max_tokens, logprobs=logprobs, model_logprobs=True, **more
-        )
-
-
-class Choices(Sampling):
-    """Fields of the two endpoints with choices."""
-
-    n: Count | None = None
-    stop: Annotated[str, Len(0, 1000)] | Annotated[list[Annotated[str, Len(1, 1000)]], Len(0, 256)] | None = None
-    """Texts that end the answer; they are not part of it."""
-    logit_bias: Annotated[dict[str, Annotated[float, Ge(-100), Le(100)]], Len(0, 1024)] | None = None
-    """Token id -> number added to its logit."""
-    stream_options: StreamOptions | None = None
-    frequency_penalty: Annotated[float, Ge(-2), Le(2)] | None = None
-    presence_penalty: Annotated[float, Ge(-2), Le(2)] | None = None
-
-    def sampling(self, max_tokens: int | None, logprobs: int | None = None, **more: Any) -> SamplingParameters:
-        """As of `Sampling`. Raises RequestError: a key of `logit_bias` that is no number."""
-        given = {name: getattr(self, name) for name in _PENALTIES if getattr(self, name) is not None}
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop or ()
-        bias = {_token_id(key): value for key, value in (self.logit_bias or {}).items()}
-        return super().sampling(max_tokens, logprobs, stop=tuple(filter(None, stop)), logit_bias=bias, **given, **more)
-
-    @property
-    def includes_usage(self) -> bool:
-        """Whether a stream ends with the counts of tokens."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
-_PENALTIES = ("frequency_penalty", "presence_penalty")
-
-
-def _token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) < 10):
-        raise RequestError(400, f"'logit_bias.{key:.40}': the keys must be token ids", param="logit_bias")
-    return int(key)
 
 
 class TextFormat(Body):
@@ -178,11 +113,6 @@ def error_json(error: RequestError) -> dict[str, Any]:
     """The body of an error's response."""
     kind = _KINDS.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
-
-
-def json_bytes(content: Any) -> bytes:
-    """JSON in UTF-8; half of a surrogate pair, which UTF-8 has no bytes for, becomes its escape."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Sequence[str]) -> RequestError:

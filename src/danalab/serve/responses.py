@@ -8,17 +8,19 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, Len
 from pydantic import Discriminator, Field, Tag
 
-from danalab.chat.message_fields import (
+from danalab.chat.messages import (
     AssistantMessage,
     Body,
+    ConversationBuilder,
     Ignored,
     PastBody,
     PastCalculation,
     RefusalPart,
     TextPart,
+    plain_text,
 )
-from danalab.chat.messages import ConversationBuilder, plain_text
 from danalab.inference import SamplingParameters
+from danalab.serve.completions import ConversationRequest
 from danalab.serve.fields import (
     Count,
     JsonObject,
@@ -31,8 +33,7 @@ from danalab.serve.fields import (
     Unsupported,
     only,
 )
-from danalab.serve.planner import ConversationRequest
-from danalab.serve.readers import Answer, FunctionCall
+from danalab.serve.planner import Answer, FunctionCall
 from danalab.serve.worker import Generations
 
 # ---- the request ----

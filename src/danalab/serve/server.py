@@ -17,11 +17,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from danalab.errors import UserError
 from danalab.inference import Engine
-from danalab.serve.app import create_app
-from danalab.serve.chat_model import ChatModel
+from danalab.serve.app import JsonAnswer, create_app
 from danalab.serve.fields import RequestError, error_json
+from danalab.serve.planner import ChatModel
 from danalab.serve.settings import ServerSettings
-from danalab.serve.streaming import JsonAnswer
 from danalab.serve.worker import EngineWorker
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, Statistics, TokenEvent
 from danalab.serve.fields import RequestError
-from danalab.serve.readers import Answer, AnswerReader, Delta, force_result
+from danalab.serve.planner import Answer, AnswerReader, Delta, force_result
 
 log = logging.getLogger(__name__)
 

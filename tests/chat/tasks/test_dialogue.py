@@ -7,7 +7,7 @@ import pytest
 from danalab.chat.conversations import Conversation
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Problem, make_task
-from danalab.chat.tasks.dialogue import CHIT_CHAT
+from danalab.chat.tasks.generated import CHIT_CHAT
 from danalab.errors import UserError
 
 

@@ -9,7 +9,8 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.conversations import Conversation
+from danalab.chat.marks import ChatFormat
 from danalab.cli.app import main
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.conversations import Conversation
+from danalab.chat.marks import ChatFormat
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model

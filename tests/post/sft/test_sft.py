@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from tokenizers import Tokenizer as Engine
 
-from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.conversations import Conversation
+from danalab.chat.marks import ChatFormat
 from danalab.cli.app import main
 from danalab.data import prepare
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, train_bpe
 from danalab.errors import UserError
 from danalab.post.dataset import LOSS_BIT, tokenize
 from danalab.post.settings import SftConfig, SftFlags
-from danalab.post.sft import configure
-from danalab.post.start import prepare_start, recorded_start
+from danalab.post.sft import configure, prepare_start, recorded_start
 from danalab.scaling.small_runs import small_run_rate
 from danalab.serve import open_chat_model
 from danalab.train.config.train_config import TrainConfig

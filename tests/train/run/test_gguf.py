@@ -17,8 +17,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from danalab.chat.conversations import ChatFormat, Conversation
+from danalab.chat.conversations import Conversation
 from danalab.chat.formats import format_of, own_template
+from danalab.chat.marks import ChatFormat
 from danalab.cli.app import main
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer, train_bpe
 from danalab.models import ModelConfig

@@ -1,8 +1,7 @@
 """Tasks: questions with checkable answers, generated or from data sets; mixtures of them."""
 
 from danalab.chat.tasks.base import TASKS, TEST, TRAIN, Problem, Task, TaskMixture, make_task
-from danalab.chat.tasks.dialogue import Dialogue
-from danalab.chat.tasks.generated import Arithmetic, Counting, Identity, Spelling
+from danalab.chat.tasks.generated import Arithmetic, Counting, Dialogue, Identity, Spelling
 from danalab.chat.tasks.loaded import Arc, Gsm8k, HumanEval, JsonlTask, LoadedTask, Mmlu, SmolTalk
 
 __all__ = [

@@ -6,7 +6,7 @@ import numpy as np
 
 from danalab.errors import UserError
 from danalab.ladder.fit.tuning import Tuned, is_usable, tune
-from danalab.ladder.rows import FILE, read_ladder, validation_points
+from danalab.ladder.rows import FILE, ladder_file, read_ladder, validation_points
 from danalab.ladder.saving import curve_arrays, on_one_grid
 from danalab.report.data import read_curve
 from danalab.theory.prediction.measured import Measured
@@ -14,7 +14,7 @@ from danalab.theory.prediction.measured import Measured
 
 def measured_curves(path: Path) -> list[Measured]:
     """Curves of a run folder, a folder of runs, or of a ladder's tuned runs of the longest horizon, mean over seeds."""
-    if path.is_file() or (path / FILE).is_file():
+    if ladder_file(path) is not None:
         return _of_ladder(path)
     runs = [path] if (path / "metrics.jsonl").is_file() else sorted(p.parent for p in path.glob("*/metrics.jsonl"))
     if not runs:
@@ -41,7 +41,7 @@ def _of_ladder(path: Path) -> list[Measured]:
 
 def _mean_curve(tuned: Tuned) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(tokens, FLOPs, loss), mean over seeds; the final loss alone where the rows have no curves."""
-    points = [validation_points(row) if Path(row["curve"]).is_file() else [] for row in tuned.runs]
+    points = [validation_points(row) for row in tuned.runs]
     if not all(points):
         return np.array([float(tuned.tokens)]), np.array([tuned.flops]), np.array([tuned.loss])
     curves = [curve_arrays([p["tokens"] for p in run], [p["val/loss"] for p in run]) for run in points]

@@ -75,12 +75,13 @@ class CostFlags:
 
     def rate(self, folder: Path) -> "tuple[Rate | None, str]":
         """(FLOP/s of a device, source of the number)."""
-        from danalab.ladder.rows import FILE, read_ladder
+        from danalab.ladder.rows import ladder_file, read_ladder
         from danalab.ladder.runs.estimate import accelerator_rate, measured_rate
 
         if self.gpu is not None:
             return accelerator_rate(self.gpu, self.mfu), f"{self.gpu.upper()} at {self.mfu:.0%} of its peak"
-        rows = read_ladder(folder) if (folder / FILE).is_file() and (folder / FILE).stat().st_size else []
+        file = ladder_file(folder)
+        rows = read_ladder(file) if file is not None and file.stat().st_size else []
         rate = measured_rate(rows)
         if rate is None:
             return None, "no run is finished: use --gpu NAME for hours"

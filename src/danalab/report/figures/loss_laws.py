@@ -1,8 +1,6 @@
 """The figures of a ladder: points with their spread for measurements, lines for laws, dashed where extrapolated."""
 
-import functools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +10,7 @@ from danalab.colors import optimizer_color
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.rows import validation_points
-from danalab.report.data import MissingFigure, ReportData, is_finished
+from danalab.report.data import MissingFigure, ReportData, Row, is_finished
 from danalab.report.figures import drawing
 from danalab.report.formats import short
 
@@ -51,7 +49,7 @@ def curves_figure(data: ReportData) -> Figure:
         base = [each for each in here if each.opt == analysis.baseline and _has_curves(each)]
         if base:
             axes.axhline(
-                float(np.mean([_validation(row["curve"])[-1][1] for row in base[-1].runs])),
+                float(np.mean([_validation(row)[-1][1] for row in base[-1].runs])),
                 color=optimizer_color(analysis.baseline), linewidth=1, linestyle=":",
                 label=f"{analysis.baseline}'s last evaluation",
             )  # fmt: skip
@@ -155,7 +153,7 @@ def _draw_distances(axes: Axes, analysis: Analysis) -> None:
 
 def _curve(axes: Axes, tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
     """Draw one optimizer's curve; returns tokens and mean losses."""
-    runs = [_validation(run["curve"]) for run in tuned.runs]
+    runs = [_validation(run) for run in tuned.runs]
     length = min(map(len, runs))
     x = np.array([tokens for tokens, _ in runs[0][:length]], float)
     y = np.array([[loss for _, loss in run[:length]] for run in runs])
@@ -164,9 +162,8 @@ def _curve(axes: Axes, tuned: Tuned) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _has_curves(tuned: Tuned) -> bool:
-    return all(Path(row["curve"]).is_file() and _validation(row["curve"]) for row in tuned.runs)
+    return all(_validation(row) for row in tuned.runs)
 
 
-@functools.cache
-def _validation(curve: str) -> list[tuple[float, float]]:
-    return [(point["tokens"], point["val/loss"]) for point in validation_points({"curve": curve})]
+def _validation(row: Row) -> list[tuple[float, float]]:
+    return [(point["tokens"], point["val/loss"]) for point in validation_points(row)]

@@ -3,13 +3,13 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from danalab.ladder.rows import metrics_of
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, shades, styled
 from danalab.train.callbacks.statistics import SignalToNoise, read_tau_statistics
@@ -40,12 +40,11 @@ def schedule_figure(data: ReportData) -> Figure | MissingFigure:
     """beta(t), alpha(t), lambda(t) and the learning rate of each optimizer's largest tuned run, as recorded."""
     logs = {}
     for run in data.tuned_runs():
-        file = Path(run["run"]) / "metrics.jsonl"
-        if run["opt"] not in logs and file.is_file():
-            logs[run["opt"]] = read_rows(file)
+        if run["opt"] not in logs and (rows := metrics_of(run)):
+            logs[run["opt"]] = rows
     shown = [each for each in _SCHEDULES if any(each[0] in row for rows in logs.values() for row in rows)]
     if not shown:
-        return MissingFigure("the run folders themselves: a packed ladder keeps only validation losses")
+        return MissingFigure("the runs' own metrics: these rows have only validation losses")
     figure, places = panels(len(shown), columns=2, each=(3.7, 2.6))
     for axes, (key, title, label, of) in zip(places, shown, strict=True):
         lines = {opt: [(row["step"], of(row[key])) for row in logs.get(opt, []) if key in row] for opt in logs}

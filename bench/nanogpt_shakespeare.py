@@ -1,0 +1,48 @@
+"""nanoGPT's character Shakespeare on a CPU: its published loss with AdamW, and other optimizers with equal trials.
+
+python bench/nanogpt_shakespeare.py --text tinyshakespeare.txt      # prepares, runs (goes on where it stopped), packs
+python bench/nanogpt_shakespeare.py                                 # the table from the stored rows
+
+The text is Karpathy's tiny Shakespeare (1,115,394 characters), which nanoGPT downloads. As there, the first 90% of the
+characters train, the rest validates, and an id is a character's place in their sorted list.
+"""
+
+import argparse
+import pickle
+from pathlib import Path
+
+import numpy as np
+
+from danalab.cli.app import main as danalab
+from danalab.ladder.rows import pack, read_ladder
+from danalab.report.formats import as_markdown
+from nanogpt import table
+
+BENCH = Path(__file__).parent
+RESULTS = BENCH / "results" / "nanogpt_shakespeare_cpu"
+DATA, LADDER = Path("datasets", "nanogpt-shakespeare"), Path("ladders", "nanogpt_shakespeare")
+BASELINES = ("adamw", "muon")
+
+
+def prepare(text: str, folder: Path) -> None:
+    """Write the text as nanoGPT does: train.bin and val.bin of uint16 ids, and meta.pkl with the characters."""
+    characters = sorted(set(text))
+    ids = {character: i for i, character in enumerate(characters)}
+    data, cut = np.array([ids[character] for character in text], np.uint16), int(0.9 * len(text))
+    folder.mkdir(parents=True, exist_ok=True)
+    data[:cut].tofile(folder / "train.bin")
+    data[cut:].tofile(folder / "val.bin")
+    meta = {"vocab_size": len(characters), "itos": dict(enumerate(characters)), "stoi": ids}
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path, help="tiny Shakespeare; without it nothing runs")
+    chosen = parser.parse_args()
+    if chosen.text:
+        prepare(chosen.text.read_text(encoding="utf-8"), DATA)
+        if code := danalab(["ladder", str(BENCH / "nanogpt_shakespeare.yaml"), "--out", str(LADDER)]):
+            raise SystemExit(code)
+        pack(read_ladder(LADDER), RESULTS)
+    print(as_markdown(table(read_ladder(RESULTS), BASELINES)), end="")

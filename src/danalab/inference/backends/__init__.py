@@ -1,1 +1,0 @@
-"""Back ends of the engine: eager (the model's own layers, on any device) and native (C++ on CPUs)."""

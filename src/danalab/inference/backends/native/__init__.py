@@ -1,1 +1,0 @@
-"""The native back end: one C++ call computes a step, for every architecture, on the CPU."""
