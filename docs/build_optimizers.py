@@ -31,7 +31,7 @@ SHARED = (
 )
 """Settings that docs/optimizers.md explains, as it explains HOW."""
 
-_TITLE = re.compile(r"^### [^\n]*: `(\S+)`$", re.MULTILINE)
+_TITLE = re.compile(r"^##+ [^\n]*: `(\S+)`$", re.MULTILINE)
 _BLOCK = re.compile(r"<!-- (?P<kind>settings: (?P<name>\S+)|meanings) -->\n.*?<!-- end -->", re.DOTALL)
 
 

@@ -32,7 +32,7 @@ napoleon_numpy_docstring = False
 python_use_unqualified_type_names = True
 
 html_math_renderer = "mathml"
-html_search_scorer = "_static/scorer.js"
+html_search_scorer = str(ROOT / "docs" / "_static" / "scorer.js")
 html_theme = "furo"
 html_title = f"danalab {release}"
 html_show_sphinx = False

@@ -1,3 +1,9 @@
+// A formula that is a little wider than its page is drawn smaller; a much wider one is scrolled.
+document.querySelectorAll("div.math").forEach((block) => {
+  const share = block.clientWidth / block.scrollWidth;
+  if (share < 1) block.style.fontSize = `${Math.floor(100 * Math.max(share, 0.75)) - 1}%`;
+});
+
 // For keyboards and screen readers: what scrolls can be focused, headings have a level, regions have names. A table that
 // scrolls says so.
 document.querySelectorAll(".highlight pre, div.math, .table-wrapper").forEach((block) => {

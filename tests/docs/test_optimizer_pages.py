@@ -26,7 +26,7 @@ def test_the_facts_and_tables_are_those_of_the_registry():
 def test_every_optimizer_has_an_equation_and_a_reason_of_its_own():
     text = "".join(build_optimizers.pages().values())
     for name in list_optimizers():
-        match = re.search(rf"^### [^\n]*: `{name}`\n(.*?)<!-- settings: {name} -->", text, re.DOTALL | re.MULTILINE)
+        match = re.search(rf"^##+ [^\n]*: `{name}`\n(.*?)<!-- settings: {name} -->", text, re.DOTALL | re.MULTILINE)
         assert match, name
         _, equation, reason = match[1].split("```")
         assert equation.strip(), name
