@@ -4,6 +4,7 @@
 #   make test    lint, types and the fast tests; make test-all: the slow ones, too
 #   make coverage   the tests again, and notes/coverage.md: the lines that they do not run
 #   make bench   the benchmarks; results in bench/results
+#   make dist    wheel and sdist in dist/, checked, and the wheel tried beside torch alone
 #   make gpu-check   the tests and the benchmark of a GPU, in eight minutes; installs nothing
 #   make docs    the site, in build/docs
 #   make screenshots   README's pictures of the program, from real runs: 20 minutes; needs Chromium
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all coverage lint bench gpu-check docs docs-check screenshots vendor clean
+.PHONY: demo test test-all coverage lint bench dist gpu-check docs docs-check screenshots vendor clean
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
@@ -55,6 +56,12 @@ bench: $(VENV)/.dev
 	@for script in data delta_rule muon theory validate; do \
 		echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit 1; done
 
+dist: $(VENV)/.dist
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python scripts/check_wheel.py dist/danalab-*.whl
+
 gpu-check:
 	scripts/gpu_check.sh
 
@@ -84,11 +91,16 @@ $(VENV)/bin/python:
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV) (some minutes the first time)"
 	$(PIP) torch
-	$(PIP) --editable .
+	$(PIP) --editable '.[lab]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.dist: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) torch
+	$(PIP) --editable '.[dist]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.core

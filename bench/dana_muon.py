@@ -8,8 +8,8 @@ python bench/dana_muon.py                        # from the stored rows
 from pathlib import Path
 from typing import Any
 
-from danalab.ladder.fit.tuning import is_usable, tune
-from danalab.ladder.horizon.analysis import PairedTest, horizon_of, paired_runs, paired_tests
+from danalab.ladder.fit.tuning import horizon_of, is_usable, tune
+from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab.report.formats import as_markdown
 from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 

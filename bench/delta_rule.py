@@ -67,7 +67,7 @@ def _transformers_rule() -> Callable[..., tuple[Tensor, Any]]:
     try:
         module = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
     except ImportError:
-        raise MissingExtra("transformers", "hf", "the delta rule of transformers") from None
+        raise MissingExtra("transformers", "the delta rule of transformers") from None
     return module.torch_chunk_gated_delta_rule
 
 

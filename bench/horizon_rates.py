@@ -19,7 +19,7 @@ import numpy as np
 
 from danalab.files import read_json, write_json
 from danalab.ladder.analysis import Analysis, add_exponents, analyse
-from danalab.ladder.fit.exponents import ExponentLaw
+from danalab.ladder.fit.rate_laws import ExponentLaw
 from danalab.ladder.fit.statistics import student_interval
 from danalab.ladder.fit.tuning import Tuned, has_diverged, is_usable, tune
 from danalab.ladder.rows import pack, read_ladder

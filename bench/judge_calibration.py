@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from danalab.judge.sequential import LARGEST_RATIO, LEAST_PAIRS, bounds, decisions, log_bayes_factor, spent
+from danalab.judge.verdict import LARGEST_RATIO, LEAST_PAIRS, bounds, decisions, log_bayes_factor, spent
 from danalab.train.system.device import machine
 
 TRACK, STEPS, LR = "synthetic", 60, 0.0169

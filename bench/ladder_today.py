@@ -29,30 +29,39 @@ NAMES = {
 
 
 def losses(found: Analysis, sizes: Sequence[int]) -> Table:
-    """A line for each optimizer: its loss at each size [nats/token], the mean over the seeds."""
-    at = {(each.opt, each.params): f"{each.loss:.3f}" for each in found.tuned}
-    return ["loss [nats/token]", *map(_size, sizes)], [
-        [name, *(at.get((opt, size), "") for size in sizes)] for opt, name in NAMES.items()
-    ]
+    """A line for each optimizer: its loss at each size [nats/token], the mean over the seeds, whose number follows."""
+    at = {
+        (each.opt, each.params): f"{each.loss:.3f}{f' ({each.bracket})' if each.bracket else ''}"
+        for each in found.tuned
+    }
+    lines = [[name, *(at.get((opt, size), "") for size in sizes)] for opt, name in NAMES.items()]
+    counts = {size: sorted({len(each.runs) for each in found.tuned if each.params == size}) for size in sizes}
+    epochs = {each.params: each.runs[0]["tokens"] / each.runs[0]["data_tokens"] for each in found.tuned}
+    lines.append(["seeds", *(" or ".join(map(str, counts[size])) for size in sizes)])
+    lines.append(["epochs of the data", *(f"{epochs[size]:.2g}" for size in sizes)])
+    return ["loss [nats/token]", *map(_size, sizes)], lines
 
 
 def savings(found: Analysis, sizes: Sequence[int], what: str = "compute") -> Table:
-    """A line for each optimizer: `what` it saves against AdamW at each size, and by the laws of all sizes."""
+    """A line for each optimizer: `what` it saves against AdamW at each size, and of all sizes by two fits; AdamW's."""
     lines = []
     for opt in (opt for opt in NAMES if opt != found.baseline):
         at, gain = found.saved[opt], found.gains[opt]
         cells = [_share(at[size].saved, at[size].interval) if size in at else "" for size in sizes]
-        lines.append([NAMES[opt], *cells, _share(gain.mean, gain.interval)])
-    return [f"{what} saved against tuned AdamW", *map(_size, sizes), "by the laws"], lines
+        lines.append([NAMES[opt], *cells, _share(gain.interpolated, None), _share(gain.mean, gain.interval)])
+    noise = [found.resolution[size].interval for size in sizes]
+    itself = ["" if each is None else f"{100 * each.low:+.0f} to {100 * each.high:+.0f}" for each in noise]
+    lines.append(["AdamW against itself", *itself, "", ""])
+    return [f"{what} saved against tuned AdamW", *map(_size, sizes), "interpolated", "by the laws"], lines
 
 
 def short(compute: Table, tokens: Table) -> Table:
     """A line for each optimizer: what it saves by the laws, and the least and the most at a size."""
     lines = []
-    for own, of_tokens in zip(compute[1], tokens[1], strict=True):
+    for own, of_tokens in zip(compute[1][:-1], tokens[1][:-1], strict=True):  # the last is AdamW against itself
         spans = []
         for line in (own, of_tokens):
-            at = sorted(int(cell.partition("%")[0]) for cell in line[1:-1] if cell)
+            at = sorted(int(cell.partition("%")[0]) for cell in line[1:-2] if cell)
             spans.append(f"{at[0]:+d}% to {at[-1]:+d}%")
         lines.append([own[0], own[-1], spans[0], of_tokens[-1], spans[1]])
     return ["optimizer", "compute saved", "at single sizes", "tokens saved", "at single sizes"], lines

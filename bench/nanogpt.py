@@ -12,9 +12,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from danalab.ladder.fit.tuning import Tuned, is_usable, tune
-from danalab.ladder.horizon.analysis import PairedTest, horizon_of, paired_runs, paired_tests
-from danalab.ladder.horizon.budget import Dial, budget_of
+from danalab.ladder.budget import Dial, budget_of
+from danalab.ladder.fit.tuning import Tuned, horizon_of, is_usable, tune
+from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import as_markdown
 from danalab_bench.pages import cost, fill_parts, shown_lead

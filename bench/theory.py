@@ -42,8 +42,8 @@ from danalab.theory import (
     standard,
     tau_limit,
 )
-from danalab.theory.prediction.exponents import Family
-from danalab.theory.problem.model import power_sum
+from danalab.theory.exponents import Family
+from danalab.theory.problem import power_sum
 from danalab_bench.theory_checks import limit_kappa, limit_loss_continuum, sgd_volterra
 
 BOUNDS = {"<": float.__lt__, ">": float.__gt__}

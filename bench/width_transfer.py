@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.fit.exponents import fit_exponents
+from danalab.ladder.fit.rate_laws import fit_exponents
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import TunedSize
 from danalab.ladder.rows import pack, read_ladder

@@ -1,13 +1,13 @@
-"""Write the table of docs/claims.md: python docs/build_claims.py
+"""Write the lists of docs/claims.md: python docs/build_claims.py
 
-Verdicts are computed from stored results: files under bench/results, and tables of horizon.md and findings.md, which
-tests hold to the rows there. An interval that contains the claimed value does not contradict the claim, and supports
-it only if it excludes the value of no effect.
+Verdicts, numbers, sizes, seeds and epochs are computed from stored results: files under bench/results, and tables of
+pages, which tests hold to the rows there.
 """
 
 import json
+import math
 import re
-import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,79 +15,103 @@ from typing import Any
 
 import numpy as np
 
+from danalab.judge.tracks import get_track
 from danalab.ladder.analysis import Analysis, analyse
-from danalab.ladder.batch import BatchAnalysis
-from danalab.ladder.fit.statistics import Interval, student_interval
-from danalab.ladder.horizon.analysis import PairedTest
+from danalab.ladder.fit.statistics import Interval, Variance, student_interval, sum_interval
+from danalab.ladder.fit.tuning import Tuned, is_usable, tune
+from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab.ladder.rows import read_ladder
+from danalab.report.formats import short
 from danalab_bench.pages import RESULTS, benchmark
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "docs" / "claims.md", ROOT / "notes" / "claims.md")
+_PART = re.compile(r"(<!-- (ten|claims) -->\n).*?(<!-- end -->)", re.DOTALL)
+REPORT = "danalab report bench/results/{} --tables-only"
+RATES, FINDINGS = "python bench/horizon_rates.py", "python bench/decay_law.py findings family"
+TRANSFER, GPT, IMAGES = "python bench/width_transfer.py", "python bench/nanogpt.py", "python bench/images.py"
+LARGER = "larger models: an interval on the other side"
+NATS, SAVED, TOKENS, P = "nats/token", "% of compute", "% of tokens", "exponent"
 
-from bench import nanogpt  # noqa: E402
 
-PAGE = ROOT / "docs" / "claims.md"
-_TABLE = re.compile(r"(<!-- claims -->\n).*?(<!-- end -->)", re.DOTALL)
-LADDER = "45 k to 919 k parameters, f = 1"
-HORIZON = "3 k to 10 k parameters, f = 1 to 64"
-BATCH = "3 k parameters, f = 8, 2 to 128 sequences of 64 tokens"
-SMALL = "3 small problems, 150 to 600 steps"
-SAVED = "danalab report bench/results/ladder_cpu --tables-only"
-WITHOUT = "45 k to 263 k parameters, f = 1, published rates, decay without a bound"
-PUBLISHED = "danalab report bench/results/ladder_cpu_v1 --tables-only"
-RATES = "python bench/horizon_rates.py"
-EXPONENTS = "danalab report bench/results/horizon_cpu --tables-only"
-BATCHES = "danalab report bench/results/batch_cpu --tables-only"
-FINDINGS = "python bench/decay_law.py findings family"
-WIDTHS = "widths 32 to 256 (58 k to 1.8 M parameters), 300 steps, one seed"
-TRANSFER = "python bench/width_transfer.py"
-NANOGPT, TWELVE = "0.18 M parameters, 600 steps, three seeds", "python bench/nanogpt.py"
-WIDER = "0.65 M parameters, 600 steps, three seeds"
-LONGER, MORE_RATES = "0.18 M parameters, 4,800 steps, three seeds", "more rates; longer runs"
-IMAGES, TWELVE_IMAGES = "38 k parameters, 150 steps, five seeds", "python bench/images.py"
-OTHER = "other networks; longer runs"
-MORE = "larger models: an interval on the other side"
+@dataclass(frozen=True)
+class Measure:
+    """What was measured, and of which runs."""
+
+    interval: Interval | None
+    """None: nothing was."""
+    unit: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A line of the page; without an interval the claim was not tested."""
+    """A line of the page."""
 
+    key: str
     text: str
+    """What a reader hopes; `[x]` is the value that it is tested against where its source gives none."""
     source: str
-    measured: str
-    interval: Interval | None
+    measure: Measure
     claimed: float
     """The value that the claim gives, in the interval's unit."""
-    none: float
-    """The value of no effect."""
-    where: str
     change: str
+    """What would change the verdict."""
     command: str
+    none: float = 0.0
+    """The value of no effect."""
+    signs: tuple[str, str] = ("it falls", "it rises")
+    """Of a claim of no effect: the effect, where the interval lies below, or above."""
 
     @property
     def verdict(self) -> str:
         """What the interval says of the claim."""
-        if self.interval is None:
-            return "not tested here"
-        inside, excludes = self.claimed in self.interval, self.none not in self.interval
-        same_side = (self.interval.low > self.none) == (self.claimed > self.none)
+        known = self.measure.interval
+        if known is None:
+            return "not tested"
+        step = last_digit(known)
+        above, below = known.low >= self.none + step, known.high <= self.none - step
         if self.claimed == self.none:
-            return "not contradicted" if inside else "contradicted here"
+            return self.signs[above] if above or below else "consistent with no difference"
+        inside = self.claimed in known
+        if not (above or below):
+            return "undecided" if inside else "no effect found"
         if inside:
-            return "supported" if excludes else "open: contains the claim and no effect"
-        if excludes:
-            return "holds in direction, not in size" if same_side else "contradicted here: the opposite"
-        return "not shown: contains no effect, not the claim"
+            return "confirmed"
+        if above != (self.claimed > self.none):
+            return "the opposite"
+        return f"confirmed, {'larger' if above == (known.low > self.claimed) else 'smaller'}"
+
+    @property
+    def span(self) -> str:
+        """The interval, with two digits of its width."""
+        known = self.measure.interval
+        if known is None:
+            return "-"
+        form = f".{max(0, -round(math.log10(last_digit(known))))}f"
+        return f"{known.low:{form}} to {known.high:{form}}"
+
+
+def last_digit(interval: Interval) -> float:
+    """The last digit that an interval is written with: the second of its width."""
+    return 10.0 ** min(math.floor(math.log10(interval.high - interval.low)) - 1, 0)
 
 
 def page_table(page: str, name: str) -> list[list[str]]:
-    """The rows of a table between `<!-- NAME -->` and `<!-- end -->` of a page of docs/ or its appendix in notes/."""
-    places = [ROOT / folder / page for folder in ("docs", "notes")]
-    text = "".join(place.read_text(encoding="utf-8") for place in places if place.is_file())
-    text = text.partition(f"<!-- {name} -->\n")[2].partition("<!-- end -->")[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+    """The rows of the table between `<!-- NAME -->` and `<!-- end -->` of a page, or of the one that has it."""
+    others = (file for folder in ("docs", "notes") for file in sorted((ROOT / folder).rglob("*.md")))
+    for file in (ROOT / "docs" / page, *others):
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        _, found, text = text.partition(f"<!-- {name} -->\n")
+        if found:
+            lines = text.partition("<!-- end -->")[0].splitlines()[2:]
+            return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    raise FileNotFoundError(f"no page has a table {name}")
+
+
+def row_named(page: str, name: str, first: str) -> list[str]:
+    """The line of a page's table whose first cell is `first`."""
+    return next(row for row in page_table(page, name) if row[0] == first)
 
 
 def interval_of(text: str) -> Interval:
@@ -97,99 +121,132 @@ def interval_of(text: str) -> Interval:
 
 
 @cache
+def tuned(folder: str) -> list[Tuned]:
+    """The tuned runs of a stored ladder."""
+    return tune([row for row in read_ladder(RESULTS / folder) if is_usable(row)], "model")
+
+
+@cache
 def ladder(convention: str = "exact") -> Analysis:
     """The results of the stored ladder."""
     return analyse(read_ladder(RESULTS / "ladder_cpu"), convention=convention)
 
 
-def in_percent(interval: Interval | None) -> Interval:
-    """An interval of a share [percent]."""
+def span_of(values: Iterable[float], form: str) -> str:
+    """Their range."""
+    ordered = sorted(values)
+    return " to ".join(dict.fromkeys(f"{value:{form}}" for value in (ordered[0], ordered[-1])))
+
+
+def rounded(value: float) -> float:
+    """To three digits."""
+    return float(f"{value:.3g}")
+
+
+def where(folder: str, *opts: str, every: bool = False) -> str:
+    """Sizes, lengths, seeds and epochs of the tuned runs of some optimizers; `every`: of all sizes that all have."""
+    mine = [each for each in tuned(folder) if each.opt in opts]
+    common = set.intersection(*({each.params for each in mine if each.opt == opt} for opt in opts))
+    runs = [row for each in mine if each.params in common for row in each.runs]
+    if not every:
+        most = max(row["tokens"] / row["total_params"] for row in runs)
+        runs = [row for row in runs if row["tokens"] / row["total_params"] > 0.9 * most]
+    sizes = sorted({row["params"] for row in runs})
+    seeds = [len({row["seed"] for row in each.runs}) for each in mine if each.params in common]
+    words = [
+        f"{' to '.join(dict.fromkeys(short(size) for size in (sizes[0], sizes[-1])))} parameters",
+        f"{span_of((row['settings']['iterations'] for row in runs), ',')} steps",
+        f"{span_of((rounded(row['tokens'] / row['total_params']) for row in runs), ',g')} tokens per parameter",
+        f"seeds {span_of(seeds, 'd')}",
+    ]
+    if known := [row["tokens"] / row["data_tokens"] for row in runs if row.get("data_tokens")]:
+        words.append(f"epochs {span_of(known, '.2g')}")
+    return ", ".join(words)
+
+
+def saved(opt: str, convention: str = "exact") -> Measure:
+    """Compute, or tokens (without the optimizer's own products), saved against AdamW by the ladder's laws."""
+    interval = ladder(convention).gains[opt].interval
     assert interval is not None
-    return Interval(100 * interval.low, 100 * interval.high, interval.level)
+    unit = SAVED if convention == "exact" else TOKENS
+    return Measure(Interval(100 * interval.low, 100 * interval.high, 0.95), unit, where("ladder_cpu", opt, every=True))
 
 
-def saved(opt: str) -> Interval:
-    """Compute saved against AdamW by the ladder's laws [percent]."""
-    return in_percent(ladder().gains[opt].interval)
-
-
-def tokens_saved(opt: str) -> Interval:
-    """Tokens saved, or steps: compute without the optimizer's own matrix products [percent]."""
-    return in_percent(ladder("model").gains[opt].interval)
-
-
-def saved_without_bound(opt: str) -> Interval:
+def saved_without_bound(opt: str) -> Measure:
     """The same on the ladder with the published rates, and weight decay without a bound."""
     rows = (RESULTS / "ladder_cpu_v1" / "table-saved.md").read_text(encoding="utf-8").splitlines()
-    return interval_of(next(row.split("|")[4] for row in rows if row.startswith(f"| {opt} | all, by the laws")))
+    text = next(row.split("|")[4] for row in rows if row.startswith(f"| {opt} | all, by the laws"))
+    return Measure(interval_of(text), SAVED, f"{where('ladder_cpu_v1', opt, every=True)}, published rates")
 
 
-def unseen(opt: str) -> Interval:
-    """How much the law of the horizon lowers the loss at a horizon that it has not seen [nats/token]."""
-    return interval_of(next(row[4] for row in page_table("horizon.md", "rates: unseen") if row[0] == opt))
-
-
-def saved_slope(opt: str) -> Interval:
-    """Compute saved per factor of 10 in parameters [points]: a line through all sizes, with their scatter."""
-    at = ladder().saved[opt]
+def saved_slope(opt: str) -> Measure:
+    """Tokens saved per factor of 10 in parameters: a line through all sizes, with their scatter."""
+    at = ladder("model").saved[opt]
     x, y = np.log10(list(at)), np.array([100 * each.saved for each in at.values()])
-    (slope, _), covariance = np.polyfit(x, y, 1, cov="unscaled")
-    left = y - np.polyval(np.polyfit(x, y, 1), x)
+    (slope, level), covariance = np.polyfit(x, y, 1, cov="unscaled")
+    left = y - (slope * x + level)
     error = float(np.sqrt(covariance[0, 0] * (left @ left) / (len(x) - 2)))
-    return student_interval(float(slope), error, len(x) - 2)
+    known = student_interval(float(slope), error, len(x) - 2)
+    return Measure(known, "points per factor of 10 in size", where("ladder_cpu", opt, every=True))
 
 
-def exponent(opt: str) -> Interval:
-    """Equivalent-overtraining exponent p."""
-    return interval_of(next(row[2] for row in page_table("horizon.md", "horizon: horizon-exponents") if row[0] == opt))
+def exponent(opt: str) -> Measure:
+    """Exponent of the training length at which AdamW is as good."""
+    interval = interval_of(row_named("horizon.md", "horizon: horizon-exponents", opt)[2])
+    return Measure(interval, P, where("horizon_cpu", opt, every=True))
 
 
-def rate_exponent(opt: str) -> Interval:
-    """Exponent of the best rate over the horizon, of the sizes together."""
-    cell = next(row[3] for row in page_table("horizon.md", "rates: exponents") if row[0] == opt)
-    return interval_of(cell.partition("(")[2])
+def rate_exponent(opt: str) -> Measure:
+    """Exponent of the best rate over the training length, of the sizes together."""
+    cell = row_named("horizon.md", "rates: exponents", opt)[3]
+    return Measure(interval_of(cell.partition("(")[2]), P, where("horizon_cpu", opt, every=True))
+
+
+def width_exponent(opt: str) -> Measure:
+    """Exponent of the best rate over the width."""
+    cell = row_named("models.md", "width: transfer", opt)[-1]
+    return Measure(interval_of(cell.partition("(")[2]), P, where("width_cpu", opt, every=True))
 
 
 @cache
-def batch_ladder() -> BatchAnalysis | None:
-    """The stored ladder over batches; None where its rows are not stored."""
-    folder = RESULTS / "batch_cpu"
-    return analyse(read_ladder(folder), n_bootstrap=0).batches if folder.is_dir() else None
+def tests(folder: str, baseline: str) -> list[PairedTest]:
+    """All paired tests of a stored ladder."""
+    return paired_tests(paired_runs(tuned(folder), baseline))
 
 
-def batch_tests(first: str, second: str) -> list[PairedTest]:
-    """Tests of two optimizers at each batch, the smallest first; none where the rows are not stored."""
-    batches = batch_ladder()
-    tests = [] if batches is None else [each for each in batches.tests if (each.first, each.second) == (first, second)]
-    return sorted((each for each in tests if each.interval is not None), key=lambda each: each.batch)
+def lead(folder: str, opt: str, baseline: str = "adamw") -> Measure:
+    """How much lower an optimizer's loss is than another's, paired by seed; at the longest training."""
+    mine = [test for test in tests(folder, baseline) if (test.first, test.second) == (baseline, opt)]
+    return Measure(max(mine, key=lambda test: test.horizon).interval, NATS, where(folder, opt, baseline))
 
 
-def growth(tests: list[PairedTest]) -> Interval | None:
-    """Difference of the second optimizer's advantage at the largest batch and at the smallest [nats/token]."""
-    if not tests:
-        return None
-    least, most = tests[0], tests[-1]
-    half = sum(((each.interval.high - each.interval.low) / 2) ** 2 for each in (least, most) if each.interval) ** 0.5
-    middle = most.difference - least.difference
-    return Interval(middle - half, middle + half, 0.95)
+def lead_on_gpt(opt: str, baseline: str = "adamw", of: str = "") -> Measure:
+    """The same on the small GPT, with the steps of its warm-up."""
+    folder = f"nanogpt_{of}cpu"
+    found = lead(folder, opt, baseline)
+    warm = {row["settings"]["warmup_steps"] for each in tuned(folder) for row in each.runs if each.opt == baseline}
+    return Measure(found.interval, NATS, f"{found.where}, warm-up {span_of(warm, 'd')}")
 
 
-def width_exponent(opt: str) -> Interval:
-    """Exponent of the best rate over the width."""
-    rows = page_table("models.md", "width: transfer")
-    return interval_of(next(row[-1] for row in rows if row[0] == opt).partition("(")[2])
+def on_batches(first: str, second: str, *, growth: bool) -> Measure:
+    """The second optimizer's lead at the smallest batch, or `growth`: at the largest minus that."""
+    mine = [test for test in tests("batch_cpu", "adamw") if (test.first, test.second) == (first, second)]
+    least, most = min(mine, key=lambda test: test.batch), max(mine, key=lambda test: test.batch)
+    of = f"{where('batch_cpu', first, second)}, batch {least.batch}"
+    if not growth:
+        return Measure(least.interval, NATS, of)
+    parts = []
+    for test in (least, most):
+        known, quantile = test.interval, student_interval(0, 1, test.n_seeds - 1).high
+        assert known is not None
+        parts.append(Variance(((known.high - known.low) / 2 / quantile) ** 2, test.n_seeds - 1))
+    return Measure(sum_interval(most.difference - least.difference, parts), NATS, f"{of} to {most.batch}")
 
 
-def nanogpt_lead(opt: str, baseline: str = "adamw", of: str = "table") -> Interval:
-    """How far an optimizer is ahead of another on the small GPT [nats/token]; of "init": with our initial weights."""
-    found = nanogpt.leads(read_ladder(nanogpt.results(of)), baseline)[opt].interval
-    assert found is not None
-    return found
-
-
-def muon_lead(opt: str) -> Interval:
-    """How far an optimizer is ahead of D-Muon on Enoki [nats/token]."""
-    return interval_of(next(row[4] for row in page_table("dana-muon.md", "muon-parts: table") if row[0] == opt))
+def lead_on_enoki(opt: str) -> Measure:
+    """How much lower an optimizer's loss is than D-Muon's on Enoki."""
+    interval = interval_of(row_named("dana-muon.md", "muon-parts: table", opt)[4])
+    return Measure(interval, NATS, where("muon_forms_cpu", "d-muon"))
 
 
 def stored(name: str) -> list[dict[str, Any]]:
@@ -202,278 +259,211 @@ def paired(leads: np.ndarray) -> Interval:
     return student_interval(float(leads.mean()), float(leads.std(ddof=1)) / len(leads) ** 0.5, len(leads) - 1)
 
 
-def rare_tokens() -> Interval:
-    """ADana's lead over AdamW with beta2 .95 on the rarest tokens minus that on the most frequent [nats/token]."""
-    losses = {
-        opt: np.array([row["loss"] for row in stored("rare_tokens_cpu.jsonl") if row["opt"] == opt])
-        for opt in ("adamw-95", "adana")
-    }
+def rare_tokens() -> Measure:
+    """ADana's lead over AdamW with beta2 .95 on the rarest tokens minus that on the most frequent."""
+    rows = [row for row in stored("rare_tokens_cpu.jsonl") if row["opt"] in ("adamw-95", "adana")]
+    losses = {opt: np.array([row["loss"] for row in rows if row["opt"] == opt]) for opt in ("adamw-95", "adana")}
     leads = losses["adamw-95"] - losses["adana"]
-    return paired(leads[:, -1] - leads[:, 0])
+    sizes = [re.findall(r"-d(\d+)-.*-f([\d.]+)-", row["name"])[0] for row in rows]
+    length = span_of((20 * float(f) for _, f in sizes), ".3g")
+    of = f"width {sizes[0][0]}, {length} tokens per parameter, seeds {len(leads)}"
+    return Measure(paired(leads[:, -1] - leads[:, 0]), NATS, of)
 
 
-def images_lead(opt: str, baseline: str) -> Interval:
-    """How far an optimizer is ahead of another on the convolutional network, paired by seed [nats/image]."""
-    losses = {row["optimizer"]: np.array(row["losses"]) for row in stored("images_cpu.jsonl")}
-    return paired(losses[baseline] - losses[opt])
+def lead_on_images(opt: str, baseline: str = "adamw") -> Measure:
+    """How much lower an optimizer's loss is than another's on the convolutional network, paired by seed."""
+    rows = {row["optimizer"]: row for row in stored("images_cpu.jsonl")}
+    losses = [np.array(rows[name]["losses"]) for name in (baseline, opt)]
+    params = sum(weight.numel() for weight in get_track("images").make(0).model.parameters())
+    of = f"convolutions, {short(params)} parameters, {rows[opt]['steps']} steps, seeds {len(losses[0])}"
+    return Measure(paired(losses[0] - losses[1]), "nats/image", of)
 
 
-def cooldown() -> Interval:
-    """ADana's loss minus that with momentum cooldown at the longest horizon of the smallest size [nats]."""
-    rows = page_table("horizon.md", "horizon: horizon-pairs")
-    return interval_of(next(row[4] for row in rows if row[0] == "adana - adana-cooldown"))
+def finding(change: str) -> Measure:
+    """Loss of a change minus ADana's, over the columns of the first table of findings.md; None: it never acted."""
+    cells = [cell.split("±") for cell in row_named("findings.md", "decay law: findings", change)[1:]]
+    values = np.array([float(value) for value, _ in cells])
+    runs = [row for row in stored("decay_law_cpu.jsonl") if row.get("settings") == "kappa=1.0"]
+    problems = {(row["problem"], row["steps"]) for row in runs}
+    assert len(problems) == len(values)
+    of = f"{len(values)} small problems, {span_of((steps for _, steps in problems), ',')} steps, "
+    of += f"seeds {len({row['seed'] for row in runs})}"
+    return Measure(paired(values), "nats", of) if values.any() else Measure(None, "", of)
 
 
-def finding(change: str) -> Interval:
-    """Loss of a change minus ADana's, over the columns of the first table of findings.md [nats]."""
-    row = next(row for row in page_table("findings.md", "decay law: findings") if row[0] == change)
-    values = [float(cell.split("±")[0]) for cell in row[1:]]
-    error = float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return student_interval(float(np.mean(values)), error, len(values) - 1)
-
-
-def chat() -> Interval:
+def chat() -> Measure:
     """Correlation of base loss and arithmetic after fine-tuning, over optimizers and seeds (Fisher's z)."""
     rows = [row for row in stored("chat_cpu.jsonl") if "stage" not in row]
     whole = [row for row in rows if row["opt"] == row["sft_opt"] == row["rl_opt"]]  # the others share their bases
     pairs = np.array([(row["base"]["val/loss"], row["sft"]["scores"]["arithmetic"]["mean"]) for row in whole])
     z, half = np.arctanh(np.corrcoef(pairs.T)[0, 1]), 1.96 / (len(pairs) - 3) ** 0.5
-    return Interval(float(np.tanh(z - half)), float(np.tanh(z + half)), 0.95)
+    of = f"{short(whole[0]['base']['params'])} parameters, {len(whole)} speedruns"
+    return Measure(Interval(float(np.tanh(z - half)), float(np.tanh(z + half)), 0.95), "correlation", of)
 
 
-def own_optimizer_forgets() -> Interval:
-    """Loss on the base's text at the end: fine-tuned by the base's optimizer minus by another [nats/token]."""
-    rows = page_table("chat-optimizers.md", "chat: effects")
-    return interval_of(next(row[3] for row in rows if row[0] == "sft: the base's - another").partition("(")[2])
+def own_optimizer_forgets() -> Measure:
+    """Loss on the base's text at the end: fine-tuned by the base's optimizer minus by another."""
+    row = row_named("chat-optimizers.md", "chat: effects", "sft: the base's - another")
+    params = short(stored("chat_cpu.jsonl")[0]["base"]["params"])
+    of = f"{params} parameters, {row[1]} choices of optimizers, seeds {row[2]}"
+    return Measure(interval_of(row[3].partition("(")[2]), NATS, of)
 
 
-def resonance() -> Interval:
-    """The resonance model's loss minus attention's [nats/token]."""
-    return Interval(*benchmark("resonance_wikitext2")["resonance_minus"]["attention"]["interval"], 0.95)
+def resonance() -> Measure:
+    """The resonance model's loss minus attention's."""
+    found = benchmark("resonance_wikitext2")
+    runs = found["models"]["resonance"]
+    of = f"{short(runs['params'])} parameters, {found['settings']['steps']} steps, seeds {len(runs['runs'])}"
+    return Measure(Interval(*found["resonance_minus"]["attention"]["interval"], 0.95), NATS, of)
 
 
-def claims() -> list[Claim]:
-    """The lines of the page."""
-    nats = "nats/token"
-    p = "exponent p"
-    fixed, ours, muon = (
-        batch_tests(*pair)
-        for pair in (("adamw", "adamw-half-life"), ("adamw-half-life", "adana"), ("adamw-half-life", "muon"))
-    )
-    return [
-        Claim(
-            "ADana needs up to 40% less compute than tuned AdamW", "arXiv 2602.05298", "% saved", saved("adana"), 40,
-            0, LADDER, MORE, SAVED,
-        ),
-        Claim(
-            "orthogonalised matrices with log-time momentum save as much: DanaMuon", "ours", "% saved",
-            saved("dana-muon"), 40, 0, LADDER, MORE, SAVED,
-        ),
-        Claim(
-            "Dana-Star-MK4 saves as much", "arXiv 2602.05298", "% saved", saved("dana-star-mk4"), 40, 0, LADDER,
-            MORE, SAVED,
-        ),
-        Claim(
-            "ADana's saving grows with size", "arXiv 2602.05298 (a rise of 10 points per decade is taken)",
-            "points per decade of size", saved_slope("adana"), 10, 0, LADDER, "sizes over two decades", SAVED,
-        ),
-        Claim(
-            "ADana's gain grows with the horizon, p = 1.15 to 1.20", "arXiv 2609.04577", p, exponent("adana"), 1.15,
-            1, HORIZON, "larger models at f = 16 and more", EXPONENTS,
-        ),
-        Claim(
-            "so does Dana-Star-MK4's", "arXiv 2609.04577", p, exponent("dana-star-mk4"), 1.15, 1, HORIZON,
-            "more seeds at f = 64", EXPONENTS,
-        ),
-        Claim(
-            "cooling the momentum down lowers ADana's loss (0.02 is taken)", "arXiv 2609.04577", nats, cooldown(),
-            0.02, 0, "3 k parameters, f = 64", "20 paired seeds", EXPONENTS,
-        ),
-        Claim(
-            "kappa 0.85 is better than 0.7 (0.01 is taken)", "arXiv 2602.05298", nats, finding("kappa 0.7"), 0.01, 0,
-            SMALL, "three seeds on text at several sizes", FINDINGS,
-        ),
-        Claim(
-            "kappa 0.85 is better than 1 (0.01 is taken)", "arXiv 2602.05298", nats, finding("kappa 1.0"), 0.01, 0,
-            SMALL, "three seeds on text at several sizes", FINDINGS,
-        ),
-        Claim(
-            "tau (Dana-Star) lowers the loss (0.01 is taken)", "arXiv 2602.05298", nats,
-            finding("tau (Dana-Star)"), -0.01, 0, SMALL, "data of rare tokens", FINDINGS,
-        ),
-        Claim(
-            "the clip (MK4) costs nothing", "arXiv 2602.05298", nats,
-            finding("clip (Dana-MK4)"), 0, 0, SMALL, "a run where the clip acts", FINDINGS,
-        ),
-        Claim(
-            "a constant beta2 of 0.999 is worse than beta(t) (0.01 is taken)", "arXiv 2602.05298", nats,
-            finding("beta2 0.999"), 0.01, 0, SMALL, "long runs", FINDINGS,
-        ),
-        Claim(
-            "short runs need a bound on weight decay (0.02 is taken)", "ours", nats,
-            finding("weight decay unbounded"), 0.02, 0, SMALL, "an interval that excludes 0", FINDINGS,
-        ),
-        Claim(
-            "decaying weight decay alone improves AdamW (10% is taken)", "arXiv 2602.05298", "% saved",
-            saved_without_bound("adamw-decaying-wd"), 10, 0, WITHOUT, "larger models", PUBLISHED,
-        ),
-        Claim(
-            "the same with the bound", "arXiv 2602.05298", "% saved", saved("adamw-decaying-wd"), 10, 0, LADDER, MORE,
-            SAVED,
-        ),
-        Claim(
-            "Muon is 2 x as fast as AdamW", "K. Jordan et al. 2024", "% of tokens saved", tokens_saved("muon"), 50, 0,
-            LADDER, MORE, SAVED,
-        ),
-        Claim(
-            "SOAP is 1.4 x as fast as AdamW", "arXiv 2509.02046, at 0.1 B", "% of tokens saved", tokens_saved("soap"),
-            29, 0, LADDER,
-            MORE, SAVED,
-        ),
-        Claim(
-            "Muon's gain is flat in the horizon", "arXiv 2609.04577", p, exponent("muon"), 1, 1, HORIZON,
-            "an interval that excludes 1", EXPONENTS,
-        ),
-        Claim(
-            "SOAP's gain is flat in the horizon", "arXiv 2609.04577", p, exponent("soap"), 1, 1, HORIZON,
-            "optima inside the grid at f = 1", EXPONENTS,
-        ),
-        Claim(
-            "AdamW's best rate falls as T^-0.32", "arXiv 2603.28743", "exponent of f", rate_exponent("adamw"), -0.32,
-            0, HORIZON, "more seeds", RATES,
-        ),
-        Claim(
-            "so does the rate of every optimizer: Dana-Star-MK4", "arXiv 2603.28743, an open question there",
-            "exponent of f", rate_exponent("dana-star-mk4"), -0.32, 0, HORIZON, "more seeds", RATES,
-        ),
-        Claim(
-            "following the law of T lowers AdamW's loss at a horizon not seen before (0.06 was predicted)", "ours",
-            nats, unseen("adamw"), 0.06, 0, "3 k parameters, f = 256", "a size whose loss is not yet flat", RATES,
-        ),
-        Claim(
-            "AdamW's beta2 must follow the batch: at the smallest, a constant half-life in tokens is better (0.02 is "
-            "taken)", "arXiv 2507.07101", nats, fixed[0].interval if fixed else None, 0.02, 0, BATCH if fixed else "",
-            "more seeds at the smallest batch" if fixed else "a ladder over batches", BATCHES if fixed else "",
-        ),
-        Claim(
-            "log-time averages need no change with the batch: ADana's advantage over AdamW with that rule "
-            "is the same at all batches", "ours", nats, growth(ours), 0, 0, BATCH if ours else "",
-            "ADana's delta tried at each batch" if ours else "a ladder over batches", BATCHES if ours else "",
-        ),
-        Claim(
-            "gaps between optimizers grow with the batch: Muon against AdamW with that rule (0.02 is taken)",
-            "arXiv 2507.07101", nats, growth(muon), 0.02, 0, BATCH if muon else "",
-            "larger models and batches" if muon else "a ladder over batches", BATCHES if muon else "",
-        ),
-        *(
-            Claim(
-                f"{name}'s best rate falls as 1/width in the standard parametrization", "arXiv 2203.03466",
-                "exponent of width", width_exponent(opt), -1, 0, WIDTHS, "more seeds, longer runs", TRANSFER,
-            )
-            for opt, name in (("adamw", "AdamW"), ("adana", "ADana"))
-        ),
-        *(
-            Claim(
-                f"{name}'s best rate does not depend on the width with mup", source, "exponent of width",
-                width_exponent(f"{opt}-mup"), 0, 0, WIDTHS, "more seeds, longer runs", TRANSFER,
-            )
-            for opt, name, source in (("adamw", "AdamW", "arXiv 2203.03466"), ("adana", "ADana", "ours"))
-        ),
-        Claim(
-            "orthogonalised matrices are ahead of AdamW on a small GPT: Muon (0.25 is taken)", "ours, tiny Shakespeare",
-            nats, nanogpt_lead("muon"), 0.25, 0, NANOGPT, "other initial weights", TWELVE,
-        ),
-        Claim(
-            "the same at 4,800 steps", "ours", nats, nanogpt_lead("muon", of="long"), 0.25, 0, LONGER, MORE_RATES,
-            TWELVE,
-        ),
-        Claim(
-            "ADana is level with AdamW on a small GPT", "ours, tiny Shakespeare", nats, nanogpt_lead("adana"), 0, 0,
-            NANOGPT, "other initial weights", TWELVE,
-        ),
-        Claim(
-            "the same at 4,800 steps", "ours", nats, nanogpt_lead("adana", of="long"), 0, 0, LONGER, MORE_RATES, TWELVE,
-        ),
-        Claim(
-            "the same at width 128", "ours", nats, nanogpt_lead("adana", of="wide"), 0, 0, WIDER, "other settings",
-            TWELVE,
-        ),
-        Claim(
-            "the same, with initial weights scaled by width and depth", "ours, weights of 0.02", nats,
-            nanogpt_lead("adana", of="init"), 0, 0, NANOGPT, "4,800 steps; larger models", TWELVE,
-        ),
-        Claim(
-            "log-time momentum before orthogonalisation is ahead of D-Muon (0.03 is taken)", "ours, tiny Shakespeare",
-            nats, nanogpt_lead("manau-log", "d-muon"), 0.03, 0, NANOGPT, "more seeds", TWELVE,
-        ),
-        Claim(
-            "the same at width 128", "ours", nats, nanogpt_lead("manau-log", "d-muon", of="wide"), 0.03, 0, WIDER,
-            "other settings", TWELVE,
-        ),
-        Claim(
-            "the same at 4,800 steps", "ours", nats, nanogpt_lead("manau-log", "d-muon", of="long"), 0.03, 0,
-            LONGER, MORE_RATES, TWELVE,
-        ),
-        Claim(
-            "the same on Enoki: DanaMuon", "ours", nats, muon_lead("dana-muon"), 0.03, 0, "105 k parameters, f = 1",
-            "three seeds at larger sizes", "python bench/muon_parts.py",
-        ),
-        Claim(
-            "log-time momentum before orthogonalisation is ahead of constant momentum with the same rule for the rest "
-            "(Manau), 4,800 steps of a small GPT (0.03 is taken)", "ours", nats,
-            nanogpt_lead("manau-log", "manau", of="long"), 0.03, 0, LONGER, MORE_RATES, TWELVE,
-        ),
-        Claim(
-            "log-time momentum before orthogonalisation is ahead of D-Muon on images (0.03 is taken)",
-            "ours, tiny Shakespeare", "nats/image", images_lead("dana-muon", "d-muon"), 0.03, 0,
-            IMAGES, OTHER, TWELVE_IMAGES,
-        ),
-        Claim(
-            "ADana is level with AdamW on images", "our small GPT", "nats/image", images_lead("adana", "adamw"), 0, 0,
-            IMAGES, OTHER, TWELVE_IMAGES,
-        ),
-        Claim(
-            "long averages help rare tokens: ADana's lead over AdamW with beta2 .95 is larger on the rarest "
-            "(by 0.1 is taken)", "ours, by the theory of rare tokens", nats, rare_tokens(), 0.1, 0,
-            "0.25 M parameters, f = 0.3, three seeds", "larger vocabularies", "python bench/rare_tokens.py",
-        ),
-        Claim(
-            "a better base makes a better chat: base loss and arithmetic after fine-tuning correlate (-0.8 is taken)",
-            "folklore", "correlation", chat(), -0.8, 0, "1.2 M parameters, 12 runs", "more bases of one optimizer",
-            "python bench/chat.py",
-        ),
-        Claim(
-            "fine-tuning by the base's own optimizer forgets less (0.3 less is taken)", "two papers of 2026", nats,
-            own_optimizer_forgets(), -0.3, 0, "1.2 M parameters, 27 choices, three seeds", "more seeds",
-            "python bench/chat.py --opts adamw adana muon --cross",
-        ),
-        Claim(
-            "resonance is level with attention", "the original's documents", nats, resonance(), 0, 0,
-            "1.2 M parameters, 400 steps", "long contexts; longer runs", "python bench/resonance_wikitext2.py",
-        ),
-        Claim("bf16 training equals fp32 in loss", "folklore", "", None, 0, 0, "", "three paired seeds on a GPU", ""),
+PAPER, HORIZONS, BATCHES, MUP, OURS = (
+    "arXiv 2602.05298", "arXiv 2609.04577", "arXiv 2507.07101", "arXiv 2203.03466", "ours",
+)  # fmt: skip
+LADDER, HORIZON, BATCH = (REPORT.format(name) for name in ("ladder_cpu", "horizon_cpu", "batch_cpu"))
+
+
+@cache
+def claims() -> dict[str, Claim]:
+    """The lines of the page, by their keys."""
+    half_life = ("adamw", "adamw-half-life")
+    lines = [
+        ("adana", "ADana needs 40% less compute than tuned AdamW", PAPER, saved("adana"), 40, LARGER, LADDER),
+        ("dana-muon", "DanaMuon needs 40% less compute than AdamW", OURS, saved("dana-muon"), 40, LARGER, LADDER),
+        ("dana-muon-t", "DanaMuon needs 40% fewer tokens", OURS, saved("dana-muon", "model"), 40, LARGER, LADDER),
+        ("star", "Dana-Star-MK4 needs 40% less compute", PAPER, saved("dana-star-mk4"), 40, LARGER, LADDER),
+        ("grows", "ADana's saving grows with size [10 points]", PAPER, saved_slope("adana"), 10,
+         "sizes over two factors of 10", LADDER),
+        ("length", "ADana's advantage grows with training length: AdamW needs length^1.15", HORIZONS,
+         exponent("adana"), 1.15, "larger models at 320 tokens per parameter", HORIZON, 1),
+        ("length-star", "so does Dana-Star-MK4's", HORIZONS, exponent("dana-star-mk4"), 1.15, "more seeds", HORIZON, 1),
+        ("cooldown", "momentum cooldown lowers ADana's loss [0.02]", HORIZONS, lead("horizon_cpu", "adana-cooldown",
+         "adana"), 0.02, "20 paired seeds", HORIZON),
+        ("kappa-low", "kappa 0.85 is better than 0.7 [0.01]", PAPER, finding("kappa 0.7"), 0.01, "text, several sizes",
+         FINDINGS),
+        ("kappa-high", "kappa 0.85 is better than 1 [0.01]", PAPER, finding("kappa 1.0"), 0.01, "text, several sizes",
+         FINDINGS),
+        ("tau", "tau (Dana-Star) lowers the loss [-0.01]", PAPER, finding("tau (Dana-Star)"), -0.01,
+         "data of rare tokens", FINDINGS),
+        ("clip", "the clip (MK4) costs nothing", PAPER, finding("clip (Dana-MK4)"), 0, "a run where the clip acts",
+         FINDINGS),
+        ("beta2", "beta2 that grows is better than 0.999 [0.01]", PAPER, finding("beta2 0.999"), 0.01, "long runs",
+         FINDINGS),
+        ("bound", "a bound on weight decay helps short runs [0.02]", OURS, finding("weight decay unbounded"), 0.02,
+         "an interval without 0", FINDINGS),
+        ("decay-v1", "decaying weight decay improves AdamW [10%]", PAPER, saved_without_bound("adamw-decaying-wd"), 10,
+         "larger models", REPORT.format("ladder_cpu_v1")),
+        ("decay", "the same with a bound on it", PAPER, saved("adamw-decaying-wd"), 10, LARGER, LADDER),
+        ("muon-t", "Muon halves AdamW's tokens", "K. Jordan et al. 2024", saved("muon", "model"), 50, LARGER, LADDER),
+        ("muon", "Muon needs less compute than AdamW [10%]", OURS, saved("muon"), 10, "larger batches", LADDER),
+        ("soap-t", "SOAP is 1.4 x as fast as AdamW in tokens", "arXiv 2509.02046, at 0.1 B", saved("soap", "model"), 29,
+         LARGER, LADDER),
+        ("soap", "SOAP needs less compute than AdamW [29%]", OURS, saved("soap"), 29, "larger batches", LADDER),
+        ("flat-muon", "Muon's advantage is the same at every training length", HORIZONS, exponent("muon"), 1,
+         "an interval without 1", HORIZON, 1),
+        ("flat-soap", "SOAP's advantage is the same at every training length", HORIZONS, exponent("soap"), 1,
+         "optima inside the grid of the shortest", HORIZON, 1),
+        ("rate", "AdamW's best rate falls as length^-0.32", "arXiv 2603.28743", rate_exponent("adamw"), -0.32,
+         "more seeds", RATES),
+        ("rate-star", "so does Dana-Star-MK4's", "arXiv 2603.28743", rate_exponent("dana-star-mk4"), -0.32,
+         "more seeds", RATES),
+        ("unseen", "this law lowers AdamW's loss at a length not seen before [0.06]", OURS,
+         lead("horizon_256_cpu", "adamw-law", "adamw-none"), 0.06, "a size whose loss is not yet flat", RATES),
+        ("half-life", "at a small batch AdamW needs beta2 by a half-life in tokens [0.02]", BATCHES,
+         on_batches(*half_life, growth=False), 0.02, "more seeds", BATCH),
+        ("adana-batch", "ADana's advantage over that is the same at every batch", OURS,
+         on_batches(half_life[1], "adana", growth=True), 0, "delta tried at each batch", BATCH),
+        ("muon-batch", "Muon's advantage grows with the batch [0.02]", BATCHES,
+         on_batches(half_life[1], "muon", growth=True), 0.02, "larger models and batches", BATCH),
+        *((f"width-{opt}", f"{name}'s best rate falls as 1/width", MUP, width_exponent(opt), -1, "more seeds", TRANSFER)
+          for opt, name in (("adamw", "AdamW"), ("adana", "ADana"))),
+        *((f"mup-{opt}", f"with mup {name}'s best rate is the same at every width", MUP, width_exponent(f"{opt}-mup"),
+           0, "more seeds", TRANSFER) for opt, name in (("adamw", "AdamW"), ("adana", "ADana"))),
+        ("gpt-muon", "Muon beats AdamW on a small GPT [0.25]", OURS, lead_on_gpt("muon"), 0.25, "longer warm-up", GPT),
+        ("gpt-muon-long", "the same, longer", OURS, lead_on_gpt("muon", of="long_"), 0.25, "more rates", GPT),
+        ("gpt", "ADana beats AdamW on a small GPT [0.05]", OURS, lead_on_gpt("adana"), 0.05, "longer warm-up", GPT),
+        ("gpt-long", "the same, longer", OURS, lead_on_gpt("adana", of="long_"), 0.05, "more rates", GPT),
+        ("gpt-wide", "the same, wider", OURS, lead_on_gpt("adana", of="wide_"), 0.05, "longer warm-up", GPT),
+        ("gpt-init", "the same, weights scaled by width and depth", OURS, lead_on_gpt("adana", of="init_"), 0.05,
+         "longer warm-up", GPT),
+        ("log-gpt", "log-time momentum improves Muon on a small GPT (D-Muon) [0.03]", OURS,
+         lead_on_gpt("manau-log", "d-muon"), 0.03, "more seeds", GPT),
+        ("log-wide", "the same, wider", OURS, lead_on_gpt("manau-log", "d-muon", "wide_"), 0.03, "longer warm-up", GPT),
+        ("log-long", "the same, longer", OURS, lead_on_gpt("manau-log", "d-muon", "long_"), 0.03, "more rates", GPT),
+        ("log-manau", "the same against Manau, longer", OURS, lead_on_gpt("manau-log", "manau", "long_"), 0.03,
+         "more rates", GPT),
+        ("log-enoki", "log-time momentum improves Muon on Enoki [0.03]", OURS, lead_on_enoki("dana-muon"), 0.03,
+         "three seeds at larger sizes", "python bench/muon_parts.py"),
+        ("log-images", "log-time momentum improves D-Muon on images [0.03]", OURS,
+         lead_on_images("dana-muon", "d-muon"), 0.03, "other networks", IMAGES),
+        ("images", "ADana beats AdamW on images [0.02]", OURS, lead_on_images("adana"), 0.02, "other networks", IMAGES),
+        ("rare", "long averages help rare tokens more than frequent ones [0.1]", OURS, rare_tokens(), 0.1,
+         "larger vocabularies", "python bench/rare_tokens.py"),
+        ("chat", "a better base makes a better chat [correlation -0.8]", "folklore", chat(), -0.8,
+         "more bases of one optimizer", "python bench/chat.py"),
+        ("forgets", "fine-tuning by the base's own optimizer forgets less [-0.3]", "two papers of 2026",
+         own_optimizer_forgets(), -0.3, "more seeds", "python bench/chat.py --opts adamw adana muon --cross"),
+        ("resonance", "resonance reaches attention's loss", "the published code", resonance(), 0, "long contexts",
+         "python bench/resonance_wikitext2.py", 0, ("its loss is lower", "its loss is higher")),
+        ("bf16", "bf16 training ends at fp32's loss", "folklore", Measure(None), 0, "three paired seeds on a GPU", ""),
     ]  # fmt: skip
+    return {line[0]: Claim(*line) for line in lines}
+
+
+TEN = (
+    "{adana}: **ADana needs less compute than tuned AdamW.** It saves {adana.span}% ({adana.where}). "
+    "The paper's 40% is at 2.6 B.",
+    "{dana-muon}: **DanaMuon needs less compute than AdamW.** It saves {dana-muon.span}% with its own matrix products "
+    "counted, {dana-muon-t.span}% of the tokens: at larger batches the products weigh less.",
+    "{soap} (SOAP), {muon} (Muon): **SOAP and Muon need less compute than AdamW.** Of tokens they save {soap-t.span}% "
+    "and {muon-t.span}%; of compute, at these small batches, {soap.span}% and {muon.span}% ({soap.where}).",
+    "{grows}: **ADana's saving grows with size.** By {grows.span} points per factor of 10.",
+    "{length}: **ADana's advantage grows with training length.** AdamW needs length^p for the same loss, "
+    "p = {length.span} ({length.where}).",
+    "{gpt-long}: **ADana beats AdamW on a small GPT.** By {gpt-long.span} nats/token, Muon by {gpt-muon-long.span} "
+    "({gpt-long.where}). At 600 steps leads are larger, with a warm-up that is short for AdamW.",
+    "{log-enoki} (Enoki), {log-images} (images), {log-wide} (a GPT): **log-time momentum improves Muon.** By "
+    "{log-enoki.span}, {log-images.span} and, on the small GPT at width 128, {log-wide.span} nats.",
+    "{decay} (with a bound on it), {decay-v1} (without): **decaying weight decay alone improves AdamW.** It saves "
+    "{decay.span}% of compute, and {decay-v1.span}%.",
+    "{adana-batch}: **ADana needs no other settings at other batches.** From the smallest to the largest batch its "
+    "lead changes by {adana-batch.span} nats/token.",
+    "{mup-adana}: **mup carries ADana's best rate over widths.** Its exponent is {mup-adana.span} ({mup-adana.where}).",
+)
+"""The claims in plain words: {key} is a verdict, {key.span} an interval, {key.where} its runs."""
+
+
+def ten() -> str:
+    """The list on top of the page."""
+    known = claims()
+    lines = []
+    for number, text in enumerate(TEN, start=1):
+        filled = re.sub(r"\{([\w-]+)\.span\}", lambda match: known[match[1]].span, text)
+        filled = re.sub(r"\{([\w-]+)\.where\}", lambda match: known[match[1]].measure.where, filled)
+        lines.append(f"{number}. " + re.sub(r"\{([\w-]+)\}", lambda match: f"*{known[match[1]].verdict}*", filled))
+    return "\n".join(lines) + "\n"
 
 
 def table() -> str:
     """The page's table."""
     lines = [
-        "| claim | source | verdict | 95% interval | size and horizon | what would change our mind | repeat it |",
+        "| claim [tested against] | source | verdict | 95% interval | of | what would change it | repeat it |",
         "|" + " --- |" * 7,
     ]
-    for each in claims():
-        span = "-" if each.interval is None else f"{each.interval.low:.3g} to {each.interval.high:.3g} {each.measured}"
-        lines.append(
-            f"| {each.text} | {each.source} | **{each.verdict}** | {span} | {each.where or '-'} | {each.change} | "
-            + (f"`{each.command}` |" if each.command else "- |")
-        )
+    for each in claims().values():
+        command = f"`{each.command}`" if each.command else "-"
+        of, span = each.measure.where or "-", f"{each.span} {each.measure.unit}".strip()
+        cells = (each.text, each.source, f"**{each.verdict}**", span, of, each.change, command)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def fill(page: str) -> str:
-    """The page with its table made anew."""
-    return _TABLE.sub(lambda match: match[1] + table() + match[2], page)
+    """The page with its lists made again."""
+    parts = {"ten": ten(), "claims": table()}
+    return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")

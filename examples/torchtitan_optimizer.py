@@ -1,6 +1,7 @@
 """Our optimizers in torchtitan, by its own configuration.
 
     python examples/torchtitan_optimizer.py      # torchtitan 0.3: its container, schedule and checkpoints
+    torchrun --standalone --nproc-per-node 2 examples/torchtitan_optimizer.py      # the same with FSDP2, by gloo
 
 torchtitan builds its optimizers from the `OptimizersContainer.Config` of a trainer's configuration. Return
 `adana(lr, steps)` there, in place of `default_adamw(lr)`, from the function of your model's config_registry:
@@ -11,12 +12,15 @@ torchtitan builds its optimizers from the `OptimizersContainer.Config` of a trai
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
 
 from danalab.optim import build_optimizer, list_optimizers, warmup_steps
@@ -58,7 +62,8 @@ STEPS = 60
 
 def model() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 1))
+    net = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 1))
+    return fully_shard(net) if dist.is_initialized() else net
 
 
 def train(net: nn.Module, optimizers: Any, schedulers: Any, first: int, last: int) -> None:
@@ -69,7 +74,7 @@ def train(net: nn.Module, optimizers: Any, schedulers: Any, first: int, last: in
         loss.backward()
         optimizers.step()
         schedulers.step()
-        if step % 20 == 19:
+        if step % 20 == 19 and os.environ.get("RANK", "0") == "0":
             print(f"step {step + 1:3}  loss {loss:.3f}  t {next(iter(optimizers)).coefficients()['t']:.0f}")
 
 
@@ -81,6 +86,8 @@ def parts(net: nn.Module) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
     net = model()
     optimizers, schedulers = parts(net)
     train(net, optimizers, schedulers, 0, 40)
@@ -96,3 +103,5 @@ if __name__ == "__main__":
     train(again, *others, 40, STEPS)
     same = all(torch.equal(p, q) for p, q in zip(net.parameters(), again.parameters(), strict=True))
     print(f"the weights are equal bit for bit: {same}")
+    if dist.is_initialized():
+        dist.destroy_process_group()

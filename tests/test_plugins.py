@@ -18,7 +18,7 @@ from danalab.chat.tasks import TASKS, make_task
 from danalab.cli.app import main
 from danalab.data.sources import SOURCES
 from danalab.errors import UserError
-from danalab.judge.contestants import read_contestant
+from danalab.judge.workers import read_contestant
 from danalab.ladder.runs.jobs import Job
 from danalab.optim import build_optimizer, optimizer_spec
 from danalab.optim.catalogue import OPTIMIZERS

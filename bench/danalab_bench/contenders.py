@@ -153,7 +153,7 @@ def _from_library(name: str, library: str, class_name: str) -> Callable[[list[Te
         try:
             import pytorch_optimizer as module
         except ImportError as error:
-            raise MissingExtra("pytorch-optimizer", "baselines", f"--opts {name}") from error
+            raise MissingExtra("pytorch_optimizer", f"--opts {name}") from error
     made: Any = getattr(module, class_name, None)
     if not (inspect.isclass(made) and issubclass(made, torch.optim.Optimizer)):
         known = [key for key, value in vars(module).items() if inspect.isclass(value)]

@@ -72,7 +72,7 @@ def _transformers(model: Decoder) -> Any:
     try:
         from transformers import Qwen3Config, Qwen3ForCausalLM
     except ImportError:
-        raise MissingExtra("transformers", "hf", "the benchmark of decoding") from None
+        raise MissingExtra("transformers", "the benchmark of decoding") from None
     settings, weights = to_huggingface(model.config, model.state_dict())
     theirs = Qwen3ForCausalLM(Qwen3Config(**{**settings, "attn_implementation": "sdpa"})).eval()
     theirs.load_state_dict(weights)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.files import parse_json, read_json, read_text, write_atomically
-from danalab.ladder.horizon.analysis import PairedTest
+from danalab.ladder.paired import PairedTest
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.data import hours_of
 

@@ -8,8 +8,7 @@ from scipy.integrate import quad
 from scipy.optimize import root_scalar
 
 from danalab.errors import UserError
-from danalab.theory.problem.equivalents import limit_loss, nodes
-from danalab.theory.problem.model import PLRF, Spectrum
+from danalab.theory.problem import PLRF, Spectrum, limit_loss, nodes
 
 
 def sgd_volterra(

@@ -15,19 +15,39 @@ class UserError(ValueError):
     """
 
 
+_EXTRAS = {
+    "lab": "annotated_types cachetools jinja2 markupsafe matplotlib numpy pydantic pydantic_core rich safetensors"
+    " tiktoken tokenizers typing_extensions yaml",
+    "baselines": "pytorch_optimizer",
+    "cluster": "submitit",
+    "data": "datasets fsspec huggingface_hub pyarrow zstandard",
+    "gguf": "gguf",
+    "hf": "lm_eval transformers",
+    "ladder": "scipy",
+    "serve": "fastapi llguidance prometheus_client prompt_toolkit starlette uvicorn",
+    "theory": "jax optax",
+    "track": "tensorboard wandb",
+    "trackio": "trackio",
+    "triton": "triton",
+}
+EXTRA_OF = {module: extra for extra, modules in _EXTRAS.items() for module in modules.split()}
+"""What is imported -> the extra of pyproject.toml that installs it. torch is all that is always there."""
+
+
 class MissingExtra(UserError):
     """An optional dependency is needed and not installed."""
 
-    def __init__(self, package: str, extra: str, purpose: str):
-        super().__init__(f"{purpose} needs {package}: pip install 'danalab[{extra}]'")
+    def __init__(self, module: str, purpose: str, extra: str | None = None):
+        package = module.replace("_", "-")
+        super().__init__(f"{purpose} needs {package}: pip install 'danalab[{extra or EXTRA_OF[module]}]'")
 
 
-def import_extra(module: str, extra: str, purpose: str, package: str | None = None) -> Any:
+def import_extra(module: str, purpose: str) -> Any:
     """A module of an optional dependency; MissingExtra where it is not installed."""
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingExtra(package or module.partition(".")[0], extra, purpose) from error
+        raise MissingExtra(next(part for part in module.split(".") if part in EXTRA_OF), purpose) from error
 
 
 class LostRankError(RuntimeError):

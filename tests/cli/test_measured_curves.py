@@ -12,7 +12,7 @@ pytest.importorskip("jax")
 
 from danalab.cli._shared.measured_curves import measured_curves
 from danalab.errors import UserError
-from danalab.theory.prediction.measured import compare_curves, compare_ladder
+from danalab.theory.measured import compare_curves, compare_ladder
 
 
 def write_run(folder, opt, exponent):

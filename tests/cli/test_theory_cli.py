@@ -20,6 +20,7 @@ SMALL = {
     "tau": "--v 40 --d 10 --experts 3 --steps 64 --synthetic-steps 100",
     "schedules": "--d 200 --v 800 --horizon 1000 --points 5 --h 0.1",
     "cooldown": "--horizons 20 --deltas 8 --noises 0.1 --d 50",
+    "memory": "--horizons 50 --batches 1 --noises 0.1 --d 20 --descents 2",
     "rare-tokens": "--steps 100 --rows 2 --tokens 4 --rarest 0.1 --words 8 --language-steps 10 --seeds 2",
     "limit": "--v 80 --d 20 --draws 1",
     "predict": "--alpha 1 --beta 0.3 --horizon 1000",

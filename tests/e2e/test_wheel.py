@@ -1,18 +1,15 @@
-"""The wheel: built without a network, installed beside nothing but the dependencies of the core, it runs."""
+"""The wheel: built without a network, installed beside torch alone it steps, beside the extra `lab` it runs."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-import venv
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from scripts import check_wheel
 
 ROOT = Path(__file__).parents[2]
 SMALL = "--tokens 8192 --vocab-size 512"
@@ -28,38 +25,14 @@ def wheel(tmp_path_factory) -> Path:
     return file
 
 
-def core_distributions(wheel: Path) -> list[metadata.Distribution]:
-    """What the wheel needs without extras, with what that needs, as it is installed here."""
-    with zipfile.ZipFile(wheel) as content:
-        (name,) = [name for name in content.namelist() if name.endswith(".dist-info/METADATA")]
-        waiting = re.findall(r"^Requires-Dist: (.*)$", content.read(name).decode(), re.MULTILINE)
-    found: dict[str, metadata.Distribution] = {}
-    while waiting:
-        requirement = Requirement(waiting.pop())
-        name = canonicalize_name(requirement.name)
-        if name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
-            continue
-        found[name] = metadata.distribution(name)
-        waiting += found[name].requires or []
-    return list(found.values())
-
-
 @pytest.fixture(scope="module")
 def core(wheel, tmp_path_factory) -> Path:
     """A fresh environment with the wheel and links to the packages of the core; its folder of programs."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False)
-    (site,) = folder.glob("lib/python*/site-packages")
-    for distribution in core_distributions(wheel):
-        for file in distribution.files or []:
-            top = file.parts[0]
-            place = Path(str(distribution.locate_file(top)))
-            if top not in ("..", "__pycache__") and not (site / top).exists() and place.exists():
-                (site / top).symlink_to(place)
-    words = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel)]
-    done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder / "bin"
+    with zipfile.ZipFile(wheel) as content:
+        (name,) = [name for name in content.namelist() if name.endswith(".dist-info/METADATA")]
+        needs = re.findall(r"^Requires-Dist: (.*)$", content.read(name).decode(), re.MULTILINE)
+    found = check_wheel.distributions_of(needs, extra="lab")
+    return check_wheel.environment(tmp_path_factory.mktemp("environment"), wheel, found.values())
 
 
 def run(words: list[object], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -78,18 +51,23 @@ def test_the_wheel_has_types_sources_of_kernels_and_pages_and_nothing_else(wheel
         if file.is_file() and file.suffix in (".cpp", ".h", ".html", ".css", ".js", ".j2", ".json", ".svg")
     }
     assert sources <= names
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"danalab", "danalab_bench"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"danalab"}
+
+
+@pytest.mark.slow
+def test_beside_torch_alone_it_steps_and_says_what_its_verbs_need(wheel, tmp_path):
+    check_wheel.check(wheel, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_core_alone_runs_the_demo(core, tmp_path):
+def test_the_lab_without_other_extras_runs_the_demo(core, tmp_path):
     missing = run([core / "python", "-c", "import scipy"], tmp_path)
     assert "No module named 'scipy'" in missing.stderr
     where = run([core / "python", "-c", "import danalab; print(danalab.__file__)"], tmp_path)
     assert str(core.parent) in where.stdout
     assert run([core / "danalab", "--version"], tmp_path).stdout.startswith("danalab ")
-    assert "Time of an optimizer step" in run([core / "danalab", "bench"], tmp_path).stdout
+    assert run([core / "danalab", "--install-completion", "bash"], tmp_path).returncode == 0
     done = run([core / "danalab", "demo", *SMALL.split()], tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "adana" in done.stdout

@@ -63,6 +63,16 @@ def test_trls_trainer_trains_and_resumes():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["nanochat_groups", "modded_nanogpt_loop", "olmo_core_optimizer", "litgpt_optimizer"])
+def test_the_loops_of_others_train(name):
+    package = name.removesuffix("_optimizer")
+    if name.endswith("_optimizer"):
+        pytest.importorskip(package)
+    found = losses(run(sys.executable, str(EXAMPLES / f"{name}.py")))
+    assert found[-1] < 0.1
+
+
+@pytest.mark.slow
 def test_torchtitans_container_trains_and_resumes_bit_for_bit():
     pytest.importorskip("torchtitan")
     printed = run(sys.executable, str(EXAMPLES / "torchtitan_optimizer.py"))
@@ -91,4 +101,6 @@ def test_proposals_are_judged_and_the_loop_says_what_came_of_them(tmp_path):
 def test_every_example_has_a_test():
     tested = {"plain_pytorch", "lightning_module", "huggingface_trainer", "fsdp2", "optax_loop", "propose_and_judge"}
     tested |= {"trl_sft", "torchtitan_optimizer"}
+    tested |= {"huggingface_factory", "olmo_core_optimizer", "litgpt_optimizer"}  # test_trainers.py, test_frameworks.py
+    tested |= {"nanochat_groups", "modded_nanogpt_loop"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested

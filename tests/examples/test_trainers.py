@@ -110,6 +110,17 @@ def test_a_decay_that_the_trainers_own_groups_take_away_is_said(hf, tmp_path, ca
     assert "optimizer_cls_and_kwargs" in hf.__doc__
 
 
+def test_the_trainers_factory_sees_the_model_so_that_the_decay_stays(tmp_path):
+    trainer = example("huggingface_factory").trainer(str(tmp_path), steps=2)
+    watch = Watch()
+    trainer.add_callback(watch)
+    trainer.train()
+    decayed, plain = trainer.optimizer.optimizer.param_groups
+    assert decayed["weight_decay"] > 0 == plain["weight_decay"]
+    assert trainer.model.transformer.wte.weight.shape in {p.shape for p in plain["params"]}
+    assert [(row["t"], row["peak"]) for row in watch.used] == [(1, 3e-3), (2, 3e-3)]
+
+
 # a warning of a class of Lightning's would be sent to the process that collects results, which imports it to read one
 @pytest.mark.filterwarnings("ignore:You're resuming")
 def test_lightning_advances_the_schedule_every_step_and_resumes(tmp_path):

@@ -24,12 +24,11 @@ from danalab.judge import JudgeConfig
 from danalab.judge import judge as module
 from danalab.judge import ledger as ledger_module
 from danalab.judge import workers as workers_module
-from danalab.judge.contestants import read_contestant
 from danalab.judge.judge import judge
 from danalab.judge.ledger import Ledger
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.judge.verdict import PairedVerdict, compute_saved, verdict_from_row
-from danalab.judge.workers import ExecutorWorkers, PlannedRun, RunResult, Workers, _run
+from danalab.judge.workers import ExecutorWorkers, PlannedRun, RunResult, Workers, _run, read_contestant
 
 MISBEHAVING = '''
 import os, time
@@ -393,7 +392,7 @@ def test_processes_that_hang_or_die_are_replaced_and_their_output_is_dropped(own
 
 HANGING = """
 import sys
-from danalab.judge.contestants import read_contestant
+from danalab.judge.workers import read_contestant
 from danalab.judge.workers import PlannedRun, Workers
 if __name__ == "__main__":
     with Workers(1) as workers:

@@ -82,6 +82,16 @@ def test_a_ladder_with_batches_has_critical_batches_and_an_exponent_and_all_else
     json.dumps(analysis.as_dict(), allow_nan=False)
 
 
+def test_runs_of_equal_settings_under_two_names_are_not_compared():
+    rows = plant_batches(noise=1e-6)
+    for row in rows:  # two names for one optimizer, which differ in beta2 except at the largest batch
+        own = 0.95 if row["opt"] == "adamw" or row["batch"] == 128 else 0.95 ** (row["batch"] / 128)
+        row["settings"] |= {"opt": "adamw", "optimizer_settings": {"beta2": own}}
+        row["lr"] *= 1.0001 if row["opt"] == "adana" else 1
+    tests = analyse(rows, n_bootstrap=0).batches.tests
+    assert {test.batch for test in tests} == set(BATCHES) - {128}
+
+
 @pytest.mark.slow
 def test_intervals_of_the_critical_batch_cover_what_was_planted():
     intervals = [analyse(plant_batches(seed=seed), n_bootstrap=60).batches.critical[0].interval for seed in range(60)]

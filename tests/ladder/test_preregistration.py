@@ -13,7 +13,7 @@ from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.preregistration import FILE, largest_rung, outcomes, preregister, read_predictions, require_points
 from danalab.ladder.run import LadderSearch, run_ladder
 from danalab.report.tables import registered_table
-from ladder.horizon.planted_horizons import SIZES, loss_at, plant_horizons
+from ladder.planted_horizons import SIZES, loss_at, plant_horizons
 
 SMALL, LARGE = {"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 2, "n_heads": 2}
 

@@ -8,7 +8,7 @@ import pytest
 from danalab.errors import UserError
 from danalab.ladder import compute_gain, compute_saved, fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw
-from danalab.ladder.saving import cost_to_reach
+from danalab.ladder.saving import cost_to_reach, interpolated_saving, smoothed
 
 
 def law(compute):
@@ -77,6 +77,30 @@ def test_a_crossing_before_the_first_evaluation_is_a_bound():
     assert (found.saved, found.is_bound) == (pytest.approx(0.9), True)
     found = compute_saved(X, law(X), X, law(X) + 10)
     assert (found.saved, found.is_bound, found.behind) == (pytest.approx(-9.0), True, pytest.approx(0.1))
+
+
+def test_noise_between_evaluations_moves_no_crossing():
+    x = np.geomspace(1e16, 1e17, 200)
+    found, first = [], []
+    for trial in range(40):
+        rng = np.random.default_rng(trial)
+        base, other = ((law(x / scale) * np.exp(6e-3 * rng.standard_normal(len(x)))) for scale in (1.0, 0.6))
+        found.append(compute_saved(x, base, x, other).saved)
+        first.append(1 - cost_to_reach(x, other, base[-1]) / x[-1])
+    assert np.mean(found) == pytest.approx(0.40, abs=0.02)
+    assert np.mean(first) > 0.44, "a first crossing of the curves as they are comes too early"
+    assert smoothed(x, law(x)) == pytest.approx(law(x), rel=2e-4)
+    assert smoothed(x, np.where(x < 2e16, math.inf, 3.0)).tolist().count(math.inf) == sum(x < 2e16)
+    assert smoothed(X[::3], law(X[::3])).tolist() == law(X[::3]).tolist(), "far between, evaluations stay as they are"
+
+
+def test_between_measured_points_the_saving_needs_no_law():
+    sizes = np.geomspace(1e15, 1e18, 9)
+    assert interpolated_saving((sizes, law(sizes)), (sizes, law(sizes / 0.6))) == pytest.approx(0.40, abs=0.01)
+    lucky = law(sizes / 0.6)
+    lucky[4] = lucky[6]  # a size that is better than the next ones hides them
+    assert 0.40 < interpolated_saving((sizes, law(sizes)), (sizes, lucky)) < 0.75
+    assert interpolated_saving((sizes, law(sizes)), (sizes, law(sizes) - 3)) is None
 
 
 def test_a_contender_that_needs_more_compute_has_a_negative_saving():

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-import venv
-from importlib import metadata
-from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-
-ROOT = Path(__file__).parents[2]
 
 ALONE = """
 import sys
@@ -48,8 +43,8 @@ print(get_schedule("cos_inf", 10, 2)(2), len(list_optimizers()) >= 6)
 """
 
 
-def python(code: str, executable: str = sys.executable) -> str:
-    done = subprocess.run([executable, "-c", code], capture_output=True, text=True)
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -66,33 +61,20 @@ def test_steps_state_and_schedules_import_torch_alone():
     assert python(ALONE + STEPS + DRAWS).split() == ["1.0", "True", "matplotlib"]
 
 
-@pytest.mark.slow
-def test_installed_without_its_dependencies_beside_torch_it_steps(tmp_path):
-    venv.create(tmp_path, with_pip=False)
-    (site,) = tmp_path.glob("lib/python*/site-packages")
-    for distribution in [metadata.distribution("torch"), *needs_of("torch")]:
-        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
-            if not (site / top).exists():
-                (site / top).symlink_to(distribution.locate_file(top))
-    there = str(tmp_path / "bin" / "python")
-    wheel = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
-    subprocess.run(wheel, check=True, capture_output=True)
-    (file,) = tmp_path.glob("danalab-*.whl")
-    words = [sys.executable, "-m", "pip", "--python", there, "install", "--no-deps", "--no-index", str(file)]
-    subprocess.run(words, check=True, capture_output=True)
-    assert python(STEPS, there).split() == ["1.0", "True"]
-    assert python("import importlib.util as u; print([n for n in ('numpy', 'pydantic') if u.find_spec(n)])", there) == (
-        "[]\n"
-    )
+VERBS = """
+from danalab.cli.app import VERBS, main
+assert not any(main([word]) for word in ("--help", "--version", "--cite"))
+print(len(VERBS), *[main([verb]) for verb in VERBS], file=sys.stderr)
+"""
 
 
-def needs_of(name: str, known: frozenset[str] = frozenset()) -> list[metadata.Distribution]:
-    """The distributions that a package needs without extras, with what they need."""
-    needs = []
-    for requirement in map(Requirement, metadata.distribution(name).requires or []):
-        if requirement.name not in known and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
-            needs += [metadata.distribution(requirement.name), *needs_of(requirement.name, known | {requirement.name})]
-    return needs
+def test_verbs_say_in_one_line_what_they_need_beside_torch():
+    done = subprocess.run([sys.executable, "-c", ALONE + VERBS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *lines, codes = done.stderr.splitlines()
+    assert codes.split() == [str(len(lines)), *["2"] * len(lines)]
+    for line in lines:
+        assert re.fullmatch(r"danalab: error: danalab \w+ needs [^:]+: .*pip install .*\[lab\]'", line)
 
 
 def test_schedules_rows_and_settings_do_not_load_torch():

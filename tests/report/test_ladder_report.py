@@ -16,7 +16,7 @@ from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.saving import Saved
 from danalab.report import ladder_report
 from danalab.report.figures.drawing import save_figure
-from danalab.report.figures.loss_laws import law_figure
+from danalab.report.figures.laws import law_figure
 from danalab.report.formats import as_latex, as_markdown
 from danalab.report.headline import headlines, interval_words, saved_words, tuning_words, verdict
 from danalab.report.ladder_report import FIGURES, read_report_data, write_report
@@ -129,8 +129,13 @@ def test_the_tables_of_compute_saved_say_how_they_were_made_and_tuned(report):
     assert "\\caption{Compute saved is" in (page.parent / "table-saved.tex").read_text()
     mine, base = (next(iter(data.analysis.at(opt))) for opt in ("adana", "adamw"))
     assert tuning_words(mine, base) == "5"
-    edge = replace(base, trials=3, rates=(base.lr, 2 * base.lr))
+    edge = replace(base, trials=3, rates=(base.lr, 2 * base.lr), all_rates=())
     assert tuning_words(mine, edge) == "5, adamw 3; edge: adamw"
+    assert tuning_words(mine, replace(edge, rates=(base.lr,), all_rates=())) == "5, adamw 3; one rate: adamw"
+    (itself,) = [line for line in saved_table(data.analysis)[1] if line[0] == "adamw itself"][-1:]
+    assert itself[2] == "+0.0%"
+    low, high = (float(bound.rstrip("%")) for bound in itself[3].split(" to "))
+    assert low < 0 < high
 
 
 def test_figures_without_data_are_named_with_the_way_to_get_them(report):
@@ -212,7 +217,7 @@ def test_fewer_than_three_seeds_are_said_to_leave_the_noise_unknown(tmp_path):
 @pytest.mark.slow
 def test_a_contender_that_never_reaches_the_loss_has_a_negative_saving_and_is_said_not_to(sad):
     data, page, _ = sad
-    saved = [line[2] for line in saved_table(data.analysis)[1] if "laws" not in line[1]]
+    saved = [line[2] for line in saved_table(data.analysis)[1] if line[0] == "adana" and "laws" not in line[1]]
     assert len(saved) == 4
     assert all(-40 < float(cell.strip("(%)")) < -20 for cell in saved)
     assert "ends where the baseline is at 7" in headlines(data)[0].known

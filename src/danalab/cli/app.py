@@ -14,8 +14,16 @@ from types import ModuleType
 from typing import Any
 
 from danalab import __version__
-from danalab.cli._shared.flags import Parsed, parse
-from danalab.errors import FirstRankError, LostRankError, UserError, describe_os_error, nearest, printable
+from danalab.errors import (
+    EXTRA_OF,
+    FirstRankError,
+    LostRankError,
+    MissingExtra,
+    UserError,
+    describe_os_error,
+    nearest,
+    printable,
+)
 from danalab.scaling.hardware import limit_threads
 
 GROUPS = {
@@ -127,6 +135,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.flush()
             os._exit(1)
         return 1
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if debug or module not in EXTRA_OF:
+            raise
+        return _fail(str(MissingExtra(module, f"danalab {arguments[0]}")))
     except BrokenPipeError:
         # The reader (head, less) closed the pipe. Python would report it again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -188,11 +201,13 @@ def _dispatch(arguments: list[str]) -> int:
             return 0
     else:
         flags_type, run = module.VERBS[verb] if verb in MODULES else (module.Flags, module.run)
+    from danalab.cli._shared.flags import parse
+
     passed_on: list[str] = []
     if getattr(module, "TAKES_REST", False) and "--" in rest:
         rest, passed_on = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
     try:
-        parsed: Parsed = parse(flags_type, rest, prog=prog, description=_first_paragraph(run, module))
+        parsed = parse(flags_type, rest, prog=prog, description=_first_paragraph(run, module))
     except UserError as error:
         if os.environ.get("RANK", "0") != "0":  # all ranks of torchrun have the same flags: one of them says it
             raise FirstRankError(str(error)) from error
@@ -213,7 +228,11 @@ def flag_types() -> dict[str, type | None]:
     """Verb, or verb and subverb -> the data class of its flags; None for a verb that has subverbs only."""
     types: dict[str, type | None] = {}
     for verb in VERBS:
-        module = module_of(verb)
+        try:
+            module = module_of(verb)
+        except UserError:  # `bench`, where its measures are not
+            types[verb] = None
+            continue
         types[verb] = module.VERBS[verb][0] if verb in MODULES else getattr(module, "Flags", None)
         types |= {f"{verb} {name}": flags for name, (flags, _) in getattr(module, "SUBVERBS", {}).items()}
     return types

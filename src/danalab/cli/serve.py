@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
 from danalab.cli._shared.options import Positional
-from danalab.errors import MissingExtra, UserError
+from danalab.errors import UserError, import_extra
 from danalab.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -31,12 +31,8 @@ class Flags(ServerSettings, ModelFlags):
 def run(flags: Flags) -> None:
     """Serve runs' models: a chat page that compares them, and an API in OpenAI's schema under /v1."""
     settings = replace(flags, api_key=_keys(flags))
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(str(error.name), "serve", "danalab serve") from None
+    for module in ("fastapi", "prometheus_client", "uvicorn"):  # before a model is read
+        import_extra(module, "danalab serve")
     from danalab.serve import bind, serve
 
     listener = bind(settings)

@@ -11,6 +11,7 @@ from danalab.cli._shared.theory_flags import (
     FeaturesFlags,
     HummingbirdFlags,
     LimitFlags,
+    MemoryFlags,
     MoEFlags,
     Output,
     PhaseFlags,
@@ -70,6 +71,13 @@ def cooldown(flags: CooldownFlags) -> None:
     _finish(flags, compute(**_own(flags)))
 
 
+def memory(flags: MemoryFlags) -> None:
+    """The mean age of the momentum: constant, in log time, with the learning rate, and the best path of all."""
+    from danalab.theory.studies.memory import compute
+
+    _finish(flags, compute(**_own(flags)))
+
+
 def rare_tokens(flags: RareTokensFlags) -> None:
     """How well five optimizers learn rare tokens: by formula, in a table, and in a small language."""
     from danalab.data.sources.synthetic import Language
@@ -89,8 +97,8 @@ def limit(flags: LimitFlags) -> None:
 def predict(flags: PredictFlags) -> None:
     """Predict kappa and loss curves for a spectrum that you measured, and compare them with your runs."""
     from danalab.cli._shared.measured_curves import measured_curves
-    from danalab.theory.prediction.measured import compare_curves, compare_ladder
-    from danalab.theory.prediction.predict import load_spectrum, power_law, predict
+    from danalab.theory.exponents import load_spectrum, power_law, predict
+    from danalab.theory.measured import compare_curves, compare_ladder
     from danalab.theory.studies.prediction import compute
 
     if flags.spectrum is None and flags.alpha is None:
@@ -156,6 +164,7 @@ SUBVERBS = {
     "tau": (TauFlags, tau),
     "schedules": (ScheduleFlags, schedules),
     "cooldown": (CooldownFlags, cooldown),
+    "memory": (MemoryFlags, memory),
     "rare-tokens": (RareTokensFlags, rare_tokens),
     "limit": (LimitFlags, limit),
     "predict": (PredictFlags, predict),

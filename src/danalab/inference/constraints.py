@@ -96,7 +96,7 @@ class JsonConstraint:
 
 
 def _matcher(tokenizer: Tokenizer, schema: Mapping[str, Any], whitespace: bool) -> Any:
-    llguidance = import_extra("llguidance", "serve", "constrained decoding")
+    llguidance = import_extra("llguidance", "constrained decoding")
     compact: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
     form = None if whitespace else compact
     try:

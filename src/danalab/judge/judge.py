@@ -3,11 +3,11 @@
     rates       `trials` runs of each side with seed 0, by the search of `optim compare`; its best rate is kept
     pairs       seed by seed, both sides from the same weights and data; d = loss(B) - loss(A)
     stop        when two confidence sequences of the mean of d, for normal differences and for any up to a bound,
-                exclude 0 or lie within +- difference, or when the budget is spent (`danalab.judge.sequential`)
+                exclude 0 or lie within +- difference, or when the budget is spent (`danalab.judge.verdict`)
 
 Seed 0 chooses rates and judges nothing. Every run is in the ledger, so a judgement that was killed goes on, and sides
 that were judged before are not run again. A question with a verdict is answered from the ledger; `again` asks it with
-fresh seeds, and the answers to one question share alpha (`danalab.judge.sequential.spent`).
+fresh seeds, and the answers to one question share alpha (`danalab.judge.verdict.spent`).
 """
 
 import math
@@ -20,12 +20,10 @@ from typing import Any
 from danalab import __version__
 from danalab.errors import UserError
 from danalab.judge import JudgeConfig
-from danalab.judge.contestants import Contestant, read_contestant
 from danalab.judge.ledger import Ledger, stored_runs
-from danalab.judge.sequential import bounds, decide, spent, warnings
 from danalab.judge.tracks import get_track
-from danalab.judge.verdict import PairedVerdict, compute_saved, verdict_from_row
-from danalab.judge.workers import ExecutorWorkers, PlannedRun, RunResult, Workers
+from danalab.judge.verdict import PairedVerdict, bounds, compute_saved, decide, spent, verdict_from_row, warnings
+from danalab.judge.workers import Contestant, ExecutorWorkers, PlannedRun, RunResult, Workers, read_contestant
 from danalab.showcase.problems import SmallProblem
 from danalab.showcase.trials import SPACING, next_exponent, usual_lr
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from danalab.colors import optimizer_color
 from danalab.files import write_atomically
 from danalab.judge.judge import Judged
-from danalab.judge.sequential import bounds
+from danalab.judge.verdict import bounds
 from danalab.judge.workers import RunResult
 from danalab.report.page import Page
 

@@ -11,6 +11,7 @@ import numpy as np
 from danalab.errors import UserError, nearest
 from danalab.files import finite
 from danalab.ladder.batch import BatchAnalysis, analyse_batches
+from danalab.ladder.budget import left_out_settings, tuned_size
 from danalab.ladder.fit import tuning
 from danalab.ladder.fit.curvature import (
     LossParabola,
@@ -20,15 +21,14 @@ from danalab.ladder.fit.curvature import (
     fit_shared_curvature,
     fit_tolerance,
 )
-from danalab.ladder.fit.exponents import ExponentLaw, fit_exponents
 from danalab.ladder.fit.loss_fit import fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw, LossPoints
-from danalab.ladder.fit.lr_law import LEAST_SIZES, LRLaw, fit_lr_law
+from danalab.ladder.fit.rate_laws import LEAST_SIZES, ExponentLaw, LRLaw, fit_exponents, fit_lr_law
 from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.horizon.analysis import HorizonAnalysis, analyse_horizons, horizon_of
-from danalab.ladder.horizon.budget import tuned_size
+from danalab.ladder.fit.tuning import horizon_of
+from danalab.ladder.horizon import HorizonAnalysis, analyse_horizons
 from danalab.ladder.rows import validation_points
-from danalab.ladder.saving import Gain, Saved, compute_gain, compute_saved
+from danalab.ladder.saving import Gain, Saved, compute_gain, compute_saved, interpolated_saving
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
@@ -70,6 +70,8 @@ class Analysis:
     """Optimizer -> parameters -> compute saved against the baseline of that size."""
     tokens_saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
     """The same in tokens: the optimizer's own matrix products do not count."""
+    resolution: dict[int, Saved] = field(default_factory=dict)
+    """Parameters -> what the baseline saves against itself: 0 if curves had no noise, and the interval of no saving."""
     gains: dict[str, Gain] = field(default_factory=dict)
     curvatures: dict[str, dict[int, LossParabola]] = field(default_factory=dict)
     shared_curvatures: dict[str, SharedCurvature] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class Analysis:
         """Everything but curves and resamples, for JSON."""
         apart = {"tuned": [], "lr_laws": {}, "loss_laws": {}, "predicted_rates": {}, "horizon": None, "batches": None}
         plain = {name: value for name, value in asdict(replace(self, **apart)).items() if name not in apart}
+        plain["resolution"] = [{"params": params, **each} for params, each in plain["resolution"].items()]
         for name in ("saved", "tokens_saved", "curvatures", "tolerances"):
             sizes = plain[name].items()
             plain[name] = {opt: [{"params": params, **each} for params, each in own.items()] for opt, own in sizes}
@@ -192,6 +195,7 @@ def analyse(
             f"{opt}: the matrix products of the optimizer itself are not known; its compute is the model's alone"
             for opt in unknown
         )
+    analysis.notes.extend(left_out_settings(tuned, rows))
     for opt in analysis.opts:
         _sensitivity(analysis, opt, rows, within)
         with analysis.noting(f"learning-rate law of {opt}"):
@@ -205,11 +209,14 @@ def analyse(
         law = "chinchilla" if horizon is not None and len({each.params for each in tuned}) > 1 else "saturated"
     with analysis.noting("loss laws"):
         analysis.loss_laws.update(_loss_laws(analysis, retunings, law, joint, n_bootstrap, seed))
+    analysis.resolution.update(_saved(analysis, base, retunings, seed)[0])
     for opt in analysis.opts[1:]:
         analysis.saved[opt], analysis.tokens_saved[opt] = _saved(analysis, opt, retunings, seed)
         if law != "chinchilla" and opt in analysis.loss_laws and base in analysis.loss_laws:
             with analysis.noting(f"compute saved by the laws of {opt}"):
-                analysis.gains[opt] = compute_gain(analysis.loss_laws[base], analysis.loss_laws[opt])
+                gain = compute_gain(analysis.loss_laws[base], analysis.loss_laws[opt])
+                between = interpolated_saving(_frontier(analysis, base), _frontier(analysis, opt))
+                analysis.gains[opt] = replace(gain, interpolated=between)
     return analysis
 
 
@@ -318,6 +325,12 @@ def _loss_laws(
     return {opt: made for points in together for opt, made in fit_joint_laws(points, law, **settings).items()}
 
 
+def _frontier(analysis: Analysis, opt: str) -> tuple[np.ndarray, np.ndarray]:
+    """Compute and mean final loss of an optimizer's sizes."""
+    sizes = analysis.at(opt)
+    return np.array([each.flops for each in sizes]), np.array([each.loss for each in sizes])
+
+
 def _retuning(analysis: Analysis, opt: str, rows: Sequence[tuning.Row]) -> tuning.Retuning | None:
     sizes = []
     for each in analysis.at(opt):
@@ -329,7 +342,7 @@ def _retuning(analysis: Analysis, opt: str, rows: Sequence[tuning.Row]) -> tunin
         trials[each.lr] = own[:repeats].mean()
         rates = sorted(trials)
         losses = np.array([trials[lr] for lr in rates])
-        sizes.append(tuning.TunedSize(np.array(rates), losses, rates.index(each.lr), own, repeats))
+        sizes.append(tuning.TunedSize(np.array(rates), losses, rates.index(each.lr), own, repeats, each.length))
     return tuning.retuned(sizes)
 
 
@@ -349,6 +362,11 @@ def _saved(
         if against is None:
             analysis.notes.append(
                 f"{opt} at {each.params:,} parameters and {each.tokens:,} tokens: {analysis.baseline} has no such run"
+            )
+            continue
+        if opt != analysis.baseline and tuning.are_same_runs(each, against):
+            analysis.notes.append(
+                f"{opt} at {each.params:,} parameters has {analysis.baseline}'s settings: they are not compared"
             )
             continue
         with analysis.noting(f"compute saved by {opt} at {each.params:,} parameters"):

@@ -5,7 +5,7 @@
 
 A run at batch B is worth tokens / (1 + B / B0) tokens (arXiv 1812.06162, 2505.13738), and the loss is a power of the
 tokens near a horizon. A few batches at one horizon do not tell s from B0 (far below B0 only s / B0 acts), so the batch
-of a stated loss is given in place of B0. Intervals repeat the tuning, as in `danalab.ladder.horizon.analysis`.
+of a stated loss is given in place of B0. Intervals repeat the tuning, as in `danalab.ladder.horizon`.
 """
 
 import math
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from danalab.ladder.budget import tuned_size
 from danalab.ladder.fit.statistics import Interval, log_interval
-from danalab.ladder.fit.tuning import Row, Tuned, resampler
-from danalab.ladder.horizon.analysis import PairedTest, horizon_of, paired_runs, paired_tests
-from danalab.ladder.horizon.budget import tuned_size
+from danalab.ladder.fit.tuning import Row, Tuned, horizon_of, resampler
+from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 
 RISE = 0.01
 """Share by which the loss at the critical batch is above that of small batches."""
@@ -51,7 +51,7 @@ class BatchAnalysis:
     """The tuned runs of all batches at each size and horizon, by optimizer and batch."""
     critical: list[CriticalBatch]
     tests: list[PairedTest]
-    """Of each pair of optimizers at each batch; one spread of the differences for all batches."""
+    """Of each pair of optimizers at each batch where their settings differ."""
 
     @property
     def tuned(self) -> list[Tuned]:

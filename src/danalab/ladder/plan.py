@@ -306,6 +306,7 @@ _FORMS = {
     "trial_seeds": "trial_seeds: 2",
     "start": "start: {adamw: 0.5}",
     "merge": "merge: linear",
+    "smaller": "smaller: ladder_small.yaml",
     "decay_law": "decay_law: sqrt",
     "dials": "dials: {all: {decay: [1, 0.5, 2]}}",
     "variants": "variants: {adana-kappa: {opt: adana, kappa: 0.75}}",
@@ -318,6 +319,7 @@ _BY_NAME = ("start", "dials", "variants")  # keys whose values are mappings by n
 def read_plan(path: Path) -> LadderPlan:
     """The plan in a YAML file with the fields of `LadderPlan` (`heads: [2, 3]` is short for sizes).
 
+    `smaller` names the file, in the same folder, of smaller sizes, whose settings of each optimizer must be given.
     A UserError names the file and the key.
     """
     loaded = {key: value for key, value in parse_plan(path, _BY_NAME).items() if value is not None}
@@ -343,14 +345,30 @@ def read_plan(path: Path) -> LadderPlan:
     for name, variant in loaded["variants"].items():
         if "opt" not in variant:
             raise UserError(f"{path}: variants: {name} has no opt, such as {_FORMS['variants']}")
+    smaller = loaded.pop("smaller", None)
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in loaded.items()}
-    return LadderPlan(**{"fixed": {}, **given})
+    plan = LadderPlan(**{"fixed": {}, **given})
+    if smaller is not None:
+        _require_settings_of(read_plan(path.parent / smaller), smaller, plan, path)
+    return plan
+
+
+def _require_settings_of(smaller: LadderPlan, name: str, plan: LadderPlan, path: Path) -> None:
+    """Refuse a plan of larger sizes that leaves a setting, which the smaller ones tuned, to its default."""
+    for opt in set(plan.opts) & set(smaller.opts):
+        tuned = {*smaller.dials_of(opt), *smaller.variants.get(opt, {})}
+        given = {*plan.dials_of(opt), *plan.variants.get(opt, {}), *plan.fixed}
+        if missing := sorted(tuned - given - {"opt"}):
+            raise UserError(
+                f"{path}: {opt} has no {', '.join(missing)}, which {name} tunes; give the values that were best there "
+                "in dials, variants or fixed"
+            )
 
 
 def _has_form(key: str, value: Any) -> bool:
     if key in ("extensions", "trials", "trial_seeds"):
         return isinstance(value, int) and not isinstance(value, bool)
-    if key in ("merge", "decay_law"):
+    if key in ("merge", "decay_law", "smaller"):
         return isinstance(value, str)
     if key in ("dials", "variants"):
         return isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())

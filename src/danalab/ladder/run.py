@@ -27,10 +27,10 @@ from danalab.ladder.fit.tuning import is_usable
 from danalab.ladder.merged import MergedRows
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.preregistration import largest_rung, preregister, require_points
+from danalab.ladder.runs.cluster import Cluster
 from danalab.ladder.runs.estimate import check_optimizers
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure
-from danalab.ladder.runs.slurm_arrays import Cluster
 from danalab.ladder.runs.sweep import Sweep
 from danalab.optim.rate_search import next_rate, rounded
 

@@ -5,7 +5,8 @@
 The loss is the higher one of the two final losses. A contender that reaches the baseline's final loss needed C_cross
 for it, where its curve first falls to that loss: saved = 1 - C_cross / C_final (arXiv 2602.05298). Another one is
 compared at its own final loss, which the baseline's curve passed at C_b: saved = 1 - C_end / C_b, a negative number.
-So every size has a number, and the mean over sizes is 0 for equal optimizers.
+So every size has a number, and the mean over sizes is 0 for equal optimizers. Curves are smoothed first: a first
+crossing of a noisy one comes too early. What the baseline saves against itself so is the resolution of a comparison.
 
 The variance of the log ratio is a sum: for each side that of its seeds drawn again, and what the choice of its
 learning rate adds. Between fitted laws (`compute_gain`) it is taken over the losses that both sides measured.
@@ -27,6 +28,8 @@ Curve = tuple[np.ndarray, np.ndarray]
 """(cost, loss), ascending in cost."""
 LEAST_SEEDS = 3
 """Seeds that each side needs for an interval: with fewer the noise is not known."""
+SMOOTHED = 0.1
+"""Half the range of log compute over which a curve is smoothed; closer evaluations are averaged, others stay."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def compute_saved(
 
 @dataclass(frozen=True)
 class _Side:
-    """The runs of one optimizer: their curves, and the same on one grid of compute."""
+    """The runs of one optimizer: their smoothed curves, and the same on one grid of compute."""
 
     curves: list[Curve]
     x: np.ndarray
@@ -120,7 +123,7 @@ class _Side:
 
     @classmethod
     def of(cls, compute: Any, loss: Any, what: str) -> "_Side":
-        curves = _curves(compute, loss, what)
+        curves = [(x, smoothed(x, y)) for x, y in _curves(compute, loss, what)]
         finals = np.array([y[-1] for _, y in curves])
         return cls(curves, *on_one_grid(curves), finals, float(np.mean([x[-1] for x, _ in curves])))
 
@@ -181,6 +184,19 @@ def curve_arrays(cost: ArrayLike, loss: ArrayLike, what: str = "curve") -> tuple
     return x[order], y[order]
 
 
+def smoothed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Losses of a curve of `curve_arrays`, each by the straight line in log cost through those within `SMOOTHED`."""
+    t, known = np.log(x) - math.log(x[-1]), np.isfinite(y)
+    low, high = np.searchsorted(t, t - SMOOTHED), np.searchsorted(t, t + SMOOTHED, side="right")
+    kept = np.where(known, y, 0.0)
+    sums = [np.concatenate([[0.0], np.cumsum(part)]) for part in (known, known * t, known * t * t, kept, kept * t)]
+    n, t1, t2, y1, ty = (part[high] - part[low] for part in sums)
+    spread = n * t2 - t1**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = np.where(spread > 1e-9 * n**2, (n * ty - t1 * y1) / spread, 0.0)
+        return np.where(known, (y1 + slope * (n * t - t1)) / n, y)
+
+
 def cost_to_reach(cost: ArrayLike, loss: ArrayLike, target: float) -> float | None:
     """The cost at which a curve first falls to `target`, or None where it never does.
 
@@ -235,6 +251,8 @@ class Gain:
     mean: float | None
     """Of the measured points, by the mean of log ratios; None: the two measured no loss in common."""
     interval: Interval | None
+    interpolated: float | None = None
+    """The same mean without a law, between the measured points (`interpolated_saving`)."""
 
 
 def compute_gain(
@@ -258,6 +276,24 @@ def compute_gain(
     if not inside:
         return Gain(tuple(points), None, None)
     return Gain(tuple(points), *_saved(baseline, contender, inside, level))
+
+
+def interpolated_saving(baseline: Curve, contender: Curve, n_points: int = 25) -> float | None:
+    """Compute saved over the losses that both measured: (compute, mean final loss) of sizes, log compute between them.
+
+    None: no loss in common. Beside a law's it shows what the form of the law and its common E do.
+    """
+    frontiers = []
+    for compute, loss in (baseline, contender):
+        order = np.argsort(compute)
+        x, y = np.log(compute[order]), loss[order]
+        best = y < np.concatenate([[math.inf], np.minimum.accumulate(y)[:-1]])
+        frontiers.append((y[best][::-1], x[best][::-1]))
+    low, high = max(y[0] for y, _ in frontiers), min(y[-1] for y, _ in frontiers)
+    if low >= high:
+        return None
+    base, other = (np.interp(np.linspace(low, high, n_points), y, x) for y, x in frontiers)
+    return 1 - math.exp(float(np.mean(other - base)))
 
 
 def _common_range(a: LossLaw, b: LossLaw) -> tuple[float, float]:

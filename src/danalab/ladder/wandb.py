@@ -325,7 +325,7 @@ def read_exports(paths: Sequence[Path]) -> list[Export]:
 
 def read_api(path: str, filters: Mapping[str, Any] | None = None) -> list[Export]:
     """All runs of a project (entity/project), over the network; filters as in the API, {"group": "enoki"}."""
-    wandb = import_extra("wandb", "track", "--api")
+    wandb = import_extra("wandb", "--api")
     try:
         return _unique([
             _run(

@@ -308,6 +308,7 @@ def _library(name: str, of: str, summary: str, reference: str, defaults: dict[st
 
 
 _FOREACH: dict[str, Any] = {"foreach": None}
+_MEMORY: dict[str, Any] = {"age": None, "fresh": None}
 _MOMENTS = {"betas": (0.9, 0.999), "eps": 1e-8, **_FOREACH}
 _AVERAGE = {"r": (0.0, "later weights count as t^r in the average"),
             "weight_lr_power": (2.0, "weights count as (largest lr so far)^this in the average")}
@@ -332,7 +333,7 @@ _library("soap", "SOAP", "Adam in the eigenbasis of Shampoo's preconditioner", "
          horizon=(-0.38, -0.70, -0.05),
          advice="its first step only sets up the preconditioner")
 _library("lion", "Lion", "sign of an interpolated momentum", "Chen et al. 2023, arXiv 2302.06675",
-         {"betas": ((0.9, 0.99), "weight of the momentum in the update, and its own rate"), **_FOREACH},
+         {"betas": ((0.9, 0.99), "weight of the momentum in the update, and its own rate"), **_MEMORY, **_FOREACH},
          adam_like=True, state_words=1.0, color="#DAA520",
          rate=Relative("adamw", 0.2, "arXiv 2302.06675: 3 to 10 times smaller than AdamW's"))
 _library("prodigy", "Prodigy", "Adam whose learning rate follows an estimate of the distance to the solution",
@@ -383,7 +384,8 @@ _library("signsgd", "SignSGD", "sign of the gradient", "Bernstein et al. 2018, a
          {"momentum": (0.0, "rate of the gradient's average"), **_FOREACH}, state_words=0.0,
          rate=Relative("adamw", 0.2, "a sign update, as Lion's; a short sweep agrees"))
 _library("signum", "SignSGD", "sign of the averaged gradient", "Bernstein et al. 2018, arXiv 1802.04434",
-         {"momentum": (0.9, "rate of the gradient's average"), **_FOREACH}, adam_like=True, state_words=1.0, rate=_SIGN)
+         {"momentum": (0.9, "rate of the gradient's average"), **_MEMORY, **_FOREACH}, adam_like=True, state_words=1.0,
+         rate=_SIGN)
 _library("adan", "Adan", "Adam with a Nesterov momentum estimated from differences of gradients",
          "Xie et al. 2022, arXiv 2208.06677",
          {**_MOMENTS, "betas": ((0.98, 0.92, 0.99), "rates of gradient, its differences, and second moment")},

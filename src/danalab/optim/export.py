@@ -41,7 +41,7 @@ EXPORTED = (
 
 FIXED = {
     **dict.fromkeys(("cautious_decay", "scaled_decay", "dana_momentum"), False),
-    **dict.fromkeys(("beta2", "ns_dtype"), None),
+    **dict.fromkeys(("beta2", "ns_dtype", "age", "fresh"), None),
     "momentum_cooldown": 0.0,
     "ns_method": "newton-schulz",
 }
@@ -54,7 +54,16 @@ _DECIDED = {
 }
 """What is decided in the files for Muon: no case for empty tensors, no bfloat16 on CPUs, symmetric products as one."""
 
-_RUNTIME = ("capturable", "maximize", "stochastic_rounding", "state_dtype", "fused", "by_kind")
+_RUNTIME = (
+    "capturable",
+    "maximize",
+    "stochastic_rounding",
+    "state_dtype",
+    "fused",
+    "by_kind",
+    "buffers",
+    "buffer_ages",
+)
 
 _LEFT_OUT = """\
 The same numbers as danalab's without kernels. Left out: kernels, sharding, 8-bit and bf16+8 state, 16-bit parameters,\

@@ -28,7 +28,7 @@ try:
     import jax.numpy as jnp
     import optax
 except ImportError as error:
-    raise MissingExtra("optax", "theory", "danalab.optim.optax") from error
+    raise MissingExtra("optax", "danalab.optim.optax") from error
 
 from danalab.optim.jax_rules import Moments, dana_step, muon_step, zero_moments
 from danalab.optim.optimizers.checks import (

@@ -13,7 +13,10 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.optim.catalogue import Row
+from danalab.optim.optimizers.checks import check_numbers
 from danalab.optim.optimizers.matrix.base import AUXILIARY
+from danalab.optim.rules.age import age_path
+from danalab.optim.rules.scalars import schedule_factor
 
 
 def build(row: Row, values: dict[str, Any], params: Any, lr: float) -> torch.optim.Optimizer:
@@ -149,8 +152,71 @@ class ADOPT(pytorch_optimizer.ADOPT):
         super().__init__(params, clip_lambda=_fourth_root, **settings)
 
 
+class _Aged:
+    """Lion and SignSGD whose momentum has a mean age: the rates of a step are those of the path (`rules.age`)."""
+
+    param_groups: list[dict[str, Any]]
+    defaults: dict[str, Any]
+
+    def __init__(self, params: Any, *, age: str | None = None, fresh: float | None = None, **settings: Any):
+        super().__init__(params, **settings)  # pyright: ignore[reportCallIssue]
+        memory = {name: value for name, value in (("age", age), ("fresh", fresh)) if value is not None}
+        self.defaults.update(memory)
+        for group in self.param_groups if memory else ():
+            group.update({**memory, "peak_lr": float(group["lr"]), **group})
+            check_numbers(type(self).__name__, {key: group[key] for key in memory})
+
+    def coefficients(self, group: int = 0) -> dict[str, Any]:
+        """As those of `danalab.optim.optimizers.base.RuleOptimizer`, of a group with an age."""
+        own = self.param_groups[group]
+        if "age" not in own:
+            return {}
+        known = {"t": own.get("step", 0), "lr": own["lr"], "schedule": schedule_factor(own)}
+        return {**known, "age": own.get("age_now", 0.0)}
+
+    def step(self, closure: Any = None) -> Any:
+        given = [{key: group[key] for key in ("betas", "momentum") if key in group} for group in self.param_groups]
+        for group in self.param_groups:
+            gain, fresh, before = None, group.get("fresh"), group.get("age_now", 0.0)
+            if "age" in group:
+                path, s = age_path("optimizer", group["age"]), float(schedule_factor(group))
+                group["age_now"] = float(path.step(group.get("step", 0) + 1, s, before))
+                gain = 1 - group["age_now"] / (1 + before)
+            if "betas" in group:
+                beta1, beta2 = group["betas"]
+                group["betas"] = (beta1 if fresh is None else 1 - fresh, beta2 if gain is None else 1 - gain)
+            elif gain is not None:
+                group["momentum"] = 1 - gain
+        try:
+            return super().step(closure)  # pyright: ignore[reportAttributeAccessIssue]
+        finally:
+            for group, own in zip(self.param_groups, given, strict=True):
+                group.update(own)
+
+
+class Lion(_Aged, pytorch_optimizer.Lion):
+    """The library's, with a memory by age."""
+
+
+class SignSGD(_Aged, pytorch_optimizer.SignSGD):
+    """The library's, with a memory by age and a share of the new gradient."""
+
+    def _can_use_foreach(self, group: Any) -> bool:
+        return "fresh" not in group and super()._can_use_foreach(group)
+
+    def _step_per_param(self, group: Any) -> None:
+        if "fresh" not in group:
+            super()._step_per_param(group)
+            return
+        for p in (p for p in group["params"] if p.grad is not None):
+            g = -p.grad if self.maximize else p.grad
+            m = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)).lerp_(g, 1 - group["momentum"])
+            p.mul_(1 - group["lr"] * group["weight_decay"]).add_(m.lerp(g, group["fresh"]).sign_(), alpha=-group["lr"])
+
+
 def _fourth_root(step: float) -> float:
     return math.pow(step, 0.25)
 
 
-_EXACT: dict[str, type] = {each.__name__: each for each in (ADOPT, ScheduleFreeAdamW, ScheduleFreeSGD, Prodigy)}
+_OURS = (ADOPT, Lion, SignSGD, ScheduleFreeAdamW, ScheduleFreeSGD, Prodigy)
+_EXACT: dict[str, type] = {each.__name__: each for each in _OURS}

@@ -74,7 +74,7 @@ def _spec_named(name: str) -> OptimizerSpec:
     module, _, name = row.path.partition(":")
     if module == "pytorch_optimizer":
         split = {key: value if _has_help(value) else (value, HELP[key]) for key, value in row.defaults.items()}
-        kinds = {"foreach": "switch"}
+        kinds = {"foreach": "switch", "age": "word"}
         settings = {key: Setting(value, text, kinds.get(key, "")) for key, (value, text) in split.items()}  # pyright: ignore
         return OptimizerSpec(**facts, build=partial(_build_of_library, row, settings), settings=settings)
     if module.startswith("rules."):
@@ -127,7 +127,7 @@ def _build_of_library(
     try:
         from danalab.optim import pytorch_optimizers
     except ImportError as error:
-        raise MissingExtra("pytorch-optimizer", row.extra or "", f"optimizer {row.name}") from error
+        raise MissingExtra("pytorch_optimizer", f"optimizer {row.name}") from error
     return pytorch_optimizers.build(row, {name: each.default for name, each in known.items()} | settings, params, lr)
 
 

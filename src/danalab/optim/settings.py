@@ -32,8 +32,9 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance"), _POSITIVE),
     **dict.fromkeys(("lr", "peak_lr", "eps", "gamma3", "alpha", "alpha_offset", "clipsnr"), _NOT_NEGATIVE),
     **dict.fromkeys(("weight_decay", "decay_bound", "matched_rms", "momentum_cooldown"), _NOT_NEGATIVE),
-    **dict.fromkeys(("kappa", "kappa_min", "kappa_max"), _SHARE),
+    **dict.fromkeys(("kappa", "kappa_min", "kappa_max", "fresh"), _SHARE),
     "beta2": (lambda x: 0 <= x < 1, "in [0, 1)"),
+    "buffers": (lambda x: x >= 1 and x == int(x), "a whole number, at least 1"),
 }
 """Setting -> whether a number is in its range, and that range in words; for the optimizers of torch and of optax."""
 
@@ -184,7 +185,16 @@ class Averages(Settings, kw_only=True):
     momentum_cooldown: float = 0.0
 
 
-class ADanaSettings(Formats, Averages, Decay, LogTime, Rate):
+class Memory(Settings, kw_only=True):
+    """The momentum's memory, in place of the optimizer's own; see `danalab.optim.rules.age`."""
+
+    age: str | None = None
+    fresh: float | None = None
+    buffers: int = 1
+    buffer_ages: tuple[float, float] = (5.0, 200.0)
+
+
+class ADanaSettings(Formats, Memory, Averages, Decay, LogTime, Rate):
     pass
 
 
@@ -192,7 +202,7 @@ class DanaMK4Settings(ADanaSettings, kw_only=True):
     clipsnr: float = 2.0
 
 
-class DanaSettings(Formats, Decay, Rate):
+class DanaSettings(Formats, Memory, Decay, Rate):
     _: KW_ONLY
     delta: float = 8.0
     kappa: float = 0.85
@@ -207,7 +217,7 @@ class SignDanaSettings(DanaSettings):
     alpha_offset: float = 1.0
 
 
-class AutoDanaSettings(Formats, Decay, Rate):
+class AutoDanaSettings(Formats, Memory, Decay, Rate):
     _: KW_ONLY
     delta: float = 8.0
     kappa_min: float = 0.75
@@ -277,7 +287,7 @@ class AuxiliaryAdam(Auxiliary, kw_only=True):
     eps: float = 1e-8
 
 
-class MuonSettings(MuonRuntime, AuxiliaryAdam, CautiousDecay, Orthogonal, Rate):
+class MuonSettings(MuonRuntime, AuxiliaryAdam, CautiousDecay, Memory, Orthogonal, Rate):
     lr: float = 0.02
     _: KW_ONLY
     aux_lr_factor: float | None = 0.15
@@ -299,7 +309,7 @@ as long as its learning rate, and vectors (gains, biases) have few gradients tha
 """
 
 
-class DanaMuonSettings(MuonRuntime, Auxiliary, CautiousDecay, LogTime, NewtonSchulz, Rate):
+class DanaMuonSettings(MuonRuntime, Auxiliary, CautiousDecay, Memory, LogTime, NewtonSchulz, Rate):
     lr: float = 0.032
     _: KW_ONLY
     matched_rms: float = 0.2
@@ -372,6 +382,8 @@ class SophiaSettings(Rate):
 
 
 HELP = {
+    "age": "mean age of the momentum's gradients [steps], as a path: constant(20), log_time(8), follow(8, 60, 1, 8) =\
+ log time up to 60 lr / peak_lr, at least 8; none = the optimizer's own memory",
     "aux_lr": "peak learning rate of parameters that are not matrices; none = aux_lr_factor x lr",
     "aux_lr_factor": "learning rate of parameters that are not matrices, in units of lr",
     "aux_weight_decay": "weight decay of parameters that are not matrices; none = weight_decay",
@@ -384,6 +396,8 @@ HELP = {
     "betas": "rates of the first and second moment",
     "by_kind": "settings of kinds of parameters, as in embedding:lr=2e-3 head:lr_factor=0.1, the latter in units of"
     " lr; kinds: embedding, matrix, experts, router, head, vector",
+    "buffer_ages": "mean ages of the first and last of several buffers, the others log-spaced between [steps]",
+    "buffers": "averages that the momentum is mixed of, with weights by age; 1 = one average that follows age itself",
     "capturable": "keep the step count on the device, for CUDA graphs",
     "cautious_decay": "decay only coordinates that the step moves towards zero",
     "clipsnr": "bound of the damped momentum's signal-to-noise ratio",
@@ -397,6 +411,7 @@ HELP = {
     "foreach": "work on lists of parameters",
     "fused": "one compiled pass over memory",
     "fraction": "part of the rows or columns that a step moves",
+    "fresh": "share of the new gradient in the update, that of the momentum is the rest; none = the optimizer's own",
     "gamma3": "scale of the momentum term",
     "hessian_interval": "steps between estimates of the curvature",
     "horizon": "length of the run [steps], with omega; wd_ts = horizon/10",
@@ -428,6 +443,8 @@ HELP = {
 }
 
 COUPLED_HELP = {
+    "age": "mean age of the momentum's gradients [steps], as a path: constant(20), log_time(8), follow(8, 60, 1, 8) =\
+ log time up to 60 lr / peak_lr, at least 8; none = the optimizer's own memory",
     "omega": "strength of weight decay over the run, instead of weight_decay: omega / (lr horizon)",
     "horizon": "length of the run [steps], with omega",
     "decay_bound": "largest weight_decay; none = 1 with omega, else no bound; 0 = no bound",

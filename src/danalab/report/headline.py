@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.horizon.analysis import HorizonAnalysis
-from danalab.ladder.saving import Saved
+from danalab.ladder.horizon import HorizonAnalysis
+from danalab.ladder.saving import Gain, Saved
 from danalab.report.data import LEAST_SEEDS, ReportData
 from danalab.report.formats import short
 
@@ -72,7 +72,7 @@ def verdict(analysis: Analysis) -> list[str]:
             words += f", at the {len(compared)} sizes with curves"
         gain = analysis.gains.get(opt)
         if gain is not None and gain.mean is not None:
-            words += f"; by the laws {share(gain.mean, 0 if gain.interval is None else 1)} at equal loss"
+            words += f"; by the laws {gain_words(gain)} at equal loss"
             if gain.interval is not None:
                 words += f" ({interval_words(gain.interval)})"
         sentences.append(words + ".")
@@ -123,10 +123,33 @@ def interval_words(interval: Interval | None) -> str:
 
 
 def tuning_words(mine: Tuned, base: Tuned) -> str:
-    """Number of settings that each side tried, and the sides whose best learning rate is the outermost one tried."""
+    """Number of settings that each side tried, and the sides whose best learning rate has no neighbour on some side."""
     trials = str(mine.trials) if mine.trials == base.trials else f"{mine.trials}, {base.opt} {base.trials}"
-    edges = [each.opt for each in (mine, base) if each.at_edge]
-    return trials + (f"; edge: {', '.join(edges)}" if edges else "")
+    lacking = {word: [each.opt for each in (mine, base) if each.bracket == word] for word in ("edge", "one rate")}
+    return "; ".join([trials, *(f"{word}: {', '.join(opts)}" for word, opts in lacking.items() if opts)])
+
+
+def gain_words(gain: Gain) -> str:
+    """The compute saved by two fits: the laws, and interpolation between the sizes."""
+    if gain.mean is None:
+        return "no loss in common"
+    digits = 0 if gain.interval is None else 1
+    between = "" if gain.interpolated is None else f" (interpolated {share(gain.interpolated, digits)})"
+    return share(gain.mean, digits) + between
+
+
+def extent(analysis: Analysis, opt: str) -> str:
+    """What an optimizer's law was fitted to: sizes, seeds, passes over the data."""
+    sizes = analysis.at(opt)
+    params = [short(each.params) for each in (sizes[0], sizes[-1])]
+    seeds = [len(each.runs) for each in sizes]
+    epochs = [row["tokens"] / row["data_tokens"] for each in sizes for row in each.runs if row.get("data_tokens")]
+    words = [f"{len(sizes)} sizes, {params[0]} to {params[1]}", f"seeds {_between(min(seeds), max(seeds), 'd')}"]
+    return "; ".join([*words, *([f"epochs {_between(min(epochs), max(epochs), '.2g')}"] if epochs else [])])
+
+
+def _between(low: float, high: float, form: str) -> str:
+    return f"{low:{form}}" if f"{low:{form}}" == f"{high:{form}}" else f"{low:{form}} to {high:{form}}"
 
 
 def method(analysis: Analysis) -> str:
@@ -134,10 +157,12 @@ def method(analysis: Analysis) -> str:
     return (
         f"Compute saved is 1 - C/C0 at equal validation loss: {analysis.baseline} spent C0 for its final loss, and the "
         "other optimizer needed C to reach it (where it did not, both are compared at its own final loss). Curves are "
-        "means over seeds at the best learning rate that was tried at the size; intervals are 95%, over seeds and the "
-        f"choice of the learning rate, Student's t on log(C/C0). In brackets: fewer than {LEAST_SEEDS} seeds of a "
-        "side, so that the noise is not known. Trials: settings tried by each side (one number: by both); edge: whose "
-        f"best learning rate is the outermost one tried. Compute by the convention {analysis.convention}"
+        "means over seeds at the best learning rate that was tried at the size, smoothed over a tenth of their length; "
+        f"intervals are 95%, over seeds and the choice of the learning rate, Student's t on log(C/C0). In brackets: "
+        f"fewer than {LEAST_SEEDS} seeds of a side, so that the noise is not known. {analysis.baseline} against itself "
+        "shows what the comparison cannot resolve. By the laws: with one E for all, and interpolated between the sizes "
+        "without a law. Trials: settings tried by each side (one number: by both); edge, one rate: whose best learning "
+        f"rate has no neighbour on one side, or none. Compute by the convention {analysis.convention}"
         f"{': of the model and of the optimizer itself' if analysis.convention == 'exact' else ''}."
     )
 
@@ -184,10 +209,14 @@ def entropy_sentence(analysis: Analysis) -> str | None:
 
 
 def epochs_sentence(analysis: Analysis) -> str | None:
-    """Largest number of passes over the data; None where their size is not in the rows."""
+    """Passes over the data, of sizes that see them more than once; None where their size is not in the rows."""
     runs = [row for each in analysis.tuned for row in each.runs if row.get("data_tokens")]
-    most = max((row["tokens"] / row["data_tokens"] for row in runs), default=None)
-    return None if most is None else f"Runs see up to {most:.2g} epochs of the data."
+    epochs = {row["params"]: row["tokens"] / row["data_tokens"] for row in sorted(runs, key=lambda row: row["tokens"])}
+    repeated = {params: passes for params, passes in epochs.items() if passes > 1}
+    if not repeated or len(epochs) == 1:
+        return f"Runs see up to {max(epochs.values()):.2g} epochs of the data." if epochs else None
+    where = ", ".join(f"{passes:.2g} at {short(params)}" for params, passes in sorted(repeated.items()))
+    return f"Runs see more than one epoch of the data at {len(repeated)} of {len(epochs)} sizes: {where} parameters."
 
 
 def budget_sentence(horizon: HorizonAnalysis) -> str:

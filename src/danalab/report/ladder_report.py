@@ -18,10 +18,18 @@ from danalab.ladder.analysis import analyse
 from danalab.ladder.preregistration import outcomes, read_predictions
 from danalab.ladder.rows import PACKED, pack, read_ladder
 from danalab.report.data import MissingFigure, ReportData, has_diverged, is_finished
-from danalab.report.figures.compute_saved import cost_figure, gain_figure, headline_figure, saved_figure
 from danalab.report.figures.drawing import save_figure, save_points, svg_text
 from danalab.report.figures.horizon import batch_figure, horizon_loss_figure, multiplier_figure
-from danalab.report.figures.loss_laws import curves_figure, law_figure, lr_law_figure, residual_figure
+from danalab.report.figures.laws import (
+    cost_figure,
+    curves_figure,
+    gain_figure,
+    headline_figure,
+    law_figure,
+    lr_law_figure,
+    residual_figure,
+    saved_figure,
+)
 from danalab.report.figures.optimizer_state import clipping_figure, schedule_figure, tau_figure
 from danalab.report.figures.tuning import curvature_figure, gamma3_figure, kappa_figure, sensitivity_figure
 from danalab.report.formats import Table, as_csv, as_latex, as_markdown, short

@@ -5,14 +5,23 @@ from statistics import fmean, median
 
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.batch import RISE, BatchAnalysis, CriticalBatch
-from danalab.ladder.fit.exponents import ExponentLaw
+from danalab.ladder.fit.rate_laws import ExponentLaw
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.horizon.analysis import POWER, REFERENCES, HorizonAnalysis, PairedTest
+from danalab.ladder.horizon import REFERENCES, HorizonAnalysis
+from danalab.ladder.paired import POWER, PairedTest
 from danalab.ladder.preregistration import PredictionOutcome
 from danalab.report.data import ReportData, Row, hours_of, is_finished, relative_time, spent
 from danalab.report.formats import Linked, Table
-from danalab.report.headline import NOT_KNOWN, headlines, interval_words, saved_words, share, tuning_words
+from danalab.report.headline import (
+    NOT_KNOWN,
+    extent,
+    gain_words,
+    headlines,
+    interval_words,
+    saved_words,
+    tuning_words,
+)
 
 Address = Callable[[Row], str]
 """Where a run's folder is, from where the table is read."""
@@ -93,7 +102,7 @@ def tuned_table(opts: Sequence[str], tuned: Sequence[Tuned], address: Address | 
     lines = [
         [
             opt, f"{each.params:,}", f"{each.flops:.3g}", *([str(each.batch)] if several else []),
-            f"{each.lr:.3g}{' (edge)' if each.at_edge else ''}", str(each.trials),
+            f"{each.lr:.3g}{f' ({each.bracket})' if each.bracket else ''}", str(each.trials),
             _linked(f"{each.loss:.4f}", each.runs, address), _or_dash(each.spread, ".4f"), _seeds(each.runs, address),
         ]
         for opt in opts for each in tuned if each.opt == opt
@@ -114,7 +123,7 @@ def critical_table(critical: Sequence[CriticalBatch]) -> Table:
 
 
 def saved_table(analysis: Analysis, address: Address | None = None) -> Table:
-    """A line for each contender and size, and one for each contender over all sizes by the laws."""
+    """A line for each contender and size, one for each contender over all sizes by the laws, and the baseline's."""
     base = analysis.baseline
     lines: list[list[str]] = []
     at = {(each.opt, each.params): each for each in analysis.tuned}
@@ -128,8 +137,12 @@ def saved_table(analysis: Analysis, address: Address | None = None) -> Table:
                 _seeds(theirs.runs, address), tuning_words(mine, theirs),
             ])  # fmt: skip
         if (gain := analysis.gains.get(opt)) is not None:
-            words = "no loss in common" if gain.mean is None else share(gain.mean, 0 if gain.interval is None else 1)
-            lines.append([opt, "all, by the laws", words, interval_words(gain.interval), *[""] * 5])
+            of = [extent(analysis, each) for each in (opt, base)]
+            lines.append([opt, "all, by the laws", gain_words(gain), interval_words(gain.interval), "", "", *of, ""])
+    for params, saved in analysis.resolution.items():
+        seeds = _seeds(at[base, params].runs, address)
+        words = [saved_words(saved), interval_words(saved.interval), saved_words(saved)]
+        lines.append([f"{base} itself", f"{params:,}", *words, "", seeds, seeds, ""])
     headings = ["optimizer", "parameters", "compute saved", "95% interval", "tokens saved",
                 f"where {base} was there", "seeds",
                 f"{base}'s seeds", "trials"]  # fmt: skip
@@ -137,14 +150,15 @@ def saved_table(analysis: Analysis, address: Address | None = None) -> Table:
 
 
 def law_table(analysis: Analysis) -> Table:
-    """A line for each optimizer's loss law."""
+    """A line for each optimizer's loss law, with the sizes, seeds and epochs that it was fitted to."""
     lines = []
     for opt, law in analysis.loss_laws.items():
         bounds = {name: f" ({_span(interval, '.4g')})" for name, interval in law.intervals.items()}
         cells = [f"{value:.4g}{bounds.get(name, '')}" for name, value in law.coefficients.items()]
-        lines.append([opt, *cells, f"{law.r2:.5f}", Linked(str(len(law.residuals)), f"#runs-{opt}")])
+        runs = Linked(str(len(law.residuals)), f"#runs-{opt}")
+        lines.append([opt, *cells, f"{law.r2:.5f}", runs, extent(analysis, opt)])
     names = list(next(iter(analysis.loss_laws.values())).coefficients) if analysis.loss_laws else []
-    return ["optimizer", *names, "R2 of log loss", "runs"], lines
+    return ["optimizer", *names, "R2 of log loss", "runs", "of"], lines
 
 
 def lr_law_table(analysis: Analysis) -> Table:

@@ -17,6 +17,6 @@ from danalab.lazy import attach_stub
 
 for _package in ("jax", "scipy"):
     if find_spec(_package) is None:
-        raise MissingExtra(_package, "theory", "danalab.theory")
+        raise MissingExtra(_package, "danalab.theory", "theory")
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

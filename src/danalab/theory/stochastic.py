@@ -21,10 +21,9 @@ import numpy.typing as npt
 
 from danalab.errors import UserError, nearest
 from danalab.optim.jax_rules import dana_step, zero_moments
+from danalab.theory.algorithms import Algorithm, between_half_lives
 from danalab.theory.curve import Curve, check_times, finite_or_inf, padded, record
-from danalab.theory.dynamics.algorithms import Algorithm, between_half_lives
-from danalab.theory.problem.model import Spectrum
-from danalab.theory.problem.spectra import Draw
+from danalab.theory.problem import Draw, Spectrum
 
 
 def simulate(

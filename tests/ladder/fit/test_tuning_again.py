@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from danalab.ladder import compute_saved, fit_joint_laws
-from danalab.ladder.fit.statistics import Interval, Variance, resampled_freedom, sum_interval
+from danalab.ladder.fit.statistics import Interval, Variance, noise_law, resampled_freedom, sum_interval
 from danalab.ladder.fit.tuning import SelectionNoise, TunedSize, retuned
 from danalab.ladder.saving import compute_gain, cost_to_reach
 
@@ -133,3 +133,17 @@ def test_intervals_cover_the_truth_in_19_of_20_tuned_ladders_and_equal_optimizer
         wrong += 0.0 not in compute_gain(laws["a"], laws["b"], n_points=5).interval
     assert min(covered.values()) >= 0.93 * n, "of 400 other ladders with 200 resamples 94.5 to 97.3%"
     assert wrong <= 0.05 * n, "of 400 other ladders with 200 resamples 3.0 and 1.8%"
+
+
+def test_the_noise_is_a_power_of_the_length_where_lengths_differ():
+    rng = np.random.default_rng(0)
+    x = np.repeat([1.0, 4.0, 16.0, 64.0], 3)
+    slopes = []
+    for _ in range(40):
+        law, freedom = noise_law(x, 1e-4 / x * rng.chisquare(2, len(x)) / 2, [2] * len(x))
+        assert freedom == 2 * len(x) - 1
+        slopes.append(np.log(law[0] / law[-1]) / np.log(64))
+    assert np.mean(slopes) == pytest.approx(1.0, abs=0.15)
+    law, freedom = noise_law([1.0, 1.1, 1.2], [1e-4, 3e-4, 0.0], [2, 2, 0])
+    assert law == pytest.approx([2e-4] * 3)
+    assert freedom == 4

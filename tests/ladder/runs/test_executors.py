@@ -15,11 +15,10 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
+from danalab.ladder.runs.cluster import Cluster, SubmititExecutor, minutes
 from danalab.ladder.runs.executors import InlineExecutor, Runs, Training
 from danalab.ladder.runs.grid import expand
 from danalab.ladder.runs.jobs import Job
-from danalab.ladder.runs.slurm_arrays import Cluster
-from danalab.ladder.runs.submitit_jobs import SubmititExecutor, minutes
 from danalab.ladder.runs.sweep import EXECUTORS, open_executor, run_sweep
 from danalab.train.system.slurm import Resources
 from slurm_stand_ins import Cluster as StandIn

@@ -30,7 +30,8 @@ def test_signature_is_the_published_one():
     want = (
         "(params, lr=0.001, *, delta=8.0, kappa=0.85, eps=1e-08, gamma3=1.0, alpha_offset=1.0, weight_decay=0.0,"
         " wd_ts=None, omega=None, horizon=None, decay_bound=None, cautious_decay=False, scaled_decay=False,"
-        " beta2=None, momentum_cooldown=0.0, foreach=None, fused=None, capturable=False, maximize=False,"
+        " beta2=None, momentum_cooldown=0.0, age=None, fresh=None, buffers=1, buffer_ages=(5.0, 200.0),"
+        " foreach=None, fused=None, capturable=False, maximize=False,"
         " stochastic_rounding=False, state_dtype='float32'{})"
     )
     for cls, clip in ((ADana, ""), (DanaStar, ""), (DanaMK4, ", clipsnr=2.0"), (DanaStarMK4, ", clipsnr=2.0")):

@@ -14,13 +14,15 @@ pytest.importorskip("jax")
 from danalab.data.sources.synthetic import Language
 from danalab.errors import UserError
 from danalab.optim import build_optimizer
-from danalab.theory.dynamics.rare_tokens import equilibrium, periodic_ratio, random_ratio
 from danalab.theory.studies import rare_tokens as study
 from danalab.theory.studies.rare_tokens import (
     HeldOut,
+    equilibrium,
     geometric_frequencies,
     language_bias,
     mean_and_interval,
+    periodic_ratio,
+    random_ratio,
     table_bias,
 )
 
@@ -75,7 +77,7 @@ def test_a_long_memory_has_no_bias():
 
 
 def test_the_kernel_of_the_momentum_is_its_integral():
-    from danalab.theory.dynamics.rare_tokens import _kernel
+    from danalab.theory.studies.rare_tokens import _kernel
 
     for r in (0.5, 2.0, 9.5):
         for u in (0.01, 1.0, 30.0):

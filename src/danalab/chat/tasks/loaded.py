@@ -257,7 +257,7 @@ def read_rows(path: str | Path, split: str = "") -> list[tuple[str, Row]]:
 
 def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple[str, Row]]:
     """(place, row) of each row of a data set of the hub; a UserError says how to use local files instead."""
-    datasets = import_extra("datasets", "data", f"the data set {repository}")
+    datasets = import_extra("datasets", f"the data set {repository}")
     try:
         found: Any = datasets.load_dataset(repository, config, split=split)
     except Exception as error:  # the library raises errors of a dozen packages
@@ -309,7 +309,7 @@ def _csv(file: Any, path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
-    pa, pq = (import_extra(name, "data", f"reading {path.name}") for name in ("pyarrow", "pyarrow.parquet"))
+    pa, pq = (import_extra(name, f"reading {path.name}") for name in ("pyarrow", "pyarrow.parquet"))
     try:
         rows = pq.read_table(path).to_pylist()
     except pa.ArrowException as error:

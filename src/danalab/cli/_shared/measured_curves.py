@@ -9,7 +9,7 @@ from danalab.ladder.fit.tuning import Tuned, is_usable, tune
 from danalab.ladder.rows import FILE, ladder_file, read_ladder, validation_points
 from danalab.ladder.saving import curve_arrays, on_one_grid
 from danalab.report.data import read_curve
-from danalab.theory.prediction.measured import Measured
+from danalab.theory.measured import Measured
 
 
 def measured_curves(path: Path) -> list[Measured]:

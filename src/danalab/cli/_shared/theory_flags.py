@@ -26,7 +26,7 @@ class FeaturesFlags(Output):
 
     def model(self) -> Any:
         """The power-law random features model."""
-        from danalab.theory.problem.model import PLRF
+        from danalab.theory.problem import PLRF
 
         return PLRF(self.alpha, self.beta, self.v, self.d)
 
@@ -153,6 +153,26 @@ class CooldownFlags(Output):
     """Irreducible risks (label noise)."""
     d: int = 100_000
     """Modes of the spectrum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFlags(Output):
+    alpha: float = 0.6
+    """Data exponent."""
+    beta: float = 0.3
+    """Target exponent."""
+    d: int = 2000
+    """Modes of the spectrum."""
+    noises: tuple[float, ...] = (0.0, 0.1)
+    """Irreducible risks (label noise)."""
+    batches: tuple[float, ...] = (1.0, 16.0)
+    """Samples a step."""
+    horizons: tuple[int, ...] = (300, 1200)
+    """Lengths of the runs [steps]; 4,800 steps take ten minutes."""
+    fresh: float = 0.05
+    """Weight of the newest gradient in the update."""
+    descents: int = 60
+    """Gradient descents for the best path."""
 
 
 @dataclass(frozen=True, kw_only=True)

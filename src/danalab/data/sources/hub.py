@@ -220,7 +220,7 @@ def _digest(facts: dict[str, Any]) -> str | None:
 
 
 def _hub_library() -> Any:
-    return import_extra("huggingface_hub", "data", "reading from the hub")
+    return import_extra("huggingface_hub", "reading from the hub")
 
 
 def read_persistently(

@@ -240,7 +240,7 @@ def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _zstd_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    zstandard = import_extra("zstandard", "data", f"reading {PurePath(name).name}")
+    zstandard = import_extra("zstandard", f"reading {PurePath(name).name}")
     unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
     frame = unpacker.decompressobj()
     try:
@@ -354,7 +354,7 @@ def _elements(text: str, lines: Iterator[bytes], name: str, position: int) -> It
 
 def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str]:
     purpose = f"reading {PurePath(name).name}"
-    pa, pq = (import_extra(module, "data", purpose) for module in ("pyarrow", "pyarrow.parquet"))
+    pa, pq = (import_extra(module, purpose) for module in ("pyarrow", "pyarrow.parquet"))
     row = 0
     try:
         with pq.ParquetFile(stream) as table:

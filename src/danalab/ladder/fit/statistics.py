@@ -69,7 +69,7 @@ class SelectionNoise:
 
     shifts: np.ndarray
     """Of the logarithm of the mean loss; their variance is the one that is added [draws]."""
-    freedom: int
+    freedom: float
     """Degrees of freedom of the noise between seeds, by which it was chosen."""
 
 
@@ -88,6 +88,25 @@ def sum_interval(estimate: float, parts: Sequence[Variance], level: float = 0.95
         return Interval(estimate, estimate, level)
     freedom = total**2 / sum(part.value**2 / part.freedom for part in parts)
     return student_interval(estimate, math.sqrt(total), freedom, level)
+
+
+def noise_law(x: Sequence[float], variances: Sequence[float], freedom: Sequence[int]) -> tuple[np.ndarray, float]:
+    """Variance of the noise at each x, c x^b, by the likelihood of normal samples; and its degrees of freedom.
+
+    Long runs vary less than short ones: one variance for all would be too large for some and too small for others.
+    `variances` of samples with `freedom` degrees of freedom each (0: one value, whose variance is not known). They are
+    pooled where the x of repeated runs span less than a factor of 4, or are two.
+    """
+    d, v, t = np.asarray(freedom, float), np.asarray(variances, float), np.log(x)
+    pooled = float(d @ v) / d.sum()
+    if len(set(t[d > 0])) < 3 or np.ptp(t[d > 0]) < math.log(4) or not pooled:
+        return np.full(len(t), pooled), float(d.sum())
+    design = np.stack([np.ones_like(t), t - d @ t / d.sum()], axis=1)
+    weights, law = np.sqrt(d)[:, None], np.array([math.log(pooled), 0.0])
+    for _ in range(50):  # Fisher's scoring: the variance of an estimated variance grows as its square
+        error = np.clip(v / np.exp(design @ law) - 1, -1, 3)
+        law = law + np.linalg.lstsq(weights * design, weights[:, 0] * error, rcond=None)[0]
+    return np.exp(design @ law), float(d.sum()) - 1
 
 
 def student_interval(estimate: float, error: float, freedom: float, level: float = 0.95) -> Interval:
@@ -113,4 +132,4 @@ def log_interval(value: float, drawn: Sequence[float], freedom: int) -> Interval
 
 def scipy(module: str) -> Any:
     """Import a module of SciPy."""
-    return import_extra(module, "ladder", "fitting")
+    return import_extra(module, "fitting")

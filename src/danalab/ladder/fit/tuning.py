@@ -5,7 +5,7 @@ the luckiest of its trials, and not always the best rate; intervals that keep th
 (`Retuning`) draws new noise for every trial, chooses again, and draws the seeds at the rate chosen (the
 loss of a trial with several seeds is their mean):
 
-    loss of a trial = L* + k log(lr / lr*)^2 + noise,   k shared by all sizes, noise by the spread over seeds
+    loss of a trial = L* + k log(lr / lr*)^2 + noise,   k shared by all sizes, noise by its law (`noise_law`)
 """
 
 import json
@@ -20,9 +20,10 @@ import numpy as np
 from danalab.errors import UserError, nearest
 from danalab.ladder.fit import Convention
 from danalab.ladder.fit.curvature import fit_shared_curvature
-from danalab.ladder.fit.statistics import SelectionNoise
+from danalab.ladder.fit.statistics import SelectionNoise, noise_law
 from danalab.ladder.rows import shape_of
 from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix_params
+from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.scaling.plan import OMEGA
 from danalab.scaling.shape import Shape
 from danalab.train.config.fields import names_of
@@ -55,6 +56,8 @@ class Tuned:
     rates: tuple[float, ...]
     """Learning rates tried with these runs' other settings, ascending."""
     flops: float
+    all_rates: tuple[float, ...] = ()
+    """Learning rates tried here with any settings, ascending."""
 
     @property
     def tokens(self) -> int:
@@ -67,9 +70,22 @@ class Tuned:
         return self.runs[0].get("batch") or 0
 
     @property
+    def length(self) -> float:
+        """Steps of each run per parameter, up to a factor that all runs of a ladder share."""
+        return self.tokens / self.params / max(self.batch, 1)
+
+    @property
     def at_edge(self) -> bool:
         """Whether the best learning rate is an outermost one of several: a better one may lie beyond."""
         return len(self.rates) > 1 and self.lr in (self.rates[0], self.rates[-1])
+
+    @property
+    def bracket(self) -> str:
+        """edge, one rate, or nothing: whether the best learning rate lacks a neighbour that was tried on some side."""
+        tried = self.all_rates or self.rates
+        if len(tried) < 2:
+            return "one rate"
+        return "edge" if self.at_edge or self.lr in (tried[0], tried[-1]) else ""
 
     @property
     def loss(self) -> float:
@@ -95,6 +111,13 @@ class Tuned:
 def rung_of(row: Row) -> tuple[str, int, int, int]:
     """Optimizer, size, tokens and batch: runs of one rung are tuned together."""
     return row["opt"], row["params"], row["tokens"], row.get("batch") or 0
+
+
+def horizon_of(row: Row) -> float:
+    """f = tokens / (20 parameters), by the count of --horizon-basis; rounded steps are ignored."""
+    computed = row["tokens"] / (CHINCHILLA * (row.get("total_params") or row["params"]))
+    asked = (row["settings"].get("tokens_per_param") or 0) / CHINCHILLA
+    return asked if abs(computed - asked) <= 0.05 * asked else computed
 
 
 def is_usable(row: Row) -> bool:
@@ -129,7 +152,8 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
         firsts = [*(each[0] for each in trials.values()), *lost]
         rates = {each["lr"] for each in firsts if _trial(each, _FOLLOW_THE_RATE) == like}
         own = (opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs))
-        tuned.append(Tuned(*own, len(tried), tuple(sorted(rates)), flops))
+        every = tuple(sorted({each["lr"] for each in firsts}))
+        tuned.append(Tuned(*own, len(tried), tuple(sorted(rates)), flops, every))
     return tuned
 
 
@@ -155,6 +179,13 @@ def trials_of(rows: Sequence[Row]) -> list[Row]:
          "trial_seeds": len(seeds)}
         for each in kept
     ]  # fmt: skip
+
+
+def are_same_runs(first: Tuned, second: Tuned) -> bool:
+    """Whether two optimizers have equal settings here, to 1% of the rate: their difference says nothing of the two."""
+    a, b = first.runs[0], second.runs[0]
+    same = a["settings"].get("opt") is not None and _trial(a, _FOLLOW_THE_RATE) == _trial(b, _FOLLOW_THE_RATE)
+    return same and abs(math.log(a["lr"] / b["lr"])) < 0.01
 
 
 def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
@@ -244,15 +275,17 @@ class TunedSize:
     """Final losses at the chosen rate, one per seed; the first `trial_seeds` are its trial."""
     trial_seeds: int = 1
     """Seeds of every trial; `losses` are means over them."""
+    length: float = 1.0
+    """Steps of each run per parameter, up to a common factor: the noise depends on them."""
 
 
 class Retuning:
     """How an optimizer's tuned losses would vary if its learning rates were tuned again.
 
-    `noise`: standard deviation of the logarithm of the loss over seeds, with `freedom` degrees of freedom.
+    `noise`: standard deviation of the logarithm of the loss over seeds at each size, with `freedom` degrees of freedom.
     """
 
-    def __init__(self, sizes: Sequence[TunedSize], noise: float, freedom: int):
+    def __init__(self, sizes: Sequence[TunedSize], noise: np.ndarray, freedom: float):
         self._sizes, self._noise, self._freedom = sizes, noise, freedom
         self._excess = _excess_losses(sizes)
 
@@ -262,7 +295,7 @@ class Retuning:
         for i, (each, above) in enumerate(zip(self._sizes, self._excess, strict=True)):
             trials = self.trials(i, 1, rng)[0]
             best, own = int(np.argmin(trials)), each.trial_seeds
-            logs = above[best] + self._noise * rng.standard_normal(len(each.seeds))
+            logs = above[best] + self._noise[i] * rng.standard_normal(len(each.seeds))
             logs[:own] = trials[best] + (logs[:own] - logs[:own].mean())
             drawn.append(np.exp(np.log(each.seeds).mean() - above[each.chosen] + logs))
         return np.concatenate(drawn)
@@ -273,27 +306,33 @@ class Retuning:
         Another rate may be chosen, but its first seeds are the best of the trials, which vary less than one trial.
         """
         above, seeds, own = self._excess[size], len(self._sizes[size].seeds), self._sizes[size].trial_seeds
+        noise = float(self._noise[size])
         trials = self.trials(size, n, rng)
         others = (seeds - own) * above[trials.argmin(axis=1)]
-        others += math.sqrt(seeds - own) * self._noise * rng.standard_normal(n)
+        others += math.sqrt(seeds - own) * noise * rng.standard_normal(n)
         means = (own * trials.min(axis=1) + others) / seeds
         total = float(np.var(means, ddof=1))
-        added = max(total - self._noise**2 / seeds, 0.0)
+        added = max(total - noise**2 / seeds, 0.0)
         return SelectionNoise((means - means.mean()) * math.sqrt(added / total) if total else means * 0, self._freedom)
 
     def trials(self, size: int, n: int, rng: np.random.Generator) -> np.ndarray:
         """log(loss / best loss) of each rate's trial at the size of this index [draws, rates]."""
-        noise = self._noise / math.sqrt(self._sizes[size].trial_seeds)
+        noise = float(self._noise[size]) / math.sqrt(self._sizes[size].trial_seeds)
         return self._excess[size] + noise * rng.standard_normal((n, len(self._excess[size])))
 
 
 def retuned(sizes: Sequence[TunedSize]) -> Retuning | None:
     """The tuned sizes of an optimizer, to tune again; None where no size has several rates, or none several seeds."""
-    spread = [np.log(each.seeds) - np.log(each.seeds).mean() for each in sizes]
-    freedom = sum(len(each) - 1 for each in spread)
-    if freedom < 1 or all(len(each.rates) < 2 for each in sizes):
+    if all(len(each.seeds) < 2 for each in sizes) or all(len(each.rates) < 2 for each in sizes):
         return None
-    return Retuning(sizes, float(np.sqrt(sum(np.sum(each**2) for each in spread) / freedom)), freedom)
+    return Retuning(sizes, *_noise(sizes))
+
+
+def _noise(sizes: Sequence[TunedSize]) -> tuple[np.ndarray, float]:
+    """Standard deviation of log losses over seeds at each size, and its degrees of freedom."""
+    variances = [float(np.log(each.seeds).var(ddof=1)) if len(each.seeds) > 1 else 0.0 for each in sizes]
+    law, freedom = noise_law([each.length for each in sizes], variances, [len(each.seeds) - 1 for each in sizes])
+    return np.sqrt(law), freedom
 
 
 def resampler(sizes: Sequence[TunedSize]) -> Resampler:
@@ -302,11 +341,11 @@ def resampler(sizes: Sequence[TunedSize]) -> Resampler:
     if again is not None:
         return again.losses
     logs = [np.log(each.seeds) for each in sizes]
-    freedom = sum(len(each) - 1 for each in logs)
-    sd = math.sqrt(sum(float(np.sum((each - each.mean()) ** 2)) for each in logs) / freedom) if freedom else 0.0
+    noise = _noise(sizes)[0] if any(len(each) > 1 for each in logs) else np.zeros(len(logs))
 
     def draw(rng: np.random.Generator) -> np.ndarray:
-        return np.exp(np.concatenate([each.mean() + sd * rng.standard_normal(len(each)) for each in logs]))
+        drawn = (each.mean() + sd * rng.standard_normal(len(each)) for each, sd in zip(logs, noise, strict=True))
+        return np.exp(np.concatenate(list(drawn)))
 
     return draw
 

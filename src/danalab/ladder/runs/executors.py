@@ -3,8 +3,8 @@
     executor.submit(Training(job)) -> Future      done when the run has ended; its exception says why it failed
 
 pool, inline        this machine: processes side by side (`pool`), or one run after the other in this process
-slurm               array jobs that outlive this process (`slurm_arrays`)
-submitit            the library submitit: jobs of SLURM, or processes where there is none (`submitit_jobs`)
+slurm               array jobs that outlive this process (`cluster`)
+submitit            the library submitit: jobs of SLURM, or processes where there is none
 NAME, FILE.py:NAME  a function of the sweep's folder that returns any executor of this shape: one that a plugin has
                     added to `sweep.EXECUTORS`, or in a file of one's own
 """

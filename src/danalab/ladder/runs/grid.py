@@ -8,6 +8,7 @@ runs:  [{opt: adamw, heads: 4, seed: 0}]                          # and these
 import hashlib
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -61,7 +62,8 @@ def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, l
             raise UserError(f"{what} {word}: KEY=VALUE,VALUE,... is expected")
         if key in assigned:
             raise UserError(f"{what} {word}: {flag(key)} appears twice")
-        assigned[key] = [typed_value(key, value) for value in values.split(",") if value.strip()]
+        parts = re.split(r",(?![^(]*\))", values)  # not at a comma in brackets: follow(8, 60, 1, 8)
+        assigned[key] = [typed_value(key, value) for value in parts if value.strip()]
     return assigned
 
 

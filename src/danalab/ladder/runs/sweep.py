@@ -21,13 +21,12 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.ladder.rows import FileName, RowsFile, portable_settings
+from danalab.ladder.runs.cluster import Cluster, SlurmExecutor, SubmititExecutor, queue_state, write_arrays
 from danalab.ladder.runs.estimate import plan_of
 from danalab.ladder.runs.executors import InlineExecutor, Runs
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure, Job
 from danalab.ladder.runs.pool import PoolExecutor, sigterm_raises
-from danalab.ladder.runs.slurm_arrays import Cluster, SlurmExecutor, queue_state, write_arrays
-from danalab.ladder.runs.submitit_jobs import SubmititExecutor
 from danalab.optim.rate_search import next_rate, rounded
 from danalab.plugins import load_address
 from danalab.registry import Registry

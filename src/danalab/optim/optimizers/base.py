@@ -33,7 +33,7 @@ from danalab.optim.settings import plain_settings
 from danalab.optim.step.backends.choice import Backend, call_of, choose_backend, require_backend
 from danalab.optim.step.backends.low_memory import step_by_format
 from danalab.optim.step.backends.plan import StepPlan
-from danalab.optim.step.batch import TensorBatch, gather
+from danalab.optim.step.batch import TensorBatch, age_tensor, gather, update_buffers
 from danalab.optim.step.state import fill_state, is_dummy_step, loss_of
 from danalab.optim.step.state_dict import (
     IMPLEMENTATION,
@@ -133,8 +133,9 @@ class RuleOptimizer(torch.optim.Optimizer):
     def _fill(self, group: Mapping[str, Any], p: Tensor) -> None:
         """Create the state of a parameter; later, in its first step, if it is frozen or has no memory yet."""
         if p.requires_grad and not p.is_meta:
-            moments = self.rule_of(group).moments
-            fill_state(self.state[p], p, moments, bool(group["capturable"]), format_of(group, p))
+            rule = self.rule_of(group)
+            fill_state(self.state[p], p, rule.stored(group), bool(group["capturable"]), format_of(group, p))
+            age_tensor(self.state[p], rule, group)
 
     def _by_kinds(self, group: Any) -> list[Any]:
         """A group that is added later, split if those of the constructor were, and it does not say how it decays."""
@@ -152,6 +153,8 @@ class RuleOptimizer(torch.optim.Optimizer):
         check_format(self.name, state_dtype)
         if group["capturable"] and state_dtype != "float32":
             raise UserError(f"{self.name}: capturable needs state_dtype float32, not {state_dtype}")
+        if state_dtype != "float32" and group.get("buffers", 1) > 1:
+            raise UserError(f"{self.name}: buffers needs state_dtype float32, not {state_dtype}")
         for index, p in enumerate(group["params"]):
             if p.dtype not in DTYPES:
                 raise UserError(
@@ -162,6 +165,23 @@ class RuleOptimizer(torch.optim.Optimizer):
         self.check_backend(group)
 
     describe = describe
+
+    def coefficients(self, group: int = 0) -> dict[str, Any]:
+        """Scalars of the last step of a group, for logging: `t`, `lr`, `schedule`, `age`; subclasses add theirs.
+
+        `age`, where it is set, is the momentum's mean age [steps]. Numbers; with `capturable` those that depend on t
+        are 0-dim tensors, so that no device is waited for.
+        """
+        settings = self.param_groups[group]
+        states = [self.state[p] for p in settings["params"] if p in self.state]
+        if settings["capturable"]:
+            last: Any = states[0] if states else {}
+            t, ages = last["step"].double() if states else 0, [last["age"]] if "age" in last else []
+        else:
+            last = max(states, key=lambda state: state["step"].item(), default={})
+            t, ages = int(last.get("step", 0)), [float(last["age"])] if "age" in last else []
+        scalars = {"t": t, "lr": settings["lr"], "schedule": schedule_factor(settings)}
+        return {**scalars, "age": ages[0]} if ages else scalars
 
     @torch.no_grad()
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -199,8 +219,12 @@ class RuleOptimizer(torch.optim.Optimizer):
         self._plan = None
         self._warned_equal = self._warned_equal or checks.warn_of_equal_rates(self.name, self.param_groups)
         work: dict[tuple[Backend, str], tuple[Rule, list[TensorBatch]]] = {}
+        mixes = False
         for batch in gather(self, self.param_groups, self.rule_of, skip):
             rule = self.rule_of(batch.group)
+            if len(rule.stored(batch.group)) > len(rule.moments):
+                mixes = True
+                update_buffers(batch, len(rule.moments))
             backend = self.backend_of(rule, batch)
             work.setdefault((backend, rule.name), (rule, []))[1].append(batch)
         for (backend, _), (rule, batches) in work.items():
@@ -209,7 +233,7 @@ class RuleOptimizer(torch.optim.Optimizer):
             (((backend, _), (rule, batches)),) = work.items()
             call = call_of(backend)
             as_stored = all(batch.moments for batch in batches)
-            if call is not None and as_stored and StepPlan.is_possible(self, batches):
+            if call is not None and as_stored and not mixes and StepPlan.is_possible(self, batches):
                 self._plan = StepPlan(self, rule, batches, call)
 
     def _warn_above_peak(self) -> None:
@@ -248,7 +272,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
         def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
             saved = by_names(self.name, self.param_groups, saved)
-            check_rule_state(self, lambda group: self.rule_of(group).moments, saved)
+            check_rule_state(self, lambda group: self.rule_of(group).stored(group), saved)
             seen.append(saved)
             return saved
 
@@ -270,9 +294,12 @@ class RuleOptimizer(torch.optim.Optimizer):
                     self._fill(group, p)  # it was frozen when it was saved
                     continue
                 # torch has cast the moments to the parameter's dtype and may share memory with the saved ones.
-                entry, moments = saved["state"][key], self.rule_of(group).moments
+                entry, moments = saved["state"][key], self.rule_of(group).stored(group)
                 step = torch.as_tensor(entry["step"]).to(torch.int64, copy=True)  # float32 before version 0.2
                 self.state[p]["step"] = step.to(p.device if group["capturable"] else "cpu")
+                if "age" in entry:
+                    age = torch.as_tensor(entry["age"]).to(torch.float64, copy=True)
+                    self.state[p]["age"] = age.to(self.state[p]["step"].device)
                 for name, tensor in stored_tensors(moments, p, format_of(group, p)).items():
                     self.state[p][name] = tensor.copy_(entry[name].detach())
 
@@ -311,17 +338,9 @@ class ElementwiseOptimizer(RuleOptimizer):
         checks.check_coupled_decay(self.name, group)
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
-        """Scalars of the last step of a group, for logging: `t`, `lr`, `schedule`, `lambda`; subclasses add theirs.
-
-        Numbers; with `capturable` those that depend on t are 0-dim tensors, so that no device is waited for.
-        """
-        settings = self.param_groups[group]
-        steps = [self.state[p]["step"] for p in settings["params"] if p in self.state]
-        if settings["capturable"]:
-            t: Any = steps[0].double() if steps else 0
-        else:
-            t = int(max((step.item() for step in steps), default=0))
-        return {"t": t, "lr": settings["lr"], "schedule": schedule_factor(settings), "lambda": decay_rate(settings, t)}
+        """As in the base class, with `lambda`, the weight decay."""
+        known = super().coefficients(group)
+        return {**known, "lambda": decay_rate(self.param_groups[group], known["t"])}
 
 
 class DecayingOptimizer(ElementwiseOptimizer):
@@ -408,14 +427,11 @@ class LogTimeOptimizer(DecayingOptimizer):
     decay_bound: ClassVar[float] = LOG_TIME_DECAY_BOUND
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
-        """Scalars of the last step of a group: `t`, `lr`, `schedule`, `beta`, `alpha`, `lambda`.
-
-        Numbers; with `capturable` those that depend on t are 0-dim tensors, so that no device is waited for. `alpha` is
-        `largest_alpha`.
-        """
+        """As in the base class, with `alpha`, which is `largest_alpha`, and `beta` unless there is an `age`."""
         settings, known = self.param_groups[group], super().coefficients(group)
         t = known["t"]
-        return {**known, "beta": 1 - momentum_gain(settings, t), "alpha": self.largest_alpha(settings, t)}
+        beta = {} if "age" in known else {"beta": 1 - momentum_gain(settings, t)}
+        return {**known, **beta, "alpha": self.largest_alpha(settings, t)}
 
     def largest_alpha(self, group: Mapping[str, Any], t: Any) -> Any:
         """(1 + t)^(1 - kappa), the largest of all coordinates."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from danalab.errors import UserError, first_line
 from danalab.optim.optimizers.groups import called
+from danalab.optim.rules.age import age_path
 from danalab.optim.run_length import DECAY_BOUND
 from danalab.optim.settings import RANGES
 
@@ -22,7 +23,7 @@ LARGEST_CONSTANT_DECAY = 0.01
 TORCH_KEYS = ("lr", "eps", "params", "param_names", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr")
 """Keys of groups that torch and its schedulers write."""
 
-MAY_BE_NONE = ("wd_ts", "decay_bound", "alpha_warmup", "beta3_warmup", "clipsnr")
+MAY_BE_NONE = ("wd_ts", "decay_bound", "alpha_warmup", "beta3_warmup", "clipsnr", "fresh")
 
 
 def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
@@ -102,6 +103,16 @@ def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
         value = number_of(owner, name, group[name])
         if value is not None and not (math.isfinite(value) and accept(value)):
             raise UserError(f"{owner}: {name} is {value}; it must be finite and {words}")
+    if "buffer_ages" in group:
+        ages = group["buffer_ages"]
+        if not (len(ages) == 2 and all(map(is_number, ages)) and 0 < ages[0] < ages[1] < math.inf):
+            raise UserError(f"{owner}: buffer_ages is {ages}; it must be two ages [steps], the shorter first")
+    if group.get("age") is not None:
+        age_path(owner, group["age"])
+        if group.get("momentum_cooldown"):
+            raise UserError(f"{owner}: age and momentum_cooldown both set the momentum's memory; give one of them")
+    elif group.get("buffers", 1) != 1:
+        raise UserError(f"{owner}: buffers is {group['buffers']}; its averages need a mean age: set age, too")
     if "betas" in group:
         betas = group["betas"]
         are_numbers = isinstance(betas, (tuple, list)) and all(is_number(b) or isinstance(b, Tensor) for b in betas)

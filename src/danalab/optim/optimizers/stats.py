@@ -64,7 +64,7 @@ def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str,
         damped = time ** (1 - group["kappa"]) * u / q
         sums["tau"], sums["effective_time"] = tau.sum(), time.sum()
     elif "kappa_max" in group:
-        floor = group["significance"] ** 2 * noise_floor(t, group["delta"])
+        floor = group["significance"] ** 2 * noise_floor(t, group["delta"], state.get("age"))
         kappa = group["kappa_max"] - (group["kappa_max"] - group["kappa_min"]) * signal_share(u, floor)
         sums["kappa"] = kappa.sum()
         damped = (1 + t) ** (1 - kappa) * u

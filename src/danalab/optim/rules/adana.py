@@ -100,6 +100,7 @@ ADANA = Rule(
     update=adana_update,
     direction=adana_direction,
     gains=("gain", "gain2"),
+    aged=True,
     foreach=adana_foreach,
     kernel_scalars=_adana_kernel_scalars,
 )

@@ -27,7 +27,15 @@ from torch import Tensor
 
 from danalab.optim.rules.foreach import TensorList, average, subtract
 from danalab.optim.rules.rule import Rule
-from danalab.optim.rules.scalars import Scalar, cautious, decay_factor, step_and_decay
+from danalab.optim.rules.scalars import (
+    Scalar,
+    average_gain,
+    cautious,
+    decay_factor,
+    momentum_gain,
+    step_and_decay,
+    with_fresh,
+)
 
 
 def auto_dana_update(
@@ -38,6 +46,7 @@ def auto_dana_update(
     *,
     lr: Scalar,
     gain: Scalar,
+    gain2: Scalar | None = None,
     decay_factor: Scalar = 1.0,
     cautious: Scalar | None = None,
     **terms: Scalar,
@@ -59,7 +68,7 @@ def auto_dana_update(
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
-    v = v + gain * (g * g - v)
+    v = v + (gain if gain2 is None else gain2) * (g * g - v)
     return step_and_decay(p, auto_dana_direction(g, m, v, **terms), lr, decay_factor, cautious), m, v
 
 
@@ -83,8 +92,10 @@ def auto_dana_direction(
     return g / r + gamma3 * (alpha * growth + alpha_offset) * u
 
 
-def noise_floor(t: Any, delta: Any) -> Any:
-    """N(t): mean of (m / r)^2 after t gradients that are independent noise."""
+def noise_floor(t: Any, delta: Any, age: Any = None) -> Any:
+    """N(t): mean of (m / r)^2 after t gradients that are independent noise; or where the momentum has a mean age."""
+    if age is not None:
+        return 1 / (1 + 2 * age)
     return delta**2 / ((2 * delta - 1) * t + delta**2)
 
 
@@ -96,7 +107,7 @@ def signal_share(u: Tensor, floor: Any) -> Tensor:
 
 def auto_dana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList, **s: Any) -> None:
     """`auto_dana_update` in place; `p` is in the dtype of the moments."""
-    average(m, v, g, s["gain"], s["gain"])
+    average(m, v, g, s["gain"], s["gain2"])
     root = v.sqrt().add_(s["eps"])
     ratio = m.div(root)
     # 1 - floor / u^2, held at 0 from below; a u of 0 gives minus infinity there, and floor / 0 no NaN as floor > 0.
@@ -107,23 +118,26 @@ def auto_dana_foreach(p: TensorList, g: TensorList, m: TensorList, v: TensorList
 
 
 def _scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
-    return {
+    alpha = (1 + t) ** (1 - group["kappa_max"])
+    scalars = {
         "lr": group["lr"],
-        "gain": group["delta"] / (group["delta"] + t),
+        "gain": momentum_gain(group, t),
+        "gain2": average_gain(group, t),
         "log2_time": torch.log2(1 + t) if isinstance(t, Tensor) else math.log2(1 + t),
         "span": group["kappa_max"] - group["kappa_min"],
-        "alpha": (1 + t) ** (1 - group["kappa_max"]),
-        "floor": group["significance"] ** 2 * noise_floor(t, group["delta"]),
+        "alpha": alpha,
+        "floor": group["significance"] ** 2 * noise_floor(t, group["delta"], group.get("ages", (None, None))[1]),
         "decay_factor": decay_factor(group, t),
         "cautious": cautious(group),
         **{name: group[name] for name in ("eps", "gamma3", "alpha_offset")},
     }
+    return with_fresh(group, scalars, alpha)
 
 
 def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "gain1": s["gain"],
-        "gain2": s["gain"],
+        "gain2": s["gain2"],
         "momentum": s["gamma3"] * s["alpha"],
         "offset": s["gamma3"] * s["alpha_offset"],
         "t": s["log2_time"],
@@ -138,7 +152,8 @@ AUTO_DANA = Rule(
     scalars=_scalars,
     update=auto_dana_update,
     direction=auto_dana_direction,
-    gains=("gain",),
+    gains=("gain", "gain2"),
+    aged=True,
     foreach=auto_dana_foreach,
     kernel_scalars=_kernel_scalars,
 )

@@ -69,7 +69,7 @@ def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
 def _rule(name: str, *, signs: bool) -> Rule:
     return Rule(
         name, ("exp_avg",), _scalars, partial(dana_update, signs=signs), partial(dana_direction, signs=signs),
-        gains=("gain",), foreach=partial(_foreach, signs=signs), kernel_scalars=_kernel_scalars,
+        gains=("gain",), aged=True, foreach=partial(_foreach, signs=signs), kernel_scalars=_kernel_scalars,
     )  # fmt: skip
 
 

@@ -113,6 +113,7 @@ DANA_STAR = Rule(
     update=dana_star_update,
     direction=dana_star_direction,
     gains=("gain", "gain2", "gain_tau"),
+    aged=True,
     foreach=dana_star_foreach,
     kernel_scalars=_dana_star_kernel_scalars,
 )

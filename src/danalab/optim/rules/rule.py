@@ -29,5 +29,12 @@ class Rule:
     kernel_scalars: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     """Scalars -> those of the kernels in kernels.cpp and triton_kernel.py, which have the rule's name; `lr`,
     `decay_factor` and `eps` are passed unchanged. None: there is no kernel."""
+    aged: bool = False
+    """The gain of its first moment is that of the settings in `danalab.optim.settings.Memory`."""
     settings: Callable[..., Any] | None = None
     """Declaration of its settings (`danalab.optim.settings`), where a row of the catalogue names the rule itself."""
+
+    def stored(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """Keys of a group's state tensors: the moments, and behind them the averages of `buffers`."""
+        buffers = group.get("buffers", 1) if self.aged else 1
+        return (*self.moments, *(f"average_{i}" for i in range(buffers if buffers > 1 else 0)))

@@ -19,18 +19,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danalab.optim.rules.age import gain_of
+
 Scalar = Any
 """A number, or a 0-dim tensor where the step count is kept on the device."""
 
 
 def log_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     """Scalars of ADana's step t (from 1) for a parameter group."""
-    return {**_common(group, t), "alpha": (1 + t) ** (1 - group["kappa"])}
+    alpha = (1 + t) ** (1 - group["kappa"])
+    return {**with_fresh(group, _common(group, t), alpha), "alpha": alpha}
 
 
 def effective_time_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
     """Scalars of DanaStar's step t (from 1) for a parameter group; the damping is each coordinate's own."""
-    return {**_common(group, t), "gain_tau": average_gain(group, t), "t": t, "kappa": group["kappa"]}
+    common = with_fresh(group, _common(group, t), t ** (1 - group["kappa"]))
+    return {**common, "gain_tau": average_gain(group, t), "t": t, "kappa": group["kappa"]}
 
 
 def _common(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:
@@ -52,9 +56,23 @@ def average_gain(group: Mapping[str, Any], t: Scalar) -> Scalar:
 
 
 def momentum_gain(group: Mapping[str, Any], t: Scalar) -> Scalar:
-    """Weight of the new gradient in the momentum: a(t s^c), a memory that shrinks with the learning rate."""
+    """Weight of the new gradient in the momentum: a(t s^c), a memory that shrinks with the learning rate; or by age."""
+    if group.get("age") is not None:
+        return gain_of(group, t)
     cooldown = group.get("momentum_cooldown")  # checkpoints of earlier versions have none
     return average_gain(group, t * schedule_factor(group) ** cooldown if cooldown else t)
+
+
+def with_fresh(group: Mapping[str, Any], scalars: dict[str, Scalar], alpha: Scalar) -> dict[str, Scalar]:
+    """Scalars by which an update has the share `fresh` of the new gradient; the sum of its weights stays as it is.
+
+    lr (g + w m) = lr (1 + w) (f g + (1 - f) m) at f = 1 / (1 + w), w = gamma3 (alpha + alpha_offset).
+    """
+    if group.get("fresh") is None:
+        return scalars
+    fresh, damping = max(group["fresh"], 1e-6), alpha + scalars["alpha_offset"]
+    weight = 1 + scalars["gamma3"] * damping
+    return {**scalars, "lr": scalars["lr"] * fresh * weight, "gamma3": (1 - fresh) / (fresh * damping)}
 
 
 def adam_scalars(group: Mapping[str, Any], t: Scalar) -> dict[str, Scalar]:

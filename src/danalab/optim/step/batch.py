@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.optim.rules.age import age_path, mixture
 from danalab.optim.rules.rule import Rule
+from danalab.optim.rules.scalars import schedule_factor
 from danalab.optim.step.state import drop_replaced, follow_parameter, local, local_gradient, moment_dtype
 from danalab.optim.step.state_dict import parameter_name
 from danalab.optim.step.state_formats import format_of
@@ -32,10 +34,19 @@ class TensorBatch:
     states: list[dict[str, Tensor]] = field(default_factory=list)
     """For each parameter its state of local tensors, where `state_dtype` is not float32; then `moments` is empty."""
     state_dtype: str = "float32"
+    age_tensors: list[Tensor] = field(default_factory=list)
+    """For each parameter the mean age of its momentum, of which it has an `age`."""
+    ages: tuple[Any, Any] | None = None
+    """The ages before and after this step."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the rule's scalars depend on beside the step count."""
+        return self.group if self.ages is None else {**self.group, "ages": self.ages}
 
     def scalars(self, rule: Rule) -> dict[str, Any]:
         """The rule's scalars of this step; neutral ones where the step is skipped."""
-        scalars = rule.scalars(self.group, self.t)
+        scalars = rule.scalars(self.settings, self.t)
         if self.skip is not None:
             zero = torch.zeros((), device=self.skip.device)  # `where` would launch a fill for each number
             for name, neutral in {"decay_factor": zero + 1, **dict.fromkeys(("lr", *rule.gains), zero)}.items():
@@ -121,7 +132,7 @@ def gather(
                     " only dense ones are supported (nn.Embedding: sparse=False)"
                 )
             state = optimizer.state[p]
-            follow_parameter(state, p, rule_of(group).moments, bool(group["capturable"]), format_of(group, p))
+            follow_parameter(state, p, rule_of(group).stored(group), bool(group["capturable"]), format_of(group, p))
             g = local_gradient(g, p)
             if g.is_neg() or g._is_zerotensor():
                 g = g.clone()  # kernels read the memory: no lazy negation, and no zero without memory
@@ -141,22 +152,77 @@ def gather(
         step = state["step"]
         t = None if group["capturable"] else int(step.item())
         state_dtype = format_of(group, p)
-        key = (id(group), t, p.dtype, p.device, state_dtype)
+        age = age_tensor(state, rule, group)
+        key = (id(group), t, p.dtype, p.device, state_dtype, None if age is None or t is None else age.item())
         batch = batches.get(key)
         if batch is None:
             batch = batches[key] = TensorBatch(group, t, skip, state_dtype=state_dtype)
         batch.params.append(local(p))
         batch.grads.append(g)
         if state_dtype == "float32":
-            batch.moments.append([local(state[name]) for name in rule.moments])
+            batch.moments.append([local(state[name]) for name in rule.stored(group)])
         else:
             batch.states.append({name: local(value) for name, value in state.items()})
         batch.indices.append(index)
+        if age is not None:
+            batch.age_tensors.append(age)
         if t is None:
             step_tensors.setdefault(key, []).append(step)
     for key, steps in step_tensors.items():
         batches[key].t = clock(steps, skip)
+    advance_ages(batches.values())
     return list(batches.values())
+
+
+def age_tensor(state: dict[str, Any], rule: Rule, group: Mapping[str, Any]) -> Tensor | None:
+    """The mean age of the momentum in a parameter's state, 0-dim float64 beside `step`; None: its group has no path."""
+    if group.get("age") is None or not rule.aged:
+        return None
+    step: Tensor = state["step"]
+    if "age" not in state:  # 0 before the first step; the path's, where it was set in a group that had none
+        state["age"] = torch.zeros((), dtype=torch.float64, device=step.device)
+        if not group["capturable"] and (t := int(step.item())) > 1:
+            state["age"].fill_(age_path("optimizer", group["age"]).step(t - 1, float(schedule_factor(group)), t - 1))
+    if state["age"].device != step.device:
+        state["age"] = state["age"].to(step.device)
+    return state["age"]
+
+
+def update_buffers(batch: TensorBatch, count: int) -> None:
+    """Update the averages of `buffers`, and set the first moment to their mixture, which the rule then leaves as it is.
+
+    `count`: the moments of the rule itself; the averages are behind them.
+    """
+    before, age = batch.ages or (0.0, 0.0)
+    gains, weights = mixture(batch.group, batch.t, age)
+    for i, (g, moments) in enumerate(zip(batch.signed_grads(), batch.moments, strict=True)):
+        mixed = torch.zeros_like(moments[0])
+        for average, gain, weight in zip(moments[count:], gains, weights, strict=True):
+            gain, weight = (each[i] if isinstance(each, Tensor) else each for each in (gain, weight))
+            if batch.skip is not None:
+                gain = torch.where(batch.skip, torch.zeros_like(gain), gain)
+            average.lerp_(g.to(average.dtype), gain.to(average.dtype) if isinstance(gain, Tensor) else gain)
+            mixed += weight * average
+        moments[0].copy_(mixed)
+    batch.moments = [moments[:count] for moments in batch.moments]
+    batch.ages = before, 1 + before  # a gain of 0
+
+
+def advance_ages(batches: Iterable[TensorBatch]) -> None:
+    """Set the ages of the batches' momenta to those after their step, whose count is in `t`."""
+    for batch in (batch for batch in batches if batch.age_tensors):
+        path, tensors = age_path("optimizer", batch.group["age"]), batch.age_tensors
+        s = schedule_factor(batch.group)
+        if isinstance(batch.t, Tensor):
+            before = torch.stack(tensors)
+            now = path.step(batch.t, s, before)
+            stored = now if batch.skip is None else torch.where(batch.skip, before, now)
+            torch._foreach_copy_(tensors, list(stored.unbind()))
+        else:
+            before = tensors[0].item()
+            now = float(path.step(batch.t, float(s), before))
+            torch._foreach_copy_(tensors, [torch.full_like(tensors[0], now)] * len(tensors))
+        batch.ages = before, now
 
 
 def advance(steps: list[Tensor], skip: Tensor | None) -> None:

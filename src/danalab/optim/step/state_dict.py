@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 """Group keys that choose how a step is computed: a checkpoint does not change them."""
 
-LATER = ("decay_bound", "beta2", "momentum_cooldown", "cautious_decay", "scaled_decay", "state_dtype")
+LATER = ("decay_bound", "beta2", "momentum_cooldown", "cautious_decay", "scaled_decay", "state_dtype",
+         "age", "fresh", "buffers", "buffer_ages")  # fmt: skip
 """Settings that version 0.1 did not have: its state_dicts lack them."""
 
 _MOVING = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr", "params", "param_names", "use_muon", "kind")
@@ -140,6 +141,7 @@ def check_rule_state(
             if entry is None:
                 raise UserError(f"{owner}: the state_dict has no state for {name}: it was saved before that parameter")
             shapes = stored_shapes(moments_of(group), p, format_of(group, p))
+            shapes |= {"age": ()} if "age" in entry else {}
             form = {"step": None, **{key: torch.empty(shape, device="meta") for key, shape in shapes.items()}}
             check_entry(owner, name, p, entry, form)
 

@@ -5,7 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.ladder.horizon.analysis import HorizonAnalysis, horizon_of
+from danalab.ladder.fit.tuning import horizon_of
+from danalab.ladder.horizon import HorizonAnalysis
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures import drawing
 from danalab.report.formats import fraction, short

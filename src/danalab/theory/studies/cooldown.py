@@ -20,10 +20,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from danalab.errors import UserError
-from danalab.theory.dynamics.algorithms import Rates
-from danalab.theory.dynamics.moments import moment_recursion
-from danalab.theory.problem.model import Spectrum
-from danalab.theory.problem.spectra import binned_spectrum
+from danalab.theory.algorithms import Rates
+from danalab.theory.moments import moment_recursion
+from danalab.theory.problem import Spectrum, binned_spectrum
 from danalab.theory.studies.study import Study, canvas, label
 
 POINTS = ((0.6, 0.3), (1.0, 0.3), (1.0, 0.7), (1.3, 0.7))

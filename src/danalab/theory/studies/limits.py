@@ -5,9 +5,7 @@ import dataclasses
 import numpy as np
 from matplotlib.figure import Figure
 
-from danalab.theory.problem.equivalents import density, limit_loss, smallest_eigenvalue
-from danalab.theory.problem.model import PLRF
-from danalab.theory.problem.spectra import draw
+from danalab.theory.problem import PLRF, density, draw, limit_loss, smallest_eigenvalue
 from danalab.theory.studies.study import Study, canvas, label
 
 BETAS = (0.3, 0.5, 0.7, 1.0)

@@ -13,11 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.theory.dynamics.algorithms import standard
-from danalab.theory.dynamics.moments import ode
-from danalab.theory.prediction.exponents import FAMILIES, IVA_BORDER, compute_optimum, frontier, phase, time_exponents
-from danalab.theory.problem.model import power_sum
-from danalab.theory.problem.spectra import binned_spectrum
+from danalab.theory.algorithms import standard
+from danalab.theory.exponents import FAMILIES, IVA_BORDER, compute_optimum, frontier, phase, time_exponents
+from danalab.theory.moments import ode
+from danalab.theory.problem import binned_spectrum, power_sum
 from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 SLOPE_POINTS = ((1.0, 0.3), (1.0, 0.7), (1.0, 1.3))

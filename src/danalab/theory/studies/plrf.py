@@ -10,12 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
+from danalab.theory.algorithms import ALGORITHMS, critical_kappa, default_delta, standard
 from danalab.theory.curve import geometric_times
-from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, default_delta, standard
-from danalab.theory.dynamics.moments import moment_recursion, ode
-from danalab.theory.problem.equivalents import limit_loss
-from danalab.theory.problem.model import PLRF
-from danalab.theory.problem.spectra import draw
+from danalab.theory.moments import moment_recursion, ode
+from danalab.theory.problem import PLRF, draw, limit_loss
 from danalab.theory.stochastic import simulate
 from danalab.theory.studies.study import LABELS, Study, canvas, label
 

@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from danalab.colors import optimizer_color
-from danalab.theory.prediction.exponents import FAMILIES
-from danalab.theory.prediction.measured import MeasuredComparison
-from danalab.theory.prediction.predict import CurvePrediction
+from danalab.theory.exponents import FAMILIES, CurvePrediction
+from danalab.theory.measured import MeasuredComparison
 from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 

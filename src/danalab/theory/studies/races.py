@@ -23,8 +23,7 @@ from matplotlib.figure import Figure
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.curve import geometric_times
-from danalab.theory.problem.model import PLRF
-from danalab.theory.problem.spectra import check_memory, draw
+from danalab.theory.problem import PLRF, check_memory, draw
 from danalab.theory.stochastic import Racer, Stream, race, zipf
 from danalab.theory.studies.study import LABELS, Study, canvas, label
 

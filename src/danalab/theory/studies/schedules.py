@@ -5,11 +5,10 @@ from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
+from danalab.theory.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
 from danalab.theory.curve import enable_x64
-from danalab.theory.dynamics.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
-from danalab.theory.dynamics.moments import ode
-from danalab.theory.problem.model import PLRF
-from danalab.theory.problem.spectra import binned_spectrum
+from danalab.theory.moments import ode
+from danalab.theory.problem import PLRF, binned_spectrum
 from danalab.theory.studies.study import LABELS, Study, canvas, label
 
 SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")

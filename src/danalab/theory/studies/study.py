@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from danalab.colors import FIGURE_STYLE
 from danalab.files import write_atomically, write_json
-from danalab.theory.dynamics.algorithms import ALGORITHMS
+from danalab.theory.algorithms import ALGORITHMS
 
 LABELS = {**ALGORITHMS, "adam": "Adam", "adana": "ADana", "dana-mk4": "Dana-MK4", "dana-star-mk4": "Dana-Star-MK4"}
 """Names in figures."""

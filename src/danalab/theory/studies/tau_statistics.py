@@ -21,7 +21,7 @@ from scipy.special import k0
 
 from danalab.errors import UserError, nearest
 from danalab.theory.curve import padded, record
-from danalab.theory.problem.model import PLRF
+from danalab.theory.problem import PLRF
 from danalab.theory.studies.races import moe
 from danalab.theory.studies.study import Study, canvas, label
 

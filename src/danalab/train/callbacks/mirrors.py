@@ -15,12 +15,12 @@ from danalab.train.run.schemas import RunId
 class Mirror(Callback):
     """Sends rows to a tracker; `name` is its flag. Only on the rank that writes."""
 
-    module, end, extra = "", "finish", "track"
-    """What is imported before anything is trained; the method that closes a run of the tracker; what installs it."""
+    module, end = "", "finish"
+    """What is imported before anything is trained; the method that closes a run of the tracker."""
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
-        self._library = import_extra(self.module, self.extra, f"--{self.name}", self.name)
+        self._library = import_extra(self.module, f"--{self.name}")
         self._run: Any = None
 
     @classmethod
@@ -78,7 +78,7 @@ class WandbMirror(Mirror):
 class TrackioMirror(Mirror):
     """Rows of the project danalab, run NAME-ID; a job writes all rows of the run anew, so none is there twice."""
 
-    name = module = extra = "trackio"
+    name = module = "trackio"
 
     def on_start(self, step: int) -> None:
         """Replace what earlier jobs wrote by the rows of metrics.jsonl."""

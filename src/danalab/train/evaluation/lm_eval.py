@@ -57,7 +57,7 @@ def evaluate_tasks(
         chat: makes the format of conversations in which the tasks are asked; default plain text.
     """
     if find_spec("lm_eval") is None:
-        raise MissingExtra("lm-eval", "hf", "--lm-eval")
+        raise MissingExtra("lm_eval", "--lm-eval")
     for flag, value, low in (("--num-fewshot", num_fewshot, 0), ("--limit", limit, 1), ("--batch-size", batch_size, 1)):
         if value is not None and value < low:
             raise UserError(f"{flag} {value}: must be {'at least 1' if low else '0 or more'}")

@@ -62,7 +62,7 @@ def export_gguf(
     `quantize`: number format of the matrices; rows that q8_0's blocks of 32 do not divide are float16. `chat_template`:
     of a run that was trained on conversations. UserError: a model or tokenizer that llama.cpp does not have.
     """
-    gguf = import_extra("gguf", "gguf", "export --format gguf")
+    gguf = import_extra("gguf", "export --format gguf")
     run, folder = open_run(source), new_folder(out)
     config, tokenizer = run.model_config, run.tokenizer
     if config.arch not in ("llama", "qwen3") or config.sparsity is not None:
@@ -181,7 +181,7 @@ def import_gguf(source: str | Path, out: str | Path) -> ExchangeResult:
 
     UserError: no such file, another architecture, or a tensor that is missing or unknown.
     """
-    gguf = import_extra("gguf", "gguf", "import of a GGUF file")
+    gguf = import_extra("gguf", "import of a GGUF file")
     path, folder = Path(source), new_folder(out)
     path = path / MODEL if path.is_dir() else path
     try:

@@ -288,7 +288,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         """
         state_dict = by_names(OWNER, self.param_groups, state_dict)
         if isinstance(inner := self._inner, RuleOptimizer):
-            check_rule_state(self, lambda group: inner.rule_of(group).moments, state_dict)
+            check_rule_state(self, lambda group: inner.rule_of(group).stored(group), state_dict)
         else:
             check_groups(OWNER, self.param_groups, state_dict)
             # Element-wise state has the shapes of the parameters; each rank's optimizer sees only its pieces of it.

@@ -337,7 +337,8 @@ def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., 
         if factor <= 0:
             raise UserError(f"weight decay takes {1 - factor:g} of a parameter in one step (lr {group['lr']:g})")
         coupled_scalars = {**scalars(group, t), "decay_factor": factor}
-        return coupled_scalars if coupled_scalars["cautious"] else {**coupled_scalars, "lr": group["lr"] / factor}
+        lr = group["lr"] if group.get("fresh") is None else coupled_scalars["lr"]
+        return coupled_scalars if coupled_scalars["cautious"] else {**coupled_scalars, "lr": lr / factor}
 
     return rescaled
 

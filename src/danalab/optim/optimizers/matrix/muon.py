@@ -17,6 +17,7 @@ from torch import Tensor
 from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.optim.optimizers.matrix import newton_schulz
 from danalab.optim.optimizers.matrix.base import ADAMW_COUPLED, TwoRules, coupled
+from danalab.optim.rules.age import gain_of
 from danalab.optim.rules.dana_star import DANA_STAR
 from danalab.optim.rules.foreach import decay
 from danalab.optim.rules.rule import Rule
@@ -44,18 +45,20 @@ from danalab.optim.step.batch import TensorBatch
 def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     """Scalars of Muon's step: as `matched_scalars`, but without Nesterov X is the gradient alone."""
     scalars = {**matched_scalars(group, t), "matched_rms": None}
-    return scalars if group["nesterov"] else {**scalars, "fresh": 1.0, "weight": 0.0}
+    mixes = group["nesterov"] or group.get("fresh") is not None
+    return scalars if mixes else {**scalars, "new": 1.0, "weight": 0.0}
 
 
 def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
-    """Scalars of step t: B <- decay B + gain g, X = fresh g + weight B, then `lr`, `decay_factor` and what O needs."""
+    """Scalars of step t: B <- decay B + gain g, X = new g + weight B, then `lr`, `decay_factor` and what O needs."""
     if group.get("dana_momentum", "momentum" not in group):
         gain = group["delta"] / (group["delta"] + t)
-        rates = {"decay": 1 - gain, "gain": gain, "fresh": 1.0, "weight": float(t) ** (1 - group["kappa"])}
+        rates = {"decay": 1 - gain, "gain": gain, "new": 1.0, "weight": float(t) ** (1 - group["kappa"])}
     elif group["nesterov"]:
-        rates = {"decay": group["momentum"], "gain": 1.0, "fresh": 1.0, "weight": group["momentum"]}
+        rates = {"decay": group["momentum"], "gain": 1.0, "new": 1.0, "weight": group["momentum"]}
     else:
-        rates = {"decay": group["momentum"], "gain": 1.0, "fresh": 0.0, "weight": 1.0}
+        rates = {"decay": group["momentum"], "gain": 1.0, "new": 0.0, "weight": 1.0}
+    rates = rates if group.get("age") is None and group.get("fresh") is None else _remembering(group, t, rates)
     return {
         **rates,
         "lr": group["lr"],
@@ -66,6 +69,19 @@ def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
         "steps": group["ns_steps"],
         "dtype": None if group["ns_dtype"] is None else getattr(torch, group["ns_dtype"]),
     }
+
+
+def _remembering(group: Mapping[str, Any], t: int, rates: dict[str, float]) -> dict[str, float]:
+    """`rates` with the memory of `age`, which B is an average by, and the share `fresh` in X, up to a factor."""
+    weights = rates["gain"] / (1 - rates["decay"])  # the sum of all weights in B
+    if group.get("age") is not None:
+        gain = gain_of(group, t)
+        rates = {**rates, "decay": 1 - gain, "gain": gain, "weight": rates["weight"] * weights}
+        weights = 1.0
+    if group.get("fresh") is not None:
+        share = max(group["fresh"], 1e-6)
+        rates = {**rates, "new": 1.0, "weight": (1 - share) / share / weights}
+    return rates
 
 
 def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tensor]:
@@ -83,7 +99,7 @@ def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tens
 
 def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
     """The update direction of `update`, from the new buffer."""
-    x = (s["fresh"] * g + s["weight"] * buffer).flatten(1)
+    x = (s["new"] * g + s["weight"] * buffer).flatten(1)
     o = newton_schulz.orthogonalize(x, s["method"], s["steps"], s["dtype"]).to(buffer.dtype)
     return (scale(x.shape, s["matched_rms"]) * o).view_as(g)
 
@@ -130,7 +146,7 @@ def update_all(
 
 def mixed(g: Tensor, buffer: Tensor, s: Mapping[str, Any]) -> Tensor:
     """X, from the new buffer."""
-    return torch.add(g, buffer, alpha=s["weight"]) if s["fresh"] else buffer
+    return torch.add(g, buffer, alpha=s["weight"]) if s["new"] else buffer
 
 
 def move(p: Tensor, o: Tensor, shape: tuple[int, int], s: Mapping[str, Any]) -> None:
@@ -164,7 +180,9 @@ def _matrices_of(stack: Tensor) -> Sequence[Tensor]:
 
 
 def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]) -> Rule:
-    return Rule(name, ("momentum_buffer",), scalars, update, momentum_direction, gains=("gain",), foreach=update_all)
+    return Rule(
+        name, ("momentum_buffer",), scalars, update, momentum_direction, gains=("gain",), aged=True, foreach=update_all
+    )
 
 
 MUON = _rule("muon", muon_scalars)

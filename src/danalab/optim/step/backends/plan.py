@@ -17,10 +17,10 @@ from torch.nn import Parameter
 from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends.kernel_library import library
 from danalab.optim.step.backends.native import addresses
-from danalab.optim.step.batch import TensorBatch, advance, clock
+from danalab.optim.step.batch import TensorBatch, advance, advance_ages, clock
 
-FLAGS = ("fused", "foreach", "capturable", "stochastic_rounding", "cautious_decay", "state_dtype")
-"""Settings that decide the kernel; not every optimizer has the last ones."""
+FLAGS = ("fused", "foreach", "capturable", "stochastic_rounding", "cautious_decay", "state_dtype", "age", "buffers")
+"""Settings that decide the call; not every optimizer has the last ones."""
 
 _gradient, _layout, _dtype, _shape = map(attrgetter, ("grad", "layout", "dtype", "shape"))
 
@@ -104,6 +104,7 @@ class StepPlan:
             return False
         if not (self._advance_on_device(skip) if self._on_device else self._advance_on_host()):
             return False
+        advance_ages(self._batches)
         self._call.run(of_grads)
         return True
 

@@ -85,7 +85,7 @@ def _launch(rule: Rule, batch: TensorBatch, params: Sequence[Tensor], addresses:
     table = _tables.setdefault((addresses[2 * len(params)], len(params)), AddressTable())
     while len(_tables) > _TABLES:
         del _tables[next(iter(_tables))]
-    scalars = rule.scalars(batch.group, batch.t)
+    scalars = rule.scalars(batch.settings, batch.t)
     values = batch.on_device(kernel_scalars(rule, batch.group, scalars).values())
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         kernel.update[(len(owners),)](

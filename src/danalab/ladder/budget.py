@@ -1,0 +1,178 @@
+"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and the gain of each dial.
+
+Larger sizes often try less than smaller ones: `left_out_settings` names what they then left to its default.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from danalab.ladder.fit.tuning import (
+    Row,
+    Tuned,
+    TunedSize,
+    differing_settings,
+    has_diverged,
+    is_usable,
+    rung_of,
+    trials_of,
+)
+from danalab.optim.catalogue import OPTIMIZERS
+
+LEAST_VALUES = 3
+"""Values of a dial from which one can be inside."""
+
+
+@dataclass(frozen=True)
+class Dial:
+    """The values of a setting that were tried with all else equal."""
+
+    name: str
+    values: tuple[Any, ...]
+    best: Any
+    at_edge: bool
+    """The best value is an outermost one of several numbers: a better one may lie beyond."""
+    gain: float
+    """Median of its trials' losses minus the least [nats/token]."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The tuning of an optimizer on a rung."""
+
+    opt: str
+    params: int
+    horizon: float
+    trials: int
+    """Settings tried with the first seed, diverged ones too."""
+    seeds: int
+    dials: tuple[Dial, ...]
+    """The learning rate first."""
+
+    @property
+    def edges(self) -> list[str]:
+        """Dials whose best value is at an edge."""
+        return [dial.name for dial in self.dials if dial.at_edge]
+
+
+def budget_of(tuned: Tuned, horizon: float, rows: Sequence[Row]) -> Budget:
+    """The budget of a tuned optimizer, from all rows of a ladder."""
+    trials = _trials(tuned, rows)
+    return Budget(tuned.opt, tuned.params, horizon, tuned.trials, len(tuned.runs), tuple(_dials(trials)))
+
+
+def left_out_settings(tuned: Sequence[Tuned], rows: Sequence[Row]) -> list[str]:
+    """Sentences on the sizes that have a setting, tuned at smaller ones, at none of the values that were tried there.
+
+    Weight decay is left out, which rules move with the size and the horizon.
+    """
+    sentences = []
+    for opt in dict.fromkeys(each.opt for each in tuned):
+        tried: dict[str, list[Any]] = {}
+        beside: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for each in sorted((each for each in tuned if each.opt == opt), key=lambda each: (each.params, each.tokens)):
+            here = [row for row in rows if is_usable(row) and rung_of(row) == rung_of(each.runs[0])]
+            for name, values in tried.items():
+                own = [_setting(row, name) for row in here]
+                if not any(value in values for value in own):
+                    beside[name, _text(own[0])].append(each.params)
+            for name in set().union(*map(differing_settings, here)) - {"lr", "omega"}:
+                values = [_setting(row, name) for row in here]
+                if any(value != values[0] for value in values):
+                    tried[name] = [*tried.get(name, []), *values]
+        for (name, value), sizes in beside.items():
+            known = ", ".join(sorted(set(map(_text, tried[name]))))
+            sentences.append(
+                f"{opt}: {name} is {value} at {', '.join(f'{size:,}' for size in dict.fromkeys(sizes))} parameters; "
+                f"smaller sizes tuned it, over {known}: the larger ones are not of the same optimizer"
+            )
+    return sentences
+
+
+def _setting(row: Row, name: str) -> Any:
+    """The value of a row's setting, or the optimizer's default."""
+    if (value := _value(row, name)) is None and (opt := row["settings"].get("opt") or row["opt"]) in OPTIMIZERS:
+        from danalab.optim.registry import optimizer_spec  # imports torch
+
+        default = optimizer_spec(opt).settings.get(name)
+        value = None if default is None else default.default
+    return list(value) if isinstance(value, tuple) else value
+
+
+def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize:
+    """The trials of a dial, by default the learning rate, and the seeds, for `danalab.ladder.fit.tuning`.
+
+    Where other dials were moved after the rate, the trials of the rate are moved by what these lowered the loss.
+    """
+    seeds = np.array([row["final_loss"] for row in sorted(tuned.runs, key=lambda row: row["seed"])])
+    here = [row for row in _group(_trials(tuned, rows), dial) if is_usable(row)]
+    group, repeats = {_value(row, dial): row["final_loss"] for row in here}, here[0]["trial_seeds"] if here else 1
+    rates = sorted(value for value in group if isinstance(value, (int, float)) and value > 0)
+    if not rates:
+        return TunedSize(np.array([tuned.lr]), seeds[:1], 0, seeds, length=tuned.length)
+    losses = np.array([group[rate] for rate in rates])
+    best = int(losses.argmin())
+    losses *= seeds[:repeats].mean() / losses[best]
+    return TunedSize(np.array(rates), losses, best, seeds, repeats, tuned.length)
+
+
+def _trials(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
+    """The trials at the optimizer's size, horizon and batch; those that diverged have a row per seed."""
+    steps = tuned.runs[0]["settings"].get("iterations")
+
+    def is_here(row: Row) -> bool:
+        if is_usable(row):
+            return rung_of(row) == rung_of(tuned.runs[0])
+        same = (row["opt"], row["params"], row.get("batch") or 0) == (tuned.opt, tuned.params, tuned.batch)
+        return same and has_diverged(row) and row["settings"].get("iterations") == steps
+
+    here = [row for row in rows if is_here(row)]
+    first = min(row["seed"] for row in here)
+    lost = [row for row in here if not is_usable(row) and row["seed"] == first]
+    return [*trials_of([row for row in here if is_usable(row)]), *lost]
+
+
+def _dials(trials: Sequence[Row]) -> list[Dial]:
+    dials = []
+    names = set().union(*(differing_settings(row) for row in trials))
+    varied = {name for name in names if len({_text(_value(row, name)) for row in trials}) > 1}
+    for name in ["lr", *sorted(varied - {"lr"})]:
+        group = [row for row in _group(trials, name) if is_usable(row)]
+        values = {_text(_value(row, name)): _value(row, name) for row in group}
+        if len(values) < 2:
+            continue
+        losses = [row["final_loss"] for row in group]
+        best = _value(group[int(np.argmin(losses))], name)
+        tried = [_value(row, name) for row in _group(trials, name)]
+        numbers = all(isinstance(value, (int, float)) for value in tried)
+        at_edge = numbers and len(values) >= (2 if name == "lr" else LEAST_VALUES) and best in (min(tried), max(tried))
+        order = sorted(values.values()) if numbers else list(values.values())
+        dials.append(Dial(name, tuple(order), best, at_edge, float(np.median(losses) - min(losses))))
+    return dials
+
+
+def _group(trials: Sequence[Row], name: str) -> list[Row]:
+    """The trials that differ in nothing but one setting: of several such groups the one with most values."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in trials:
+        rest = {key: value for key, value in differing_settings(row).items() if key != name}
+        groups[json.dumps(rest, sort_keys=True, default=str)].append(row)
+
+    def rank(rows: list[Row]) -> tuple[int, float]:
+        losses = [row["final_loss"] for row in rows if is_usable(row)]
+        return len({_text(_value(row, name)) for row in rows}), -min(losses, default=np.inf)
+
+    return max(groups.values(), key=rank)
+
+
+def _value(row: Row, name: str) -> Any:
+    settings = {**row["settings"], **(row["settings"].get("optimizer_settings") or {})}
+    return row["lr"] if name == "lr" else settings.get(name)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=str)

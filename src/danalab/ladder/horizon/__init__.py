@@ -1,1 +1,0 @@
-"""The horizon: how an optimizer's gain changes with tokens per parameter, with intervals and tests."""

@@ -1,1 +1,0 @@
-"""Loss dynamics: algorithms, second moments, differential and integral equations."""

@@ -1,0 +1,215 @@
+"""The expected loss of an algorithm on a spectrum: exactly, step by step, or as an equation in log time.
+
+The second moments of one eigen-direction, V = (rho, sig, chi) = (E r^2, E y^2, E r y), change in one step by
+
+    V <- V + Omega(t, lam) V + lam Gam(t) 2P(t),      2P = 2 limit + sum_j w_j lam_j rho_j,
+
+exactly, for a fixed spectrum and Gaussian data (Wick calculus): `moment_recursion`, O(modes) per step, is the mean of
+infinitely many stochastic runs. `ode` reads the same as dV/dt, which costs a few thousand steps for a million: implicit
+Euler with step h in tau = log(1 + t). The 3 x 3 systems of all modes are solved in closed form, and the coupling of the
+modes through the loss is rank one (Sherman-Morrison). When its denominator is not positive the noise kernel has norm
+one or more: the algorithm diverges, and the risk is reported as infinite from there on.
+
+The same loss is a Volterra equation P(t) = F(t) + int_0^t K(t - s) P(s) ds. For SGD the kernel is explicit. For the
+others, freezing the schedules gives a quasi-static kernel norm N: stable below one, noise floor limit / (1 - N).
+Source: the moment equations of Ferbach et al. 2025 (arXiv 2505.16098), rederived.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from danalab.errors import UserError
+from danalab.theory.algorithms import Algorithm, Rates, stacked
+from danalab.theory.curve import Curve, check_times, finite_or_inf, in_float64, padded, record
+from danalab.theory.problem import Spectrum
+
+Renormalise = Literal["none", "adam", "rmsprop", "risk"]
+_RENORMALISE = ("none", "adam", "rmsprop", "risk")
+Matrix = tuple[tuple[Any, Any, Any], tuple[Any, Any, Any], tuple[Any, Any, Any]]
+Vector = tuple[Any, Any, Any]
+
+
+@in_float64
+def moment_recursion(
+    spectrum: Spectrum,
+    algorithm: Algorithm | Sequence[Any],
+    steps: int,
+    *,
+    batch: int = 1,
+    times: npt.ArrayLike | None = None,
+) -> Curve:
+    """Expected risk before step t of `algorithm` on `spectrum`.
+
+    Args:
+        spectrum: eigenvalues and initial distances, e.g. `draw(model, seed).spectrum`.
+        algorithm: schedules, see `danalab.theory.algorithms`; evaluated at the 0-based step. A list of one
+            kind is run side by side and gives risk [n, times].
+        steps: horizon [steps].
+        batch: samples per step.
+        times: ascending integer times to record; default 0, powers of 1.1, `steps`.
+    Raises:
+        UserError: `steps` or `batch` is not positive, or `times` lie outside the horizon.
+    """
+    at = check_times(steps, batch, times)
+    return Curve.of(at, _for_each(_recursion, spectrum, algorithm, batch, padded(at)))
+
+
+@in_float64
+def ode(
+    spectrum: Spectrum,
+    algorithm: Algorithm | Sequence[Any],
+    horizon: float,
+    *,
+    batch: float = 1,
+    h: float = 1e-2,
+    approximate: bool = False,
+    renormalise: Renormalise = "none",
+) -> Curve:
+    """Expected risk of `algorithm` on `spectrum` up to time `horizon`; cost O(modes log(horizon) / h).
+
+    Args:
+        spectrum: eigenvalues, initial distances and their multiplicities.
+        algorithm: schedules; a list of one kind (say, a sweep of kappa) is run side by side and gives risk [n, times].
+        horizon: last time [steps].
+        batch: samples per step.
+        h: step in log(1 + t); 1e-2 is good to 0.2%, 1e-3 to 0.02%.
+        approximate: the published leading-order equations in place of the exact ones.
+        renormalise: what is divided by sqrt(2P), as adaptive optimizers do: "adam" gamma3, "rmsprop" gamma1, "risk"
+            gamma2 and gamma3.
+    Raises:
+        UserError: horizon, batch or h is not positive; unknown `renormalise`.
+    """
+    if not (math.isfinite(horizon) and horizon > 0):
+        raise UserError(f"horizon = {horizon}: must be positive and finite")
+    if not (batch > 0 and 0 < h < 1):
+        raise UserError(f"batch = {batch} and h = {h}: batch must be positive, h between 0 and 1")
+    if renormalise not in _RENORMALISE:
+        raise UserError(f"unknown renormalise '{renormalise}'; known: {', '.join(_RENORMALISE)}")
+    index = np.arange(math.ceil(math.log1p(horizon) / h) + 1)
+    integrate = partial(_integrate, approximate=approximate, renormalise=renormalise)
+    return Curve.of(np.expm1(h * index), _for_each(integrate, spectrum, algorithm, batch, padded(index, 1024), h))
+
+
+def _for_each(run: Callable[..., Any], spectrum: Spectrum, algorithm: Algorithm | Sequence[Any], *settings: Any) -> Any:
+    """(risk, momentum) of one algorithm, or of several at once."""
+    problem = (spectrum.lam, spectrum.rho, spectrum.multiplicity, spectrum.limit)
+    if isinstance(algorithm, Sequence):
+        return jax.vmap(lambda one: run(*problem, one, *settings))(stacked(algorithm))
+    return run(*problem, algorithm, *settings)
+
+
+@jax.jit
+def _recursion(lam: Any, rho: Any, weight: Any, limit: Any, algorithm: Any, batch: Any, times: Any) -> Any:
+    double_risk, observe = _observables(lam, weight, limit)
+
+    def step(state: Vector, t: jax.Array) -> Vector:
+        omega, gamma = drift(algorithm.at(t), lam, batch)
+        noise = lam * double_risk(state[0])
+        moved = (sum(o * v for o, v in zip(row, state, strict=True)) for row in omega)
+        return tuple(v + m + g * noise for v, m, g in zip(state, moved, gamma, strict=True))  # pyright: ignore[reportReturnType]
+
+    return record(step, observe, (rho, jnp.zeros_like(rho), jnp.zeros_like(rho)), times)
+
+
+@partial(jax.jit, static_argnames=("approximate", "renormalise"))
+def _integrate(
+    lam: Any, rho: Any, weight: Any, limit: Any, algorithm: Any, batch: Any, index: Any, h: Any,
+    *, approximate: bool, renormalise: str,
+) -> Any:  # fmt: skip
+    equations = approximate_drift if approximate else drift
+    double_risk, observe = _observables(lam, weight, limit)
+
+    def step(state: Vector, n: jax.Array) -> Vector:
+        end = jnp.exp((n + 1) * h)
+        k = h * end
+        g1, g2, g3, D = algorithm.at(end - 1)
+        if renormalise != "none":
+            size = jnp.sqrt(double_risk(state[0]) + 1e-10)
+            g1 = g1 / size if renormalise == "rmsprop" else g1
+            g2 = g2 / size if renormalise == "risk" else g2
+            g3 = g3 / size if renormalise in ("adam", "risk") else g3
+        omega, gamma = equations(Rates(g1, g2, g3, D), lam, batch)
+        matrix: Any = tuple(tuple((i == j) - k * omega[i][j] for j in range(3)) for i in range(3))
+        source = tuple(lam * g for g in gamma)
+        x = solve3(matrix, tuple(s + k * 2 * limit * b for s, b in zip(state, source, strict=True)))  # pyright: ignore[reportArgumentType]
+        y = solve3(matrix, source)  # pyright: ignore[reportArgumentType]
+        loss_x, loss_y = jnp.sum(weight * lam * x[0]), jnp.sum(weight * lam * y[0])
+        room = 1 - k * loss_y
+        common = jnp.where(room > 0, k * loss_x / room, jnp.inf)
+        return tuple(a + b * common for a, b in zip(x, y, strict=True))  # pyright: ignore[reportReturnType]
+
+    return record(step, observe, (rho, jnp.zeros_like(rho), jnp.zeros_like(rho)), index)
+
+
+def _observables(lam: Any, weight: Any, limit: Any) -> tuple[Callable[[Any], Any], Callable[[Vector], Any]]:
+
+    def double_risk(rho: jax.Array) -> jax.Array:
+        return 2 * limit + jnp.sum(weight * lam * rho)
+
+    return double_risk, lambda state: (finite_or_inf(double_risk(state[0]) / 2), jnp.sum(weight * state[1]))
+
+
+def drift(rates: Rates, lam: Any, batch: float) -> tuple[Matrix, Vector]:
+    """Omega (entries broadcast over `lam`) and Gam of the exact equations."""
+    g1, g2, g3, D = rates
+    q = g2 + g1 * g3
+    C = 1 + 1 / batch
+    keep = 1 - D
+    omega = (
+        (-2 * q * lam + C * q**2 * lam**2, g3**2 * keep**2 + 0 * lam, -2 * g3 * keep + 2 * q * g3 * keep * lam),
+        (C * g1**2 * lam**2, -2 * D + D**2 + 0 * lam, 2 * g1 * keep * lam),
+        (g1 * lam - C * g1 * q * lam**2, -g3 * keep**2 + 0 * lam, -D - keep * (g2 + 2 * g1 * g3) * lam),
+    )
+    return omega, (q**2 / batch, g1**2 / batch, -g1 * q / batch)
+
+
+def approximate_drift(rates: Rates, lam: Any, batch: float) -> tuple[Matrix, Vector]:
+    """The leading order of `drift` for small steps, as the published ODE has it."""
+    g1, g2, g3, D = rates
+    zero = 0 * lam
+    omega = (
+        (-2 * g2 * lam, zero, -2 * g3 + zero),
+        (zero, -2 * D + zero, 2 * g1 * lam),
+        (g1 * lam, -g3 + zero, -D - g2 * lam),
+    )
+    return omega, (g2**2 / batch, g1**2 / batch, 0 * g1)
+
+
+def solve3(matrix: Matrix, vector: Vector) -> Vector:
+    """x with `matrix` x = `vector`, entry by entry over any shape (Cramer's rule)."""
+    (a, b, c), (d, e, f), (g, h, i) = matrix
+    x, y, z = vector
+    ei_fh, di_fg, dh_eg = e * i - f * h, d * i - f * g, d * h - e * g
+    scale = 1 / (a * ei_fh - b * di_fg + c * dh_eg)
+    return (
+        scale * (ei_fh * x - (b * i - c * h) * y + (b * f - c * e) * z),
+        scale * (-di_fg * x + (a * i - c * g) * y - (a * f - c * d) * z),
+        scale * (dh_eg * x - (a * h - b * g) * y + (a * e - b * d) * z),
+    )
+
+
+@in_float64
+def kernel_norm(spectrum: Spectrum, algorithm: Algorithm, t: float, batch: float = 1) -> float:
+    """Quasi-static kernel norm with the schedules frozen at time t: sum_j w_j lam_j [-Omega_j^-1 lam_j Gam]_1."""
+    rates, lam = Rates(*(float(r) for r in algorithm.at(t))), spectrum.lam
+    if rates.gamma3 == 0:  # SGD: |K|_1 = (gamma2 / B) sum_j lam_j / (2 - (1 + 1/B) gamma2 lam_j)
+        room = 2 - (1 + 1 / batch) * rates.gamma2 * lam
+        if (room <= 0).any():
+            return float("inf")  # a single mode diverges
+        return float(rates.gamma2 / batch * (spectrum.multiplicity @ (lam / room)))
+    omega, gamma = drift(rates, lam, batch)
+    response = solve3(omega, (-lam * gamma[0], -lam * gamma[1], -lam * gamma[2]))[0]
+    return float("inf") if (response < 0).any() else float(spectrum.multiplicity @ (lam * response))
+
+
+def noise_floor(spectrum: Spectrum, algorithm: Algorithm, t: float = 1e12, batch: float = 1) -> float:
+    """Risk at which the noise of the gradients balances the descent: limit / (1 - N(t)); infinite if N >= 1."""
+    norm = kernel_norm(spectrum, algorithm, t, batch)
+    return spectrum.limit / (1 - norm) if norm < 1 else float("inf")

@@ -1,1 +1,0 @@
-"""Exponents, the compute-optimal frontier, and predictions compared with measured curves."""

@@ -1,1 +1,0 @@
-"""Power-law random features: the model, its spectra and their deterministic equivalents."""
