@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from danalab.cli.app import GROUPS
+from danalab.cli.app import VERBS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "commands.md"
@@ -12,12 +12,8 @@ BLOCK = re.compile(r"<!-- verbs -->\n.*?<!-- end -->", re.DOTALL)
 
 def verbs() -> str:
     """A row for each verb, with what it does."""
-    rows = [
-        f"| {group * (number == 0)} | `danalab {verb}` | {what} |"
-        for group, verbs in GROUPS.items()
-        for number, (verb, what) in enumerate(verbs.items())
-    ]
-    return "\n".join(["<!-- verbs -->", "| to | verb | does |", "| --- | --- | --- |", *rows, "<!-- end -->"])
+    rows = [f"| `danalab {verb}` | {what} |" for verb, what in VERBS.items()]
+    return "\n".join(["<!-- verbs -->", "| command | does |", "| --- | --- |", *rows, "<!-- end -->"])
 
 
 if __name__ == "__main__":
