@@ -2,7 +2,7 @@
 #
 #   make demo    AdamW and ADana side by side on real text, in minutes on two CPU cores
 #   make test    lint, types and the fast tests; make test-all: the slow ones, too
-#   make coverage   the tests again, and docs/coverage.md: the lines that they do not run
+#   make coverage   the tests again, and notes/coverage.md: the lines that they do not run
 #   make bench   the benchmarks; results in bench/results
 #   make dist    wheel and sdist in dist/, checked, and the wheel tried beside torch alone
 #   make gpu-check   the tests and the benchmark of a GPU, in eight minutes; installs nothing

@@ -1,5 +1,5 @@
 """Which optimizer makes a base and which one a chat of it: speedruns with several seeds, as rows and tables in
-bench/results/chat_cpu.jsonl and docs/chat.md.
+bench/results/chat_cpu.jsonl, docs/chat-optimizers.md and notes/chat.md.
 
 python bench/chat.py [--opts preset adamw adana muon] [--cross] [--seeds 3] [--preset cpu-tiny] [--out runs/chat]
 python bench/chat.py --opts adamw adana muon --rates     # other rates of fine-tuning and of reinforcement learning
@@ -34,7 +34,8 @@ from danalab.train.evaluation.evaluator import evaluate_run
 from danalab.train.system.signals import StopRequest
 
 RESULTS = Path(__file__).parent / "results" / "chat_cpu.jsonl"
-PAGE = Path(__file__).parents[1] / "docs" / "chat.md"
+ROOT = Path(__file__).parents[1]
+PAGES = {"effects": ROOT / "docs" / "chat-optimizers.md", "rates": ROOT / "notes" / "chat.md"}
 STAGE_OPTS = ("opt", "sft_opt", "rl_opt")
 OF_BASE = ("base", "mid", "scores/base.json", "scores/mid.json", "text-loss-base.json", "text-loss-mid.json")
 OF_SFT = ("sft", "scores/sft.json", "text-loss-sft.json")
@@ -120,8 +121,8 @@ def _store(rows: list[dict[str, Any]]) -> None:
 
 
 def _fill(name: str, cells: tuple[list[str], list[list[str]]]) -> None:
-    head, mark, rest = PAGE.read_text(encoding="utf-8").partition(f"<!-- chat: {name} -->\n")
-    write_atomically(PAGE, head + mark + as_markdown(cells) + "<!-- end -->" + rest.partition("<!-- end -->")[2])
+    head, mark, rest = PAGES[name].read_text(encoding="utf-8").partition(f"<!-- chat: {name} -->\n")
+    write_atomically(PAGES[name], head + mark + as_markdown(cells) + "<!-- end -->" + rest.partition("<!-- end -->")[2])
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Log-time momentum before orthogonalisation, in nine forms over horizons: a table of docs/optimizers.md.
+"""Log-time momentum before orthogonalisation, in nine forms over horizons: a table of docs/dana-muon.md.
 
 danalab ladder bench/dana_muon.yaml
 python bench/dana_muon.py ladders/dana_muon      # packs its rows into bench/results/dana_muon_cpu, too
@@ -14,7 +14,8 @@ from danalab.report.formats import as_markdown
 from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "bench" / "results" / "dana_muon_cpu", ROOT / "docs" / "optimizers.md"
+RESULTS = ROOT / "bench" / "results" / "dana_muon_cpu"
+PAGES = (ROOT / "docs" / "dana-muon.md", ROOT / "notes" / "dana-muon.md")
 BASELINES = ("muon", "d-muon")
 Rows = list[dict[str, Any]]
 
@@ -47,4 +48,4 @@ def fill(page: str, rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    refresh(__doc__, RESULTS, fill, PAGE)
+    refresh(__doc__, RESULTS, fill, *PAGES)

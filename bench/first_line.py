@@ -36,7 +36,7 @@ from danalab_bench.pages import fill_parts
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "first_line_cpu.jsonl"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "optimizers.md")
+PAGES = tuple(ROOT / page for page in ("docs/choose-an-optimizer.md", "docs/small-models.md"))
 TEXT = Path("tinyshakespeare.txt")
 Rows = list[dict[str, Any]]
 

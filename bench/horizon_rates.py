@@ -1,4 +1,4 @@
-"""The best rate against the horizon, closely, and at a horizon it has not seen: tables of docs/horizon.md.
+"""The best rate against the horizon, closely, and at a horizon it has not seen: tables of horizon.md in docs and notes.
 
 danalab ladder bench/horizon_rates.yaml              # strength of weight decay c sqrt(f)
 danalab ladder bench/horizon_rates_fixed.yaml        # strength c
@@ -27,7 +27,8 @@ from danalab.report.formats import as_markdown
 from danalab_bench.pages import cost, fill_parts
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "horizon.md"
+RESULTS = ROOT / "bench" / "results"
+PAGES = (ROOT / "docs" / "horizon.md", ROOT / "notes" / "horizon.md")
 BEFORE, CLOSE, FIXED, LAST, SOAP, DANA_MUON = (RESULTS / f"{name}_cpu" for name in (
     "horizon", "horizon_rates", "horizon_rates_fixed", "horizon_256", "horizon_soap", "horizon_dana_muon"))  # fmt: skip
 PREDICTIONS = RESULTS / "horizon_256_predictions.json"
@@ -188,7 +189,8 @@ def main(folders: Sequence[Path], predicts: bool) -> None:
     if predicts:
         write_json(PREDICTIONS, predict(read_ladder(CLOSE), read_ladder(BEFORE)))
         return
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

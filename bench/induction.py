@@ -1,4 +1,4 @@
-"""Losses of a ladder's models on tokens that can be copied from the context, and on the rest: table of docs/ladder.md.
+"""Losses of a ladder's models on tokens that can be copied from the context, and on the rest: table of notes/ladder.md.
 
 python bench/induction.py ladders/ladder_cpu_large ladders/adamw_valleys    # adds to bench/results/induction_cpu.jsonl
 python bench/induction.py                                                   # from the stored rows
@@ -26,7 +26,7 @@ from danalab_bench.pages import fill_parts
 from ladder_today import NAMES
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "bench" / "results" / "induction_cpu.jsonl", ROOT / "docs" / "ladder.md"
+RESULTS, PAGE = ROOT / "bench" / "results" / "induction_cpu.jsonl", ROOT / "notes" / "ladder.md"
 DATA, SEQ_LEN, N_WINDOWS = "datasets/stdlib-bpe-512", 128, 640
 COPIES = 1.5
 """A model with less loss than this on tokens to copy looks them up [nats/token]."""

@@ -155,7 +155,7 @@ def invented(name: str) -> dict[str, Any]:
 
 
 def invented_row(name: str, found: dict[str, Any]) -> str:
-    """A case's row of the table in docs/judge.md."""
+    """A case's row of the table in notes/judge.md."""
     right = f"{found['right']:.0%}" if found["right"] else ""
     pairs = [f"{found[key]:.0f}" if right else "" for key in ("median_pairs", "median_pairs_normal_alone")]
     alone = "" if "counts as equal" in name else f"{found['wrong_normal_alone']:.1%}"

@@ -1,4 +1,4 @@
-"""The stored ladder, with today's defaults: its tables in docs/ladder.md and README.
+"""The stored ladder, with today's defaults: its tables in docs/ladder.md, notes/ladder.md and README.
 
 danalab ladder bench/ladder_cpu.yaml
 danalab ladder bench/ladder_cpu_large.yaml
@@ -21,7 +21,7 @@ from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "ladder_cpu"
-PAGES = (ROOT / "docs" / "ladder.md", ROOT / "README.md", ROOT / "docs" / "guide" / "claims.md")
+PAGES = tuple(ROOT / page for page in ("docs/ladder.md", "notes/ladder.md", "README.md", "docs/guide/claims.md"))
 NAMES = {
     "dana-muon": "DanaMuon", "adana": "ADana", "dana-star-mk4": "Dana-Star-MK4", "soap": "SOAP", "muon": "Muon",
     "adamw-decaying-wd": "AdamW, decaying weight decay", "adamw": "AdamW",
@@ -55,15 +55,31 @@ def savings(found: Analysis, sizes: Sequence[int], what: str = "compute") -> Tab
     return [f"{what} saved against tuned AdamW", *map(_size, sizes), "interpolated", "by the laws"], lines
 
 
-def both(compute: Table, tokens: Table) -> Table:
-    """The table of compute, with the tokens saved of optimizers that multiply matrices."""
-    header, lines = compute
-    cells = []
-    for own, of_tokens in zip(lines, tokens[1], strict=True):
-        multiplies = own[1] != of_tokens[1]
-        cells.append([f"{a}; tokens {b.partition(' ')[0]}" if multiplies and a != b else a
-                      for a, b in zip(own, of_tokens, strict=True)])  # fmt: skip
-    return header, cells
+def short(compute: Table, tokens: Table) -> Table:
+    """A line for each optimizer: what it saves by the laws, and the least and the most at a size."""
+    lines = []
+    for own, of_tokens in zip(compute[1][:-1], tokens[1][:-1], strict=True):  # the last is AdamW against itself
+        spans = []
+        for line in (own, of_tokens):
+            at = sorted(int(cell.partition("%")[0]) for cell in line[1:-2] if cell)
+            spans.append(f"{at[0]:+d}% to {at[-1]:+d}%")
+        lines.append([own[0], own[-1], spans[0], of_tokens[-1], spans[1]])
+    return ["optimizer", "compute saved", "at single sizes", "tokens saved", "at single sizes"], lines
+
+
+def first_table(found: Analysis, sizes: Sequence[int]) -> Table:
+    """A line for each size: what ADana and DanaMuon save, seeds, and how often the text was read."""
+    opts, runs = ("adana", "dana-muon"), {(each.opt, each.params): each.runs for each in found.tuned}
+    lines = []
+    for size in sizes:
+        at = [found.saved[opt][size] for opt in opts]
+        own = runs["adamw", size]
+        epochs = own[0]["tokens"] / own[0]["data_tokens"]
+        cells = [f"{100 * each.saved:+.0f}%" for each in at]
+        lines.append([_size(size), *cells, str(len(own)), f"{epochs:.1f}"])
+    laws = [_share(found.gains[opt].mean, found.gains[opt].interval) for opt in opts]
+    lines.append(["by the laws", *laws, "", ""])
+    return ["parameters", *(f"{NAMES[opt]} saves" for opt in opts), "seeds", "epochs"], lines
 
 
 def overhead() -> Table:
@@ -88,12 +104,6 @@ def speedups(found: Analysis) -> Table:
     return ["optimizer", "compute saved", "as a speed-up"], lines
 
 
-def _turned(table: Table) -> Table:
-    """The same with a line for each size."""
-    header, *lines = zip(*[table[0], *table[1]], strict=True)
-    return header, lines
-
-
 def _size(params: int) -> str:
     return f"{params / 1e3:.0f} k"
 
@@ -112,7 +122,8 @@ def parts() -> dict[str, str]:
     tables = {
         "saved": savings(found, sizes),
         "tokens": savings(of_model, sizes, "tokens"),
-        "turned": _turned(both(savings(found, sizes[2:]), savings(of_model, sizes[2:]))),
+        "short": short(savings(found, sizes), savings(of_model, sizes, "tokens")),
+        "first": first_table(found, sizes),
         "overhead": overhead(),
         "losses": losses(found, sizes),
         "ours": speedups(found),

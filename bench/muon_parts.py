@@ -1,4 +1,4 @@
-"""What of DanaMuon is ahead, the momentum of matrices or the rule for the rest: a table of docs/optimizers.md.
+"""What of DanaMuon helps, the momentum of matrices or the rule for other parameters: a table of docs/dana-muon.md.
 
 danalab ladder bench/muon_forms.yaml
 python bench/muon_parts.py ladders/muon_forms    # packs its rows into bench/results/muon_forms_cpu, too
@@ -8,7 +8,7 @@ python bench/muon_parts.py                       # from the stored rows and thos
 from pathlib import Path
 from typing import Any
 
-from dana_muon import PAGE, leads
+from dana_muon import PAGES, leads
 from danalab.ladder.fit.tuning import is_usable, tune
 from danalab.ladder.rows import read_ladder
 from danalab.report.formats import Table, as_markdown
@@ -26,6 +26,8 @@ PARTS = {
     "manau": ("constant", "Dana-Star-MK4"),
     "d-muon": ("constant", "AdamW"),
 }
+SHORT = ("dana-muon", "log-time-d-muon", "manau", "d-muon")
+"""The four combinations of two momenta and two rules for the other parameters."""
 BASELINES = ("d-muon", "manau", "adamw")
 Rows = list[dict[str, Any]]
 
@@ -45,14 +47,17 @@ def table(rows: Rows) -> Table:
     for opt, parts in PARTS.items():
         loss = f"{tuned[opt].loss:.3f} at {tuned[opt].lr:.2g}"
         lines.append([opt, *parts, loss, *(shown_lead(own.get(opt)) for own in over.values())])
-    header = ["optimizer", "momentum of matrices", "the rest", "loss"]
+    header = ["optimizer", "momentum of matrices", "other parameters", "loss"]
     return [*header, *(f"lead over {baseline} [nats/token]" for baseline in BASELINES)], lines
 
 
 def fill(page: str, rows: Rows) -> str:
     """The page with the table of the rows, and their cost."""
-    return fill_parts(page, "muon-parts", {"table": as_markdown(table(with_ladder(rows))), "cost": cost(rows)})
+    header, lines = table(with_ladder(rows))
+    short = header[:-1], [line[:-1] for line in lines if line[0] in SHORT]
+    parts = {"table": as_markdown((header, lines)), "short": as_markdown(short), "cost": cost(rows)}
+    return fill_parts(page, "muon-parts", parts)
 
 
 if __name__ == "__main__":
-    refresh(__doc__, RESULTS, fill, PAGE)
+    refresh(__doc__, RESULTS, fill, *PAGES)

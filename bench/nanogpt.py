@@ -1,4 +1,4 @@
-"""A small GPT on characters: the tables of docs/bring-your-own-trainer.md.
+"""A small GPT on characters: a table of docs/small-models.md.
 
 danalab ladder bench/nanogpt.yaml --horizons 0.3662      # 600 steps
 python bench/nanogpt.py ladders/nanogpt                  # packs its rows into bench/results/nanogpt_cpu, too
@@ -20,7 +20,7 @@ from danalab.report.formats import as_markdown
 from danalab_bench.pages import cost, fill_parts, shown_lead
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "bench" / "results" / "nanogpt_cpu", ROOT / "docs" / "bring-your-own-trainer.md"
+RESULTS, PAGE = ROOT / "bench" / "results" / "nanogpt_cpu", ROOT / "docs" / "small-models.md"
 BASELINES = {
     "table": ("adamw", "muon", "d-muon"),
     "init": ("adamw", "muon"),
@@ -29,7 +29,13 @@ BASELINES = {
     "long": ("adamw", "muon", "d-muon", "manau"),
     "polar": ("muon",),
 }
-"""Part of the page -> the optimizers that leads are over; "table" is that of all optimizers."""
+"""Ladder -> the optimizers that leads are over; "table" is that of all optimizers."""
+SHOWN = {
+    "manau-log": "DanaMuon (as `manau-log`)", "manau": "Manau", "muon": "Muon", "soap": "SOAP", "d-muon": "D-Muon",
+    "adana": "ADana", "dana-star-mk4": "Dana-Star-MK4", "ademamix": "AdEMAMix",
+}  # fmt: skip
+AT = {"table": "600 steps, width 64", "wide": "600 steps, width 128", "long": "4,800 steps, width 64"}
+"""What the page shows: optimizers, and ladders."""
 Rows = list[dict[str, Any]]
 
 
@@ -72,11 +78,20 @@ def results(part: str) -> Path:
     return RESULTS if part == "table" else RESULTS.with_name(f"nanogpt_{part}_cpu")
 
 
+def leads_table(stored: dict[str, Rows]) -> tuple[list[str], list[list[str]]]:
+    """A line for each optimizer: its lead over AdamW in each ladder, with the 95% interval."""
+    found = {part: leads(stored[part], "adamw") for part in AT}
+    for tests in found.values():
+        tests["muon"] = tests.get("muon") or tests["muon-float32"]
+    lines = [[name, *(shown_lead(tests.get(opt)) for tests in found.values())] for opt, name in SHOWN.items()]
+    return ["lead over AdamW [nats/token]", *AT.values()], lines
+
+
 def fill(page: str) -> str:
-    """The page with the tables of the stored rows, and their cost."""
+    """The page with the table of the stored rows, and their cost."""
     stored = {part: read_ladder(results(part)) for part in BASELINES}
-    tables = {part: as_markdown(table(rows, part)) for part, rows in stored.items()}
-    return fill_parts(page, "nanogpt", {**tables, "cost": cost([row for rows in stored.values() for row in rows])})
+    spent = cost([row for rows in stored.values() for row in rows])
+    return fill_parts(page, "nanogpt", {"leads": as_markdown(leads_table(stored)), "cost": spent})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""The tables of docs/speed.md, from the stored results of this folder: instruction sets side by side.
+"""The tables of docs/speed.md and notes/speed.md, from the stored results of this folder.
 
-python bench/speed_page.py                                 writes docs/speed.md
-python bench/speed_page.py bench/results/optim_cpu.json    stores what was measured anew, too
+python bench/speed_page.py                                 writes both
+python bench/speed_page.py bench/results/optim_cpu.json    stores what was measured, too
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from danalab_bench.pages import RESULTS, benchmark, store_benchmarks
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "speed.md"
+PAGES = (ROOT / "docs" / "speed.md", ROOT / "notes" / "speed.md")
 SETS = {"AVX-512": "_cpu", "AVX2": "_cpu_v3", "SSE 4": "_cpu_v2"}
 """Instruction set -> end of the names of its results."""
 HELD = {"AVX-512": "_cpu", "held to AVX2": "_cpu_held_v3"}
@@ -31,6 +32,9 @@ STEPS = {
     "Dana-Star-MK4, foreach (without a compiler)": "dana-star-mk4:foreach",
     "Lion, pytorch-optimizer": "po.Lion",
 }
+SHORT = ("ADana, one pass", "Dana-MK4, one pass", "Dana-Star-MK4, one pass", "AdEMAMix, one pass",
+         "AdamW, torch's foreach", "ADana, foreach (without a compiler)")  # fmt: skip
+"""Of these the page shows the steps; notes/speed.md has all."""
 SMALL_STEPS = {
     "ADana": "adana",
     "Dana-MK4": "dana-mk4",
@@ -46,15 +50,29 @@ DECODERS = {
 }
 
 
+def _few(table: str, without: Sequence[str]) -> str:
+    """A table without the columns whose names have one of these words, and without interquartile ranges."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    places = [place for place, name in enumerate(lines[0]) if not any(word in name for word in without)]
+    kept = [[re.sub(r" \(\d.*?\)", "", line[place]) for place in places] for line in lines]
+    return _markdown([kept[0], *kept[2:]])
+
+
 def tables(results: Path = RESULTS) -> dict[str, str]:
     """The tables by the name of their marker."""
     optim, train, generate = (_stored(results, verb, SETS) for verb in ("optim", "train", "generate"))
+    large = _optim_table(optim, STEPS, {"20M": "20M", "88M": "88M"})
+    short = _optim_table(optim, {name: STEPS[name] for name in SHORT}, {"20M": "20M", "88M": "88M"})
+    trainer, decoding = _train_table(train), _decoding_table(generate)
     return {
-        "steps": _optim_table(optim, STEPS, {"20M": "20M", "88M": "88M"}),
+        "short steps": _few(short, ["SSE 4"]),
+        "short trainer": _few(trainer, ["AVX2", "over float32"]),
+        "short decoding": _few(decoding, ["AVX2", "SSE 4"]),
+        "steps": large,
         "small steps": _optim_table(optim, SMALL_STEPS, {"0.2M": "0.2M in 26 tensors", "1.1M": "1.1M in 26 tensors",
                                                          "500x2k": "1.0M in 500 tensors"}),
-        "trainer": _train_table(train),
-        "decoding": _decoding_table(generate),
+        "trainer": trainer,
+        "decoding": decoding,
         "held": _held_table(*(_stored(results, verb, HELD) for verb in ("optim", "train", "generate"))),
         "machines": "; ".join(_machine(name, [found[name] for found in (optim, train, generate)]) for name in SETS),
     }  # fmt: skip
@@ -64,8 +82,9 @@ def fill(page: str) -> str:
     """The text of the page with the tables between its markers."""
     for name, table in tables().items():
         start, end = f"<!-- speed: {name} -->\n", "\n<!-- end -->"
-        head, _, rest = page.partition(start)
-        page = head + start + table + rest[rest.index(end) :]
+        head, mark, rest = page.partition(start)
+        if mark:
+            page = head + start + table + rest[rest.index(end) :]
     return page
 
 
@@ -170,4 +189,5 @@ if __name__ == "__main__":
     parser.add_argument("files", type=Path, nargs="*")
     if files := parser.parse_args().files:
         store_benchmarks(files)
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for each in PAGES:
+        each.write_text(fill(each.read_text(encoding="utf-8")), encoding="utf-8")

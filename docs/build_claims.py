@@ -25,7 +25,7 @@ from danalab.report.formats import short
 from danalab_bench.pages import RESULTS, benchmark
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "claims.md"
+PAGES = (ROOT / "docs" / "claims.md", ROOT / "notes" / "claims.md")
 _PART = re.compile(r"(<!-- (ten|claims) -->\n).*?(<!-- end -->)", re.DOTALL)
 REPORT = "danalab report bench/results/{} --tables-only"
 RATES, FINDINGS = "python bench/horizon_rates.py", "python bench/decay_law.py findings family"
@@ -245,7 +245,7 @@ def on_batches(first: str, second: str, *, growth: bool) -> Measure:
 
 def lead_on_enoki(opt: str) -> Measure:
     """How much lower an optimizer's loss is than D-Muon's on Enoki."""
-    interval = interval_of(row_named("optimizers.md", "muon-parts: table", opt)[4])
+    interval = interval_of(row_named("dana-muon.md", "muon-parts: table", opt)[4])
     return Measure(interval, NATS, where("muon_forms_cpu", "d-muon"))
 
 
@@ -303,7 +303,7 @@ def chat() -> Measure:
 
 def own_optimizer_forgets() -> Measure:
     """Loss on the base's text at the end: fine-tuned by the base's optimizer minus by another."""
-    row = row_named("chat.md", "chat: effects", "sft: the base's - another")
+    row = row_named("chat-optimizers.md", "chat: effects", "sft: the base's - another")
     params = short(stored("chat_cpu.jsonl")[0]["base"]["params"])
     of = f"{params} parameters, {row[1]} choices of optimizers, seeds {row[2]}"
     return Measure(interval_of(row[3].partition("(")[2]), NATS, of)
@@ -465,4 +465,5 @@ def fill(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")

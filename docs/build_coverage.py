@@ -1,4 +1,4 @@
-"""Makes docs/coverage.md from the report of a run of the tests: `make coverage`."""
+"""Makes notes/coverage.md from the report of a run of the tests: `make coverage`."""
 
 from __future__ import annotations
 
@@ -72,4 +72,4 @@ def _percent(total: int, missing: int) -> float:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "coverage.md").write_text(page(json.loads(Path(sys.argv[1]).read_text())), encoding="utf-8")
+    (ROOT / "notes" / "coverage.md").write_text(page(json.loads(Path(sys.argv[1]).read_text())), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 demo       loss against tokens of `make demo`            bench/results/demo/curves.json
 headline   compute saved on the ladder                   bench/results/ladder_cpu
-badges     tests, Python, licence, docs                  docs/coverage.md, pyproject.toml
+badges     tests, Python, licence, docs                  notes/coverage.md, pyproject.toml
 moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 """
 
@@ -207,7 +207,7 @@ def badge(label: str, value: str, color: str) -> str:
 
 def badges() -> dict[str, str]:
     """File name -> SVG."""
-    coverage = re.search(r"([\d.]+)%", (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8"))
+    coverage = re.search(r"([\d.]+)%", (ROOT / "notes" / "coverage.md").read_text(encoding="utf-8"))
     python = re.search(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert coverage is not None
     assert python is not None

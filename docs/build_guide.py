@@ -3,8 +3,7 @@
     python docs/build_guide.py [PAGE ...]        # default: every page of docs/guide
 
 The blocks of a page share their names, in order. A ```text block directly below a ```python block is its output.
-`<!-- slow: reason -->` above a block leaves it to the slow tests. `tests/docs/test_guide.py` runs the same and
-compares.
+`tests/docs/test_guide.py` runs the same and compares.
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ import sys
 from pathlib import Path
 
 GUIDE = Path(__file__).parent / "guide"
-BLOCK = re.compile(
-    r"^(?P<slow><!-- slow: [^\n]* -->\n)?```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?",
-    re.DOTALL | re.MULTILINE,
-)
+BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -29,13 +25,11 @@ def pages() -> list[Path]:
     return sorted(GUIDE.rglob("*.md"))
 
 
-def run(page: Path, *, slow: bool = True) -> list[tuple[str, str | None, str]]:
-    """(code, output on the page or None, printed output) of every block, or of those that are not slow."""
+def run(page: Path) -> list[tuple[str, str | None, str]]:
+    """(code, output on the page or None, printed output) of every block."""
     names: dict = {"__name__": page.stem}
     found = []
     for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
-        if match["slow"] and not slow:
-            continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             for statement in ast.parse(match["code"]).body:  # one by one, so that values are printed as by the prompt
@@ -63,9 +57,9 @@ def refresh(page: Path) -> str:
     """The page with the output of every block that prints."""
     results = iter(run(page))
 
-    def filled(match: re.Match) -> str:
+    def filled(_: re.Match) -> str:
         code, _, printed = next(results)
-        return f"{match['slow'] or ''}```python\n{code}```\n" + (f"\n```text\n{printed}```\n" if printed else "")
+        return f"```python\n{code}```\n" + (f"\n```text\n{printed}```\n" if printed else "")
 
     return BLOCK.sub(filled, page.read_text(encoding="utf-8"))
 

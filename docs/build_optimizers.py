@@ -1,10 +1,12 @@
-"""The settings tables of docs/optimizers.md, generated from the registry: `python docs/build_optimizers.py`.
+"""What docs/optimizers/*.md say of optimizers' settings, from the registry: `python docs/build_optimizers.py`.
 
-The page is written by hand, except for the text between `<!-- settings: NAME -->` and `<!-- end -->`, which this
-replaces. A test compares page and registry.
+A family's page has a section for each optimizer, whose title ends with its name as code, and in it a block
+`<!-- settings: NAME -->` of facts. A block `<!-- meanings -->` is a table of the family's settings. The site's
+reference has all settings of all optimizers. A test compares pages and registry.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,80 +14,109 @@ from danalab.errors import UserError
 from danalab.optim import list_optimizers, optimizer_spec
 from danalab.optim.registry import OptimizerSpec
 
+FAMILIES = Path(__file__).parent / "optimizers"
+
 HOW = ("foreach", "fused", "capturable", "differentiable", "maximize", "stochastic_rounding")
-"""Settings shared by most optimizers: explained once, not in every table."""
+"""Settings that change how a step is computed."""
+SHARED = (
+    "weight_decay",
+    "wd_ts",
+    "omega",
+    "horizon",
+    "decay_bound",
+    "cautious_decay",
+    "scaled_decay",
+    "state_dtype",
+    "eps",
+)
+"""Settings that docs/optimizers.md explains, as it explains HOW."""
 
-DECAY = {
-    "independent": "independent: multiplied by the schedule factor lr / peak_lr only",
-    "coupled": "coupled: multiplied by the learning rate",
-    "none": "none",
-}
-
-_BLOCK = re.compile(r"<!-- settings: (?P<name>\S+) -->\n.*?<!-- end -->", re.DOTALL)
-_BARE = re.compile(r"<!-- settings: \S+ -->\n(?!.*?<!-- end -->)", re.DOTALL)
-
-
-def refresh(page: str) -> str:
-    """The page with all tables regenerated."""
-    if _BARE.search(page):
-        raise UserError("docs/optimizers.md: a block '<!-- settings: NAME -->' has no '<!-- end -->'")
-    places = [match["name"] for match in _BLOCK.finditer(page)]
-    missing = [name for name in list_optimizers() if name not in places]
-    unknown = [name for name in places if name not in list_optimizers()]
-    if missing or unknown or len(set(places)) < len(places):
-        raise UserError(
-            f"docs/optimizers.md: no section for {', '.join(missing) or 'none'}; no optimizer for"
-            f" {', '.join(unknown) or 'none'}; each needs one block '<!-- settings: NAME -->' ... '<!-- end -->'"
-        )
-    return _BLOCK.sub(lambda match: block(optimizer_spec(match["name"])), page)
+_TITLE = re.compile(r"^##+ [^\n]*: `(\S+)`$", re.MULTILINE)
+_BLOCK = re.compile(r"<!-- (?P<kind>settings: (?P<name>\S+)|meanings) -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def block(spec: OptimizerSpec) -> str:
-    """The registry entry of an optimizer as Markdown, between its markers."""
-    lines = [f"<!-- settings: {spec.name} -->", "", f"{spec.summary[0].upper()}{spec.summary[1:]}. {_facts(spec)}", ""]
-    own = {name: setting for name, setting in spec.settings.items() if name not in HOW}
-    if own:
-        lines += ["| setting | default | meaning |", "| --- | --- | --- |"]
-        lines += [f"| `{name}` | {_cell(setting.default)} | {_text(setting.help)} |" for name, setting in own.items()]
-    shared = [f"`{name}`" for name in spec.settings if name in HOW]
-    if shared:
-        lines += ["", f"Also: {', '.join(shared)}."]
-    return "\n".join([*lines, "", "<!-- end -->"])
+def pages() -> dict[Path, str]:
+    """The pages as they stand."""
+    return {page: page.read_text(encoding="utf-8") for page in sorted(FAMILIES.glob("*.md"))}
 
 
-def _facts(spec: OptimizerSpec) -> str:
-    facts = [f"Weight decay is {DECAY[spec.decay]}."]
-    if spec.log_time:
-        facts.append("Logarithmic time: has `coefficients()`, `collect_stats()` and `update_rms()`.")
+def refresh(texts: Mapping[Path, str]) -> dict[Path, str]:
+    """The pages with all blocks generated again."""
+    titles = [name for text in texts.values() for name in _TITLE.findall(text)]
+    blocks = [match["name"] for text in texts.values() for match in _BLOCK.finditer(text) if match["name"]]
+    for what, found in (("section", titles), ("block '<!-- settings: NAME -->' ... '<!-- end -->'", blocks)):
+        missing, unknown = sorted({*list_optimizers()} - {*found}), sorted({*found} - {*list_optimizers()})
+        if missing or unknown or len({*found}) < len(found):
+            raise UserError(
+                f"docs/optimizers: each optimizer needs one {what}; missing: {', '.join(missing) or 'none'};"
+                f" unknown: {', '.join(unknown) or 'none'}"
+            )
+
+    def block(text: str, match: re.Match[str]) -> str:
+        lines = [facts(optimizer_spec(match["name"]))] if match["name"] else meanings(_TITLE.findall(text))
+        return "\n".join([f"<!-- {match['kind']} -->", "", *lines, "", "<!-- end -->"])
+
+    return {page: _BLOCK.sub(lambda match, text=text: block(text, match), text) for page, text in texts.items()}
+
+
+def meanings(names: list[str]) -> list[str]:
+    """A table of the settings that optimizers share, but those of docs/optimizers.md: one row for equal meanings."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for name in names:
+        for setting, told in optimizer_spec(name).settings.items():
+            if setting not in (*HOW, *SHARED):
+                rows.setdefault((setting, told.help), {})[name] = told.default
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for (setting, meaning), defaults in sorted((key, row) for key, row in rows.items() if len(row) > 1):
+        values = [_text(default) for default in defaults.values()]
+        usual = max(values, key=values.count)
+        other = [f"`{value}` of `{name}`" for name, value in zip(defaults, values, strict=True) if value != usual]
+        of = f" (of {_who(list(defaults), names)})" if len(defaults) < len(names) else ""
+        lines.append(f"| `{setting}` | {', '.join([f'`{usual}`', *other])} | {_cell(meaning)}{of} |")
+    return lines
+
+
+def _who(have: list[str], names: list[str]) -> str:
+    rest = [name for name in names if name not in have]
+    shown = rest if len(rest) < len(have) else have
+    return ("all but " if shown is rest else "") + ", ".join(f"`{name}`" for name in shown)
+
+
+def facts(spec: OptimizerSpec) -> str:
+    """What a user must know of an optimizer besides its equation."""
+    lines = {"none": ["No weight decay."], "independent": ["Weight decay is independent."]}.get(spec.decay, [])
     if spec.train_eval:
-        facts.append("Call `optimizer.train()` before training and `optimizer.eval()` before evaluation and saving.")
+        lines.append("Call `optimizer.train()` before training and `optimizer.eval()` before evaluation and saving.")
     if spec.closure:
-        facts.append("`step` needs a closure.")
+        lines.append("`step` needs a closure.")
     if spec.hessian:
-        facts.append("Needs Hessian estimates: `hessian_is_due()`, `update_hessian()`.")
-    if not spec.per_parameter:
-        facts.append("A statistic over all parameters couples them.")
+        lines.append("It needs Hessian estimates: `hessian_is_due()`, `update_hessian()`.")
     if spec.advice:
-        facts.append(f"Note: {spec.advice}.")
+        lines.append(f"Note: {spec.advice}.")
     if spec.aliases:
-        facts.append(f"Also called {', '.join(f'`{alias}`' for alias in spec.aliases)}.")
+        lines.append(f"Also called {', '.join(f'`{alias}`' for alias in spec.aliases)}.")
     if spec.extra:
-        facts.append(f"Needs the extra: `pip install 'danalab[{spec.extra}]'`.")
-    facts.append(f"Reference: {spec.reference}.")
-    return " ".join(facts)
+        lines.append(f"Needs `danalab[{spec.extra}]`.")
+    lines.append(f"Source: {paper[0] if (paper := re.search(r'arXiv [^;]*', spec.reference)) else spec.reference}.")
+    return " ".join(lines)
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "none"
-    return f"`{list(value) if isinstance(value, tuple) else value}`"
+def table(spec: OptimizerSpec) -> list[str]:
+    """All settings of an optimizer, for the site's reference."""
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | `{_text(told.default)}` | {_cell(told.help)} |" for name, told in spec.settings.items()]
+    return lines
 
 
-def _text(text: str) -> str:
+def _text(value: Any) -> str:
+    return "none" if value is None else str(list(value) if isinstance(value, tuple) else value)
+
+
+def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":
-    page = Path(__file__).with_name("optimizers.md")
-    page.write_text(refresh(page.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"refreshed {page}")
+    for page, text in refresh(pages()).items():
+        page.write_text(text, encoding="utf-8")
+        print(f"refreshed {page}")

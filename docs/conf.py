@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import danalab  # noqa: E402
-from _tooling import api_text, contents, folding, notebooks, reference  # noqa: E402
+from _tooling import api_text, contents, notebooks, reference  # noqa: E402
 
 project = "danalab"
 author = "The danalab authors"
@@ -32,6 +32,7 @@ napoleon_numpy_docstring = False
 python_use_unqualified_type_names = True
 
 html_math_renderer = "mathml"
+html_search_scorer = str(ROOT / "docs" / "_static" / "scorer.js")
 html_theme = "furo"
 html_title = f"danalab {release}"
 html_show_sphinx = False
@@ -51,5 +52,4 @@ def setup(app):
     app.connect("builder-inited", lambda app: notebooks.write(Path(app.srcdir), Path(app.srcdir) / "reference"))
     app.connect("source-read", contents.add)
     app.connect("source-read", notebooks.link)
-    app.connect("html-page-context", folding.add)
     app.connect("autodoc-process-docstring", api_text.as_rst, priority=100)

@@ -55,7 +55,9 @@ def walk_lr(folder: Path, counts: Counter[tuple[str, str]]) -> None:
     """Train three steps with a rate that nothing else has."""
     from danalab.cli.app import main
 
-    words = f"train --data {_text(folder)} --arch enoki --heads 1 --n-layers 1 --seq-len 32 --batch-size 2 --iterations 3"
+    words = (
+        f"train --data {_text(folder)} --arch enoki --heads 1 --n-layers 1 --seq-len 32 --batch-size 2 --iterations 3"
+    )
     words += f" --opt adamw --scheduler constant --warmup-fraction 0 --lr {LR} --no-tune-malloc --device cpu"
 
     def holds(_: str, frame: FrameType) -> bool:
@@ -86,7 +88,9 @@ def walk_sft(folder: Path, counts: Counter[tuple[str, str]]) -> None:
     for number in range(2):
         file = folder / f"chats{number}.jsonl"
         file.write_text("".join(_line(f"{i} + {number}?", str(i + number)) for i in range(40)))
-        with traced(counts if number else Counter(), lambda path, _: not path.startswith(("models/", "data/tokenizers/"))):
+        with traced(
+            counts if number else Counter(), lambda path, _: not path.startswith(("models/", "data/tokenizers/"))
+        ):
             parts = dict(zip(("train", "val"), tokenize([str(file)], chat).split(0.1, b"key"), strict=True))
             dataset = ConversationDataset([str(file)], parts, "train", chat, seq_len=64, masked=True)
             inputs, targets = dataset.batches(seed=1, global_batch=2, seq_len=64, rank=0, world_size=1)[0]
@@ -121,7 +125,14 @@ def walk_ladder(folder: Path, counts: Counter[tuple[str, str]]) -> None:
     from danalab.cli.app import main
 
     file = folder / "tiny.yaml"
-    fixed = {"arch": "enoki", "seq_len": 32, "global_batch": 2, "batch_size": 2, "iterations": 3, "data": str(_text(folder))}
+    fixed = {
+        "arch": "enoki",
+        "seq_len": 32,
+        "global_batch": 2,
+        "batch_size": 2,
+        "iterations": 3,
+        "data": str(_text(folder)),
+    }
     fixed |= {"device": "cpu", "tune_malloc": False}
     file.write_text(json.dumps({"opts": ["adamw", "adana"], "heads": [1, 2], "fixed": fixed}))
     for number in range(2):
@@ -132,7 +143,15 @@ def walk_ladder(folder: Path, counts: Counter[tuple[str, str]]) -> None:
 def _model() -> Any:
     from danalab.models import ModelConfig, build_model
 
-    sizes = {"d_model": 32, "n_layers": 1, "n_heads": 2, "head_dim": 16, "mlp_dim": 64, "vocab_size": 512, "seq_len": 64}
+    sizes = {
+        "d_model": 32,
+        "n_layers": 1,
+        "n_heads": 2,
+        "head_dim": 16,
+        "mlp_dim": 64,
+        "vocab_size": 512,
+        "seq_len": 64,
+    }
     return build_model(ModelConfig(arch="qwen3", **sizes))
 
 

@@ -179,9 +179,10 @@ def first_sentence(name: str) -> str:
 
 
 def module_map() -> str:
-    """The table of rooms, as CONTRIBUTING.md shows it."""
-    rows = [f"| `{name.replace('.', '/')}` | {first_sentence(f'danalab.{name}').replace('|', '/')} |" for name in ROOMS]
-    return "\n".join(["| room | what is in it |", "| --- | --- |", *rows])
+    """The table of packages, as CONTRIBUTING.md shows it; a folder's docstring tells of the folders in it."""
+    names = sorted((name for name in ROOMS if "." not in name), key=lambda name: -RANK.get(name, -1))
+    rows = [f"| `{name}` | {first_sentence(f'danalab.{name}').replace('|', '/')} |" for name in names]
+    return "\n".join(["| package | what is in it |", "| --- | --- |", *rows])
 
 
 def test_the_module_map_is_that_of_the_tree():

@@ -1,4 +1,4 @@
-"""Speed as ratios to named peers, each measured in one run: optimizer steps, the trainer, parallel modes, experts."""
+"""The commands of `danalab bench`: speed as ratios to named peers, each measured in one run."""
 
 import sys
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from danalab.train.config.fields import Count, PathText, Positive
 @dataclass(frozen=True, kw_only=True)
 class ResultFlags(JsonFlags):
     output: Path | None = None
-    """JSON file to write, or a folder in which it is named for the verb, the device and the instruction set."""
+    """JSON file to write, or a folder, in which the file is named after the benchmark, device and instruction set."""
 
     def say(self, line: str) -> None:
         """Print a line of progress; with --json to standard error."""
@@ -50,7 +50,7 @@ class ResultFlags(JsonFlags):
 @dataclass(frozen=True, kw_only=True)
 class BenchFlags(ResultFlags):
     rounds: Count = 15
-    """Interleaved rounds that are counted."""
+    """Measurements, which alternate with the peer's."""
     threads: Count = 2
     """CPU threads, each pinned to a core."""
 
@@ -74,14 +74,14 @@ class OptimFlags(DeviceFlags):
     """Million parameters: 0.02, 0.2, 1, 1.1, 20, 88, 124, 350, 600; or 500x2k, 500 tensors of 2,000; default 0.2 1.1
     500x2k 20 88 on a CPU, 20 88 600 on a GPU."""
     rounds: Count = 21
-    """Interleaved rounds that are counted; use at least 15."""
+    """Measurements, which alternate with the peer's; use at least 15."""
     opts: tuple[str, ...] = ()
-    """Contenders: adana, adana:fused (or foreach, eager, graph), torch.Muon, po.AdEMAMix; default a list of them, with
-    Muon and its relatives up to 50M parameters on a CPU."""
+    """Optimizers to time: names such as adana, adana:fused (or :foreach, :eager, :graph), torch.Muon, or po.AdEMAMix of
+    pytorch-optimizer. Default: a list of them; Muon and its relatives up to 50M parameters on a CPU."""
 
 
 def optim(flags: OptimFlags) -> None:
-    """Time of an optimizer step against torch's fused AdamW, and its bandwidth against a plain copy."""
+    """Time of one optimizer step, against torch's fused AdamW; its memory bandwidth, against a plain copy."""
     bench = flags.start("optim")
     sizes = flags.sizes or bench.DEFAULT_SIZES[flags.device]
     flags.finish(bench.measure(flags.device, sizes, flags.rounds, flags.opts, flags.say))
@@ -96,7 +96,7 @@ class TrainFlags(DeviceFlags):
 
 
 def train(flags: TrainFlags) -> None:
-    """Tokens per second of the trainer against a hand-written loop, and the trainer's own overhead."""
+    """Tokens per second of `danalab train`, against a minimal training loop written by hand."""
     if flags.device == "cpu":
         from danalab_bench import train_cpu
 
@@ -116,13 +116,13 @@ class CheckpointFlags(DeviceFlags):
     sizes: tuple[Positive, ...] = (10.0, 50.0)
     """Million parameters; three times as many numbers are saved."""
     rounds: Count = 7
-    """Interleaved rounds that are counted."""
+    """Measurements, which alternate with the peer's."""
     folder: Path | None = None
     """A folder on the disk to measure; default the system's temporary folder."""
 
 
 def checkpoint(flags: CheckpointFlags) -> None:
-    """Time that a checkpoint blocks training, and its total time, against torch.save and torch's distributed one."""
+    """How long saving a checkpoint blocks training, against torch.save and torch's distributed checkpoint."""
     if not flags.sizes:
         raise UserError("--sizes: at least one is needed")
     if flags.folder is not None and not flags.folder.is_dir():
@@ -160,11 +160,11 @@ class ResonanceFlags(DeviceFlags):
     threads: Count = 1
     """CPU threads, each pinned to a core."""
     output: Path | None = None
-    """JSON file to write, or a folder, as for the other verbs; the figure is written beside it, as .svg and .png."""
+    """JSON file to write, or a folder, as for the other benchmarks; the figure lies next to it, as .svg and .png."""
 
 
 def resonance(flags: ResonanceFlags) -> None:
-    """Oscillators against attention of equal size: time and memory by length, decoding, and loss if trained."""
+    """Time and memory of the resonance model, against attention, as texts grow; with --data also both losses."""
     names = ("d_model", "n_layers", "lengths", "longest_attention", "rounds", "seq_len", "steps")
     if not flags.seeds:
         raise UserError("--seeds: at least one is needed")
@@ -190,11 +190,11 @@ def resonance(flags: ResonanceFlags) -> None:
 @dataclass(frozen=True, kw_only=True)
 class MoeFlags(BenchFlags):
     rounds: Count = 7
-    """Interleaved rounds that are counted."""
+    """Measurements, which alternate with the peer's."""
 
 
 def moe(flags: MoeFlags) -> None:
-    """Forward and backward of experts against Python loops over them, on the CPU."""
+    """Time of a layer of experts (MoE), against Python loops over the experts, on the CPU."""
     bench = flags.start("moe")
     flags.finish(bench.measure(bench.CASES, flags.rounds, flags.say))
 
@@ -222,7 +222,7 @@ class ParallelFlags(DeviceFlags):
 
 
 def parallel(flags: ParallelFlags) -> None:
-    """Step time, tokens per second and peak memory of each parallel mode and of activation checkpointing."""
+    """Time, tokens per second and peak memory of each parallel mode (ddp, zero, fsdp, ...) on this machine."""
     bench = flags.start("parallel")
     for mode in flags.modes:
         if mode not in bench.MODES:
@@ -245,11 +245,11 @@ class GenerateFlags(BenchFlags):
     requests: int = 64
     """Requests of the trace with random arrivals and mixed lengths; 0: no trace."""
     rounds: Count = 7
-    """Interleaved rounds that are counted."""
+    """Measurements, which alternate with the peer's."""
 
 
 def generate(flags: GenerateFlags) -> None:
-    """Decoding speed on the CPU against transformers.generate: batches, and a trace of arriving requests."""
+    """Speed of generating text on the CPU, against transformers: batches, and requests that arrive at random."""
     bench = flags.start("generate")
     flags.finish(bench.measure(flags.batches, flags.tokens, max(0, flags.requests), flags.rounds, flags.say))
 
@@ -266,7 +266,7 @@ class GpuFlags(ResultFlags):
 
 
 def gpu(flags: GpuFlags) -> int:
-    """What a GPU must show, in eight minutes: tests, optimizer steps, training, decoding, checkpoints."""
+    """Test and time one GPU in eight minutes: kernels, optimizer steps, training, decoding, checkpoints."""
     from danalab_bench.gpu_check import SECTIONS, failures, measure
 
     for name in flags.sections:

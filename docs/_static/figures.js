@@ -73,7 +73,7 @@ function normal(z) {
 
 const range = (low, high, count) => Array.from({ length: count }, (_, i) => low + ((high - low) * i) / (count - 1));
 const decades = (low, high, count) => range(Math.log10(low), Math.log10(high), count).map((x) => 10 ** x);
-const short = (x) => (x !== 0 && (Math.abs(x) >= 1e5 || Math.abs(x) < 1e-3) ? x.toExponential(1) : String(+x.toPrecision(3)));
+const short = (x) => (x !== 0 && (Math.abs(x) >= 1e5 || Math.abs(x) < 1e-3) ? x.toExponential(1).replace(/(\.0)?e\+?/, "e") : String(+x.toPrecision(3)));
 const percent = (x) => `${Math.round(100 * x)}%`;
 
 // name -> controls {name: [label, low, high, value, "log" or step]} and draw(values) -> {lines, axes, says}
@@ -181,7 +181,7 @@ function ticks(low, high, log) {
 
 function plot(svg, { lines, mark, x, y, log, low, high }) {
   svg.replaceChildren();
-  const W = 640, H = 300, left = 62, right = 12, top = 10 + 18 * lines.length, bottom = 42;
+  const W = 640, H = 300, left = 62, right = 30, top = 10 + 18 * lines.length, bottom = 42;
   const xs = lines.flatMap((l) => l.points.map((p) => p[0])), ys = lines.flatMap((l) => l.points.map((p) => p[1]));
   const box = [Math.min(...xs), Math.max(...xs), low ?? Math.min(...ys), high ?? Math.max(...ys)];
   const place = (v, a, b, isLog, from, to) => {

@@ -1,20 +1,15 @@
-// Opens the folded section that a link leads to.
-function openTarget() {
-  const id = decodeURIComponent(location.hash.slice(1));
-  const target = id && document.getElementById(id);
-  for (let node = target; node; node = node.parentElement) {
-    if (node.tagName === "DETAILS") node.open = true;
-  }
-  const own = target && target.querySelector(":scope > details");
-  if (own) own.open = true;
-  if (target) target.scrollIntoView();
-}
-addEventListener("hashchange", openTarget);
-openTarget();
+// A formula that is a little wider than its page is drawn smaller; a much wider one is scrolled.
+document.querySelectorAll("div.math").forEach((block) => {
+  const share = block.clientWidth / block.scrollWidth;
+  if (share < 1) block.style.fontSize = `${Math.floor(100 * Math.max(share, 0.75)) - 1}%`;
+});
 
-// For keyboards and screen readers: what scrolls can be focused, headings have a level, regions have names.
+// For keyboards and screen readers: what scrolls can be focused, headings have a level, regions have names. A table that
+// scrolls says so.
 document.querySelectorAll(".highlight pre, div.math, .table-wrapper").forEach((block) => {
-  if (block.scrollWidth > block.clientWidth || block.scrollHeight > block.clientHeight) block.tabIndex = 0;
+  const scrolls = block.scrollWidth > block.clientWidth;
+  if (scrolls || block.scrollHeight > block.clientHeight) block.tabIndex = 0;
+  block.classList.toggle("scrolls", scrolls);
 });
 document.querySelectorAll(".caption[role=heading]").forEach((caption) => caption.setAttribute("aria-level", "2"));
 document.querySelector("aside.sidebar-drawer")?.setAttribute("aria-label", "Pages");

@@ -1,17 +1,21 @@
-"""The reference pages, written from the code at each build: verbs, configuration, metrics, files, Python API."""
+"""The reference pages, written from the code at each build: commands, settings, metrics, files, Python API."""
 
 import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import build_optimizers
 from _tooling.contents import COPIED, copied
 from danalab.cli._shared import optimizer_flags
 from danalab.cli._shared.options import Option, docstrings, options_of
 from danalab.cli.app import VERBS, flag_types, module_of
+from danalab.files import read_json
+from danalab.optim import list_optimizers, optimizer_spec
 from danalab.registry import Registry
 from danalab.train.config.fields import flag
 from danalab.train.config.train_config import TrainConfig
@@ -32,6 +36,9 @@ KINDS = {
 }
 """What another value of a setting means on resume."""
 
+MANY = 50
+"""A command that shares more flags with training runs than these links to them."""
+
 FILES = {
     "metrics.jsonl": (schemas.Row, "One JSON object a logged step."),
     "summary.json": (schemas.Summary, "How the run ended, and its last values."),
@@ -42,6 +49,7 @@ FILES = {
 def write(folder: Path) -> None:
     """Write all pages; a page that has not changed keeps its time, so that Sphinx does not read it again."""
     pages = {"index.md": index(), "configuration.md": configuration(), "metrics.md": metrics(), "files.md": files()}
+    pages |= {"optimizers.md": optimizers()}
     pages |= {f"cli/{verb}.md": verb_page(verb) for verb in VERBS}
     pages |= {place: copied((ROOT / name).read_text(encoding="utf-8")) for name, place in COPIED.items()}
     pages |= {f"api/{package}.md": api_page(package) for package in PACKAGES}
@@ -54,8 +62,8 @@ def write(folder: Path) -> None:
 
 def index() -> str:
     """The start page, with the navigation of the reference."""
-    first = ["configuration", "metrics", "files"]
-    parts = [("Run folders", first), ("Commands", [f"cli/{verb}" for verb in VERBS])]
+    first = ["configuration", "metrics", "files", "optimizers"]
+    parts = [("Training runs", first), ("Commands", [f"cli/{verb}" for verb in VERBS])]
     parts.append(("Project", [name.removesuffix(".md") for name in COPIED.values()]))
     parts.append(("Python", [f"api/{package}" for package in PACKAGES]))
     lines = ["# Reference", "", "Generated from the code."]
@@ -87,16 +95,35 @@ def verb_page(verb: str) -> str:
 
 
 def _flags(prog: str, flags: type, level: str) -> list[str]:
+    """The flags of a command by section, but those of training runs as a link to the page that explains them."""
     helps = docstrings(flags)
     options = options_of(flags, leave_out=optimizer_flags.FIELD)
+    shared = {option.name for option in options if _flag(option, helps) in _of_training_runs()}
+    shared = shared if len(shared) > MANY else set()
     places = " ".join(option.name.upper() for option in options if option.positional)
     lines = ["```text", " ".join(filter(None, [prog, places, "[flags]"])), "```"]
+    if shared:
+        page, names = "[flags of training runs](../configuration.md)", [option.name for option in options]
+        every = options_of(TrainConfig, leave_out=optimizer_flags.FIELD)
+        missing = [f"`{flag(option.name)}`" for option in every if option.name not in names]
+        taken = [f"`{flag(name)}`" for name in names if name in shared]
+        short = f" except {', '.join(missing)}" if missing else ""
+        said = f"Of the {page} it takes {', '.join(taken)}." if len(missing) > 5 else f"It takes all {page}{short}."
+        lines += ["", said]
+        options = [option for option in options if option.name not in shared]
     titles = sorted({option.section for option in options}, key=[option.section for option in options].index)
     for title in titles:
         if title:
             lines += ["", f"{level} {title[0].upper()}{title[1:]}"]
         lines += ["", *(_flag(option, helps) for option in options if option.section == title)]
     return lines
+
+
+@cache
+def _of_training_runs() -> frozenset[str]:
+    """What is said of each flag of `danalab train`."""
+    helps = docstrings(TrainConfig)
+    return frozenset(_flag(option, helps) for option in options_of(TrainConfig))
 
 
 def _flag(option: Option, helps: dict[str, str]) -> str:
@@ -114,10 +141,11 @@ def _flag(option: Option, helps: dict[str, str]) -> str:
 def configuration() -> str:
     """The keys of the configuration of a training run."""
     lines = [
-        "# Configuration", "",
-        "Keys of `danalab train --config FILE.yaml`, of `--print-config`, and of `config` in a run's `config.json`.",
-        "A key is a flag without its hyphens. `null` means automatic. *Resume* says what another value means for a run",
-        "that exists.",
+        "# Flags and keys of training runs", "",
+        "Flags of `danalab train`, which other commands share. Each is also a key of `--config FILE.yaml`, of",
+        "`--print-config`, and of `config` in a run's `config.json`: `--batch-size` is `batch_size`. `null` means",
+        "automatic. *Resume* says what another value means for a run that exists. `--opt NAME` adds the",
+        "[settings of an optimizer](optimizers.md).",
     ]  # fmt: skip
     helps = docstrings(TrainConfig)
     kinds = {field.name: field.metadata.get("kind", "run") for field in dataclasses.fields(TrainConfig)}
@@ -129,8 +157,28 @@ def configuration() -> str:
                 kind = option.metavar.strip("{}").replace(",", ", ").lower() or "true or false"
                 default = option.default or ("false" if option.is_switch else "null")
                 text = _prose(helps.get(option.name, ""))
-                lines.append(f"- `{option.name}` ({kind}; `{default}`): {text} *Resume: {KINDS[kinds[option.name]]}.*")
+                also = f" Also {', '.join(f'`--{alias}`' for alias in option.aliases)}." if option.aliases else ""
+                resume = KINDS[kinds[option.name]]
+                lines.append(f"- `{flag(option.name)}` ({kind}; `{default}`): {text}{also} *Resume: {resume}.*")
     return "\n".join(lines) + "\n"
+
+
+def optimizers() -> str:
+    """All settings of all optimizers, and the parallel modes of each, as measured."""
+    measured = read_json(ROOT / "bench" / "results" / "optim_capabilities.json")["optimizers"]
+    lines = ["# Settings of optimizers", "", "What each optimizer does: [optimizers](../optimizers.md)."]
+    for name in list_optimizers():
+        spec, modes = optimizer_spec(name), {mode: _exactness(cell) for mode, cell in measured[name].items()}
+        same = f"{modes['single']} in all" if len({*modes.values()}) == 1 else ""
+        said = f"Parallel modes: {same or ', '.join(f'{mode} {how}' for mode, how in modes.items())}."
+        lines += ["", f"## {name}", "", f"{spec.summary[0].upper()}{spec.summary[1:]}. {build_optimizers.facts(spec)}"]
+        lines += [f"Reference: {spec.reference}. {said}", "", *build_optimizers.table(spec)]
+    return "\n".join(lines) + "\n"
+
+
+def _exactness(cell: Mapping[str, Any]) -> str:
+    worst = max(cell.get("step", 0), cell.get("reload", 0))
+    return "refused" if "refused" in cell else f"within {worst:.0e}" if worst else "bitwise"
 
 
 def metrics() -> str:
@@ -161,7 +209,7 @@ def files() -> str:
         "- [Checkpoints](../checkpoints.md), in torch.distributed.checkpoint's format",
         "- `config.json` of a run: its [configuration](configuration.md), the resolved plan, versions and fingerprints",
         "- Conversations and tasks: [chat](../chat.md), [evaluation](../evaluation.md)",
-        "- Ladders: [rows and laws](../ladder.md)",
+        "- Ladders: [rows and laws](../ladders.md)",
     ]  # fmt: skip
     for name, (schema, text) in FILES.items():
         lines += ["", f"## {name}", "", f"{text} Unknown keys are kept.", ""]

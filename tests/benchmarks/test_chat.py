@@ -13,12 +13,12 @@ from danalab.report.formats import as_markdown
 def test_the_page_shows_the_effects_of_the_stored_rows():
     effects = chat.effects_table(chat.read_rows())
     assert effects is not None
-    assert as_markdown(effects) in chat.PAGE.read_text(encoding="utf-8")
+    assert as_markdown(effects) in chat.PAGES["effects"].read_text(encoding="utf-8")
 
 
 def test_the_page_shows_the_stored_rates():
     rows = chat.read_rates()
-    assert as_markdown(chat.rates_table(rows)) in chat.PAGE.read_text(encoding="utf-8")
+    assert as_markdown(chat.rates_table(rows)) in chat.PAGES["rates"].read_text(encoding="utf-8")
     tried = {(row["opt"], row["stage"], row["lr_fraction"]) for row in rows}
     assert len(tried) == len(rows) == 3 * sum(map(len, chat.FRACTIONS.values()))
 

@@ -12,53 +12,48 @@ Cell = Mapping[str, Any]
 EPSILON = 1e-5
 """Largest difference that counts as the same step."""
 
-HEAD = """# Optimizers in parallel modes, measured
+HEAD = """# Optimizers in parallel modes
 
 For those who train on several processes and ask whether their optimizer is exact there.
 
-Every optimizer of the registry in every parallel mode, on gloo ranks against one process; written by
-`python bench/optim_capabilities.py`, checked by `tests/distributed/test_optim_capabilities.py`.
+**Every optimizer of the registry gives the same bits in every parallel mode as in one process, with these
+exceptions:**
 
-- **bitwise**: three steps, and two more after a checkpoint that another number of ranks reads, give the same bits as
-  one undisturbed process. Gradients have few bits, so that their averages are exact and only the optimizer is
-  compared.
-- a number: the largest difference of any parameter, relative to that parameter's largest update; at most 1e-5.
-- **no**: refused before training starts; the reason is below the table.
+{exceptions}
 
-Ranks that write the checkpoint and ranks that read it: {ranks}. It uses
-`torch.distributed.checkpoint` and its `get_optimizer_state_dict` / `set_optimizer_state_dict`. Sizes are odd and even
-(65x33, 32x16, 3x40, ...); one tensor has fewer rows than ranks.
-
+This holds for one process, DDP, ZeRO, FSDP2, and FSDP2 with tensor parallelism. The test takes three steps, writes a
+checkpoint, lets another number of ranks read it ({ranks}), and takes two more. It runs in float32 on CPUs with gloo.
+On GPUs the orthogonalisation in bfloat16 amplifies rounding where gradients are summed in another order.
 """
 
 TAIL = """
-## Updates of sharded parameters
+## How sharded parameters are updated
 
-`build_optimizer` selects the method, also in your own trainer (`fully_shard(model)`, then
-`build_optimizer("soap", model, lr=...)`):
+`build_optimizer` selects the method, also in your own trainer (`fully_shard(model)`, then `build_optimizer("soap",
+model, lr=...)`):
 
-- **local shards**: an elementwise update, so every rank updates its shard in place, without communication. State is
-  sharded like the parameter.
-- **whole, at an owner**: an update that needs a whole matrix or tensor (preconditioners, factored moments, trust
-  ratios, norms). The gradient is gathered to one rank, the update is computed there and sent back; owners are balanced
-  by cost. State stays with the owner and is sharded only in checkpoints.
-- **whole matrices by turns**: the same for the orthogonalised momentum of this package, whose state stays sharded.
-- **local shards, sums over ranks**: a statistic over all parameters is a sum, which is reduced over ranks.
+| method | what happens | of |
+| --- | --- | --- |
+{methods}
 
-`zero` is `DistributedMuonAdamW`: parameters are replicated, each rank owns slices or whole parameters. A sharded run
-with an optimizer that cannot be exact is refused by `danalab.optim.distributed.require_supported(spec, mode)`.
+`zero` is `DistributedMuonAdamW`: parameters are replicated, and each rank owns slices or whole parameters.
+`danalab.optim.distributed.require_supported(spec, mode)` refuses a sharded run that cannot be exact.
 
-Checkpoints hold DTensors for sharded state and are read by any number of ranks, in any mode. `state_dict()` is
-collective if state is owned (call it on all ranks). It is complete before the first step; the key `unstepped` of each
-group lists the parameters that have taken no step. The dummy step of checkpoint helpers (zero gradients, learning rate
-0) changes no parameter and no step count of any optimizer.
+Checkpoints hold DTensors for sharded state. Any number of ranks reads them, in any mode. `state_dict()` is collective
+if state is owned: call it on all ranks. It is complete before the first step. The key `unstepped` of each group lists
+the parameters that have taken no step. The dummy step of checkpoint helpers (zero gradients, learning rate 0) changes
+no parameter and no step count.
 
-## Limits of these measurements
-
-They are in float32 on CPUs, with gloo. Orthogonalisation in bfloat16, the default on GPUs, amplifies rounding: if its
-input differs in the last bit, its output differs by percents of its largest entry. In every mode here the same
-matrices are computed from the same bits, so this appears only where gradients are summed in another order.
+`python bench/optim_capabilities.py` measures all of them in a minute and writes this page.
 """
+
+METHODS = {
+    "local shards": "each rank updates its shard in place, without communication",
+    "local shards, sums over ranks": "the same, with one sum over ranks for a statistic of all parameters",
+    "whole, at an owner": "the gradient is gathered at one rank, which computes the update and keeps the state",
+    "whole matrices by turns": "the same, but the state stays sharded",
+}
+"""How an optimizer updates DTensor parameters."""
 
 
 def how(spec: OptimizerSpec) -> str:
@@ -86,16 +81,20 @@ def render(results: Mapping[str, Any]) -> str:
     Args:
         results: {"ranks": {mode: [before, after]}, "optimizers": {name: {mode: cell}}}.
     """
-    ranks = results["ranks"]
-    both = ", ".join(f"{before} and {after} (`{mode}`)" for mode, (before, after) in ranks.items())
-    lines = [f"| optimizer | on sharded parameters | {' | '.join(MODES)} |", f"|---|---|{'---|' * len(MODES)}"]
-    reasons: dict[str, list[str]] = {}
+    ranks = ", ".join(f"{before} and {after} for `{mode}`" for mode, (before, after) in results["ranks"].items())
+    methods: dict[str, list[str]] = {}
+    lines = []
     for name in list_optimizers():
         cells = results["optimizers"][name]
-        lines.append(f"| `{name}` | {how(optimizer_spec(name))} | {' | '.join(written(cells[m]) for m in MODES)} |")
+        methods.setdefault(how(optimizer_spec(name)), []).append(name)
         for mode in MODES:
             if "refused" in cells[mode]:
-                reasons.setdefault(cells[mode]["refused"], []).append(f"`{name}` with `{mode}`")
-    refused = [f"- {', '.join(who)}: {why}." for why, who in reasons.items()]
-    about = ["", "Refused:", "", *refused] if refused else []
-    return HEAD.format(ranks=both) + "\n".join([*lines, *about]) + "\n" + TAIL
+                lines.append(f"- `{name}` is refused with `{mode}`: {cells[mode]['refused']}.")
+            elif written(cells[mode]) != "bitwise":
+                lines.append(f"- `{name}` differs with `{mode}` by {written(cells[mode])} of the largest update.")
+    rows = [f"| {method} | {what} | {_few(methods.get(method, []))} |" for method, what in METHODS.items()]
+    return HEAD.format(ranks=ranks, exceptions="\n".join(lines)) + TAIL.format(methods="\n".join(rows))
+
+
+def _few(names: list[str]) -> str:
+    return "all others" if len(names) > len(list_optimizers()) / 2 else ", ".join(f"`{name}`" for name in names)

@@ -76,7 +76,7 @@ def check_flags(prog: str, flags_type: type, words: list[str], whole: bool) -> N
             assert word[2:].split("=")[0].removeprefix("no-").replace("-", "_") in known
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "notes").glob("*.md"))], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

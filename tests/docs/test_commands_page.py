@@ -1,4 +1,4 @@
-"""The keys of --json on the page of commands are those that the verbs print."""
+"""The keys of docs/json.md are those that the verbs print."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from danalab.cli.app import flag_types, main
 from danalab.judge.judge import PairedVerdict
 from text_data import prepare_lines
 
-PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
-ROWS = dict(re.findall(r"^\| (`[^|]*`) \| (.*) \|$", PAGE.partition("## Results for programs")[2], re.MULTILINE))
+PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| (`[^|]*`) \| (.*) \|$", PAGE, re.MULTILINE))
 TINY = "--d-model 16 --n-layers 1 --n-heads 1 --seq-len 8 --batch-size 2 --iterations 2 --no-tune-malloc"
 COMMANDS = {
     "train": f"train --data data --run-dir run {TINY}",

@@ -1,5 +1,5 @@
-"""Tables of docs/horizon.md and docs/batch.md are those of the committed rows; `python tests/docs/test_horizon_page.py`
-writes them, with `batch` only that one."""
+"""Tables of horizon.md and batch.md, in docs/ and notes/, are those of the committed rows; `python
+tests/docs/test_horizon_page.py` writes them, with `batch` only those of that name."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ def analysed(page: str) -> ReportData:
     return ReportData(analyse(rows), rows)
 
 
-def text_of(page: str) -> str:
-    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+def texts_of(page: str) -> dict[Path, str]:
+    """The page and its appendix."""
+    files = [ROOT / folder / f"{page}.md" for folder in ("docs", "notes")]
+    return {file: file.read_text(encoding="utf-8") for file in files}
 
 
-def written(page: str, data: ReportData) -> str:
-    """The page with the tables of the rows."""
+def written(page: str, data: ReportData) -> dict[Path, str]:
+    """The page and its appendix with the tables of the rows."""
     found = data.analysis
     parts = {name: as_markdown(table) for name, (_, table) in analysis_tables(found).items()}
     budget = None if found.horizon is None else budget_sentence(found.horizon)
@@ -50,19 +52,21 @@ def written(page: str, data: ReportData) -> str:
     parts[f"{page}-sentences"] = "\n".join(filter(None, said)) + "\n"
     parts["tuned"] = as_markdown(tuned_table(found.opts, found.tuned))
     parts["cost"] = f"{len(data.rows)} runs, {sum(map(hours_of, data.rows)):.1f} CPU hours without evaluation.\n"
-    return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], text_of(page))
+    texts = texts_of(page)
+    return {file: _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], texts[file]) for file in texts}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", stored())
 def test_the_page_shows_the_results_of_the_committed_rows(page):
-    assert written(page, analysed(page)) == text_of(page)
+    assert written(page, analysed(page)) == texts_of(page)
 
 
 if __name__ == "__main__":
     for page in sys.argv[1:] or stored():
         data = analysed(page)
-        (ROOT / "docs" / f"{page}.md").write_text(written(page, data), encoding="utf-8")
+        for file, text in written(page, data).items():
+            file.write_text(text, encoding="utf-8")
         for name, draw in PAGES[page].items():
             figure = draw(data)
             if not hasattr(figure, "how"):

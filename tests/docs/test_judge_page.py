@@ -21,7 +21,7 @@ STORED = json.loads((ROOT / "bench" / "results" / "judge_calibration.json").read
 
 
 def test_the_page_has_the_stored_numbers():
-    page = (ROOT / "docs" / "judge.md").read_text()
+    page = (ROOT / "notes" / "judge.md").read_text()
     wrong = STORED["equal"]["better"] + STORED["equal"]["worse"]
     for name, row in STORED["invented"].items():
         assert invented_row(name, row) in page
@@ -39,7 +39,7 @@ def test_judgements_from_scratch_are_those_of_the_page_and_rarely_decided():
     assert scratch["share_decided"] <= 0.05
     assert scratch["runs"] == 8000
     said = f"{scratch['decided']} of 200 ({scratch['share_decided']:.1%}) were decided"
-    assert said in " ".join((ROOT / "docs" / "judge.md").read_text().split())
+    assert said in " ".join((ROOT / "notes" / "judge.md").read_text().split())
 
 
 def test_equal_sides_are_rarely_decided_and_one_noise_floor_mostly_is():

@@ -20,9 +20,10 @@ from danalab_bench.pages import fill_parts
 
 
 def test_the_horizon_page_shows_the_stored_rows_of_the_closer_look():
-    page = horizon_rates.PAGE.read_text(encoding="utf-8")
-    assert page.count("<!-- rates: ") == 4
-    assert horizon_rates.fill(page) == page, "run: python bench/horizon_rates.py"
+    pages = [page.read_text(encoding="utf-8") for page in horizon_rates.PAGES]
+    assert sorted(re.findall(r"<!-- rates: (\w+) -->", pages[1])) == ["best", "cost", "exponents", "unseen"]
+    assert "<!-- rates: exponents -->" in pages[0]
+    assert [horizon_rates.fill(page) for page in pages] == pages, "run: python bench/horizon_rates.py"
 
 
 def test_the_catalogue_has_the_exponents_of_the_sizes_together():
@@ -53,23 +54,24 @@ def test_the_runs_at_the_unseen_horizon_have_the_rates_that_were_predicted():
         assert row["lr"] == pytest.approx(told[opt]["lr"][arm], rel=2e-3)
 
 
-def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_forms():
-    page = dana_muon.PAGE.read_text(encoding="utf-8")
-    assert "<!-- dana-muon: table -->" in page
-    assert dana_muon.fill(page, read_ladder(dana_muon.RESULTS)) == page, "run: python bench/dana_muon.py"
-    assert len(page_table("optimizers.md", "dana-muon: table")) == 9
+def test_the_page_of_dana_muon_shows_the_stored_rows_of_dana_muons_forms():
+    rows = read_ladder(dana_muon.RESULTS)
+    for page in (page.read_text(encoding="utf-8") for page in dana_muon.PAGES):
+        assert dana_muon.fill(page, rows) == page, "run: python bench/dana_muon.py"
+    assert len(page_table("dana-muon.md", "dana-muon: table")) == 9
 
 
-def test_the_optimizers_page_shows_the_stored_rows_of_dana_muons_parts():
-    page = dana_muon.PAGE.read_text(encoding="utf-8")
-    assert page.count("<!-- muon-parts: ") == 2
-    assert muon_parts.fill(page, read_ladder(muon_parts.RESULTS)) == page, "run: python bench/muon_parts.py"
+def test_the_page_of_dana_muon_shows_the_stored_rows_of_dana_muons_parts():
+    rows = read_ladder(muon_parts.RESULTS)
+    for page, parts in zip((page.read_text(encoding="utf-8") for page in dana_muon.PAGES), (1, 2), strict=True):
+        assert page.count("<!-- muon-parts: ") == parts
+        assert muon_parts.fill(page, rows) == page, "run: python bench/muon_parts.py"
 
 
 @pytest.mark.slow
 def test_the_ladder_page_says_what_the_laws_are_without_the_size_where_some_copy():
     rows = [row for row in read_ladder(ladder_today.RESULTS) if row["params"] != 262_976]
-    page = " ".join(ladder_today.PAGES[0].read_text(encoding="utf-8").split())
+    page = " ".join(ladder_today.PAGES[1].read_text(encoding="utf-8").split())
     gains = analyse(rows, convention="model").gains  # tokens
     for opt, name in ladder_today.NAMES.items():
         if opt in gains:
@@ -102,7 +104,7 @@ def test_pages_show_the_stored_ladder():
     parts = ladder_today.parts()
     for file in ladder_today.PAGES:
         page = file.read_text(encoding="utf-8")
-        assert page.count("<!-- today: ") == {"README": 1, "ladder": 5, "claims": 1}[file.stem]
+        assert "<!-- today: " in page
         assert fill_parts(page, "today", parts) == page, "run: python bench/ladder_today.py"
 
 
@@ -123,7 +125,7 @@ def test_the_ladder_page_has_the_savings_of_the_ladder_before():
     stored: dict[str, list[float]] = {}
     for cells in ([cell.strip() for cell in row.split("|")] for row in rows if row.startswith(("| a", "| d", "| m"))):
         stored.setdefault(cells[2], []).extend(float(x) for x in re.findall(r"[+-]\d+\.\d", cells[3] + cells[4]))
-    page = ladder_today.PAGES[0].read_text(encoding="utf-8").partition("## The ladder before")[2].partition("\n### ")[0]
+    page = ladder_today.PAGES[1].read_text(encoding="utf-8").partition("## The ladder before")[2].partition("\n### ")[0]
     for size, begin in {"262,976": "263 k", "all, by the laws": "by the fitted laws"}.items():
         (shown,) = re.findall(rf"^\| {begin} \| (.*) \|$", page, re.MULTILINE)
         numbers = [float(number) for number in re.findall(r"[+-]\d+", shown)]

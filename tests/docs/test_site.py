@@ -8,11 +8,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import nbformat
 import pytest
 
-from _tooling import contents, folding, notebooks, reference, run_page
+from _tooling import contents, notebooks, reference, run_page
 from _tooling.api_text import escaped
 from _tooling.blocks import blocks
 from danalab.cli.app import flag_types
@@ -21,6 +22,7 @@ from required_tools import CHROMIUM
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+FAMILIES = sorted(f"optimizers/{page.name}" for page in (DOCS / "optimizers").glob("*.md"))
 
 
 def test_every_page_is_in_the_navigation_once():
@@ -35,7 +37,7 @@ def test_every_page_is_in_the_navigation_once():
 
 
 def names(toctrees: str) -> list[str]:
-    return re.findall(r"^(?!:|```)(\S+)$", toctrees, re.MULTILINE)
+    return re.findall(r"^(?!:|```)(?:.* <)?([^\s<>]+)>?$", toctrees, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,8 @@ def test_the_contributing_page_keeps_its_links():
 def test_the_reference_has_every_flag_of_every_verb():
     for verb, kind in flag_types().items():
         page = reference.verb_page(verb.split()[0])
+        if "flags of training runs" in page:
+            page += reference.configuration()
         for field in dataclasses.fields(kind) if kind else ():
             if field.init and field.name != "optimizer_settings":
                 name = field.name.rstrip("_")
@@ -68,8 +72,8 @@ def test_the_reference_has_every_flag_of_every_verb():
 def test_the_configuration_page_has_every_key_and_its_default():
     page = reference.configuration()
     for field in dataclasses.fields(TrainConfig):
-        assert page.count(f"- `{field.name}` (") == 1
-    assert "- `seq_len` (int; `null`)" in page
+        assert page.count(f"- `--{field.name.replace('_', '-')}` (") == 1
+    assert "- `--seq-len` (int; `null`)" in page
     assert "*Resume: the same run.*" in page
 
 
@@ -157,7 +161,7 @@ def test_in_a_browser_a_page_fits_a_phone_and_the_search_needs_no_server(site):
             viewport={"width": 390, "height": 844}, offline=True
         )
         tab = context.new_page()
-        for name in ("index", "guide/pipeline/update", "theory", "optimizers", "reference/cli/train"):
+        for name in ("index", "guide/pipeline/update", "theory", "optimizers/dana", "reference/cli/train"):
             tab.goto(f"file://{site}/{name}.html")
             wide = "[...document.querySelectorAll('div.math')].filter(d => d.scrollWidth > d.clientWidth)"
             cut = f"{wide}.filter(d => getComputedStyle(d).overflowX != 'auto').length"
@@ -166,8 +170,34 @@ def test_in_a_browser_a_page_fits_a_phone_and_the_search_needs_no_server(site):
             assert tab.evaluate(f"[{cut}, {missing}, {page_is_wide}]") == [0, 0, False], name
         tab.goto(f"file://{site}/guide/pipeline/update.html")
         assert "Math" in tab.evaluate("getComputedStyle(document.querySelector('math')).fontFamily")
-        tab.goto(f"file://{site}/search.html?q=newton")
-        tab.get_by_role("link", name="Matrices: Muon").first.wait_for()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_in_a_browser_the_search_finds_the_right_page_first(site):
+    from playwright.sync_api import sync_playwright
+
+    wanted = {words: page for page, known in contents.SEARCHED.items() for words in known}
+    assert len(wanted) >= 20
+    with sync_playwright() as play:
+        tab = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_context(offline=True).new_page()
+        found = {}
+        for words in wanted:
+            tab.goto(f"file://{site}/search.html?q={quote(words)}")
+            first = tab.locator("#search-results li a").first
+            first.wait_for()
+            found[words] = (first.get_attribute("href") or "").partition(".html")[0]
+    assert found == wanted
+
+
+def test_words_of_the_search_are_entries_below_the_title_of_one_page():
+    page = contents.searched("<!-- notebook -->\n# Batch\n\ntext\n", "batch")
+    assert page == "<!-- notebook -->\n# Batch\n\n```{index} ! critical batch\n```\n\ntext\n"
+    assert contents.searched("# A\n", "none") == "# A\n"
+    words = [words for known in contents.SEARCHED.values() for words in known]
+    assert len(words) == len({*words})
+    assert all((DOCS / f"{name}.md").is_file() for name in contents.SEARCHED)
 
 
 @pytest.mark.slow
@@ -189,8 +219,6 @@ def test_five_pages_are_accessible_and_their_moving_figures_follow_the_keyboard(
         figure.locator("input").first.focus()
         tab.keyboard.press("ArrowLeft")
         assert figure.locator("p").inner_text() != before
-        tab.goto(f"file://{site}/lab-notebook.html#waiting-threads")
-        assert tab.evaluate("document.querySelector('#waiting-threads details').open")
 
 
 def luminance(color: str) -> float:
@@ -215,11 +243,10 @@ def test_code_is_readable_on_its_light_ground():
     assert not {name: round(ratio, 2) for name, ratio in ratios.items() if ratio < 4.5}
 
 
-@pytest.mark.parametrize("page", sorted(page.name for page in DOCS.glob("*.md")))
+@pytest.mark.parametrize("page", sorted(str(page.relative_to(DOCS)) for page in DOCS.glob("*.md")) + FAMILIES)
 def test_a_page_says_first_who_it_is_for(page):
     text = re.sub(r"<!-- .*? -->\n+", "", (DOCS / page).read_text(), flags=re.DOTALL)
-    if page != "lab-notebook.md":
-        assert text.split("\n\n")[1].startswith("For those "), page
+    assert text.split("\n\n")[1].startswith("For those "), page
 
 
 def test_a_picture_becomes_one_image_for_each_theme():
@@ -228,12 +255,3 @@ def test_a_picture_becomes_one_image_for_each_theme():
         "```{image}", "a-light.svg", ":alt:", "loss", ":class:", "only-light", "```",
         "```{image}", "a-dark.svg", ":alt:", "loss", ":class:", "only-dark", "```",
     ]  # fmt: skip
-
-
-def test_a_section_is_folded_whole_with_its_subsections():
-    inner = '<section id="b"><h3>B</h3>text</section>'
-    page = f'<section id="t"><h1>T</h1><section id="a">\n<h2>A</h2><p>1</p>{inner}</section></section>'
-    assert folding.fold(page, 2) == (
-        '<section id="t"><h1>T</h1><section id="a"><details><summary><h2>A</h2></summary>'
-        f"<p>1</p>{inner}</details></section></section>"
-    )

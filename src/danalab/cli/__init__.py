@@ -1,1 +1,1 @@
-"""The command line: one thin file a verb. `app` finds the verb, `flags` turns its data class into flags."""
+"""The command line: one thin file for each command. `app` finds the verb, `flags` turns its data class into flags."""

@@ -46,7 +46,7 @@ GROUPS = {
         "eval": "evaluate a run: loss on its validation split, or scores on tasks",
         "export": "write a run's model in Hugging Face format",
         "import": "make a run folder of a model in Hugging Face format",
-        "merge": "a decayed model from checkpoints of a run at a constant rate",
+        "merge": "average checkpoints of a run, as if its learning rate had decayed; trains nothing",
     },
     "compare": {
         "compare": "runs side by side: table, loss curves, tokens to equal loss",
@@ -58,13 +58,13 @@ GROUPS = {
     },
     "data": {"data": "prepare corpora as token shards, look at them, train and evaluate tokenizers"},
     "more": {
-        "new": "a file to begin from: an optimizer of your own, with its test",
-        "theory": "power-law random features: curves, phases, hummingbird, sparse experts, tau, predictions",
+        "new": "write a starter file for your own optimizer, with its test",
+        "theory": "study small power-law models on which the theory can be computed; writes figures",
         "slurm": "write and submit a job script that requeues until the run's last step",
-        "bench": "ratios against named peers, each measured in one run",
+        "bench": "measure speed on this machine, as ratios to named peers",
     },
 }
-"""Verbs by what they are for, in the order of --help and of README's table."""
+"""Verbs by what they are for, in the order of --help and of docs/commands.md."""
 
 VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
 
@@ -91,7 +91,7 @@ _TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", 
 
 SPINS = 1_000
 """Turns of the loop in which a CPU thread waits before it sleeps. With GNU OpenMP's own 300,000, waiting threads keep
-the cores of a busy machine from the thread that they wait for (docs/lab-notebook.md, "Waiting threads")."""
+the cores of a busy machine from the thread that they wait for (notes/lab-notebook.md, "Waiting threads")."""
 
 
 CITATION = """\
@@ -188,7 +188,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     verb, *rest = _renamed(arguments)
     if verb not in VERBS:
-        raise UserError(f"unknown verb '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
+        raise UserError(f"unknown command '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
     limit_threads()
     if verb in _TRAINING:
         yield_cores()
@@ -260,11 +260,11 @@ def _subverb(
     if not rest or rest[0] in ("-h", "--help"):
         width = max(12, *map(len, known))
         lines = [f"  {name:<{width}} {_first_line(run)}" for name, (_, run) in known.items()]
-        print(f"usage: {prog} VERB [flags]\n\n{_first_line(module)}\n\n" + "\n".join(lines))
+        print(f"usage: {prog} COMMAND [flags]\n\n{_first_line(module)}\n\n" + "\n".join(lines))
         return prog, None, None, []
     name = rest[0]
     if name not in known:
-        raise UserError(f"unknown verb '{prog} {name}'{nearest(name, known)}; known: {', '.join(known)}")
+        raise UserError(f"unknown command '{prog} {name}'{nearest(name, known)}; known: {', '.join(known)}")
     flags_type, run = known[name]
     return f"{prog} {name}", flags_type, run, rest[1:]
 
@@ -286,8 +286,8 @@ def _beginning() -> str:
         "  danalab demo             AdamW and ADana side by side on real text: 4 minutes on two cores\n"
         "  danalab plan --heads 4   what a run would be; trains nothing\n"
         "  danalab train --d-model 64 --n-layers 2 --n-heads 1 --seq-len 128 --batch-size 8 --iterations 300\n\n"
-        f"Verbs:\n{groups}\n\n"
-        "danalab --help says what each does, danalab VERB --help what it takes."
+        f"Commands:\n{groups}\n\n"
+        "danalab --help says what each does, danalab COMMAND --help what it takes."
     )
 
 
@@ -299,10 +299,10 @@ def _usage() -> str:
     ]
     return (
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
-        "usage: danalab VERB [flags]\n\n" + "\n\n".join(groups) + "\n\n"
+        "usage: danalab COMMAND [flags]\n\n" + "\n\n".join(groups) + "\n\n"
         "To begin: danalab demo, danalab plan --heads 4, danalab optim list.\n"
-        "Every verb takes --help, --config FILE.yaml, --print-config, --plugin FILE.py (own optimizers, schedules,\n"
+        "Every command takes --help, --config FILE.yaml, --print-config, --plugin FILE.py (own optimizers, schedules,\n"
         "callbacks, data, tasks and rewards) and --debug (show tracebacks).\n"
         "danalab --cite prints the papers of the optimizers, danalab --version the version;\n"
-        "danalab --install-completion [bash|zsh|fish] lets Tab complete verbs and flags."
+        "danalab --install-completion [bash|zsh|fish] lets Tab complete commands and flags."
     )

@@ -1,4 +1,4 @@
-"""Speed as ratios to named peers, each measured in one run: optimizer steps, the trainer, parallel modes, experts."""
+"""Measure speed on this machine. Each command times danalab and a named peer in turns and prints the ratio."""
 
 import sys
 from importlib import import_module

@@ -83,13 +83,16 @@ class MergeFlags(JsonFlags, RunFlags):
     out: Path
     """New run folder."""
     steps: tuple[int, ...] = ()
-    """Checkpoints, of which the decay begins at the first and ends at the last; default all of the run."""
+    """Steps of the checkpoints to average, e.g. 4000 4500 5000; default all checkpoints of the run. The imitated decay
+    begins at the first and ends at the last."""
     as_: Literal[MergeShape, "average"] = "1-sqrt"
-    """The decay of the learning rate that is imitated; average: in place of this, the run's own --average."""
+    """Shape of the imitated decay: linear, cosine or 1-sqrt. average: use the weights that the run averaged itself
+    (--average or --ema)."""
 
 
 def merge_model(flags: MergeFlags) -> None:
-    """Make of checkpoints of a run at a constant learning rate the model of a run whose rate decays."""
+    """Average checkpoints of a run with a constant learning rate, as if the rate had decayed at its end.
+    Trains nothing; writes a new run folder that eval, generate, chat, serve and export can open."""
     from danalab.train.callbacks.console import log_to_stderr
     from danalab.train.run.merge import merge_run
 

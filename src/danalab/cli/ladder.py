@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Flags(SweepFlags):
     file: Positional[Path]
-    """YAML with opts, sizes or heads, horizons, batches, multipliers, dials, seeds and fixed; see docs/ladder.md."""
+    """YAML with opts, sizes or heads, horizons, batches, multipliers, dials, seeds and fixed; see docs/ladders.md."""
     out: Path | None = None
     """Folder of the ladder; default ladders/NAME of the file."""
     tokens_per_param: float | None = None

@@ -1,4 +1,4 @@
-"""Files to begin from: an optimizer of one's own, with its test."""
+"""Write a starter file for your own optimizer, and its test."""
 
 import re
 from dataclasses import dataclass
@@ -11,13 +11,15 @@ from danalab.errors import UserError
 @dataclass(frozen=True, kw_only=True)
 class OptimizerFlags(JsonFlags):
     name: Positional[str]
-    """Of the file, in lower case with underscores; the class has it in capitals: slow_signs, SlowSigns."""
+    """Name of the file, in lower case with underscores. The class gets the same name in capitals: slow_signs makes
+    SlowSigns."""
     out: Path = Path()
-    """Folder of the files; default this one."""
+    """Folder to write into; default the current one."""
 
 
 def optimizer(flags: OptimizerFlags) -> None:
-    """Write NAME.py, an optimizer to change, and test_NAME.py; `--opt NAME.py:Name` trains with it."""
+    """Write NAME.py, a small optimizer for you to change, and test_NAME.py, its tests.
+    `danalab train --opt NAME.py:Name` trains with it; `danalab judge adamw NAME.py:Name` tells whether it is better."""
     from danalab.files import write_atomically
 
     name = flags.name.replace("-", "_")

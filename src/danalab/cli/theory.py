@@ -1,4 +1,7 @@
-"""Power-law random features: curves, phases, schedules, sparse experts, momentum cooldown, predictions; figures."""
+"""Study a small model whose data follow power laws, on which the theory of the optimizers can be computed exactly.
+
+Each command computes one study and writes a figure, its curves and its parameters.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -26,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def plrf(flags: PLRFFlags) -> None:
-    """Loss curves of SGD, SGD-M, DANA-constant, DANA-decaying and AdEMAMix: exact, in log time, and stochastic."""
+    """How the loss of five optimizers falls over time: computed exactly, and simulated with noise."""
     _study(flags, "plrf")
 
 
 def phases(flags: PhaseFlags) -> None:
-    """The phase diagram, the compute-optimal frontier at one point of it, and local slopes in three phases."""
+    """Which part of the loss dominates for which data (phases), and how size and steps share compute best."""
     from danalab.theory.studies.phases import compute_frontier, local_slopes, phase_diagram
 
     if flags.sizes < 3 or flags.points < 3:
@@ -42,27 +45,27 @@ def phases(flags: PhaseFlags) -> None:
 
 
 def hummingbird(flags: HummingbirdFlags) -> None:
-    """Risk against steps for every kappa on one data stream: ADana, Dana-MK4, Dana-Star-MK4, Adam, SGD."""
+    """The loss over time for several kappas: with too small a kappa it falls fast and then rises."""
     _study(flags, "races", "hummingbird_study")
 
 
 def moe(flags: MoEFlags) -> None:
-    """A mixture of experts with rare gradients: total risk, and every expert on its own clock."""
+    """Experts that rarely receive a gradient: the total loss, and each expert in its own number of steps."""
     _study(flags, "races", "moe_study")
 
 
 def tau(flags: TauFlags) -> None:
-    """The tau estimator of Dana-Star: against the activity, over experts, and its distribution."""
+    """How well Dana-Star's tau estimates how often a weight receives a gradient."""
     _study(flags, "tau_statistics")
 
 
 def schedules(flags: ScheduleFlags) -> None:
-    """Weight and memory of the momentum over time, and the loss against kappa: a U with a cliff on its left."""
+    """How weight and memory of the momentum grow over time, and which kappa gives the lowest loss."""
     _study(flags, "schedules")
 
 
 def cooldown(flags: CooldownFlags) -> None:
-    """Momentum cooldown: which change of the momentum with a decaying learning rate gives the least final risk."""
+    """Whether a shorter momentum helps while the learning rate decays at the end of a run."""
     from danalab.theory.studies.cooldown import compute
 
     _finish(flags, compute(**_own(flags)))
@@ -76,7 +79,7 @@ def memory(flags: MemoryFlags) -> None:
 
 
 def rare_tokens(flags: RareTokensFlags) -> None:
-    """Probability of rare tokens under SGD, Muon, AdamW, ADana and Dana-Star: closed form, a table, a language."""
+    """How well five optimizers learn rare tokens: by formula, in a table, and in a small language."""
     from danalab.data.sources.synthetic import Language
     from danalab.theory.studies.rare_tokens import compute
 
@@ -85,14 +88,14 @@ def rare_tokens(flags: RareTokensFlags) -> None:
 
 
 def limit(flags: LimitFlags) -> None:
-    """Limit loss, eigenvalues and target energy: deterministic equivalents against random draws."""
+    """The loss that remains after endless training: formulas compared with random draws."""
     if flags.draws < 1:
         raise UserError(f"--draws {flags.draws}: at least one is needed")
     _study(flags, "limits")
 
 
 def predict(flags: PredictFlags) -> None:
-    """Phase, kappa, exponents and curves for a measured spectrum; as a heuristic, against measured loss curves."""
+    """Predict kappa and loss curves for a spectrum that you measured, and compare them with your runs."""
     from danalab.cli._shared.measured_curves import measured_curves
     from danalab.theory.exponents import load_spectrum, power_law, predict
     from danalab.theory.measured import compare_curves, compare_ladder

@@ -174,7 +174,7 @@ _torch("adafactor", "torch.optim:Adafactor",
        texts={"beta2_decay": "the second moment's rate is 1 - t^this",
               "eps": "added to squared gradients (none = of the dtype); least root mean square of weights",
               "d": "largest root mean square of an update"})
-_torch("radam", "torch.optim:RAdam", "AdamW whose early steps are rectified in place of a warm-up (torch's)",
+_torch("radam", "torch.optim:RAdam", "AdamW whose early steps are rectified instead of a warm-up (torch's)",
        "Liu et al. 2019, arXiv 1908.03265", defaults={"decoupled_weight_decay": True}, rate=_SAME_STEP,
        adam_like=True)
 _torch("nadam", "torch.optim:NAdam", "AdamW with Nesterov momentum (torch's)", "Dozat 2016", rate=_SAME_STEP,
@@ -285,11 +285,11 @@ _log_time_adam("snoo-dana", "optimizers.wrappers:SNOO",
                "arXiv 2510.15830, 2602.05298", inner="dana-star-mk4", own_weights=True, state_words=5.0,
                color="#800000", rate=Relative("dana-star-mk4", 1.0, "its inner optimizer"))
 _add("soda", "optimizers.wrappers:SODA",
-     "AdamW whose weights are pulled to their initial values, ever weaker, in place of weight decay",
+     "AdamW whose weights are pulled to their initial values, ever weaker, instead of weight decay",
      "Pethick et al. 2026, arXiv 2605.11172", inner="adamw", decay="none", texts=_SODA, state_words=3.0,
      rate=_OF_THE_INNER, color="#5f9ea0")
 _matrix("soda-muon", "optimizers.wrappers:SODA",
-        "Muon whose weights are pulled to their initial values, ever weaker, in place of weight decay",
+        "Muon whose weights are pulled to their initial values, ever weaker, instead of weight decay",
         "arXiv 2605.11172; K. Jordan et al. 2024", inner="muon", decay="none", texts=_SODA,
         flops=products.orthogonalised, state_words=2.3,
         rate=Usual(0.02, "as Muon's"))
@@ -340,7 +340,7 @@ _library("prodigy", "Prodigy", "Adam whose learning rate follows an estimate of 
          "Mishchenko and Defazio 2023, arXiv 2306.06101",
          {**_MOMENTS, "beta3": (None, "rate of the distance's averages; none = root of the second of betas"),
           "d0": (1e-6, "first estimate of the distance"),
-          "d_coef": (1.0, "factor of the estimate; the setting to tune in place of lr"),
+          "d_coef": (1.0, "factor of the estimate; the setting to tune instead of lr"),
           "bias_correction": (False, "Adam's bias correction"),
           "safeguard_warmup": (True, "keep the estimate sound while the learning rate warms up")},
          per_parameter=False, clocks=("step", "d", "d_max"), one_rate=True, sums_over_ranks=True, elementwise=False,

@@ -223,7 +223,7 @@ def small_run_rate(arch: str, opt: str, non_emb_params: float, kappa: float, tok
     """The fitted law's rate for size P of the canonical `opt`, lower for small batches and held for small models.
 
     Batches below 65,536 tokens have (tokens / 65,536)^(1/3) of the rate, where that was measured on two CPU cores
-    (docs/lab-notebook.md, "Rates of small runs"); between these sizes and the published ones it is an interpolation.
+    (notes/lab-notebook.md, "Rates of small runs"); between these sizes and the published ones it is an interpolation.
     UserError: unknown optimizer.
     """
     law, source = lr_law(arch, opt, kappa, tokens_per_step / SEQUENCE)
