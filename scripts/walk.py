@@ -93,7 +93,7 @@ def walk_sft(folder: Path, counts: Counter[tuple[str, str]]) -> None:
         ):
             parts = dict(zip(("train", "val"), tokenize([str(file)], chat).split(0.1, b"key"), strict=True))
             dataset = ConversationDataset([str(file)], parts, "train", chat, seq_len=64, masked=True)
-            inputs, targets = dataset.batches(seed=1, global_batch=2, seq_len=64, rank=0, world_size=1).batch(0)
+            inputs, targets = dataset.batches(seed=1, global_batch=2, seq_len=64, rank=0, world_size=1)[0]
             loss, batch = CrossEntropy(0.0, 0.0, None), TrainingBatch(inputs, targets)
             with torch.no_grad():
                 loss(model, batch, loss.denominators(batch))

@@ -35,7 +35,8 @@ def test_every_spelling_and_type_of_a_setting_is_understood():
     }
     assert settings("--opt", "muon", "--ns-dtype", "none", "--ns-steps", "6") == {"ns_dtype": None, "ns_steps": 6}
     assert settings("--opt", "adana", "--alpha-offset", "0") == {"alpha_offset": 0.0}
-    assert settings("--opt", "adana", "--omega", "2", "--alpha-offset", "0") == {"alpha_offset": 0.0}
+    assert settings("--opt", "adana", "--omega", "2", "--alpha-offset", "0") == {"alpha_offset": 0.0, "omega": 2.0}
+    assert settings("--kappa=0.9", "--gamma_3_factor", "2") == {"gamma3": 2.0, "kappa": 0.9}
 
 
 @pytest.mark.parametrize(

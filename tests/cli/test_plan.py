@@ -60,7 +60,7 @@ def both(words: list[str], capsys) -> tuple[int, int, str, str]:
 def test_plan_and_train_agree_over_sixty_configurations(step, place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     sources = ("small", "fineweb-100bt", "stdlib", "stdlib --tokenizer gpt2", "c4")
-    data = cycle([f"--data {source}" for source in sources])
+    data = cycle(["", *(f"--data {source}" for source in sources)])
     agreed = 0
     for number in range(0, 60, step):
         chosen = [SIZES[number % 10], next(data), "--opt " + OPTS[number * 7 % 10], MORE[number * 3 % 20]]
@@ -108,9 +108,10 @@ def test_data_that_are_not_here_are_replaced_by_the_rules_corpus_by_name(tmp_pat
     monkeypatch.delenv("DATASETS_DIR", raising=False)
     corpus = "vocabulary of 50,304 (gpt2): the corpus of"
     for words, named in (
-        ("--heads 3", f"fineweb-100bt-gpt2, {corpus} enoki's rules; danalab train takes stdlib unless --data is given"),
+        ("--heads 3", "fineweb-100bt-gpt2, vocabulary of 50,304 (gpt2): not prepared yet"),
+        ("--d-model 64 --n-layers 2 --n-heads 1", "stdlib-bpe-4096, vocabulary of 4,096 (bpe-4096): not prepared yet"),
         ("--heads 3 --data /scratch/absent", f"{corpus} enoki's rules; /scratch/absent is not here"),
-        ("--arch resonance --size small", f"fineweb-edu-gpt2, {corpus} resonance's rules"),
+        ("--arch resonance --size small", "fineweb-edu-gpt2, vocabulary of 50,304 (gpt2): not prepared yet"),
         ("--heads 3 --data c4", "c4-gpt2, vocabulary of 50,304 (gpt2): not prepared yet"),
     ):
         assert main(["plan", *words.split()]) == 0
@@ -129,3 +130,19 @@ def test_sharding_and_recomputation_need_less_memory(capsys):
     assert usual > alternate > all_blocks > memory("--activation-checkpointing full --distributed-backend zero")
     assert usual > memory("--activation-checkpointing selective") > all_blocks
     assert memory("--distributed-backend zero") > memory("--distributed-backend fsdp")
+
+
+def test_a_size_by_rule_is_the_published_run_and_says_what_to_type_without_its_data(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DATASETS_DIR", raising=False)
+    for words in ("--heads 3", "--arch enoki --opt adana --heads 3 --data fineweb_100"):  # as the launcher has it
+        plan_code, train_code, planned, trained = both(words.split(), capsys)
+        run = yaml.safe_load(trained)
+        assert (plan_code, train_code, json.loads(planned)["steps"], run["iterations"]) == (0, 0, 6165, 6165)
+        assert (run["vocab_size"], run["kappa"]) == (50304, 0.85)
+        assert main(["train", *words.split()]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "run danalab data prepare fineweb-100bt --tokenizer gpt2 --out datasets/fineweb-100bt-gpt2" in error
+        assert "--data stdlib" in error
+    assert not list(tmp_path.iterdir())

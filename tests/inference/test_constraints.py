@@ -132,7 +132,23 @@ def nested(levels: int, **more: object) -> dict[str, object]:
     return schema
 
 
+def combined(levels: int) -> dict[str, object]:
+    """Alternatives beside properties, within each other: a grammar has their product."""
+    schema: dict[str, object] = {"type": "integer"}
+    for _ in range(levels):
+        choice = [{"properties": {"b": {"type": "null"}}}, {"required": ["a"]}]
+        schema = {"type": "object", "properties": {"a": schema}, "anyOf": choice}
+    return schema
+
+
 LARGE = {
+    "ranges": {"anyOf": [{"type": "integer", "minimum": n} for n in range(1000)]},
+    "ranges of choices": {"anyOf": [{"type": ["integer", "null"]} for n in range(1000)]},
+    "many multiples": {"prefixItems": [{"type": "integer", "multipleOf": 9001 + n} for n in range(20)]},
+    "combinations": combined(40),
+    "combinations beside each other": {
+        "allOf": [{"anyOf": [{"required": [f"{n}{m}"]} for m in "abc"]} for n in range(9)]
+    },
     "repeats": {"type": "string", "pattern": "^((a{1000}){1000}){1000}$"},
     "alternatives": {"type": "string", "pattern": "^(a+)+(a|aa)*(a?){200}a{200}$"},
     "a bad pattern": {"type": "string", "pattern": "(["},
@@ -146,6 +162,14 @@ LARGE = {
     "a length": {"type": "string", "maxLength": 2**63},
     "itself": nested(1, required=["a"]) | {"properties": {"a": {"$ref": "#"}}},
 }
+
+
+def test_a_thousand_integers_have_the_limits_of_one():
+    constraint = JsonConstraint(BYTES, {"anyOf": [{"type": "integer"}] * 1000})
+    for token in b"123456789012345":
+        assert constraint.mask()[token]
+        constraint.advance(token)
+    assert constraint.mask().nonzero()[0].tolist() == [BYTES.eos_id]
 
 
 @pytest.mark.parametrize("schema", LARGE.values(), ids=list(LARGE))

@@ -5,12 +5,14 @@ import math
 import pytest
 
 from danalab.cli.app import main
+from danalab.data.vocabulary import VocabularyInfo
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import learning_rate, plan
 from danalab.scaling.plan import OMEGA
-from danalab.train.config.planning import plan_run
+from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 
+GPT2 = VocabularyInfo("fineweb", "gpt2", 50304, 50304, 50256)
 MEASURED = [name for name in OPTIMIZERS if OPTIMIZERS.get(name).horizon]
 
 
@@ -44,7 +46,7 @@ def test_explicit_rates_strengths_and_rules_are_left_alone(tmp_path):
     assert stronger.weight_decay == pytest.approx(8.0 / (stronger.lr * stronger.steps))
     rules = tmp_path / "rules.yaml"
     rules.write_text("learning_rate:\n- {arch: enoki, opt: adamw, global_batch: 32, a: 1.0, b: 0.0, d: -0.5}\n")
-    ruled = plan_run(TrainConfig(heads=6, opt="adamw", tokens_per_param=320, rules=rules), 50304, 32)
+    ruled = resolve(TrainConfig(heads=6, opt="adamw", tokens_per_param=320, rules=rules), GPT2).plan
     assert ruled.lr == pytest.approx(ruled.non_emb_params**-0.5)
     assert ruled.weight_decay == pytest.approx(OMEGA / (ruled.lr * ruled.steps))
 

@@ -8,8 +8,7 @@ import pytest
 from danalab.files import read_text
 from danalab.scaling import plan
 from danalab.scaling.dimensions import explicit_dimensions
-from danalab.scaling.learning_rate import FITTED_TOKENS, learning_rate
-from danalab.scaling.small_runs import small_run_rate
+from danalab.scaling.learning_rate import FITTED_TOKENS, learning_rate, small_run_rate
 
 LADDER = Path(__file__).parents[2] / "bench" / "results" / "ladder_cpu_v1" / "ladder.jsonl.gz"
 

@@ -130,7 +130,7 @@ def test_a_question_below_an_answer_that_another_tab_writes_is_lost_in_neither(p
 
 STALE = """async ({ id, content }) => {
   const store = await import("./store.js");
-  const conversation = await store.loadConversation(id);
+  const conversation = (await store.loadEach([id])).get(id);
   const messages = (await store.loadMessages(id)).filter(({ role }) => role === "assistant");
   await store.save(conversation, messages.map((each) => ({ ...each, content, state: "writing" })));
 }"""

@@ -288,11 +288,11 @@ def test_a_run_from_before_the_law_of_the_horizon_goes_on_at_its_own_rate(tiny):
     folder = train(tiny(**long, horizon_law="none", iterations_to_run=5))
     file = RunFolder(folder).config_file
     record = json.loads(file.read_text())
-    del record["config"]["horizon_law"]
+    del record["given"]["horizon_law"]
     file.write_text(json.dumps(record))
     train(tiny(**long))
     assert rows(folder)[-1]["step"] == 40
-    assert open_run(folder).config["config"]["lr"] == record["config"]["lr"]
+    assert open_run(folder).config["config"]["lr"] == record["optimizer"]["lr"]
     with pytest.raises(UserError, match=r"--lr 0.0\d+ here, 0.0\d+ there"):
         train(tiny(**long, horizon_law="none", run_dir=train(tiny(**long, run_dir=folder.parent / "new"))))
 

@@ -2,16 +2,16 @@
 
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Gt, Le
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.cli.training import resolved_run
 from danalab.errors import UserError
-from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.plan import OMEGA, Plan, own_model
-from danalab.train.config.fields import Count, PathText, Positive, setting
+from danalab.optim.run_length import OMEGA
+from danalab.scaling.plan import Plan, own_model
+from danalab.train.config.fields import Count, Positive
 from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ class Flags(JsonFlags, TrainConfig):
     fit_memory: bool = False
     """Find the largest micro-batch that fits in the memory of --gpu (estimate); without --gpu, on this machine's GPU by
     trying steps, else in this machine's memory (estimate)."""
-    data: PathText | None = setting(None, kind="data", main=True, aliases=("data-path", "dataset"))  # pyright: ignore
-    """As of danalab train; without it, or for a folder that is not here, FineWeb, the corpus of the rules (resonance:
-    FineWeb-Edu), unless danalab train's default is prepared."""
 
 
 def run(flags: Flags) -> None:
@@ -52,12 +49,10 @@ def run(flags: Flags) -> None:
     from danalab.scaling.hardware import accelerator_hours, named
     from danalab.train.config.run_spec import run_memory_gib
 
-    given: dict[str, Any] = {field.name: getattr(flags, field.name) for field in fields(TrainConfig)}
-    given["data"] = flags.data or TrainConfig.data
-    config = TrainConfig(**given)
-    vocabulary, about_data = _vocabulary(config, is_chosen=bool(flags.data or flags.tokenizer))
+    config = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})
+    vocabulary, about_data = _vocabulary(config)
     spec = resolved_run(config, vocabulary)
-    planned, micro_batch, ranks = spec.plan, spec.micro_batch, flags.nproc or 1
+    planned, micro_batch, ranks = spec.plan, spec.budget.batch_size, flags.nproc or 1
     memory = run_memory_gib(spec, micro_batch, ranks)
     hours = accelerator_hours(planned.flops, flags.mfu)
     price = flags.dollars_per_hour
@@ -96,25 +91,22 @@ def run(flags: Flags) -> None:
         print(f"{name:<13} {value}")
 
 
-def _vocabulary(config: TrainConfig, *, is_chosen: bool) -> "tuple[Vocabulary, str]":
-    """(that of a run's data or, where they are not here, of the corpus that the rules are for; a sentence on it)."""
+def _vocabulary(config: TrainConfig) -> "tuple[Vocabulary, str]":
+    """(that of a run's data or, for a folder that is not here, of the rules' corpus; a sentence on it)."""
     from danalab.data.formats import scan_cache
     from danalab.data.open import is_there, vocabulary_of
 
+    where, source = "not prepared yet", config.source
     with scan_cache.read_only():
-        is_here = is_there(config.data, config.tokenizer)
-        is_elsewhere = "/" in config.data and "," not in config.data and not Path(config.data).exists()
-        if is_here or (is_chosen and not is_elsewhere):
-            found = vocabulary_of(config.data, config.tokenizer)
-            return found, _sentence(found, "here" if is_here else "not prepared yet")
-        corpus = "fineweb-edu" if ARCHITECTURES.get(config.arch).oscillators else "fineweb-100bt"
-        rules = replace(vocabulary_of(corpus), least_vocab_size=1)  # pyright: ignore
-    why = f"{config.data} is not here" if is_chosen else f"danalab train takes {config.data} unless --data is given"
-    return rules, _sentence(rules, f"the corpus of {config.arch}'s rules; {why}")
-
-
-def _sentence(data: "Vocabulary", remark: str) -> str:
-    return f"{data.name}, vocabulary of {data.vocab_size:,} ({data.tokenizer_name}): {remark}"
+        if is_there(source, config.tokenizer):
+            where = "here"
+        elif "/" in source and "," not in source and not Path(source).exists():
+            where = f"the corpus of {config.arch}'s rules; {source} is not here"
+            source = replace(config, data=None, heads=1, d_model=None, n_layers=None).source
+        found = vocabulary_of(source, config.tokenizer)
+    if where.startswith("the corpus"):
+        found = replace(found, least_vocab_size=1)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return found, f"{found.name}, vocabulary of {found.vocab_size:,} ({found.tokenizer_name}): {where}"
 
 
 def _optimizers_share(planned: Plan) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ VERBS = {"train": (TrainConfig, train), "mid": (MidFlags, mid), "sft": (SftFlags
 
 def resolved_config(flags: TrainConfig | StageFlags) -> dict[str, Any]:
     """The resolved configuration, for --print-config; nothing is written."""
-    return resolved_run(flags).config.as_dict()
+    return resolved_run(flags).settings
 
 
 def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None" = None) -> "RunSpec":
@@ -54,7 +54,7 @@ def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None
     with scan_cache.read_only():
         config = _configuration(flags)
         if vocabulary is None and config is flags:
-            vocabulary = vocabulary_of(config.data, config.tokenizer)
+            vocabulary = vocabulary_of(config.source, config.tokenizer)
         elif vocabulary is None:
             from danalab.train.stage import stage_kind
 

@@ -163,7 +163,7 @@ def find_dataset(
     if not (source.ready or only_planned):
         more = " --input PATH..." if source.name == "text" else ""
         command = f"danalab data prepare {source.name}{more} --tokenizer {wanted} --out {folder}"
-        raise UserError(f"{folder}: not prepared yet; run {command}")
+        raise UserError(f"{folder}: not prepared yet; run {command}, or train on text that is here: --data stdlib")
     return PreparationPlan(source.name, wanted, folder)
 
 

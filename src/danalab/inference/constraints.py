@@ -22,9 +22,14 @@ from danalab.errors import UserError, import_extra
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
-MAX_PROPERTIES, MAX_ENTRIES, MAX_DEPTH, MAX_MULTIPLE = 1000, 5000, 120, 10_000
-"""Of a schema; the grammar of a larger one takes more than a second. MAX_MULTIPLE: of multipleOf without its point."""
+MAX_ENTRIES, MAX_PROPERTIES, MAX_DEPTH, MAX_RANGES, MAX_MULTIPLE, MAX_EXPANDED = 5000, 1000, 120, 300, 10_000, 2000
+"""Limits on a schema, so that its grammar takes a tenth of a second, and less than a second on a slow machine. A range
+of numbers takes 0.3 ms. MAX_MULTIPLE: sum of multipleOf without their points. MAX_EXPANDED: schemas that result where
+alternatives hold together with others, which the grammar multiplies out."""
 MAX_INTEGER = 10**15 - 1
+_INTEGER = "danalab-integer"  # a definition of integers, so that all of them together take the time of one
+_LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+_TOO_LARGE = ("too big", "too many", "max is", "limit")  # in what llguidance says
 _FUEL = 150_000  # of llguidance, for compiling: some tenths of a second
 _AHEAD = 64  # tokens that are tried
 _NO_TOKEN = "NoExtension"  # llguidance's word for a text that cannot go on
@@ -49,7 +54,11 @@ class JsonConstraint:
         else:
             _check_size(schema)
             closed = _closed(schema, _combined(schema))
-            choices = [closed] if closed == schema else [closed, schema]
+            definitions = closed.get("$defs", {})
+            if isinstance(definitions, Mapping):
+                integers = {"type": "integer", "minimum": -MAX_INTEGER, "maximum": MAX_INTEGER}
+                closed = {**closed, "$defs": {**definitions, _INTEGER: integers}}
+            choices = [closed, schema]
         self._bits = np.zeros(-(-tokenizer.n_tokens // 32), dtype=np.uint32)
         self._n_tokens = tokenizer.n_tokens
         for number, chosen in enumerate(choices, 1):
@@ -57,8 +66,8 @@ class JsonConstraint:
                 self._matcher = _matcher(tokenizer, chosen, whitespace)
                 self._check_text()
                 return
-            except UserError:  # closed, a schema may allow nothing
-                if number == len(choices):
+            except UserError as error:  # closed, a schema may allow nothing
+                if number == len(choices) or any(each in str(error) for each in _TOO_LARGE):
                     raise
 
     def _check_text(self) -> None:
@@ -113,14 +122,18 @@ def _matcher(tokenizer: Tokenizer, schema: Mapping[str, Any], whitespace: bool) 
 def _check_size(schema: Mapping[str, Any]) -> None:
     """UserError: compiling the schema would take too long."""
     waiting: list[tuple[Any, int]] = [(schema, 0)]
-    entries = properties = 0
+    sizes = {"entries": 0, "properties": 0, "levels": 0, "ranges of numbers": 0, "multiples": 0}
+    limits = dict(zip(sizes, (MAX_ENTRIES, MAX_PROPERTIES, MAX_DEPTH, MAX_RANGES, MAX_MULTIPLE), strict=True))
     while waiting:
         value, depth = waiting.pop()
         inner = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
-        entries += len(inner)
+        sizes["entries"] += len(inner)
+        sizes["levels"] = max(sizes["levels"], depth)
         if isinstance(value, Mapping):
-            named, multiple = value.get("properties"), value.get("multipleOf")
-            properties += len(named) if isinstance(named, Mapping) else 0
+            named, multiple, kinds = value.get("properties"), value.get("multipleOf"), value.get("type")
+            sizes["properties"] += len(named) if isinstance(named, Mapping) else 0
+            is_range = (isinstance(kinds, list) and "integer" in kinds) or any(name in value for name in _LIMITS)
+            sizes["ranges of numbers"] += is_range
             if isinstance(multiple, (int, float)):
                 number = Decimal(repr(multiple) if isinstance(multiple, float) else int(multiple))
                 digits = int("".join(map(str, number.as_tuple().digits))) if number.is_finite() else 0
@@ -129,12 +142,29 @@ def _check_size(schema: Mapping[str, Any]) -> None:
                         f"the JSON schema cannot be used: multipleOf is {multiple!r:.40}; it must be positive, with at "
                         f"most 6 decimals, and at most {MAX_MULTIPLE:,} without the point"
                     )
-        for reason, size, limit in (
-            ("entries", entries, MAX_ENTRIES), ("properties", properties, MAX_PROPERTIES), ("levels", depth, MAX_DEPTH),
-        ):  # fmt: skip
-            if size > limit:
-                raise UserError(f"the JSON schema cannot be used: it has more than {limit:,} {reason}")
+                sizes["multiples"] += digits
+        for name, size in sizes.items():
+            if size > limits[name]:
+                raise UserError(f"the JSON schema cannot be used: it has more than {limits[name]:,} {name}")
         waiting.extend((each, depth + 1) for each in inner)
+    if _expanded(schema) > MAX_EXPANDED:
+        raise UserError(f"the JSON schema cannot be used: it combines more than {MAX_EXPANDED:,} alternatives")
+
+
+def _expanded(schema: Any) -> int:
+    """Number of schemas where alternatives are multiplied with what holds together with them, in place or in allOf."""
+    if not isinstance(schema, Mapping):
+        return 1
+    alone, product = 1, 1
+    for name, _, each, _ in _children(schema, False):
+        alone += _expanded(each) if name not in ("anyOf", "oneOf", "$ref") else 0
+    for name in ("anyOf", "oneOf"):
+        options = schema.get(name)
+        if isinstance(options, list):
+            product *= max(1, sum(map(_expanded, options)))
+    for each in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
+        product *= _expanded(each) if isinstance(each, Mapping) and {"anyOf", "oneOf"} & each.keys() else 1
+    return alone * product
 
 
 def _children(schema: Mapping[str, Any], inside: bool) -> Iterator[tuple[str, Any, Any, bool]]:
@@ -183,7 +213,9 @@ def _closed(schema: Any, combined: set[str], *, inside: bool = False, place: str
         closed["properties"] = {**named, **{each: {} for each in others if each not in named}}
     kinds = closed.get("type")
     if "integer" in (kinds if isinstance(kinds, list) else [kinds]) and not {"enum", "const"} & closed.keys():
-        limits = [closed.get(name) for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")]
+        limits = [closed.get(name) for name in _LIMITS]
+        if kinds == "integer" and limits == [None] * 4 and "multipleOf" not in closed:
+            return {"$ref": f"#/$defs/{_INTEGER}"}
         if all(each is None or (isinstance(each, (int, float)) and abs(each) <= MAX_INTEGER) for each in limits):
             closed.setdefault("minimum", -MAX_INTEGER)
             closed.setdefault("maximum", MAX_INTEGER)

@@ -20,8 +20,8 @@ from danalab.ladder.merged import kept_steps
 from danalab.ladder.runs.estimate import plan_of
 from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
 from danalab.optim.catalogue import OPTIMIZERS
+from danalab.optim.run_length import OMEGA
 from danalab.scaling.learning_rate import CHINCHILLA
-from danalab.scaling.plan import OMEGA
 from danalab.train.config.fields import MergeShape, flag
 
 DECAY_LAWS = ("rules", "sqrt")

@@ -199,7 +199,7 @@ _decaying_adam("ademamix-decaying-wd", "optimizers.elementwise:AdEMAMixDecayingW
                "AdEMAMix with independent, decaying weight decay", "arXiv 2409.03137, 2602.05298", texts=_AVERAGES,
                state_words=3.0, rate=Relative("adamw", 0.47, _ENOKI), color="#4B0082")
 _log_time_adam("adana", "optimizers.elementwise:ADana", "AdamW in logarithmic time, with damped long momentum",
-               color="#228B22", marker="D", horizon=(-0.18, -0.36, 0.0), rates=(1.4e-3, 2.8e-3, 5.6e-3))
+               color="#228B22", marker="D", horizon=(-0.18, -0.36, 0.01), rates=(1.4e-3, 2.8e-3, 5.6e-3))
 _log_time_adam("dana-mk4", "optimizers.elementwise:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped",
                color="#CD853F", marker="v")
 _log_time_adam("dana-star", "optimizers.elementwise:DanaStar", "ADana with an effective time for each coordinate",
@@ -224,7 +224,7 @@ _OF_HEADS = {"weight_decay": "weight decay of heads; matrices keep their norm"}
 _OF_GRADIENTS = {"momentum": "rate of the gradients' average"}
 _matrix("muon", "optimizers.matrix:Muon", "orthogonalised momentum for matrices, AdamW for the rest",
         "K. Jordan et al. 2024", flops=products.orthogonalised, state_words=1.3,
-        rate=Usual(0.02, "K. Jordan et al. 2024"), color="#ff7f0e", marker="p", horizon=(-0.36, -0.75, 0.03))
+        rate=Usual(0.02, "K. Jordan et al. 2024"), color="#ff7f0e", marker="p", horizon=(-0.36, -0.74, 0.02))
 _matrix("d-muon", "optimizers.matrix:DMuon", "Muon with AdamW's update size: one learning rate for all",
         "arXiv 2502.16982", flops=products.orthogonalised, state_words=1.3, color="#8B4513", marker="h")
 _matrix("dana-muon", "optimizers.matrix:DanaMuon",
@@ -330,7 +330,7 @@ _library("soap", "SOAP", "Adam in the eigenbasis of Shampoo's preconditioner", "
          flops=products.soap, elementwise=False,
          state_words=9.0,  # with both sides of each matrix, and their eigenvectors
          rate=Relative("adamw", 1.0, "arXiv 2409.11321 finds the same best rate for both"), color="#17becf", marker="*",
-         horizon=(-0.38, -0.70, -0.05),
+         horizon=(-0.38, -0.66, -0.10),
          advice="its first step only sets up the preconditioner")
 _library("lion", "Lion", "sign of an interpolated momentum", "Chen et al. 2023, arXiv 2302.06675",
          {"betas": ((0.9, 0.99), "weight of the momentum in the update, and its own rate"), **_MEMORY, **_FOREACH},

@@ -41,7 +41,16 @@ from danalab.optim.optimizers.checks import (
 from danalab.optim.optimizers.kinds import kinds_by_names
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
-from danalab.optim.settings import DANA_MUON_FACTORS, RANGES, Averages, CautiousDecay, Decay, LogTime, plain_settings
+from danalab.optim.settings import (
+    DANA_MUON_FACTORS,
+    RANGES,
+    Averages,
+    CautiousDecay,
+    DanaMK4Settings,
+    Decay,
+    LogTime,
+    plain_settings,
+)
 
 __all__ = ["DanaState", "adana", "dana_mk4", "dana_muon", "dana_star", "dana_star_mk4"]
 
@@ -79,7 +88,7 @@ class _Settings(Averages, Decay, LogTime):
 class _ClippedSettings(_Settings, kw_only=True):
     """With `clipsnr`, the largest damped momentum; None: no clipping."""
 
-    clipsnr: float | None = 2.0
+    clipsnr: float | None = DanaMK4Settings.clipsnr
 
 
 class _MuonSettings(CautiousDecay, LogTime):
@@ -93,7 +102,7 @@ class _MuonSettings(CautiousDecay, LogTime):
     decay_bound: float | None = None
     wd_ts: float | None = None
     matched_rms: float = 0.2
-    clipsnr: float | None = 2.0
+    clipsnr: float | None = DanaMK4Settings.clipsnr
     ns_steps: int = 5
     ns_method: str = "newton-schulz"
     aux_lr_factor: float | None = None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from danalab.errors import UserError
 from danalab.optim.catalogue import OPTIMIZERS, Relative, Usual
 from danalab.optim.registry import build_optimizer, optimizer_spec
-from danalab.optim.run_length import warmup_steps
+from danalab.optim.run_length import OMEGA, warmup_steps
 from danalab.optim.schedules import get_schedule, lr_scheduler
 
 
@@ -107,10 +107,6 @@ def find_lr(
             f"find_lr: {spec.name} diverges at every rate from {min(losses):g} to {max(losses):g}; give rates"
         )
     return FoundRate(best, {lr: losses[lr] for lr in sorted(losses)}, best in (min(losses), max(losses)))
-
-
-OMEGA = 4.0
-"""Strength of the weight decay."""
 
 
 def _cross_entropy(model: nn.Module, batch: Any) -> Tensor:

@@ -1,10 +1,12 @@
-"""Defaults that follow from the length of a run: its warm-up, and the largest weight decay. Needs no torch.
+"""Defaults that follow from the length of a run: its warm-up, and its weight decay. Needs no torch.
 
 Measured in bench/decay_law.py: docs/decay-law.md.
 """
 
 from __future__ import annotations
 
+OMEGA = 4.0
+"""Strength of weight decay, as in omega / t; arXiv 2602.05298."""
 DECAY_BOUND = 1.0
 """The largest automatic weight decay, times the peak learning rate: in short runs the rules start stronger than this.
 The weight_decay of optimizers with coupled decay is at most this."""

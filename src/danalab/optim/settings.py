@@ -204,9 +204,9 @@ class DanaMK4Settings(ADanaSettings, kw_only=True):
 
 class DanaSettings(Formats, Memory, Decay, Rate):
     _: KW_ONLY
-    delta: float = 8.0
-    kappa: float = 0.85
-    gamma3: float = 1.0
+    delta: float = LogTime.delta
+    kappa: float = LogTime.kappa
+    gamma3: float = LogTime.gamma3
     alpha_offset: float = 0.0
     momentum_cooldown: float = 0.0
 
@@ -219,7 +219,7 @@ class SignDanaSettings(DanaSettings):
 
 class AutoDanaSettings(Formats, Memory, Decay, Rate):
     _: KW_ONLY
-    delta: float = 8.0
+    delta: float = LogTime.delta
     kappa_min: float = 0.75
     kappa_max: float = 1.0
     significance: float = 2.0

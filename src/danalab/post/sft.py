@@ -34,8 +34,8 @@ from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint.store import MANIFEST
-from danalab.train.config.experiment import OptimizerSettings
-from danalab.train.config.planning import MODEL_FLAGS
+from danalab.train.config.experiment import SHARED_SETTINGS, OptimizerSettings
+from danalab.train.config.resolve import MODEL_FLAGS
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.layout import data_parallel_ranks
@@ -232,6 +232,9 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     for field in fields(OptimizerSettings):
         if same and field.name not in _NOT_TAKEN and getattr(flags, field.name) == getattr(usual, field.name):
             settings[field.name] = theirs[field.name]
+    if same:  # in the record, settings that every optimizer may have stand beside the others
+        shared = {name: value for name in SHARED_SETTINGS if (value := theirs.get(name)) is not None}
+        settings["optimizer_settings"] = {**shared, **theirs["optimizer_settings"], **flags.optimizer_settings}
     if flags.lr is None and same:
         settings["lr"] = flags.lr_fraction * theirs["lr"]
     elif flags.lr is None:
@@ -239,7 +242,7 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     return settings
 
 
-_NOT_TAKEN = ("opt", "lr", "lr_multiplier", "weight_decay", "wd_ts", "wd_ts_divisor", "rules")
+_NOT_TAKEN = ("opt", "lr", "lr_multiplier", "weight_decay", "wd_ts", "wd_ts_divisor", "rules", "optimizer_settings")
 """Settings of the optimizer that follow from this run's length, not from the base run."""
 
 

@@ -34,9 +34,9 @@ from danalab.post.settings import (
 from danalab.post.sft import configure
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import NONFINITE_EXIT_CODE, run_training
+from danalab.train.job import run_training
 from danalab.train.run.open import open_run
-from danalab.train.system.signals import StopRequest
+from danalab.train.system.signals import NONFINITE, StopRequest
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class Speedrun:
     def _train(self, stage: str, stop: StopRequest) -> None:
         outcome = run_training(self.configuration(stage), stop)
         if outcome.status == "nonfinite":
-            raise InterruptedRunError(NONFINITE_EXIT_CODE)
+            raise InterruptedRunError(NONFINITE)
         if outcome.status != "finished":
             raise InterruptedRunError(outcome.exit_code)
 

@@ -17,10 +17,12 @@ from danalab.ladder.preregistration import PredictionOutcome
 from danalab.ladder.rows import metrics_of
 from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
 from danalab.ladder.saving import cost_to_reach
+from danalab.optim.run_length import OMEGA
+from danalab.optim.settings import LogTime
 
 Row = Mapping[str, Any]
 
-SWEPT = {"kappa": 0.85, "gamma3": None, "delta": 8.0, "clipsnr": None, "omega": 4.0}
+SWEPT = {"kappa": LogTime.kappa, "gamma3": None, "delta": LogTime.delta, "clipsnr": None, "omega": OMEGA}
 """Settings that sweeps vary, with their defaults."""
 
 

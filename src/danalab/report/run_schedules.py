@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from danalab.optim.settings import LogTime
 from danalab.train.config.experiment import ScheduleSettings
 
 
@@ -16,9 +17,9 @@ class RunSchedules(ScheduleSettings):
     """Length of the run [steps]."""
     lr: float = 1e-3
     """Peak learning rate."""
-    delta: tuple[float, ...] = (8.0,)
+    delta: tuple[float, ...] = (LogTime.delta,)
     """Averaging windows, beta(t) = 1 - delta / (delta + t); several values are drawn together."""
-    kappa: tuple[float, ...] = (0.85,)
+    kappa: tuple[float, ...] = (LogTime.kappa,)
     """Exponents of the damping alpha(t) = (1 + t)^(1 - kappa); several values are drawn together."""
     momentum_cooldown: float = 0.0
     """Exponent c of the momentum's cooldown, beta(t) = 1 - delta / (delta + t s^c) with s = lr / peak; 0: none."""

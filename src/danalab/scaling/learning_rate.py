@@ -9,17 +9,19 @@ counted in tokens. Between the two the rate is a power of the batch that meets b
                                    bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md)
     omega(f) = omega(1) sqrt(f)    the strength of weight decay at which h was measured; arXiv 2505.13738, 2609.04577
 
-Below f = 1, which was not measured, and for an optimizer without h, both are as at f = 1.
+Below f = 1, which was not measured, and for an optimizer without h, both are as at f = 1. Smaller models and batches
+than those of the tables: `small_run_rate`.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from danalab.optim.catalogue import OPTIMIZERS, Usual
 from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
+from danalab.optim.settings import LogTime, Mixing
 
 HorizonCorrection = Literal["measured", "none"]
 CHINCHILLA = 20.0
@@ -155,7 +157,7 @@ def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     return table, opt
 
 
-def lr_law(arch: str, opt: str, kappa: float = 0.85, batch: float = 32) -> tuple[LrLaw, str]:
+def lr_law(arch: str, opt: str, kappa: float = LogTime.kappa, batch: float = 32) -> tuple[LrLaw, str]:
     """The law that applies at a batch [sequences of 2,048 tokens], and a sentence on its source.
 
     A kappa without a row uses the nearest row; an architecture without a table uses a related one's, mostly enoki's
@@ -193,7 +195,7 @@ def lr_law(arch: str, opt: str, kappa: float = 0.85, batch: float = 32) -> tuple
 
 
 def decay_lr(
-    arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = 0.85, global_batch: int = 32
+    arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = LogTime.kappa, global_batch: int = 32
 ) -> float:
     """The factor on weight_decay in the relative shrinkage of a weight per step at the peak rate.
 
@@ -210,6 +212,42 @@ def batch_factor(arch: str, opt: str, tokens_per_step: int) -> float:
     table, row = fitted_row(arch, opt)
     falls = arch != "resonance" and row in _FALLING_WITH_THE_BATCH.get(table, ())
     return (tokens_per_step / FITTED_TOKENS) ** (1 / 3) if falls and tokens_per_step < FITTED_TOKENS else 1.0
+
+
+_LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
+"""Size below which the law is held constant: qwen3's AdamW law gives lr 0.14 at 0.8 M parameters; 0.004 to 0.02 works
+best."""
+
+
+def small_run_rate(arch: str, opt: str, non_emb_params: float, kappa: float, tokens_per_step: int) -> PeakRate:
+    """The fitted law's rate for size P of the canonical `opt`, lower for small batches and held for small models.
+
+    Batches below 65,536 tokens have (tokens / 65,536)^(1/3) of the rate, where that was measured on two CPU cores
+    (notes/lab-notebook.md, "Rates of small runs"); between these sizes and the published ones it is an interpolation.
+    UserError: unknown optimizer.
+    """
+    law, source = lr_law(arch, opt, kappa, tokens_per_step / SEQUENCE)
+    if arch == "resonance" or law.d == 0:
+        return PeakRate(law(non_emb_params), source, law.batch)
+    table, row = fitted_row(arch, opt)
+    least = _LEAST_PARAMS.get((table, row), 0)
+    if non_emb_params < least:
+        source += f", held below {least / 1e6:.0f}M parameters"
+    factor = batch_factor(arch, opt, tokens_per_step)
+    if factor != 1:
+        source += f", times {factor:.2f} for {tokens_per_step:,} tokens a step"
+    return PeakRate(law(max(non_emb_params, least)) * factor, source, law.batch, factor)
+
+
+def slow_momentum(steps: int, delta: float = LogTime.delta, kappa: float = LogTime.kappa) -> dict[str, Any]:
+    """AdEMAMix's slow momentum by the ladder's rule, the window and weight of ADana's at the end of the run: settings
+    `betas`, `alpha`, `alpha_warmup` and `beta3_warmup` of a run of `steps` steps.
+
+    Its window is steps / delta, its weight steps^(1 - kappa); both grow over the whole run. With fewer steps than
+    `delta` it has no effect.
+    """
+    betas = (*Mixing.betas[:2], max(0.0, 1 - delta / steps))
+    return {"betas": betas, "alpha": steps ** (1 - kappa), "alpha_warmup": steps, "beta3_warmup": steps}
 
 
 def horizon_factors(opt: str, horizon: float) -> tuple[float, float]:
@@ -237,7 +275,7 @@ def learning_rate(
     arch: str,
     opt: str,
     non_emb_params: float,
-    kappa: float = 0.85,
+    kappa: float = LogTime.kappa,
     global_batch: int = 32,
     *,
     tokens_per_param: float = CHINCHILLA,

@@ -101,10 +101,9 @@ def run_card(folder: Path, model: Decoder, step: int | None) -> dict[str, Any]:
 
 def _record(folder: Path) -> dict[str, Any] | None:
     try:
-        record = read_json(folder / "config.json")
+        return RunFolder(folder).read_config()
     except UserError:
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("config"), dict) else None
 
 
 def _curve(rows: Sequence[dict[str, Any]], metrics: Sequence[str], step: int | None) -> dict[str, Any] | None:

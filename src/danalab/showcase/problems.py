@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
+from danalab.optim.run_length import OMEGA
 
 if TYPE_CHECKING:
     from danalab.models import ModelConfig
@@ -162,7 +163,7 @@ PROBLEMS = {
         SmallProblem("matrix", "A matrix from ill-conditioned inputs", "risk",
                 steps=300, omega=0.0, log=True, make=matrix),
         SmallProblem("language", "A small transformer on Python's standard library", "loss on other files [nats/byte]",
-                steps=300, omega=4.0, log=False, make=language),
+                steps=300, omega=OMEGA, log=False, make=language),
     )
 }  # fmt: skip
 

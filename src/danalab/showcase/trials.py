@@ -22,7 +22,7 @@ from danalab.optim.registry import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
 from danalab.scaling.hardware import available_cores
-from danalab.scaling.small_runs import slow_momentum
+from danalab.scaling.learning_rate import slow_momentum
 from danalab.showcase.problems import Objective, SmallProblem, get_problem
 
 SPACING = 4.0

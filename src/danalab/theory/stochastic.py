@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from danalab.errors import UserError, nearest
 from danalab.optim.jax_rules import dana_step, zero_moments
+from danalab.optim.settings import DanaMK4Settings, LogTime
 from danalab.theory.algorithms import Algorithm, between_half_lives
 from danalab.theory.curve import Curve, check_times, finite_or_inf, padded, record
 from danalab.theory.problem import Draw, Spectrum
@@ -117,7 +118,7 @@ def _zeros(n: int) -> Callable[[tuple[int, ...]], Any]:
     return lambda shape: tuple(jnp.zeros(shape, jnp.float32) for _ in range(n))
 
 
-_LOG_TIME = {"lr": 0.003, "delta": 8.0, "kappa": 0.85, "eps": 1e-8}
+_LOG_TIME = {"lr": 0.003, "delta": LogTime.delta, "kappa": LogTime.kappa, "eps": LogTime.eps}
 RULES = {
     "sgd": UpdateRule(_zeros(0), _sgd, {"lr": 0.5}),
     "adam": UpdateRule(_zeros(2), _adam, {"lr": 0.003, "beta1": 0.99, "beta2": 0.999, "eps": 1e-8}),
@@ -125,8 +126,8 @@ RULES = {
 }
 for _name in ("adana", "dana-mk4", "dana-star", "dana-star-mk4"):
     _moments = partial(zero_moments, dtype=jnp.float32, with_tau="star" in _name)
-    _clip = 2.0 if _name.endswith("mk4") else np.inf
-    RULES[_name] = UpdateRule(_moments, _dana, {**_LOG_TIME, "gamma3": 1.0, "clipsnr": _clip})
+    _clip = DanaMK4Settings.clipsnr if _name.endswith("mk4") else np.inf
+    RULES[_name] = UpdateRule(_moments, _dana, {**_LOG_TIME, "gamma3": LogTime.gamma3, "clipsnr": _clip})
 
 
 @dataclass(frozen=True)

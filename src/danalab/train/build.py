@@ -54,13 +54,13 @@ def build_trainer(
     check_training_memory(spec, world, device)
     set_numerics(config.deterministic)
     seed_everything(config.seed)
-    compute_dtype = autocast_dtype(spec.dtype, device)
+    compute_dtype = autocast_dtype(spec.execution.dtype, device)
     autocast = autocast_context(compute_dtype, device)
     model = strategy.build_model(spec.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
     model.document_token = dataset.eos_id if config.document_mask else None
     model.phase_lr_factor = config.phase_lr_factor
-    if spec.compile:
+    if spec.execution.compile:
         require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
@@ -73,7 +73,7 @@ def build_trainer(
     gradients = GradientStep(
         model,
         driver.parameters,
-        micro_batch=spec.micro_batch,
+        micro_batch=spec.budget.batch_size,
         seq_len=spec.plan.seq_len,
         grad_clip=config.grad_clip,
         loss=stage.loss,

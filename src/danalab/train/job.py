@@ -26,12 +26,10 @@ from danalab.train.run.resume import ResumePoint, choose_resume_point, run_recor
 from danalab.train.stage import stage_kind
 from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.system.device import device_type, tune_malloc
-from danalab.train.system.signals import StopRequest
+from danalab.train.system.signals import NONFINITE, StopRequest
 from danalab.train.trainer import Trainer
 
 log = logging.getLogger(__name__)
-
-NONFINITE_EXIT_CODE = 3
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class TrainingOutcome:
     status: str
     """finished, stopped, interrupted or nonfinite."""
     exit_code: int
-    """0; 85 (requeue) after SIGTERM or SIGUSR1; 130 after SIGINT; 3 where a loss, gradient or weight was not finite."""
+    """One of `danalab.train.system.signals.ORDERLY`."""
     summary: dict[str, Any]
     """summary.json, on rank 0."""
     is_main: bool = True
@@ -79,7 +77,7 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
             logging.getLogger("danalab").setLevel(logging.ERROR)
         spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
         folder = folder_of(spec, world)
-        dataset = stage_kind(config).open_data(config)
+        dataset = stage_kind(config).open_data(spec.given)
         spec, source = world.compute_on_rank0(partial(choose_resume_point, spec, dataset, folder))
         if source is not None and source.finished:
             if world.is_main:
@@ -99,9 +97,9 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     shape = layout.shape(config.nproc)
     spec, _ = _resolve(config, data_parallel_size(shape))
     check_parallel(spec, layout, config.nproc)
-    folder = RunFolder(spec.run_dir)
+    folder = RunFolder(spec.execution.run_dir)
     end = launch(config, config.nproc, device_type(config.device), stop)
-    status = {0: "finished", NONFINITE_EXIT_CODE: "nonfinite"}.get(end, "interrupted")
+    status = {0: "finished", NONFINITE: "nonfinite"}.get(end, "interrupted")
     # A stop before the first step leaves no summary.
     summary = {"status": status, **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.iterations})}
     return TrainingOutcome(folder.path, summary["status"], end, summary)
@@ -120,10 +118,13 @@ def _settle(config: TrainConfig, world: World, keep: ExitStack) -> RunSpec:
 def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
     """The run and its data. What is wrong with the settings shows before data are prepared, which can take hours."""
     folder = None if config.run_dir is None else RunFolder(config.run_dir)
-    if folder is not None and config.horizon_law != "none" and folder.config_file.is_file():
+    if folder is not None and folder.config_file.is_file():
         with suppress(UserError):  # a damaged one is refused where the run is resumed
-            if folder.read_config()["config"]["horizon_law"] == "none":  # as the run began: the default was another
+            began = folder.read_config()["config"]
+            if began["horizon_law"] == "none":  # as the run began: defaults change
                 config = replace(config, horizon_law="none")
+            if config.data is None and began.get("data"):
+                config = replace(config, data=began["data"])
     kind, device = stage_kind(config), device_type(config.device)
     if config.epochs is None and (vocabulary := kind.expected_vocabulary(config)) is not None:
         resolve(config, vocabulary, ranks, device)
@@ -133,7 +134,7 @@ def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
 
 def folder_of(spec: RunSpec, world: World) -> RunFolder:
     """The run folder; a DiLoCo worker other than the first has a folder in it."""
-    return RunFolder(spec.run_dir / "workers" / str(world.worker) if world.worker else spec.run_dir)
+    return RunFolder(spec.execution.run_dir / "workers" / str(world.worker) if world.worker else spec.execution.run_dir)
 
 
 def _run(
@@ -160,7 +161,7 @@ def _run(
     summary = (folder.read_summary() or {}) if world.is_main else {}
     if status == "interrupted" and stop.signal is not None and world.is_main:
         log.info("%s: stopped by %s at step %d, checkpointed", folder.path, stop.signal.name, trainer.step)
-    code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE_EXIT_CODE}.get(status, 0)
+    code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE}.get(status, 0)
     return TrainingOutcome(folder.path, status, code, summary, world.is_console_rank)
 
 
@@ -168,7 +169,7 @@ def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
     planned, world = spec.plan, trainer.world
     for note in spec.notes:
         log.info("%s", note)
-    log.info("run %s on %s", spec.run_dir, trainer.device)
+    log.info("run %s on %s", spec.execution.run_dir, trainer.device)
     log.info("data %s: %s, %s", dataset.path, dataset.size, dataset.tokenizer_name)
     log.info(
         "model %s: %d layers, d_model %d, %d %s; %s parameters",
@@ -178,8 +179,8 @@ def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
     )  # fmt: skip
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
-        spec.plan.global_batch, spec.micro_batch, world.dp_size, "s" * (world.dp_size > 1),
-        spec.plan.global_batch // (spec.micro_batch * world.dp_size), f"{spec.plan.tokens_per_step:,}",
+        spec.plan.global_batch, spec.budget.batch_size, world.dp_size, "s" * (world.dp_size > 1),
+        spec.plan.global_batch // (spec.budget.batch_size * world.dp_size), f"{spec.plan.tokens_per_step:,}",
     )  # fmt: skip
     if world.size > 1:
         shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())

@@ -51,7 +51,7 @@ def check_run(config: TrainConfig, *, steps: int, overfit_steps: int) -> Iterato
     if spec.iterations <= steps:
         raise UserError(f"--check-steps {steps}: the run has {spec.iterations} steps; at least one must be left")
     yield from _attempt("data", lambda: [check_data(spec, dataset)])
-    above = spec.run_dir.parent.absolute()
+    above = spec.execution.run_dir.parent.absolute()
     parent = next(each for each in (above, *above.parents) if each.is_dir())  # leaves no trace on the disk
     with tempfile.TemporaryDirectory(prefix=".danalab-check-", dir=parent) as name:
         folder = Path(name)
@@ -90,8 +90,8 @@ MOST_EPOCHS = 4
 
 def check_data(spec: RunSpec, dataset: Dataset) -> Verdict:
     """Read all data of a run: checksums, ids, a validation split. UserError: no such split, or a small vocabulary."""
-    pairs = parse_mixture(spec.config.data)
-    names = [spec.config.data] if pairs is None else [name for name, _ in pairs]
+    pairs = parse_mixture(spec.given.source)
+    names = [spec.given.source] if pairs is None else [name for name, _ in pairs]
     folders = [resolve_dataset(name, spec.config.tokenizer) for name in names]
     dataset.open_split("val").check_vocab(spec.model.vocab_size)
     for folder in folders:
@@ -101,7 +101,7 @@ def check_data(spec: RunSpec, dataset: Dataset) -> Verdict:
             text = f"{report.errors[0]}{more}; danalab data validate {folder} lists all"
             return Verdict("data", "failed", text)
     epochs = spec.batches.tokens(spec.iterations) / dataset.tokens_per_epoch(spec.plan.seq_len)
-    text = f"{spec.config.data}: {dataset.size}, all read; the run sees them {epochs:.2g} times"
+    text = f"{spec.given.source}: {dataset.size}, all read; the run sees them {epochs:.2g} times"
     if epochs > MOST_EPOCHS:
         return Verdict("data", "warning", f"{text}; more than {MOST_EPOCHS} passes teach little")
     return Verdict("data", "ok", text)
@@ -136,7 +136,7 @@ def check_overfit(spec: RunSpec, config: TrainConfig, dataset: Dataset, folder: 
     text = f"one sequence of {length} tokens, {steps} steps at the peak learning rate {spec.plan.lr:.3g}"
     run = RunFolder(folder)
     folder.mkdir(parents=True)
-    small_spec = resolve(small, dataset, device_type=spec.device_type)
+    small_spec = resolve(small, dataset, device_type=spec.execution.device_type)
     trainer = build_trainer(small_spec, dataset, run, make_stage=_one_sequence)
     try:
         trainer.fit()
@@ -218,11 +218,11 @@ def check_first_loss(spec: RunSpec, trial: Trial) -> Verdict:
 def check_memory(spec: RunSpec, trial: Trial) -> Verdict:
     """Peak memory of rank 0 against that of its device; on CPUs all ranks share the machine's."""
     peak = max(row["memory_gib"] for row in trial.rows)
-    if spec.device_type == "cuda":
+    if spec.execution.device_type == "cuda":
         limit, owner = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30, "the GPU"
     else:
         peak, limit, owner = peak * (spec.config.nproc or 1), host_memory() / 2**30, "this machine"
-    text = f"{peak:.1f} of {limit:.0f} GiB of {owner} at micro-batch {spec.micro_batch}"
+    text = f"{peak:.1f} of {limit:.0f} GiB of {owner} at micro-batch {spec.budget.batch_size}"
     if peak > FULLEST * limit:
         return Verdict("memory", "warning", f"{text}: little is left; take a smaller --batch-size")
     return Verdict("memory", "ok", text)
@@ -240,7 +240,7 @@ def check_resume(spec: RunSpec, trial: Trial) -> Verdict:
     if not differing and ours == theirs:
         return Verdict("resume", "ok", f"{text}: the same to the last bit (weights, optimizer, rows)")
     where = f"{len(differing)} tensors differ, first {differing[0]}" if differing else "rows differ"
-    if spec.device_type == "cuda" and not spec.config.deterministic:
+    if spec.execution.device_type == "cuda" and not spec.config.deterministic:
         return Verdict("resume", "warning", f"{text}: {where}; on GPUs this is expected without --deterministic")
     return Verdict("resume", "failed", f"{text}: {where}")
 

@@ -12,7 +12,7 @@ from danalab.data import Dataset, open_data
 from danalab.data.open import is_there, vocabulary_of
 from danalab.data.order.batches import Batches
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo
-from danalab.train.config.planning import FIXED_BATCH
+from danalab.train.config.execution import FIXED_BATCH
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import ValidationLoss
@@ -60,7 +60,7 @@ def pretraining(
     validation = ValidationLoss(
         val.sequential(spec.plan.seq_len),
         keep_tokenizer(val, folder, world, starts_from(spec)),
-        batch_size=spec.micro_batch,
+        batch_size=spec.budget.batch_size,
         n_fixed=(spec.config.eval_batches or 0) * FIXED_BATCH,
         n_final=(spec.config.final_eval_batches or 0) * FIXED_BATCH,
         autocast=autocast,
@@ -79,15 +79,15 @@ def pretraining(
 
 
 def _open(config: TrainConfig) -> Dataset:
-    dataset = open_data(config.data, config.tokenizer)
+    dataset = open_data(config.source, config.tokenizer)
     dataset.set_cache(int(config.array_cache_gib * 2**30))
     return dataset
 
 
 def _expected_vocabulary(config: TrainConfig) -> Vocabulary | None:
-    if is_there(config.data, config.tokenizer):
+    if is_there(config.source, config.tokenizer):
         return None
-    expected = vocabulary_of(config.data, config.tokenizer)
+    expected = vocabulary_of(config.source, config.tokenizer)
     # The padding counts for the default size only.
     return replace(expected, least_vocab_size=1) if isinstance(expected, VocabularyInfo) else expected
 

@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.post.dataset import LOSS_BIT, tokenize
 from danalab.post.settings import SftConfig, SftFlags
 from danalab.post.sft import configure, prepare_start, recorded_start
-from danalab.scaling.small_runs import small_run_rate
+from danalab.scaling.learning_rate import small_run_rate
 from danalab.serve import open_chat_model
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training, train

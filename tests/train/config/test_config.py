@@ -150,11 +150,12 @@ def test_settings_that_an_optimizer_lacks_are_refused():
 
 def test_a_spec_says_device_number_format_compiler_and_backend():
     cpu, gpu = (resolve(TrainConfig(heads=4), Words(), device_type=kind) for kind in ("cpu", "cuda"))
-    assert (cpu.dtype, cpu.compile, cpu.backend) == ("float32", False, "single")
-    assert (gpu.dtype, gpu.compile) == ("bfloat16", True)
-    assert resolve(TrainConfig(heads=4), Words(), world_size=2).backend == "ddp"
-    assert gpu.as_dict()["config"]["dtype"] == "bfloat16"
-    assert gpu.as_dict()["optimizer"]["settings"]["wd_ts"] == gpu.plan.wd_ts
+    own = cpu.execution
+    assert (own.dtype, own.compile, own.backend) == ("float32", False, "single")
+    assert (gpu.dtype, gpu.compile) == ("bfloat16", True), "the names of version 0.2"
+    assert resolve(TrainConfig(heads=4), Words(), world_size=2).execution.backend == "ddp"
+    assert gpu.as_dict()["execution"]["dtype"] == "bfloat16"
+    assert gpu.as_dict()["optimizer"]["wd_ts"] == gpu.optimizer_settings["wd_ts"] == gpu.plan.wd_ts
 
 
 def test_flags_of_a_tracker_that_is_off_are_told_of():

@@ -15,6 +15,7 @@ from danalab.data.formats.array_split import split_arrays
 from danalab.errors import UserError
 from danalab.train import TrainConfig, train
 from danalab.train.evaluation.evaluator import evaluate_run
+from danalab.train.run.open import open_run
 
 SMALL = {
     "d_model": 32, "n_layers": 1, "n_heads": 2, "opt": "adana", "iterations": 8, "global_batch": 8, "batch_size": 4,
@@ -57,7 +58,7 @@ def test_arrays_train_at_the_length_of_their_sequences(arrays, tmp_path):
     run = train(TrainConfig(**SMALL, data=str(arrays), run_dir=tmp_path / "run"))
     rows = _rows(run)
     assert [row["tokens"] for row in rows] == [256 * step for step in range(1, 9)]
-    assert json.loads((run / "config.json").read_text())["config"]["seq_len"] == 32
+    assert open_run(run).config["config"]["seq_len"] == 32
     assert rows[-1]["val/loss"] > 0
     assert evaluate_run(run).tokens == 18 * 32
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -20,7 +19,7 @@ def test_a_run_that_moves_from_cpu_to_gpu_stays_in_float32(tiny):
     config = tiny(iterations=2)
     folder = RunFolder(train(config))
     dataset = open_dataset(config.data)
-    assert json.loads(folder.config_file.read_text())["config"]["dtype"] == "float32"
+    assert folder.read_config()["config"]["dtype"] == "float32"
     moved = resolve(config, dataset, device_type="cuda")
     assert moved.dtype == "bfloat16"
     assert choose_resume_point(moved, dataset, folder)[0].dtype == "float32"

@@ -84,7 +84,7 @@ def test_the_first_loss_is_near_that_of_a_uniform_guess(tiny, distance, status):
 
 def test_weights_of_another_run_may_start_lower(tiny, tmp_path):
     config = tiny()
-    spec = replace(spec_of(config), config=replace(spec_of(config).config, resume_from=tmp_path))
+    spec = replace(spec_of(config), given=replace(config, resume_from=tmp_path))
     assert first_steps.check_first_loss(spec, rows_of(1.0)).status == "ok"
 
 
@@ -98,7 +98,7 @@ def test_the_memory_is_that_of_the_gpu_that_the_run_uses(tiny, monkeypatch):
     gpus = [SimpleNamespace(total_memory=size << 30) for size in (8, 80)]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: gpus[number])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    spec = SimpleNamespace(device_type="cuda", micro_batch=4)
+    spec = SimpleNamespace(execution=SimpleNamespace(device_type="cuda"), budget=SimpleNamespace(batch_size=4))
     verdict = first_steps.check_memory(spec, rows_of(1.0, memory_gib=40.0))
     assert (verdict.status, "40.0 of 80 GiB of the GPU" in verdict.text) == ("ok", True)
 

@@ -83,5 +83,5 @@ def test_a_model_keeps_its_context_where_it_trains_on_shorter_rows(tiny, tmp_pat
     assert run.model_config.seq_len == 16
     assert run.config["tokens_per_step"] == 4 * 8
     assert run.config["params"] == run.load_model().model.num_parameters()
-    with pytest.raises(UserError, match="--context-len 8: must be at least --seq-len, 16"):
+    with pytest.raises(UserError, match="--context-len is 8; it must be at least --seq-len, 16"):
         start(tiny, tmp_path, origin, context_len=8)

@@ -10,7 +10,7 @@ from pathlib import Path
 from danalab.cli._shared import optimizer_flags
 from danalab.cli._shared.options import options_of
 from danalab.errors import UserError
-from danalab.train.config.fields import flag
+from danalab.train.config.fields import field_types, flag
 
 _BASH = """\
 # Tab completion of danalab; made by: danalab --install-completion bash
@@ -70,6 +70,7 @@ def _words(flag_types: Mapping[str, type | None]) -> dict[str, list[str]]:
     for path, flags in flag_types.items():
         if flags is not None:
             options = options_of(flags, leave_out=optimizer_flags.FIELD)
+            options += optimizer_flags.shared_options() if optimizer_flags.FIELD in field_types(flags) else []
             words[path] = ["--help", *(flag(option.name) for option in options if not option.positional)]
     for path in flag_types:
         verb, _, name = path.partition(" ")

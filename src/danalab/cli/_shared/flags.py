@@ -15,6 +15,7 @@ from danalab.cli._shared import optimizer_flags
 from danalab.cli._shared.options import Option, docstrings, help_text, options_of
 from danalab.errors import UserError, nearest
 from danalab.files import expand_home, read_yaml, require_unique, to_yaml
+from danalab.train.config.experiment import SHARED_SETTINGS
 from danalab.train.config.fields import field_types, flag, plain, validated
 
 _TRUE = {"true", "1", "yes", "on"}
@@ -32,7 +33,8 @@ class Parsed:
     def as_yaml(self, resolved: dict[str, Any] | None = None) -> str:
         """The configuration as YAML that `--config` reads; `resolved` replaces automatic values."""
         values = {field.name: getattr(self.flags, field.name) for field in dataclasses.fields(self.flags)}
-        values.update({key: value for key, value in (resolved or {}).items() if key in values})
+        known = {*values, *(SHARED_SETTINGS if optimizer_flags.FIELD in values else ())}
+        values |= {key: value for key, value in (resolved or {}).items() if key in known}
         if plugins.in_use():
             values["plugin"] = plugins.in_use()
         return to_yaml(plain(values))
@@ -43,7 +45,9 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     translate = getattr(flags_type, "translate_words", list)
     arguments = translate(arguments)
     options = options_of(flags_type, leave_out=optimizer_flags.FIELD)
+    takes_optimizer = optimizer_flags.FIELD in field_types(flags_type)
     names = [option.name for option in options]
+    options += optimizer_flags.shared_options() if takes_optimizer else []
     given, extra = _parse_words(options, arguments, prog)
     asks_help = given.keys() & {"help", "help_all"}
     where = f"--config {given.get('config')}"
@@ -53,13 +57,14 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     plugins.use(expand_home(str(file)) for file in files)
     settings: dict[str, Any] = {}
     notes, opt = [], ""
-    if optimizer_flags.FIELD in field_types(flags_type):
+    if takes_optimizer:
         opt = str(given.get("opt") or from_file.get("opt") or getattr(flags_type, "opt", ""))
         settings = optimizer_flags.from_file(from_file, names, opt, where)
         if (opt and any(word.startswith("--") for word in extra)) or (asks_help and "opt" in given):
-            options += optimizer_flags.options(opt, names)
+            options += optimizer_flags.options(opt, [option.name for option in options])
             given, extra = _parse_words(options, arguments, prog)
-            settings |= optimizer_flags.take({key: given[key] for key in given.keys() - set(names)}, opt)
+        own = {option.name for option in options} - set(names)
+        settings |= optimizer_flags.take({key: value for key, value in given.items() if key in own}, opt)
         notes.append(optimizer_flags.help_note(opt if "opt" in given else None, prog))
     if asks_help:
         helps = docstrings(flags_type)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from danalab.cli._shared.options import Option
 from danalab.errors import UserError, nearest
+from danalab.train.config.experiment import SHARED_SETTINGS, OptimizerSettings
 from danalab.train.config.fields import flag
 from danalab.train.config.run_spec import RESERVED
 
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
 
 FIELD = "optimizer_settings"
 """The field of a data class that holds them; a class that has it also has `opt`."""
+
+
+def shared_options() -> list[Option]:
+    """The flags of settings that are there whatever the optimizer."""
+    aliases = {"gamma3": ("gamma-3-factor",)}
+    section = {"section": OptimizerSettings.title, "heading": OptimizerSettings.title, "shown": False}
+    return [
+        Option(name=name, metavar="NUMBER", help=text, aliases=aliases.get(name, ()), **section)
+        for name, text in SHARED_SETTINGS.items()
+    ]
 
 
 def options(opt: str, names: Iterable[str]) -> list[Option]:
@@ -43,8 +54,8 @@ def take(values: Mapping[str, Any], opt: str) -> dict[str, Any]:
     """The optimizer's settings among parsed values."""
     from danalab.optim.values import read_value
 
-    found = {}
-    for name, setting in _spec(opt).settings.items():
+    found = {name: value for name, value in values.items() if name in SHARED_SETTINGS}
+    for name, setting in _spec(opt).settings.items() if values.keys() - found.keys() else ():
         if name in values and name in RESERVED:
             raise UserError(f"{flag(name)}: {RESERVED[name]}")
         if name in values:
@@ -60,6 +71,8 @@ def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str
     if not isinstance(given, (Mapping, type(None))):
         raise UserError(f"{where}: {FIELD}: a mapping of settings is expected, not {given!r}")
     given = dict(given or {})
+    shared = {key: values.pop(key) for key in list(values) if key in SHARED_SETTINGS}
+    shared |= {key: given.pop(key) for key in list(given) if key in SHARED_SETTINGS}
     for key in [key for key in values if key not in known]:
         from danalab.optim.values import RENAMED
 
@@ -68,10 +81,10 @@ def from_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str
             raise UserError(f"{where}: unknown key '{key}'{nearest(key, [*known, *spec.settings])}")
         given[key] = values.pop(key)
     if not given:
-        return {}
+        return shared
     from danalab.optim.registry import read_settings
 
-    return read_settings(_spec(opt), given)
+    return read_settings(_spec(opt), given) | shared
 
 
 def help_note(opt: str | None, prog: str) -> str:

@@ -1,10 +1,45 @@
 """Flags of the `danalab theory` verbs: a verb's are the model's, the output's, and the arguments of its study."""
 
+import ast
+from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import get_annotations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
+import danalab
 from danalab.cli._shared.options import JsonFlags
+from danalab.optim.settings import DanaMK4Settings, LogTime
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def arguments_of(module: str, *functions: str) -> Callable[[type[T]], type[T]]:
+    """Make flags of a class whose fields have the defaults of arguments of `danalab.theory`'s functions.
+
+    They are read from the source: to import a study would take seconds, and JAX.
+    """
+    file = Path(danalab.__file__).parent.joinpath("theory", *module.split(".")).with_suffix(".py")
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    defaults: dict[str, str] = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name in functions:
+            own = node.args
+            named = [*zip(reversed(own.args), reversed(own.defaults), strict=False)]
+            named += zip(own.kwonlyargs, own.kw_defaults, strict=True)
+            defaults |= {name.arg: ast.unparse(value) for name, value in named if value is not None}
+    known = {"LogTime": LogTime, "DanaMK4Settings": DanaMK4Settings}
+
+    def decorate(cls: type[T]) -> type[T]:
+        annotated = {name: kind for base in reversed(cls.__mro__) for name, kind in get_annotations(base).items()}
+        for name in annotated.keys() & defaults.keys():
+            if name not in vars(cls):
+                cls.__annotations__.setdefault(name, annotated[name])
+                setattr(cls, name, eval(defaults[name], known))
+        return dataclass(frozen=True, kw_only=True)(cls)
+
+    return decorate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,36 +70,36 @@ class FeaturesFlags(Output):
         return {name: value for name, value in vars(self).items() if name not in vars(FeaturesFlags())}
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.races", "moe")
 class ExpertFlags(FeaturesFlags):
     v: int = 200
     d: int = 50
-    experts: int = 32
+    experts: int
     """Experts."""
-    zeta: float = 1.5
+    zeta: float
     """Expert probabilities are proportional to i^-zeta."""
-    batch: int = 8
+    batch: int
     """Samples a step."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.plrf", "compute")
 class PLRFFlags(FeaturesFlags):
     beta: float = 0.5
     v: int = 2000
     d: int = 500
-    batch: int = 1
+    batch: int
     """Samples a step."""
-    steps: int = 30_000
+    steps: int
     """Horizon [steps]."""
-    runs: int = 8
+    runs: int
     """Stochastic runs of each algorithm."""
-    h: float = 0.01
+    h: float
     """Step of the integrator in log(1 + t)."""
-    seed: int = 0
+    seed: int
     """Seed of the draw and of the samples."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.phases", "phase_diagram", "compute_frontier")
 class PhaseFlags(Output):
     alpha: float = 1.0
     """Data exponent of the compute-optimal frontier."""
@@ -72,155 +107,152 @@ class PhaseFlags(Output):
     """Target exponent of the compute-optimal frontier."""
     sizes: int = 11
     """Number of sizes d = 100, 200, 400, ... of the frontier."""
-    points: int = 121
+    points: int
     """Grid points of the phase diagram along each axis."""
-    h: float = 0.01
+    h: float
     """Step of the integrator in log(1 + t)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.races", "hummingbird")
 class HummingbirdFlags(ExpertFlags):
     v: int = 800
     d: int = 200
-    experts: int = 1
-    zeta: float = 0.5
-    batch: int = 10
-    steps: int = 16_000
+    steps: int
     """Horizon [steps]."""
-    kappas: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-    """Damping exponents to sweep, between 0 and 1."""
-    lr: float = 0.003
+    kappas: tuple[float, ...] | None
+    """Damping exponents to sweep, between 0 and 1; default 0, 0.1, ..., 1."""
+    lr: float
     """Learning rate of the Dana family and of Adam."""
-    clipsnr: float = 0.5
+    clipsnr: float
     """Signal-to-noise clip of the MK4 members."""
-    delta: float = 8.0
+    delta: float
     """Averaging window: 1 - beta(t) = delta / (delta + t)."""
-    noise: float = 0.0
+    noise: float
     """Scale of Student label noise with 3 degrees of freedom."""
-    seed: int = 0
+    seed: int
     """Seed of the draw and of the samples."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.races", "moe")
 class MoEFlags(ExpertFlags):
-    steps: int = 10_000
+    steps: int
     """Horizon [steps]."""
-    kappas: tuple[float, ...] = (0.5, 0.75, 1.0)
+    kappas: tuple[float, ...]
     """Damping exponents."""
-    lr: float = 0.03
+    lr: float
     """Learning rate of all optimizers."""
-    clipsnr: float = 2.0
+    clipsnr: float
     """Signal-to-noise clip of the MK4 members."""
-    noise: float = 0.0
+    noise: float
     """Scale of Student label noise with 3 degrees of freedom."""
-    seeds: int = 3
+    seeds: int
     """Draws of the features and of the stream."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.tau_statistics", "compute")
 class TauFlags(ExpertFlags):
-    steps: int = 16_000
+    steps: int
     """Horizon [steps]; tau is read at this time and at its halves."""
-    kappa: float = 0.75
+    kappa: float
     """Damping exponent."""
-    synthetic_steps: int = 20_000
+    synthetic_steps: int
     """Steps of the synthetic gradients."""
-    seed: int = 0
+    seed: int
     """Seed of the synthetic gradients."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.schedules", "compute")
 class ScheduleFlags(FeaturesFlags):
     v: int = 4000
     d: int = 1000
-    batch: int = 1
+    batch: int
     """Samples a step."""
-    horizon: float = 1e7
+    horizon: float
     """Last time [steps]."""
-    points: int = 41
+    points: int
     """Values of kappa."""
-    h: float = 0.01
+    h: float
     """Step of the integrator in log(1 + t)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.cooldown", "compute")
 class CooldownFlags(Output):
-    horizons: tuple[int, ...] = (100, 1000)
+    horizons: tuple[int, ...]
     """Lengths of the runs [steps]; 10,000 steps take minutes."""
-    deltas: tuple[float, ...] = (4.0, 8.0, 16.0)
+    deltas: tuple[float, ...]
     """Averaging windows: 1 - beta(t) = delta / (delta + t)."""
-    noises: tuple[float, ...] = (0.001, 0.1, 1.0)
+    noises: tuple[float, ...]
     """Irreducible risks (label noise)."""
-    d: int = 100_000
+    d: int
     """Modes of the spectrum."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.memory", "compute")
 class MemoryFlags(Output):
-    alpha: float = 0.6
+    alpha: float
     """Data exponent."""
-    beta: float = 0.3
+    beta: float
     """Target exponent."""
-    d: int = 2000
+    d: int
     """Modes of the spectrum."""
-    noises: tuple[float, ...] = (0.0, 0.1)
+    noises: tuple[float, ...]
     """Irreducible risks (label noise)."""
-    batches: tuple[float, ...] = (1.0, 16.0)
+    batches: tuple[float, ...]
     """Samples a step."""
-    horizons: tuple[int, ...] = (300, 1200)
+    horizons: tuple[int, ...]
     """Lengths of the runs [steps]; 4,800 steps take ten minutes."""
-    fresh: float = 0.05
+    fresh: float
     """Weight of the newest gradient in the update."""
-    descents: int = 60
+    descents: int
     """Gradient descents for the best path."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.rare_tokens", "compute")
 class RareTokensFlags(Output):
-    steps: int = 20_000
+    steps: int
     """Steps of the table of logits."""
-    rows: int = 64
+    rows: int
     """Rows of the table: independent repetitions."""
-    tokens: int = 16
+    tokens: int
     """Tokens of the table."""
-    rarest: float = 0.002
+    rarest: float
     """Least frequency of a token of the table."""
     words: int = 512
     """Words of the generated language."""
-    language_steps: int = 4000
+    language_steps: int
     """Training steps on the language."""
-    documents: int = 1
+    documents: int
     """Documents of 64 tokens in each of these steps: with few, rare words are rare in a step, too."""
-    seeds: int = 3
+    seeds: int
     """Seeds of the language model."""
-    seed: int = 0
+    seed: int
     """Seed of the table."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("studies.limits", "compute")
 class LimitFlags(FeaturesFlags):
     beta: float = 0.5
     v: int = 2000
     d: int = 500
-    draws: int = 3
+    draws: int
     """Number of random draws of the features to compare with."""
-    seed: int = 0
+    seed: int
     """Seed of the first draw."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@arguments_of("exponents", "predict")
 class PredictFlags(Output):
     spectrum: Path | None = None
     """Eigenvalues, and optionally the target's squared coordinates: json, npy, npz, or text with one or two columns."""
-    alpha: float | None = None
+    alpha: float | None
     """Data exponent; default fitted to the spectrum."""
-    beta: float | None = None
+    beta: float | None
     """Target exponent; default fitted to the spectrum's rho."""
-    limit: float = 0.0
+    limit: float
     """Irreducible risk, not negative."""
-    horizon: float = 1e6
+    horizon: float
     """Last time of the predicted curves [steps]."""
-    batch: int = 1
+    batch: int
     """Samples a step."""
     runs: tuple[Path, ...] = ()
     """Measured curves to compare with: run folders of one model size, or one ladder.jsonl."""

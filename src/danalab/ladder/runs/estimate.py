@@ -122,7 +122,7 @@ def estimate(
         config = cell.config(folder / "runs" / cell.name)
         planned = plan_of(config)
         hours = None if rate is None else planned.flops / rate(planned) / 3600
-        tokens_per_epoch = getattr(_vocabulary(config.data, config.tokenizer), "tokens_per_epoch", None)
+        tokens_per_epoch = getattr(_vocabulary(config.source, config.tokenizer), "tokens_per_epoch", None)
         data_tokens = tokens_per_epoch and tokens_per_epoch(planned.seq_len)
         estimates.append(
             Estimate(
@@ -163,7 +163,7 @@ def plan_of(config: "TrainConfig") -> "Plan":
 def _resolved(config: "TrainConfig") -> Any:
     from danalab.train.config.resolve import resolve
 
-    return resolve(config, _vocabulary(config.data, config.tokenizer))
+    return resolve(config, _vocabulary(config.source, config.tokenizer))
 
 
 @cache

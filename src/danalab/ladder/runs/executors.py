@@ -23,11 +23,12 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.ladder.runs.jobs import DIVERGED, Job, is_taken
 from danalab.train.run.folder import RunFolder
+from danalab.train.system.signals import REQUEUE
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
-PREEMPTED = (85, 143, -15)
+PREEMPTED = (REQUEUE, 143, -15)
 """Exit codes of a run that was told to stop: after its checkpoint, and before it could write one."""
 FRUITLESS = 3  # attempts in a row without a step after which a run is not started again
 

@@ -236,7 +236,7 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[str
     from danalab.train.config.resolve import resolve
 
     config = Cell("speed", settings).config(Path())
-    resolved = resolve(config, vocabulary_of(config.data, config.tokenizer))
+    resolved = resolve(config, vocabulary_of(config.source, config.tokenizer))
     model = build_model(resolved.model, seed=0)
     tokens = torch.randint(resolved.model.vocab_size, (config.batch_size or 1, resolved.model.seq_len))
     speeds = {}

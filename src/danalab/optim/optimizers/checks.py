@@ -13,6 +13,7 @@ from danalab.errors import UserError, first_line
 from danalab.optim.optimizers.groups import called
 from danalab.optim.rules.age import age_path
 from danalab.optim.run_length import DECAY_BOUND
+from danalab.optim.run_length import OMEGA as USUAL_OMEGA
 from danalab.optim.settings import RANGES
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,8 @@ def warn_of_large_decay(owner: str, weight_decay: float, wd_ts: float | None) ->
         half = math.ceil(math.log(0.5) / math.log1p(-min(first, 0.999)))
         log.warning(
             f"{owner}: weight_decay {weight_decay:g} takes {first:.3g} of each weight in the first step, half in {half}"
-            " steps: it is independent of the learning rate, unlike AdamW's; omega=4.0 and horizon=STEPS give a decay"
-            " bounded by the rate"
+            f" steps: it is independent of the learning rate, unlike AdamW's; omega={USUAL_OMEGA} and horizon=STEPS"
+            " give a decay bounded by the rate"
         )
 
 

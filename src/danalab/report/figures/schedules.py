@@ -16,8 +16,9 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim.optimizers.checks import check_settings, resolve_decay
 from danalab.optim.rules.scalars import decay_rate, log_time_scalars, schedule_factor
-from danalab.optim.run_length import LOG_TIME_DECAY_BOUND, warmup_steps
+from danalab.optim.run_length import LOG_TIME_DECAY_BOUND, OMEGA, warmup_steps
 from danalab.optim.schedules import get_schedule
+from danalab.optim.settings import LogTime
 from danalab.report.figures.drawing import counts, panels, plain, powers, shades, styled
 from danalab.report.formats import as_csv
 from danalab.report.run_schedules import RunSchedules
@@ -51,7 +52,7 @@ def schedule_table(run: RunSchedules) -> ScheduleTable:
     factor = get_schedule(run.scheduler, run.steps, warmup, **run.scheduler_settings())
     if not run.delta or not run.kappa:
         raise UserError("schedules: delta and kappa need at least one value each")
-    omega = 4.0 if run.omega is None and run.weight_decay is None else run.omega
+    omega = OMEGA if run.omega is None and run.weight_decay is None else run.omega
     horizon = float(run.steps) if omega is not None and run.horizon is None and run.wd_ts is None else run.horizon
     weight_decay, wd_ts = resolve_decay(
         "schedules", weight_decay=run.weight_decay or 0.0, wd_ts=run.wd_ts, omega=omega, horizon=horizon
@@ -60,8 +61,8 @@ def schedule_table(run: RunSchedules) -> ScheduleTable:
     lr = run.lr * torch.tensor([factor(i) for i in range(run.steps)], dtype=torch.float64)
     bound = None if omega is None else LOG_TIME_DECAY_BOUND
     fixed = {
-        "eps": 1e-8, "gamma3": 1.0, "alpha_offset": 1.0, "weight_decay": weight_decay, "wd_ts": wd_ts,
-        "decay_bound": bound, "momentum_cooldown": run.momentum_cooldown,
+        "eps": LogTime.eps, "gamma3": LogTime.gamma3, "alpha_offset": LogTime.alpha_offset,
+        "weight_decay": weight_decay, "wd_ts": wd_ts, "decay_bound": bound, "momentum_cooldown": run.momentum_cooldown,
     }  # fmt: skip
 
     def group(delta: float, kappa: float) -> dict[str, Any]:

@@ -116,15 +116,15 @@ async function search() {
 
 // Another tab has changed conversations, or a file has come: then their messages are read, where they are at hand.
 async function takeChanges(ids, messages) {
-  const stored = await Promise.all(ids.map(store.loadConversation));
+  const stored = await store.loadEach(ids);
   const listed = new Map(conversations.map((each) => [each.id, each]));
   const added = [];
-  for (const [place, id] of ids.entries()) {
+  for (const id of ids) {
     const old = listed.get(id);
-    if (!stored[place]) {
+    if (!stored.has(id)) {
       if (old) stopAll(Object.assign(old, { deleted: true, changed: Date.now() }));
-    } else if (old) Object.assign(old, stored[place], { leaf: old.leaf });
-    else added.push(stored[place]);
+    } else if (old) Object.assign(old, stored.get(id), { leaf: old.leaf });
+    else added.push(stored.get(id));
   }
   conversations = conversations.filter((each) => !each.deleted).concat(added);
   if (listed.has(thread.current.id) && !conversations.includes(thread.current)) {
@@ -160,8 +160,7 @@ async function importFile(file) {
     toast(`${file.name}: ${error.message}`);
     return;
   }
-  const known = new Map((await store.loadAllMessages()).map((each) => [each.id, each.conversation]));
-  const { conversations: added, messages } = besides(read, known);
+  const { conversations: added, messages } = besides(read, await store.loadOwners(read));
   const messagesOf = new Map(added.map(({ id }) => [id, []]));
   for (const each of messages) messagesOf.get(each.conversation).push(each);
   for (let done = 0; done < added.length; done += BATCH) {

@@ -31,10 +31,11 @@ export async function loadConversations() {
   return found.filter((each) => !each.deleted);
 }
 
-export async function loadConversation(id) {
-  const found = await request("conversations", "readonly", (records) => records.get(id));
-  const known = found ?? memory.conversations.get(id);
-  return isConversation(known) && !known.deleted ? known : null;
+// Those of `ids` that are there, by id; of many all are read at once.
+export async function loadEach(ids) {
+  const get = async (id) => (await request("conversations", "readonly", (records) => records.get(id))) ?? memory.conversations.get(id);
+  const found = ids.length > 20 ? await readAll("conversations") : await Promise.all(ids.map(get));
+  return new Map(found.filter((each) => isConversation(each) && !each.deleted).map((each) => [each.id, each]));
 }
 
 export async function loadMessages(conversation) {
@@ -50,6 +51,22 @@ export async function loadMessage(id) {
 
 export async function loadAllMessages() {
   return (await readAll("messages")).map(repaired).filter(isMessage);
+}
+
+// id -> conversation of the stored messages that a file names. The others of the store are not read: they may be large.
+export async function loadOwners({ conversations, messages }) {
+  const ids = new Set([...conversations.map(({ leaf }) => leaf), ...messages.flatMap(({ id, parent }) => [id, parent])]);
+  const stored = [...memory.messages.keys()].filter((id) => ids.has(id));
+  await transaction(["messages"], (tx) => {
+    const cursor = tx.objectStore("messages").index("conversation").openKeyCursor();
+    cursor.onsuccess = () => {
+      if (!cursor.result) return;
+      if (ids.has(cursor.result.primaryKey)) stored.push(cursor.result.primaryKey);
+      cursor.result.continue();
+    };
+  });
+  const known = stored.length > 20 ? (await loadAllMessages()).filter(({ id }) => ids.has(id)) : await Promise.all(stored.map(loadMessage));
+  return new Map(known.filter(Boolean).map((each) => [each.id, each.conversation]));
 }
 
 // Writes a conversation, or several, and messages that this tab has written. The later name and the later deletion count,

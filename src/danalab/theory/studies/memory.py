@@ -50,7 +50,7 @@ def compute(
     alpha: float = 0.6,
     beta: float = 0.3,
     d: int = 2000,
-    noises: Sequence[float] = (0.0, 0.1),
+    noises: Sequence[float] = (0.1,),
     batches: Sequence[float] = (1.0, 16.0),
     horizons: Sequence[int] = (300, 1200),
     fresh: float = 0.05,

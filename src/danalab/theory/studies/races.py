@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
+from danalab.optim.settings import DanaMK4Settings, LogTime
 from danalab.theory.curve import geometric_times
 from danalab.theory.problem import PLRF, check_memory, draw
 from danalab.theory.stochastic import Racer, Stream, race, zipf
@@ -40,7 +41,7 @@ def hummingbird(
     batch: int = 10,
     lr: float = 0.003,
     clipsnr: float = 0.5,
-    delta: float = 8.0,
+    delta: float = LogTime.delta,
     experts: int = 1,
     zeta: float = 0.5,
     noise: float = 0.0,
@@ -154,8 +155,8 @@ def moe(
     steps: int = 10_000,
     kappas: Sequence[float] = (0.5, 0.75, 1.0),
     lr: float = 0.03,
-    clipsnr: float = 2.0,
-    delta: float = 8.0,
+    clipsnr: float = DanaMK4Settings.clipsnr,
+    delta: float = LogTime.delta,
     noise: float = 0.0,
     seeds: int = 3,
     times: np.ndarray | None = None,

@@ -20,6 +20,7 @@ from scipy.integrate import quad
 from scipy.special import k0
 
 from danalab.errors import UserError, nearest
+from danalab.optim.settings import LogTime
 from danalab.theory.curve import padded, record
 from danalab.theory.problem import PLRF
 from danalab.theory.studies.races import moe
@@ -101,7 +102,7 @@ def measure_tau(
     *,
     steps: int = 20_000,
     coordinates: int = 1000,
-    delta: float = 8.0,
+    delta: float = LogTime.delta,
     seed: int = 0,
 ) -> np.ndarray:
     """Mean of tau over `coordinates` independent coordinates after `steps` steps, one value per activity."""

@@ -159,6 +159,14 @@ class CheckpointSettings(Section):
         return names
 
 
+DEFAULT_INTERVAL, LEAST_EVALUATIONS = 200, 10
+DEFAULT_BATCHES, LEAST_BATCHES = 64, 4
+SHARE = 0.25
+"""Time of all evaluations during a run but the last, as a share of the time of training, at most."""
+FIXED_BATCH = 32
+"""Sequences in one of `--eval-batches`; a constant, so that the fixed set does not depend on the batch."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings(Section):
     """Validation."""
@@ -181,6 +189,19 @@ class EvaluationSettings(Section):
     def check(self) -> None:
         super().check()
         self.weight_average()
+
+    def evaluation_sizes(self, sequences: int, steps: int) -> dict[str, int]:
+        """Interval and sizes; a forward pass of one of the run's `sequences` is a third of its training."""
+        interval, fixed, final = self.eval_interval, self.eval_batches, self.final_eval_batches
+        if interval is None:
+            interval = max(1, min(DEFAULT_INTERVAL, steps // LEAST_EVALUATIONS))
+        if fixed is None:
+            evaluations = steps // interval if interval else 1
+            share = 3 * SHARE * sequences / max(evaluations, 1)
+            fixed = max(LEAST_BATCHES, min(DEFAULT_BATCHES, int(share / FIXED_BATCH)))
+        if final is None:
+            final = max(fixed, -(-sequences // FIXED_BATCH)) if fixed else 0
+        return {"eval_interval": interval, "eval_batches": fixed, "final_eval_batches": final}
 
     def weight_average(self) -> tuple[str, float] | None:
         """(ema, tail or log; its number)."""

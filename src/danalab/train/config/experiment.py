@@ -3,14 +3,18 @@
 Needs no torch.
 """
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
+from danalab.errors import UserError
+from danalab.optim.run_length import OMEGA
+from danalab.optim.settings import RANGES, DanaMK4Settings, LogTime
 from danalab.optim.values import current_names
-from danalab.train.config.fields import Count, Natural, NonNegative, PathText, Positive, Section, setting
+from danalab.train.config.fields import Count, Natural, NonNegative, PathText, Positive, Section, flag, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +125,9 @@ class DataSettings(SequenceSettings):
 
     title: ClassVar[str] = "data"
 
-    data: PathText = setting("stdlib", kind="data", main=True, aliases=("data-path", "dataset"))
-    """Data folder, or the name of a source, looked up in $DATASETS_DIR or ./datasets (default: stdlib); a:0.7,b:0.3
-    mixes."""
+    data: PathText | None = setting(None, kind="data", main=True, aliases=("data-path", "dataset"))
+    """Data folder, or the name of a source, looked up in $DATASETS_DIR or ./datasets; a:0.7,b:0.3 mixes. Default with
+    --heads or --size the corpus of that rule, FineWeb (resonance: FineWeb-Edu); else Python's own files, stdlib."""
     tokenizer: PathText | None = setting(None, kind="data")
     """Tokenizer, where --data is the name of a source; default the source's."""
     packing: Literal["windows", "documents"] = "windows"
@@ -136,8 +140,48 @@ class DataSettings(SequenceSettings):
     """Seed of the order of the data."""
 
 
+SHARED_SETTINGS = {
+    "kappa": f"The Dana family's damping exponent; default {LogTime.kappa:g}.",
+    "delta": f"The Dana family's averaging window: beta(t) = 1 - delta / (delta + t); default {LogTime.delta:g}.",
+    "omega": f"Weight-decay strength, as in omega / t; default that of --rules, else {OMEGA:g}.",
+    "clipsnr": f"Bound of the damped momentum's signal-to-noise ratio; default {DanaMK4Settings.clipsnr:g}, for the "
+    "optimizers that clip.",
+    "gamma3": f"Scale of the Dana family's momentum term; default {LogTime.gamma3:g}.",
+    "beta1": "First of the optimizer's betas, AdamW's rate of the first moment; default as `danalab optim list --opt` "
+    "shows.",
+    "beta2": "Second of the optimizer's betas, AdamW's rate of the second moment; default as there. adana and its "
+    "clipped and tau variants: a constant rate in place of beta(t).",
+}
+"""Settings of optimizers that are flags and keys whatever the optimizer, with their help: the laws of scaling need the
+first three, and the others have one name for several optimizers. Their values are in `optimizer_settings`."""
+
+
+def _finite(name: str, value: Any) -> float:
+    """A value of a shared setting."""
+    within, words = {**RANGES, "omega": RANGES["weight_decay"]}.get(name, (math.isfinite, "finite"))
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise UserError(f"{flag(name)} is {value!s:.100}; it must be a number")
+    if not (math.isfinite(number) and within(number)):
+        raise UserError(f"{flag(name)} is {value}; it must be {words}")
+    return number
+
+
+class _TakesShared(type):
+    """Sections that take the shared settings as keywords, too: `TrainConfig(kappa=0.8)`, and `dataclasses.replace`."""
+
+    def __call__(cls, *args: Any, **given: Any) -> Any:
+        shared = {name: given.pop(name) for name in SHARED_SETTINGS if name in given}
+        if shared:
+            given["optimizer_settings"] = {**(given.get("optimizer_settings") or {}), **shared}
+        return super().__call__(*args, **given)
+
+
 @dataclass(frozen=True, kw_only=True)
-class OptimizerSettings(Section):
+class OptimizerSettings(Section, metaclass=_TakesShared):
     """Optimizer, learning rate and weight decay."""
 
     title: ClassVar[str] = "optimizer"
@@ -155,21 +199,6 @@ class OptimizerSettings(Section):
     """File of laws, decays and dimensions in place of the built-in ones; `danalab report --rules FILE` writes one."""
     phase_lr_factor: Positive = 1.0
     """resonance: factor on the learning rate of the oscillators' phases."""
-    kappa: float = 0.85
-    """The Dana family's damping exponent."""
-    delta: float = 8.0
-    """The Dana family's averaging window: beta(t) = 1 - delta / (delta + t)."""
-    omega: NonNegative | None = None
-    """Weight-decay strength, as in omega / t; default that of --rules, else 4."""
-    clipsnr: float | None = None
-    """Bound of the damped momentum's signal-to-noise ratio; default 2, for the optimizers that clip."""
-    gamma3: float | None = setting(None, aliases=("gamma-3-factor",))
-    """Scale of the Dana family's momentum term; default 1."""
-    beta1: float | None = None
-    """First of the optimizer's betas, AdamW's rate of the first moment; default as `danalab optim list --opt` shows."""
-    beta2: float | None = None
-    """Second of the optimizer's betas, AdamW's rate of the second moment; default as there.
-    adana and its clipped and tau variants: a constant rate in place of beta(t)."""
     weight_decay: float | None = None
     """Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw)."""
     wd_ts: float | None = setting(None, aliases=("wd-ts-const",))
@@ -189,7 +218,27 @@ class OptimizerSettings(Section):
             name.replace("-", "_"): list(value) if isinstance(value, tuple) else value
             for name, value in self.optimizer_settings.items()
         }
+        for name in SHARED_SETTINGS:
+            if settings.get(name) is None:
+                settings.pop(name, None)
+            else:
+                settings[name] = _finite(name, settings[name])
         object.__setattr__(self, "optimizer_settings", dict(sorted(current_names(settings).items())))
+
+    @property
+    def kappa(self) -> float:
+        """The Dana family's damping exponent, for which the laws of the learning rate are fitted."""
+        return self.optimizer_settings.get("kappa", LogTime.kappa)
+
+    @property
+    def delta(self) -> float:
+        """The Dana family's averaging window."""
+        return self.optimizer_settings.get("delta", LogTime.delta)
+
+    @property
+    def omega(self) -> float | None:
+        """Strength of weight decay, as in omega / t; None: automatic."""
+        return self.optimizer_settings.get("omega")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +303,9 @@ class ScheduleSettings(Section):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
+DEFAULT_BATCH = 32
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchSettings(Section):
     """Batch and length of the run."""
@@ -278,3 +330,34 @@ class BatchSettings(Section):
     """Parameters that --tokens-per-param counts."""
     warmup_steps: Natural | None = None
     """Warm-up [steps]; default iterations / 50; in short runs iterations / 10, up to 4."""
+
+    def batch_sizes(self, world_size: int) -> tuple[int, int, int]:
+        """(micro-batch, micro-batches per step, global batch), where global = micro x ranks x accumulation."""
+        if self.global_batch is None:
+            batch_size, acc_steps = self.batch_size or DEFAULT_BATCH, self.acc_steps or 1
+            return batch_size, acc_steps, batch_size * acc_steps * world_size
+        total = self.global_batch
+        if total % world_size:
+            raise UserError(f"--global-batch {total} is not divisible by the {world_size} ranks")
+        local = total // world_size
+        batch_size = self.batch_size
+        if batch_size is None:
+            if self.acc_steps is None:
+                batch_size = next(size for size in range(min(DEFAULT_BATCH, local), 0, -1) if local % size == 0)
+            elif local % self.acc_steps:
+                raise UserError(
+                    f"--acc-steps {self.acc_steps} must divide --global-batch {total} on {world_size} ranks"
+                )
+            else:
+                batch_size = local // self.acc_steps
+        if local % batch_size:
+            raise UserError(
+                f"--global-batch {total} is not divisible by --batch-size {batch_size} x {world_size} ranks"
+            )
+        acc_steps = local // batch_size
+        if self.acc_steps not in (None, acc_steps):
+            raise UserError(
+                f"--global-batch {total} = --batch-size {batch_size} x {world_size} ranks x {acc_steps}, "
+                f"not --acc-steps {self.acc_steps}; leave one of them out"
+            )
+        return batch_size, acc_steps, total

@@ -1,9 +1,11 @@
-"""From a configuration to a complete `RunSpec`: automatic values follow from the scaling rules, explicit ones win.
+"""From a configuration to a complete `RunSpec`, in eight pure steps. Needs no torch: `--print-config` is quick.
 
-Needs no torch, so that `danalab train --print-config` is quick.
+    data -> batch -> model -> budget -> rate -> decay -> evaluation -> execution
+
+Automatic values follow from the scaling rules; explicit ones win. Sizes of batches and of evaluations are computed
+beside their settings, in `experiment` and `execution`; laws and horizons in `danalab.scaling`.
 """
 
-import dataclasses
 import hashlib
 import json
 from dataclasses import replace
@@ -14,37 +16,32 @@ from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.config import ModelConfig, checkpointing_rule
+from danalab.models.parametrization import BASE_D_MODEL, BASE_N_LAYERS, multiples
 from danalab.optim.catalogue import OPTIMIZERS, short_name
-from danalab.scaling import flops_per_token
-from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.plan import OMEGA
-from danalab.scaling.shape import EXPERT_SETTINGS, ROUTER_SETTINGS
+from danalab.scaling import Dimensions, dimensions, explicit_dimensions, flops_per_token
+from danalab.scaling.learning_rate import PeakRate, at_horizon, decay_lr
+from danalab.scaling.plan import OMEGA, Budget, OptimizerPlan, budget_of, decay_of, horizon_of, law_rate
+from danalab.scaling.resonance import check_resonance, if_resonance
+from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
+from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings
 from danalab.train.config.fields import flag, names_of
-from danalab.train.config.planning import (
-    DEFAULT_SEQ_LEN,
-    MODEL_FLAGS,
-    batch_sizes,
-    checked_decay,
-    evaluation_settings,
-    plan_run,
-    steps_of_epochs,
-)
-from danalab.train.config.run_spec import BatchSchedule, RunSpec, checked_settings
+from danalab.train.config.rules import Rules, SizeRule, read_rules
+from danalab.train.config.run_spec import BatchSchedule, Execution, RunBudget, RunSpec, checked_settings
 from danalab.train.config.train_config import TrainConfig
 
+DEFAULT_SEQ_LEN = 2048
+LARGEST_AUTOMATIC_DECAY = 0.5
+"""Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
+omega / t, would take more than the whole weight."""
 _DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}
 """As in the paper, arXiv 2311.08105."""
-
-PLANNED_SETTINGS = (
-    "arch", "opt", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "num_frequencies", "n_experts", "top_k",
-    "expert_dim", "n_shared_experts", "lr", "omega", "weight_decay", "wd_ts", "decay_bound",
+NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
+MODEL_FLAGS = (
+    "arch", *NUMBERS, "vocab_size", "seq_len", "n_kv_heads", "attention_gate", "tied_head", "num_frequencies", "mixer",
+    "full_attention_interval", *EXPERT_SETTINGS, *RESONANCE_SETTINGS, "parametrization", "base_d_model",
+    "base_n_layers",
 )  # fmt: skip
-"""Settings that the plan decides."""
-
-_OLD_NAME = (
-    "--arch diloco is an old name of enoki: the model is an enoki; DiLoCo training, of any architecture, is "
-    "--distributed-backend diloco"
-)
+"""Settings of a run that describe its model, apart from those of a router."""
 
 
 def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, device_type: str | None = None) -> RunSpec:
@@ -52,148 +49,307 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
 
     `device_type`: cpu or cuda, where the run is trained; default that of --device, else cpu.
     """
-    if config.optimizer_settings:
-        config = replace(config, optimizer_settings=checked_settings(config))
-    notes = [_OLD_NAME] if config.arch.lower() == "diloco" else []
-    idle = [flag(f"wandb_{key}") for key in ("project", "entity", "group", "mode") if getattr(config, f"wandb_{key}")]
-    if idle and not config.wandb:
-        notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
-    if config.distributed_backend == "diloco":
-        given = {name: getattr(config, name) for name in _DILOCO}
-        config = replace(config, **{name: _DILOCO[name] if it is None else it for name, it in given.items()})
-    config = replace(config, seq_len=config.seq_len or ((dataset.sequence_length or DEFAULT_SEQ_LEN + 1) - 1))
-    if config.document_mask and dataset.eos_id is None:
+    rules = Rules() if config.rules is None else read_rules(config.rules)
+    given = replace(config, optimizer_settings=checked_settings(config))
+    if given.distributed_backend == "diloco":
+        given = replace(given, **{name: usual for name, usual in _DILOCO.items() if getattr(given, name) is None})
+    seq_len, vocab_size = choose_data(given, dataset)
+    batch_size, acc_steps, global_batch = given.batch_sizes(world_size)
+    dims, model = choose_model(given, vocab_size, seq_len, rules)
+    nominal, budget = choose_budget(given, dataset, dims, seq_len, global_batch)
+    peak, f = choose_rate(given, dims, nominal, rules)
+    chosen, notes = choose_decay(given, dims, budget, peak, f, rules)
+    batches = BatchSchedule.of(global_batch, seq_len, given.batch_ramp, given.seq_len_ramp)
+    evaluation = given.evaluation_sizes(batches.sequences(budget.steps), budget.steps)
+    whole = RunBudget(**vars(budget), batch_size=batch_size, acc_steps=acc_steps, **evaluation)
+    parts: dict[str, Any] = {"given": given, "model": model, "budget": whole, "optimizer": chosen}
+    spec = RunSpec(**parts, execution=choose_execution(given, model, chosen, whole, dataset, world_size, device_type))
+    spec.schedule()  # refuses settings that do not fit, before anything is written
+    return replace(spec, notes=(*_remarks(given), *_about_rate(spec), *notes, *filter(None, [spec.jump()])))
+
+
+# ---- data ----
+
+
+def choose_data(given: TrainConfig, dataset: Vocabulary) -> tuple[int, int]:
+    """(tokens of a training sequence, vocabulary of the model)."""
+    seq_len = given.seq_len or ((dataset.sequence_length or DEFAULT_SEQ_LEN + 1) - 1)
+    if given.document_mask and dataset.eos_id is None:
         raise UserError(f"--document-mask: the id that ends a document of {dataset.name} is unknown; leave it out")
-    if config.document_mask and config.compile and ARCHITECTURES.get(config.arch).oscillators:
-        raise UserError(f"--compile: not with --document-mask for {config.arch}, which sorts documents by length")
-    if config.context_len is not None and config.context_len < (config.seq_len or 0):
-        raise UserError(f"--context-len {config.context_len}: must be at least --seq-len, {config.seq_len}")
-    if config.phase_lr_factor != 1:
-        what = "--mixer none" if config.mixer == "none" else f"--arch {config.arch}"
-        if config.mixer == "none" or not ARCHITECTURES.get(config.arch).oscillators:
-            raise UserError(f"--phase-lr-factor {config.phase_lr_factor}: {what} has no phases; leave it out")
-    batch_size, acc_steps, global_batch = batch_sizes(config, world_size)
-    vocab_size = dataset.vocab_size if config.vocab_size is None else config.vocab_size
-    if config.vocab_size is not None and vocab_size < dataset.least_vocab_size:
-        raise UserError(f"--vocab-size {vocab_size}: {dataset.name} needs {dataset.least_vocab_size}; leave it out")
-    if config.epochs is not None:
-        config = replace(config, iterations=steps_of_epochs(config, dataset, global_batch))
-    planned = plan_run(config, vocab_size, global_batch)
-    batches = BatchSchedule.of(global_batch, planned.seq_len, config.batch_ramp, config.seq_len_ramp)
-    if batches.batch.stages and config.iterations is None:  # more steps, for as many tokens
-        steps = max(1, batches.batch.steps_within(planned.steps * global_batch))
-        planned = plan_run(replace(config, iterations=steps), vocab_size, global_batch, planned.tokens)
-    if planned.lr_is_extrapolated:
-        notes.append(
-            f"the learning-rate law was fitted at another batch than {global_batch} sequences ({planned.lr_source}): "
-            "its rate here is not measured; try --lr-multiplier"
-        )
-    planned, about_decay = checked_decay(planned, config.weight_decay)
-    notes += about_decay
-    if config.extend_to is not None and config.extend_to < planned.steps:
-        raise UserError(f"--extend-to {config.extend_to}: the run has {planned.steps} steps already")
-    filled = replace(
-        config,
-        batch_size=batch_size,
-        acc_steps=acc_steps,
-        global_batch=global_batch,
-        vocab_size=vocab_size,
-        iterations=planned.steps,
-        warmup_steps=planned.warmup,
-        **evaluation_settings(config, batches.sequences(planned.steps), planned.steps),
-        **{name: getattr(planned, name) for name in PLANNED_SETTINGS},
-    )
-    described: dict[str, Any] = {name: getattr(filled, name) for name in (*MODEL_FLAGS, "dropout")}
-    described |= {name: getattr(config, name) for name in EXPERT_SETTINGS}
-    described |= {name: value for name in ROUTER_SETTINGS if (value := getattr(config, name)) is not None}
-    model = ModelConfig(**{**described, "seq_len": config.context_len or planned.seq_len})
-    if model.parametrization != "standard" and not OPTIMIZERS.get(planned.opt).adam_like:
+    if given.context_len is not None and given.context_len < seq_len:
+        raise UserError(f"--context-len is {given.context_len}; it must be at least --seq-len, {seq_len}")
+    if given.vocab_size is not None and given.vocab_size < dataset.least_vocab_size:
+        name, least = dataset.name, dataset.least_vocab_size
+        raise UserError(f"--vocab-size {given.vocab_size}: {name} needs {least}; leave it out")
+    return seq_len, given.vocab_size or dataset.vocab_size
+
+
+# ---- model ----
+
+
+def choose_model(given: TrainConfig, vocab_size: int, seq_len: int, rules: Rules) -> tuple[Dimensions, ModelConfig]:
+    """The model, as the scaling rules see it and as it is built."""
+    dims = model_dimensions(given, vocab_size, rules.size(given.arch))
+    names = (*EXPERT_SETTINGS, *RESONANCE_SETTINGS, "full_attention_interval")
+    own: dict[str, Any] = {name: getattr(given, name) for name in names}
+    own |= {name: value for name in ("attention_gate", "tied_head") if (value := getattr(given, name)) is not None}
+    dims = replace(dims, seq_len=given.context_len or seq_len, **own)
+    check_resonance(dims)
+    dims = dims.resolved()
+    described: dict[str, Any] = {name: getattr(given, name) for name in (*MODEL_FLAGS, "dropout")}
+    described |= {name: getattr(dims, name) for name in ("arch", *NUMBERS, "vocab_size", "seq_len", "num_frequencies")}
+    described |= {name: value for name in ROUTER_SETTINGS if (value := getattr(given, name)) is not None}
+    model = ModelConfig(**described)
+    if given.phase_lr_factor != 1 and (model.mixer == "none" or not model.architecture.oscillators):
+        what = "--mixer none" if model.mixer == "none" else f"--arch {given.arch}"
+        raise UserError(f"--phase-lr-factor {given.phase_lr_factor}: {what} has no phases; leave it out")
+    for name in ROUTER_SETTINGS:
+        if model.sparsity is None and getattr(given, name) is not None:
+            raise UserError(f"{flag(name)}: {given.arch} has no experts here; give --n-experts, too")
+    if model.sparsity is None and given.expert_parallel:
+        raise UserError(f"--expert-parallel: {given.arch} has no experts here; give --n-experts, too")
+    if model.parametrization != "standard" and not OPTIMIZERS.get(given.opt).adam_like:
         raise UserError(
-            f"--parametrization {model.parametrization}: how the rate of {planned.opt} follows from width is not "
-            "known; take an optimizer whose steps are like Adam's (adamw, adana, lion, ...), or leave it out"
+            f"--parametrization {model.parametrization}: how the rate of {OPTIMIZERS.canonical(given.opt)} follows "
+            "from width is not known; take an optimizer whose steps are like Adam's (adamw, adana, lion, ...), or "
+            "leave it out"
         )
-    if model.sparsity is None:
-        for name in ("expert_parallel", *ROUTER_SETTINGS):
-            if getattr(config, name) not in (None, False if name == "expert_parallel" else None):
-                raise UserError(f"{flag(name)}: {config.arch} has no experts here; give --n-experts, too")
+    return dims, model
+
+
+def model_dimensions(settings: ModelSettings, vocab_size: int, rule: SizeRule | None = None) -> Dimensions:
+    """Explicit dimensions, or those of --heads by a rule of --rules or of the architecture."""
+    given = {name: getattr(settings, name) for name in NUMBERS}
+    if settings.heads is not None:
+        keys = settings.n_kv_heads
+        by_rule = (
+            dimensions(settings.arch, settings.heads, vocab_size, keys)
+            if rule is None
+            else rule.dimensions(settings.heads, vocab_size, keys)
+        )
+        for name in ("size", "num_frequencies", "mixer"):
+            if getattr(settings, name) is not None:
+                raise UserError(f"{flag(name)} {getattr(settings, name)}: not with --heads; leave one of the two out")
+        for name, value in given.items():
+            if value not in (None, getattr(by_rule, name)):  # a resolved configuration has both, and they agree
+                raise UserError(
+                    f"--heads {settings.heads} decides all dimensions: {flag(name)} is {getattr(by_rule, name)}, "
+                    f"not {value}; leave one of the two out"
+                )
+        return by_rule
+    dims = if_resonance(settings.arch, settings.size, settings.num_frequencies, vocab_size, settings.mixer, **given)
+    if dims is not None:
+        return dims
+    if settings.d_model is None or settings.n_layers is None or settings.n_heads is None:
+        raise UserError("give a size: --heads 4, or --d-model 64 --n-layers 2 --n-heads 1")
+    return explicit_dimensions(settings.arch, **given, vocab_size=vocab_size, n_kv_heads=settings.n_kv_heads)
+
+
+# ---- budget ----
+
+
+def choose_budget(
+    given: TrainConfig, dataset: Vocabulary, dims: Dimensions, seq_len: int, global_batch: int
+) -> tuple[Budget, Budget]:
+    """(the budget at a constant batch, which decides the horizon; that of the run, with its ramps)."""
+    batches = BatchSchedule.of(global_batch, seq_len, given.batch_ramp, given.seq_len_ramp)
+    asked = given
+    if given.epochs is not None:
+        asked = replace(given, iterations=_steps_of_epochs(given, dataset, seq_len, global_batch))
+    nominal = budget = budget_of(asked, dims, seq_len, global_batch)
+    if batches.batch.stages and asked.iterations is None:  # more steps, for as many tokens
+        steps = max(1, batches.batch.steps_within(nominal.steps * global_batch))
+        budget = budget_of(replace(given, iterations=steps), dims, seq_len, global_batch)
     if not batches.is_constant:
-        flops = batches.flops(planned.steps, lambda length: flops_per_token(model, length))
-        planned = replace(planned, tokens=batches.tokens(planned.steps), flops=flops)
-    init = config.init or model.architecture.init
-    filled = replace(filled, init=init, base_d_model=model.base_d_model, base_n_layers=model.base_n_layers)
-    run_dir = config.run_dir
-    if run_dir is None:
-        name = config.name or default_name(filled, config, dataset.name)
-        run_dir = (environment_path("RESULTS_BASE_FOLDER") or Path("runs")) / name
-    filled = replace(filled, run_dir=run_dir, name=config.name or run_dir.name)
-    device_type = device_type or (config.device or "cpu").partition(":")[0]
+        flops = batches.flops(budget.steps, lambda length: flops_per_token(dims, length))
+        budget = replace(budget, tokens=batches.tokens(budget.steps), flops=flops)
+    if given.extend_to is not None and given.extend_to < budget.steps:
+        raise UserError(f"--extend-to {given.extend_to}: the run has {budget.steps} steps already")
+    return nominal, budget
+
+
+def _steps_of_epochs(given: TrainConfig, dataset: Vocabulary, seq_len: int, global_batch: int) -> int:
+    """floor(epochs x sequences / global batch)."""
+    epochs, tokens_per_epoch = given.epochs or 0.0, getattr(dataset, "tokens_per_epoch", None)
+    if tokens_per_epoch is None:
+        raise UserError(f"--epochs {epochs:g}: the number of tokens is not known before the data are prepared")
+    n_tokens = tokens_per_epoch(seq_len)
+    steps = int(epochs * (n_tokens // seq_len) / global_batch)
+    if steps < 1:
+        raise UserError(f"--epochs {epochs:g}: {n_tokens:,} tokens are less than one step")
+    if given.iterations not in (None, steps):
+        raise UserError(f"--epochs {epochs:g} is {steps} steps, not --iterations {given.iterations}; give one")
+    return steps
+
+
+# ---- learning rate ----
+
+
+def choose_rate(given: TrainConfig, dims: Dimensions, nominal: Budget, rules: Rules) -> tuple[PeakRate, float]:
+    """(peak learning rate: as given, by --rules, or by the fitted law; the horizon f that weight decay follows)."""
+    if given.lr is not None:
+        return PeakRate(given.lr, "given"), 1.0
+    opt, rate_size, f = OPTIMIZERS.canonical(given.opt), 1.0, 1.0
+    if given.parametrization != "standard":  # of the base model, embeddings apart
+        layers = (given.base_n_layers or BASE_N_LAYERS) if given.parametrization == "completep" else None
+        m, n = multiples(dims.d_model, dims.n_layers, given.base_d_model or BASE_D_MODEL, layers)
+        rate_size = 1 / (m * m * n)
+    fitted = rules.law(given.arch, opt, nominal.global_batch, given.kappa)
+    if fitted is not None:
+        law, source = fitted
+        peak = PeakRate(law(rate_size * dims.non_emb_params), source, law.batch)
+    else:
+        if given.horizon_law == "measured":
+            f = horizon_of(dims, nominal, given.horizon_basis)
+        peak = at_horizon(law_rate(dims, opt, given.kappa, nominal.tokens_per_step, rate_size), opt, f)
+    if given.lr_multiplier != 1:
+        source = f"{peak.source}, times {given.lr_multiplier:g}"
+        peak = replace(peak, lr=peak.lr * given.lr_multiplier, source=source)
+    return peak, f
+
+
+# ---- weight decay ----
+
+
+def choose_decay(
+    given: TrainConfig, dims: Dimensions, budget: Budget, peak: PeakRate, f: float, rules: Rules
+) -> tuple[OptimizerPlan, list[str]]:
+    """(optimizer with its weight decay, notes). An automatic decay is limited; a given one must not flip signs."""
+    opt = OPTIMIZERS.canonical(given.opt)
+    asked = given if given.omega is not None else replace(given, omega=rules.omega(given.arch, opt))
+    chosen, independent = decay_of(asked, dims, budget, peak, f), OPTIMIZERS.get(opt).decay == "independent"
+    factor = 1.0
+    if not independent:
+        factor = decay_lr(dims.arch, opt, peak.lr, dims.non_emb_params, chosen.kappa, budget.global_batch)
+    elif chosen.decay_bound:
+        return chosen, []
+    elif chosen.wd_ts is not None:
+        factor = 1 / (1 + 1 / chosen.wd_ts)
+    first = chosen.weight_decay * factor
+    if given.weight_decay is not None and first > 1:
+        what = f"and --wd-ts {chosen.wd_ts:g} " if chosen.wd_ts is not None else ""
+        times = "independent of the learning rate" if independent else f"times the learning rate, {factor:g}"
+        raise UserError(
+            f"--weight-decay {chosen.weight_decay:g} {what}takes {first:g} of each weight in the first step "
+            f"(it is {times}); it must stay below 1, and {OMEGA:g} / wd_ts is usual"
+        )
+    if given.weight_decay is None and first > LARGEST_AUTOMATIC_DECAY:
+        held = LARGEST_AUTOMATIC_DECAY / factor
+        note = f"weight decay {held:.4g} in place of {chosen.weight_decay:.4g}: the run has only {budget.steps} steps"
+        return replace(chosen, weight_decay=held), [note]
+    return chosen, []
+
+
+# ---- execution ----
+
+
+def choose_execution(
+    given: TrainConfig, model: ModelConfig, chosen: OptimizerPlan, budget: Budget, dataset: Vocabulary,
+    world_size: int, device_type: str | None,
+) -> Execution:  # fmt: skip
+    """Device, number format, compiler, ranks, and the run folder."""
+    checkpointing_rule(given.activation_checkpointing)
+    oscillates = model.architecture.oscillators
+    if given.document_mask and given.compile and oscillates:
+        raise UserError(f"--compile: not with --document-mask for {given.arch}, which sorts documents by length")
+    device_type = device_type or (given.device or "cpu").partition(":")[0]
     on_gpu = device_type == "cuda"
-    # torch.compile generates no code for the oscillators' complex numbers.
-    compiles = on_gpu and not model.architecture.oscillators
-    resolved = RunSpec(
-        config=filled,
-        model=model,
-        plan=planned,
+    run_dir = given.run_dir
+    if run_dir is None:
+        name = given.name or default_name(given, model, chosen, budget, dataset.name)
+        run_dir = (environment_path("RESULTS_BASE_FOLDER") or Path("runs")) / name
+    return Execution(
         run_dir=run_dir,
+        name=given.name or run_dir.name,
         device_type=device_type,
-        dtype=config.dtype or ("bfloat16" if on_gpu else "float32"),
-        compile=compiles if config.compile is None else config.compile,
-        backend=config.usual_backend(world_size),
-        automatic=frozenset(name for name, value in config.as_dict().items() if value is None),
-        notes=tuple(notes),
+        dtype=given.dtype or ("bfloat16" if on_gpu else "float32"),
+        # torch.compile generates no code for the oscillators' complex numbers.
+        compile=(on_gpu and not oscillates) if given.compile is None else given.compile,
+        backend=given.usual_backend(world_size),
     )
-    resolved.schedule()  # refuses settings that do not fit, before anything is written
-    checkpointing_rule(config.activation_checkpointing)
-    if (jump := resolved.jump()) is not None:
-        resolved = replace(resolved, notes=(*resolved.notes, jump))
-    return resolved
 
 
 _SHOWN = frozenset(
     {"arch", "opt", "d_model", "n_layers", "n_experts", "top_k", "full_attention_interval", "mixer",
      "learned_positions", "conv_width", "phase_lr_factor", "global_batch", "seq_len", "iterations", "lr", "seed",
-     "scheduler", "kappa"}
+     "scheduler"}
 )  # fmt: skip
 """Settings that stand in a name by themselves."""
 
 
-def default_name(filled: TrainConfig, given: TrainConfig, data_name: str) -> str:
-    """The name of a resolved run: its main settings, then a digest of all others that were given."""
-    size = f"h{given.heads}" if given.heads is not None else f"d{filled.d_model}x{filled.n_layers}"
-    if filled.n_experts is not None:
-        size += f"-e{filled.n_experts}k{filled.top_k}"
-    if (filled.full_attention_interval or 1) > 1:
-        size += f"-a{filled.full_attention_interval}"
-    if filled.mixer is not None:
-        size += "-nomixer" if filled.mixer == "none" else f"-{filled.mixer}"
-    if filled.learned_positions is not None:
-        size += "-positions" if filled.learned_positions else "-nopositions"
-    if filled.conv_width:
-        size += f"-conv{filled.conv_width}"
-    if filled.phase_lr_factor != 1:
-        size += f"-phase{filled.phase_lr_factor:g}"
-    words = [filled.arch, short_name(filled.opt), size, data_name, f"b{filled.global_batch}x{filled.seq_len}"]
-    words += [f"i{filled.iterations}", f"lr{filled.lr:.3g}", f"s{filled.seed}"]
-    if filled.scheduler != _DEFAULTS.scheduler:
-        words.append(filled.scheduler)
-    if filled.kappa != _DEFAULTS.kappa:
-        words.append(f"k{filled.kappa:g}")
+def default_name(given: TrainConfig, model: ModelConfig, chosen: OptimizerPlan, budget: Budget, data_name: str) -> str:
+    """The name of a run: its main settings, then a digest of all others that were given."""
+    size = f"h{given.heads}" if given.heads is not None else f"d{model.d_model}x{model.n_layers}"
+    if (sparse := model.sparsity) is not None:
+        size += f"-e{sparse.n_experts}k{sparse.top_k}"
+    if (model.full_attention_interval or 1) > 1:
+        size += f"-a{model.full_attention_interval}"
+    if given.mixer is not None:
+        size += "-nomixer" if given.mixer == "none" else f"-{given.mixer}"
+    if given.learned_positions is not None:
+        size += "-positions" if given.learned_positions else "-nopositions"
+    if given.conv_width:
+        size += f"-conv{given.conv_width}"
+    if given.phase_lr_factor != 1:
+        size += f"-phase{given.phase_lr_factor:g}"
+    words = [model.arch, short_name(chosen.opt), size, data_name, f"b{budget.global_batch}x{budget.seq_len}"]
+    words += [f"i{budget.steps}", f"lr{chosen.lr:.3g}", f"s{given.seed}"]
+    if given.scheduler != TrainConfig.scheduler:
+        words.append(given.scheduler)
+    if given.kappa != _DEFAULTS.kappa:
+        words.append(f"k{given.kappa:g}")
     names = names_of(TrainConfig, "run") - _SHOWN
     if given.lr is not None and float(f"{given.lr:.3g}") != given.lr:
         names |= {"lr"}
-    if digest := digest_of(dataclasses.replace(given, omega=filled.omega), names):
+    further = {name: value for name, value in given.optimizer_settings.items() if name != "kappa"}
+    if digest := digest_of(replace(given, optimizer_settings=further | {"omega": chosen.omega}), names):
         words.append(digest)
     return "-".join(words)
 
 
 def digest_of(config: TrainConfig, names: frozenset[str]) -> str:
-    """Eight characters that tell apart configurations with other values of `names`; empty where all are _DEFAULTS."""
+    """Eight characters that tell apart configurations with other values of `names`; empty where all are defaults."""
+    own = dict(config.optimizer_settings)
+    shared = {name: own.pop(name) for name in SHARED_SETTINGS if name in own}
+    values = {**config.as_dict(), "optimizer_settings": own, **shared}
+    usual = {
+        **_DEFAULTS.as_dict(),
+        "optimizer_settings": {},
+        "omega": OMEGA,
+        "kappa": _DEFAULTS.kappa,
+        "delta": _DEFAULTS.delta,
+    }
     changed = {
         name: value
-        for name, value in config.as_dict().items()
-        if name in names and value is not None and getattr(config, name) != getattr(_DEFAULTS, name)
+        for name, value in values.items()
+        if (name in names or name in shared) and value is not None and value != usual.get(name)
     }
     return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8] if changed else ""
 
 
-_DEFAULTS = TrainConfig(omega=OMEGA)
+_DEFAULTS = TrainConfig()
+
+
+# ---- notes ----
+
+
+def _remarks(given: TrainConfig) -> list[str]:
+    notes = []
+    if given.arch.lower() == "diloco":
+        notes.append(
+            "--arch diloco is an old name of enoki: the model is an enoki; DiLoCo training, of any architecture, is "
+            "--distributed-backend diloco"
+        )
+    idle = [flag(f"wandb_{key}") for key in ("project", "entity", "group", "mode") if getattr(given, f"wandb_{key}")]
+    if idle and not given.wandb:
+        notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
+    return notes
+
+
+def _about_rate(spec: RunSpec) -> list[str]:
+    if not spec.plan.lr_is_extrapolated:
+        return []
+    return [
+        f"the learning-rate law was fitted at another batch than {spec.budget.global_batch} sequences "
+        f"({spec.plan.lr_source}): its rate here is not measured; try --lr-multiplier"
+    ]

@@ -22,6 +22,7 @@ from typing_extensions import TypedDict
 from danalab.errors import UserError
 from danalab.files import read_yaml, to_yaml, validated, write_atomically
 from danalab.optim.catalogue import OPTIMIZERS
+from danalab.optim.settings import LogTime
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.dimensions import Dimensions, explicit_dimensions
 from danalab.scaling.learning_rate import LrLaw, law_at
@@ -79,7 +80,7 @@ class Rules:
     weight_decay: tuple[DecayRule, ...] = ()
     dimensions: tuple[SizeRule, ...] = ()
 
-    def law(self, arch: str, opt: str, global_batch: int, kappa: float = 0.85) -> tuple[LrLaw, str] | None:
+    def law(self, arch: str, opt: str, global_batch: int, kappa: float = LogTime.kappa) -> tuple[LrLaw, str] | None:
         """The learning-rate law at a batch by `law_at`, and a sentence on its source."""
         rules = _matching(self.learning_rate, arch, opt)
         if not rules:

@@ -1,6 +1,6 @@
-"""The complete description of a run, from which every part of the trainer is built. Needs no torch.
+"""The complete record of a run, from which every part of the trainer is built: five parts, each fact in one. No torch.
 
-flags -> TrainConfig -> resolve -> RunSpec -> model, optimizer, batches, checkpoints
+flags -> TrainConfig -> resolve -> RunSpec(given, model, budget, optimizer, execution) -> model, optimizer, batches
 """
 
 from collections.abc import Callable, Mapping
@@ -13,22 +13,40 @@ from danalab.data.order.ramps import Ramp
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.optim.schedules import Schedule, get_schedule
-from danalab.scaling import Plan, flops_per_token
+from danalab.scaling import Dimensions, Plan, flops_per_token
 from danalab.scaling.hardware import memory_gib
-from danalab.scaling.small_runs import slow_momentum
-from danalab.train.config.fields import flag
+from danalab.scaling.learning_rate import slow_momentum
+from danalab.scaling.plan import Budget, OptimizerPlan
+from danalab.scaling.shape import ROUTER_SETTINGS
+from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings
+from danalab.train.config.fields import flag, plain
 from danalab.train.config.train_config import TrainConfig
+
+_SIZES = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "num_frequencies", "n_experts", "top_k",
+          "expert_dim", "n_shared_experts", "vocab_size")  # fmt: skip
+"""Settings that the model decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpec:
-    """A frozen, complete description of a run. What is built from it reads its fields, properties and sections."""
+class RunBudget(Budget):
+    """Batch, length and evaluations of a run."""
 
-    config: TrainConfig
-    """The settings with every automatic value filled in, for records and other configurations."""
-    model: ModelConfig
-    plan: Plan
+    batch_size: int
+    """Sequences of a micro-batch on one rank."""
+    acc_steps: int
+    """Micro-batches in a step on one rank."""
+    eval_interval: int
+    """Steps between evaluations; 0: only at the end."""
+    eval_batches: int
+    final_eval_batches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Where and how a run is computed."""
+
     run_dir: Path
+    name: str
     device_type: str
     """cpu or cuda."""
     dtype: str
@@ -37,32 +55,73 @@ class RunSpec:
     """Whether each block is compiled by torch.compile."""
     backend: str
     """How ranks share the work: single, ddp, zero, fsdp or diloco."""
-    automatic: frozenset[str] = frozenset()
-    """Names of the settings that were left automatic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """A frozen, complete description of a run. What is built from it reads its parts and properties."""
+
+    given: TrainConfig
+    """The settings as they were given; None is automatic."""
+    model: ModelConfig
+    budget: RunBudget
+    optimizer: OptimizerPlan
+    execution: Execution
     notes: tuple[str, ...] = ()
     """Messages about automatic choices, for the log."""
 
+    @cached_property
+    def plan(self) -> Plan:
+        """The run as the scaling rules see it."""
+        return Plan(dims=dimensions_of(self.model), budget=self.budget, optimizer=self.optimizer)
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """The settings with every automatic value filled in, for other configurations."""
+        given, budget, chosen, own = self.given, self.budget, self.optimizer, self.execution
+        return replace(
+            given,
+            **{name: getattr(self.plan.dims, name) for name in _SIZES},
+            **{name: getattr(budget, name) for name in ("seq_len", "global_batch", "batch_size", "acc_steps")},
+            **{name: getattr(budget, name) for name in ("eval_interval", "eval_batches", "final_eval_batches")},
+            **{name: getattr(chosen, name) for name in ("opt", "lr", "omega", "weight_decay", "wd_ts", "decay_bound")},
+            data=given.source,
+            iterations=budget.steps,
+            warmup_steps=budget.warmup,
+            init=given.init or self.model.architecture.init,
+            base_d_model=self.model.base_d_model,
+            base_n_layers=self.model.base_n_layers,
+            run_dir=own.run_dir,
+            name=own.name,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "micro_batch":  # version 0.2
+            return self.budget.batch_size
+        if not name.startswith("__") and name in Execution.__annotations__:  # its place until version 0.3
+            return getattr(self.execution, name)
+        raise AttributeError(f"a RunSpec has no {name}")
+
     @property
-    def micro_batch(self) -> int:
-        """Sequences of a micro-batch on one rank."""
-        assert self.config.batch_size is not None
-        return self.config.batch_size
+    def automatic(self) -> frozenset[str]:
+        """Names of the settings that were left automatic."""
+        return frozenset(name for name, value in vars(self.given).items() if value is None)
 
     @cached_property
     def batches(self) -> "BatchSchedule":
         """Global batch and sequence length of each step."""
-        config = self.config
-        return BatchSchedule.of(self.plan.global_batch, self.plan.seq_len, config.batch_ramp, config.seq_len_ramp)
+        given, budget = self.given, self.budget
+        return BatchSchedule.of(budget.global_batch, budget.seq_len, given.batch_ramp, given.seq_len_ramp)
 
     @cached_property
     def optimizer_settings(self) -> dict[str, Any]:
         """The settings of the optimizer for `build_optimizer`, or a UserError for one it lacks; imports torch."""
-        return optimizer_settings(self.config, self.plan.steps)
+        return optimizer_settings(self.given, self.optimizer, self.budget.steps)
 
     @property
     def state_dtype(self) -> str:
         """Number format of the optimizer's moments."""
-        return self.config.optimizer_settings.get("state_dtype", "float32")
+        return self.given.optimizer_settings.get("state_dtype", "float32")
 
     def flops(self, steps: int) -> int:
         """Training FLOPs of the first `steps` steps."""
@@ -71,57 +130,88 @@ class RunSpec:
     @property
     def iterations(self) -> int:
         """Steps of the whole run, extension included."""
-        return self.config.extend_to or self.plan.steps
+        return self.given.extend_to or self.budget.steps
 
     def is_logged(self, step: int) -> bool:
         """Whether the step gets a row."""
-        return step % self.config.log_interval == 0 or step == 1 or self.is_evaluated(step)
+        return step % self.given.log_interval == 0 or step == 1 or self.is_evaluated(step)
 
     def is_evaluated(self, step: int) -> bool:
         """Whether its row has an evaluation; the last one always has."""
-        interval = self.config.eval_interval
+        interval = self.budget.eval_interval
         return step == self.iterations or bool(interval and step % interval == 0)
 
     def is_saved(self, step: int) -> bool:
         """Whether it is checkpointed, besides at the end and when stopped."""
-        interval = self.config.ckpt_interval
-        return bool(interval and step % interval == 0) or step in self.config.kept_steps()
+        interval = self.given.ckpt_interval
+        return bool(interval and step % interval == 0) or step in self.given.kept_steps()
 
     def schedule(self) -> Schedule:
         """0-based step -> factor of the peak rate. An extension lengthens cos_inf's tail; others are computed again."""
-        config = self.config
-        settings = config.scheduler_settings()
-        if config.scheduler.replace("-", "_") == "cos_inf" and self.iterations > self.plan.steps:
-            settings["cos_inf_steps"] = settings.get("cos_inf_steps", 0) + self.iterations - self.plan.steps
-        return get_schedule(config.scheduler, self.iterations, self.plan.warmup, **settings)
+        name, settings, planned = self.given.scheduler, self.given.scheduler_settings(), self.budget
+        if name.replace("-", "_") == "cos_inf" and self.iterations > planned.steps:
+            settings["cos_inf_steps"] = settings.get("cos_inf_steps", 0) + self.iterations - planned.steps
+        return get_schedule(name, self.iterations, planned.warmup, **settings)
 
     def jump(self) -> str | None:
         """A warning where an extension raises the learning rate at the step where the run would have ended."""
-        seam = self.plan.steps
+        seam, peak = self.budget.steps, self.optimizer.lr
         if self.iterations == seam:
             return None
-        planned = replace(self, config=replace(self.config, extend_to=None))
+        planned = replace(self, given=replace(self.given, extend_to=None))
         before, after = planned.schedule()(seam - 1), self.schedule()(seam)
         if after <= 1.1 * before:
             return None
         return (
-            f"--extend-to {self.iterations}: {self.config.scheduler} is computed again over all steps, so the learning "
-            f"rate goes from {before * self.plan.lr:.3g} to {after * self.plan.lr:.3g} at step {seam}"
+            f"--extend-to {self.iterations}: {self.given.scheduler} is computed again over all steps, so the learning "
+            f"rate goes from {before * peak:.3g} to {after * peak:.3g} at step {seam}"
         )
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings by the names of their flags, those of every optimizer beside the others."""
+        settings, chosen = self.config.as_dict() | settings_of(self.model), self.optimizer
+        own = {name: value for name, value in settings["optimizer_settings"].items() if name not in SHARED_SETTINGS}
+        shared = {name: self.given.optimizer_settings.get(name) for name in SHARED_SETTINGS}
+        shared |= {"kappa": chosen.kappa, "delta": chosen.delta, "omega": chosen.omega}
+        return {**settings, **shared, "optimizer_settings": own}
+
     def as_dict(self) -> dict[str, Any]:
-        """The part of config.json that describes the run; its `config` has the number format that is used."""
-        return {
-            "config": {**self.config.as_dict(), "dtype": self.dtype},
+        """The part of config.json that describes the run, each fact once; `danalab.train.run.schemas` reads it."""
+        budget, chosen, own = dict(vars(self.budget)), dict(vars(self.optimizer)), dict(vars(self.execution))
+        peak = {f"lr_{name}": value for name, value in vars(chosen.pop("peak")).items() if name != "lr"}
+        shared = {name: self.settings[name] for name in SHARED_SETTINGS}
+        settings = {"optimizer_settings": self.settings["optimizer_settings"]}
+        for name, key in RECORDED_AS.items():
+            budget[key] = budget.pop(name)
+        parts: dict[str, dict[str, Any]] = {
             "model": self.model.as_dict(),
-            "plan": self.plan.as_dict(),
-            "optimizer": {"name": self.plan.opt, "lr": self.plan.lr, "settings": self.optimizer_settings},
-            "execution": {"device_type": self.device_type, "compile": self.compile, "backend": self.backend},
-            "steps": self.iterations,
-            "params": self.plan.exact_params,
-            "tokens_per_step": self.plan.tokens_per_step,
-            "lr_source": self.plan.lr_source,
+            "budget": budget,
+            "optimizer": {**chosen, **shared, "lr": self.optimizer.lr, **peak, **settings},
+            "execution": {**own, "run_dir": str(own["run_dir"])},
         }
+        del parts["execution"]["backend"]  # `parallel` has it
+        elsewhere = {name for part in parts.values() for name in part}
+        given = {name: value for name, value in self.settings.items() if name not in elsewhere}
+        return {"given": given, **parts}
+
+
+RECORDED_AS = {"seq_len": "sequence_length", "steps": "iterations", "warmup": "warmup_steps", "tokens": "total_tokens"}
+"""Parts of a budget whose names in config.json differ: the model has a `seq_len`, the data have `tokens`."""
+
+
+def settings_of(model: ModelConfig) -> dict[str, Any]:
+    """The settings of a run that its model decides; those of a router are None where they are the defaults."""
+    shape, usual = dimensions_of(model), {field.name: field.default for field in fields(ModelConfig)}
+    own = {field.name for field in fields(ModelSettings)} & usual.keys()
+    settings = {name: plain(getattr(model, name)) for name in own} | {name: getattr(shape, name) for name in _SIZES}
+    routed = {name: getattr(model, name) for name in ROUTER_SETTINGS}
+    return settings | {name: None if value == usual[name] else value for name, value in routed.items()}
+
+
+def dimensions_of(model: ModelConfig) -> Dimensions:
+    """The shape of a model with every default filled in."""
+    return Dimensions(**{field.name: getattr(model, field.name) for field in fields(Dimensions)}).resolved()
 
 
 def recorded_dtype(record: Mapping[str, Any]) -> str:
@@ -133,15 +223,15 @@ def run_memory_gib(
     spec: RunSpec, micro_batch: int, ranks: int = 1, activation_bytes: int = 2, *, recompute: bool = False
 ) -> float:
     """The estimate of `memory_gib` for one of a run's `ranks`, with a micro-batch of this many sequences [GiB]."""
-    rule = checkpointing_rule(spec.config.activation_checkpointing)
+    rule = checkpointing_rule(spec.given.activation_checkpointing)
     return memory_gib(
         spec.plan,
         micro_batch,
         activation_bytes,
         state_dtype=spec.state_dtype,
-        averaged=spec.config.weight_average() is not None,
-        weight_shards=ranks if spec.backend == "fsdp" else 1,
-        state_shards=ranks if spec.backend in ("fsdp", "zero") else 1,
+        averaged=spec.given.weight_average() is not None,
+        weight_shards=ranks if spec.execution.backend == "fsdp" else 1,
+        state_shards=ranks if spec.execution.backend in ("fsdp", "zero") else 1,
         checkpointing=[rule(layer) for layer in range(spec.plan.n_layers)],
         recompute=recompute,
     )
@@ -152,65 +242,52 @@ RESERVED = {"horizon": "the run's length is --iterations"}
 
 
 def checked_settings(config: TrainConfig) -> dict[str, Any]:
-    """`config.optimizer_settings` with values of the right types."""
-    if not config.optimizer_settings:
-        return {}
+    """`config.optimizer_settings` with values of the right types; those that every optimizer may have stay as they are.
+
+    UserError: a setting that the optimizer does not have, or that is the run's.
+    """
+    shared = {name: value for name, value in config.optimizer_settings.items() if name in SHARED_SETTINGS}
+    further = {name: value for name, value in config.optimizer_settings.items() if name not in shared}
+    if further:
+        from danalab.optim import optimizer_spec
+        from danalab.optim.distributed.dtensor.adapter import check_numbers_of
+        from danalab.optim.registry import read_settings
+
+        spec = optimizer_spec(config.opt)
+        for name in further:
+            if name in RESERVED and name in spec.settings:
+                raise UserError(f"{flag(name)}: {RESERVED[name]}")
+            if name in vars(config) and name in spec.settings:
+                raise UserError(f"optimizer_settings: {name} is a setting of the run; give it as {flag(name)}")
+        further = read_settings(spec, further)
+        check_numbers_of(f"--opt {spec.name}", spec.settings, further)
+    return further | shared
+
+
+def optimizer_settings(config: TrainConfig, planned: OptimizerPlan, steps: int) -> dict[str, Any]:
+    """The hyper-parameters for `build_optimizer`: an optimizer's defaults, what the plan decides, what was given."""
     from danalab.optim import optimizer_spec
-    from danalab.optim.distributed.dtensor.adapter import check_numbers_of
-    from danalab.optim.registry import read_settings
 
-    spec = optimizer_spec(config.opt)
-    own = {field.name for field in fields(TrainConfig)}
-    for name in config.optimizer_settings:
-        if name in RESERVED and name in spec.settings:
-            raise UserError(f"{flag(name)}: {RESERVED[name]}")
-        if name in own and name in spec.settings:
-            raise UserError(f"optimizer_settings: {name} is a setting of the run; give it as {flag(name)}")
-    settings = read_settings(spec, config.optimizer_settings)
-    check_numbers_of(f"--opt {spec.name}", spec.settings, settings)
-    return settings
-
-
-def optimizer_settings(config: TrainConfig, steps: int) -> dict[str, Any]:
-    """The hyper-parameters for `build_optimizer`."""
-    from danalab.optim import optimizer_spec
-
-    known = optimizer_spec(config.opt).settings
-    settings: dict[str, Any] = {
-        name: getattr(config, name)
-        for name in ("kappa", "delta", "weight_decay", "wd_ts", "decay_bound")
-        if name in known
-    }
-    for name in ("clipsnr", "gamma3"):
-        value = getattr(config, name)
-        if value is not None and name not in known:
-            raise UserError(f"--{name} {value}: {config.opt} has no {name}; leave it out")
-        if value is not None:
-            settings[name] = value
-    further = checked_settings(config)
+    known, given = optimizer_spec(config.opt).settings, checked_settings(config)
+    settings = {name: known[name].default for name in ("kappa", "delta") if name in known}
+    settings |= {name: getattr(planned, name) for name in ("weight_decay", "wd_ts", "decay_bound") if name in known}
     if "beta3_warmup" in known:
-        settings |= slow_momentum(steps, config.delta, config.kappa)
-    settings |= _betas(config, settings.get("betas"), known, further)
-    return settings | further
-
-
-def _betas(config: TrainConfig, ruled: Any, known: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """--beta1 and --beta2, wherever the optimizer has them."""
-    given = {name: value for name in ("beta1", "beta2") if (value := getattr(config, name)) is not None}
-    if not given:
-        return {}
-    flags = ", ".join(map(flag, given))
-    if "betas" in further:
+        settings |= slow_momentum(steps, planned.delta, planned.kappa)
+    betas = {name: given.pop(name) for name in ("beta1", "beta2") if name in given}
+    for name in ("clipsnr", "gamma3"):
+        if name in given and name not in known:
+            raise UserError(f"--{name} {given[name]}: {config.opt} has no {name}; leave it out")
+    flags = ", ".join(map(flag, betas))
+    if betas and "betas" in given:
         raise UserError(f"{flags}: --betas is given, too; leave one of them out")
-    if "betas" in known:
-        betas = list(ruled or known["betas"].default)
-        for place, name in enumerate(("beta1", "beta2")):
-            betas[place] = given.get(name, betas[place])
-        return {"betas": tuple(betas)}
-    missing = [name for name in given if name not in known]
-    if missing:
+    if betas and "betas" in known:
+        both = list(settings.get("betas", known["betas"].default))
+        both[:2] = (betas.get(name, usual) for name, usual in zip(("beta1", "beta2"), both, strict=False))
+        betas = {"betas": tuple(both)}
+    elif not betas.keys() <= known.keys():
         raise UserError(f"{flags}: {config.opt} has no constant betas; leave them out")
-    return given
+    # `planned` has omega as a weight decay.
+    return settings | betas | {name: value for name, value in given.items() if name in known and name != "omega"}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from danalab.errors import UserError
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train.config.execution import (
     CheckpointSettings,
     EvaluationSettings,
@@ -27,6 +28,9 @@ from danalab.train.config.experiment import (
     SeedSettings,
     StartSettings,
 )
+
+BUILT_IN_TEXT = "stdlib"
+"""The source that needs neither network nor files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,19 @@ class TrainConfig(RunSettings, DataSettings, StartSettings, ModelSettings):
 
     stage: ClassVar[str] = "danalab.train.pretraining:PRETRAINING"
     """The `StageKind` that trains by these settings, as MODULE:NAME."""
+
+    @property
+    def source(self) -> str:
+        """`data`; by default the corpus that the rule of a size was fitted on, else text that is on every machine.
+
+        A size by rule (--heads, --size) asks for the published run, so it has its data; explicit dimensions are for
+        trying things out.
+        """
+        if self.data is not None:
+            return self.data
+        if self.heads is None and self.size is None:
+            return BUILT_IN_TEXT
+        return "fineweb-edu" if ARCHITECTURES.get(self.arch).oscillators else "fineweb-100bt"
 
     @staticmethod
     def translate_words(words: Sequence[str]) -> list[str]:

@@ -54,7 +54,9 @@ class DiLoCoWorker(ParallelStrategy):
         assert config.diloco_lr is not None
         assert config.diloco_momentum is not None
         assert config.diloco_patience is not None
-        self._exchange = Exchange(spec.run_dir / "diloco", world.worker, world.dp_size, config.diloco_patience)
+        self._exchange = Exchange(
+            spec.execution.run_dir / "diloco", world.worker, world.dp_size, config.diloco_patience
+        )
         self._outer = OuterStep(config.diloco_lr, config.diloco_momentum)
         self._period, self._iterations = config.diloco_steps, spec.iterations
         self._store, self._stop = folder.store, stop
@@ -293,12 +295,12 @@ class OuterStep:
 
 def as_worker(resolved: RunSpec, world: World) -> RunSpec:
     """The configuration of one worker; without a checkpoint, a later one starts from worker 0's, which owns the run."""
-    named = resolved.config.resume_from
-    if named is not None and (resolved.run_dir / "checkpoints").resolve() in named.resolve().parents:
+    named = resolved.given.resume_from
+    if named is not None and (resolved.execution.run_dir / "checkpoints").resolve() in named.resolve().parents:
         raise UserError(f"--resume-from {named}: DiLoCo's workers cannot go back together; take another --run-dir")
     if world.worker == 0:
         return resolved
-    config = replace(resolved.config, wandb=False, trackio=False, tensorboard=False)
-    if named is None and RunFolder(resolved.run_dir).store.steps():
-        config = replace(config, resume_from=resolved.run_dir)
-    return replace(resolved, config=config)
+    given = replace(resolved.given, wandb=False, trackio=False, tensorboard=False)
+    if named is None and RunFolder(resolved.execution.run_dir).store.steps():
+        given = replace(given, resume_from=resolved.execution.run_dir)
+    return replace(resolved, given=given)

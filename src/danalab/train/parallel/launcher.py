@@ -22,14 +22,12 @@ from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.files import write_json
 from danalab.scaling.hardware import available_cores, chosen_threads
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.system.signals import STOP_SIGNALS, StopRequest, holding_signals
+from danalab.train.system.signals import INTERRUPTED, ORDERLY, REQUEUE, STOP_SIGNALS, StopRequest, holding_signals
 
 log = logging.getLogger(__name__)
 
 LOST_CODE = 4
 """Exit code of a rank that lost another rank."""
-ORDERLY = (0, 3, 85, 130)
-"""Exit codes of ranks that ended together."""
 RESTARTS = 3
 """Number of times that a worker of a DiLoCo run is restarted."""
 GRACE_SECONDS = 15.0
@@ -37,7 +35,7 @@ GRACE_SECONDS = 15.0
 
 
 def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest) -> int:
-    """Run `config` on `ranks` processes; returns the exit code of the run: 0, 3, 85 or 130.
+    """Run `config` on `ranks` processes; returns the exit code of the run, one of `ORDERLY`.
 
     `stop` has earlier signals. UserError: bad input (`FirstRankError`: rank 0 printed it). LostRankError: a rank died.
     """
@@ -186,7 +184,7 @@ def _verdict(exit_codes: list[int | None], received: list[int], folder: Path) ->
     if received and all(code in (*ORDERLY, *stops) for code in codes.values()):
         # Ranks that had ended their run died of the signal.
         ended = [code for code in codes.values() if code in ORDERLY]
-        return max(ended) if ended else (130 if received[-1] == signal.SIGINT else 85)
+        return max(ended) if ended else (INTERRUPTED if received[-1] == signal.SIGINT else REQUEUE)
     for rank, code in codes.items():
         if code not in (*ORDERLY, LOST_CODE):
             _raise(rank, code, folder)

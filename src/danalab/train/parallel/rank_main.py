@@ -11,7 +11,7 @@ from pathlib import Path
 
 from danalab.errors import FirstRankError, LostRankError, UserError, describe_os_error
 from danalab.train.parallel.launcher import LOST_CODE
-from danalab.train.system.signals import StopRequest, release_signals
+from danalab.train.system.signals import INTERRUPTED, ORDERLY, StopRequest, release_signals
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +44,7 @@ def _train(config: Path, stop: StopRequest) -> int:
     except LostRankError:
         return LOST_CODE  # the launcher names the lost rank
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def _end_with(parent: int) -> None:
@@ -59,6 +59,6 @@ def _end_with(parent: int) -> None:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stderr.flush()
-    if code not in (0, 3, 85, 130):
+    if code not in ORDERLY:
         os._exit(code)  # threads may wait for dead ranks
     sys.exit(code)

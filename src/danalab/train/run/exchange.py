@@ -23,7 +23,7 @@ from danalab.models.decoder import build_model, materialise
 from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
 from danalab.models.huggingface.convert import module_file
 from danalab.train.config.fields import SPELLINGS
-from danalab.train.config.planning import MODEL_FLAGS
+from danalab.train.config.resolve import MODEL_FLAGS
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
@@ -136,9 +136,9 @@ def write_imported(
     """Make a run folder of a model from elsewhere."""
     target, config = RunFolder(folder), model.config
     flags = {name: getattr(config, name) for name in MODEL_FLAGS}
-    settings = TrainConfig(**flags, batch_size=1, dtype="float32", run_dir=target.path)
+    settings = TrainConfig(**flags, batch_size=1, dtype="float32", run_dir=target.path).as_dict()
     record = {
-        "config": settings.as_dict(),
+        "given": {name: value for name, value in settings.items() if name not in vars(config)},
         "model": config.as_dict(),
         "params": model.num_parameters(),
         "imported_from": dict(origin),

@@ -21,6 +21,7 @@ from danalab.optim.catalogue import is_address
 from danalab.plugins import digests, source_digest
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, read_meta, verify
+from danalab.train.config.experiment import SHARED_SETTINGS
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.run_spec import RunSpec, recorded_dtype
 from danalab.train.parallel.world import World
@@ -280,17 +281,18 @@ def run_record(
 ) -> dict[str, Any]:
     """The content of config.json."""
     return {
-        "stage": stage_kind(spec.config).name,
+        "stage": stage_kind(spec.given).name,
         **spec.as_dict(),
+        "params": spec.plan.exact_params,
         "dataset": {
             "path": dataset.location,
             "fingerprint": dataset.fingerprint,
             "tokens": dataset.n_tokens,
-            "tokenizer": dataset.tokenizer_name,
+            "tokenizer_name": dataset.tokenizer_name,
         },
         "world_size": world.processes,
         "parallel": {"backend": world.layout.backend, **world.layout.shape(world.processes)},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "plugins": _plugin_digests(spec),
@@ -313,9 +315,9 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
         there = saved.get("stage", "pretraining")
         raise UserError(f"{folder.path} is the folder of a run of {there}, not of {stage}; take another --run-dir")
     dtype = recorded_dtype(saved)
-    if "dtype" in spec.automatic and spec.dtype != dtype:
-        log.info("--dtype %s, as the run began; the default here is %s", dtype, spec.dtype)
-        spec = replace(spec, dtype=dtype)
+    if "dtype" in spec.automatic and spec.execution.dtype != dtype:
+        log.info("--dtype %s, as the run began; the default here is %s", dtype, spec.execution.dtype)
+        spec = replace(spec, execution=replace(spec.execution, dtype=dtype))
     spec = _with_defaults_of(saved["config"], spec)
     # The sets of validation windows stay; version 0.1 did not bound the last one.
     sets = {
@@ -323,15 +325,13 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
         "final_eval_batches": saved["config"].get("final_eval_batches") or 0,
     }
     kept = {name: count for name, count in sets.items() if name in spec.automatic and count is not None}
-    spec = replace(spec, config=replace(spec.config, **kept))
-    ours = spec.as_dict()["config"]
-    theirs = saved["config"] | {"dtype": dtype}
+    spec = replace(spec, budget=replace(spec.budget, **kept))
+    ours, theirs = {**spec.settings, "dtype": spec.execution.dtype}, saved["config"] | {"dtype": dtype}
+    compared = names_of(type(spec.given), "run") | SHARED_SETTINGS.keys()
     differing = [
         f"{flag(name)} {_show(value)} here, {_show(theirs.get(name))} there"
         for name, value in ours.items()
-        if name in names_of(type(spec.config), "run")
-        and theirs.get(name) != value
-        and not (name == "init_from" and _is_moved(ours, theirs))
+        if name in compared and theirs.get(name) != value and not (name == "init_from" and _is_moved(ours, theirs))
     ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")
@@ -351,12 +351,12 @@ def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunS
             f"{folder.path} is the folder of another configuration: {'; '.join(differing)}; "
             f"take another --run-dir{hint}"
         )
-    earlier, wanted = saved["config"].get("extend_to"), spec.config.extend_to
+    earlier, wanted = saved["config"].get("extend_to"), spec.given.extend_to
     if earlier is None:
         return spec
     if wanted is None:
         log.info("the run was extended to %d steps", earlier)
-        return replace(spec, config=replace(spec.config, extend_to=earlier))
+        return replace(spec, given=replace(spec.given, extend_to=earlier))
     if wanted < earlier:
         raise UserError(f"--extend-to {wanted}: the run was extended to {earlier} steps already")
     return spec
@@ -381,8 +381,8 @@ def _with_defaults_of(saved: dict[str, Any], spec: RunSpec) -> RunSpec:
     taken = {name: saved[name] for name in names if name in spec.automatic and name in saved}
     if taken.get("warmup_steps", 0) is None:  # a configuration that was written by hand
         return spec
-    planned = {name.replace("warmup_steps", "warmup"): value for name, value in taken.items()}
-    return replace(spec, config=replace(spec.config, **taken), plan=replace(spec.plan, **planned))
+    budget = replace(spec.budget, warmup=taken.pop("warmup_steps", spec.budget.warmup))
+    return replace(spec, budget=budget, optimizer=replace(spec.optimizer, **taken))
 
 
 def _show(value: Any) -> str:

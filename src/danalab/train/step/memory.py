@@ -39,7 +39,7 @@ COPIES = 1
 
 def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> None:
     """Check, before anything is built, that weights, gradients, optimizer state and one micro-batch fit in memory."""
-    needed = run_memory_gib(spec, spec.micro_batch, world.size, recompute=True)
+    needed = run_memory_gib(spec, spec.budget.batch_size, world.size, recompute=True)
     require_memory(int(needed * 2**30), device, "training with this model, micro-batch and context")
 
 
@@ -103,7 +103,7 @@ def fit_memory(spec: RunSpec, ranks: int, gpu: str | None = None) -> MemoryFit:
         device = named(gpu)
         return _estimated(spec, ranks, device.memory_gib, device.name, 2)
     if not torch.cuda.is_available():
-        short = 4 if spec.dtype == "float32" else 2
+        short = 4 if spec.execution.dtype == "float32" else 2
         return _estimated(spec, ranks, host_memory() / 2**30, "this machine", short)
     device = torch.device("cuda", torch.cuda.current_device())
     name, limit = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory / 2**30

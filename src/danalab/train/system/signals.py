@@ -1,4 +1,4 @@
-"""Stop signals. Needs no torch."""
+"""Stop signals and exit codes. Needs no torch."""
 
 import contextlib
 import signal
@@ -8,6 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+NONFINITE = 3
+"""Exit code of a job that met a loss, gradient or weight that is not finite."""
+REQUEUE = 85
+"""Exit code of a job that SIGTERM or SIGUSR1 stopped and that wrote its checkpoint: `slurm_job.sh` requeues it."""
+INTERRUPTED = 130
+"""Exit code after SIGINT."""
+ORDERLY = (0, NONFINITE, REQUEUE, INTERRUPTED)
+"""Exit codes of ranks that ended together."""
 
 
 @contextlib.contextmanager
@@ -73,8 +82,8 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """85 ("requeue me") for SIGTERM and SIGUSR1, 130 for SIGINT."""
-        return 130 if self.signal == signal.SIGINT else 85
+        """`REQUEUE` for SIGTERM and SIGUSR1, `INTERRUPTED` for SIGINT."""
+        return INTERRUPTED if self.signal == signal.SIGINT else REQUEUE
 
     def _receive(self, number: int, frame: types.FrameType | None) -> None:
         again = self.signal == signal.SIGINT and number == signal.SIGINT

@@ -4,7 +4,7 @@
 #   danalab_job COMMAND...     COMMAND starts `danalab train`, which prints its summary with --json
 #
 # The job ends when the run is finished. It is requeued with the same resources after a preemption or the warning of the
-# time limit (exit code 85: checkpointed; 143: SIGTERM before training could handle it) and where --iterations-to-run
+# time limit (REQUEUE of signals.py: checkpointed; 143: SIGTERM before training could handle it) and where --iterations-to-run
 # left steps. It is not requeued after an error, nor after three jobs in a row without a step. Outside SLURM the command
 # runs once.
 
