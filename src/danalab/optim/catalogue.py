@@ -312,7 +312,7 @@ _MEMORY: dict[str, Any] = {"age": None, "fresh": None}
 _MOMENTS = {"betas": (0.9, 0.999), "eps": 1e-8, **_FOREACH}
 _AVERAGE = {"r": (0.0, "later weights count as t^r in the average"),
             "weight_lr_power": (2.0, "weights count as (largest lr so far)^this in the average")}
-_OF_THE_REST = {"aux_lr": None, "aux_lr_factor": 1.0,
+_OF_THE_REST = {"by_kind": None, "aux_lr": None, "aux_lr_factor": 1.0,
                 "aux_weight_decay": (None, "weight decay of parameters that are not matrices; none = 0")}
 _AS_D_MUON = Relative("d-muon", 1.0, "the same size of update")
 _schedule_free = partial(

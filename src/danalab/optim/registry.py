@@ -74,7 +74,7 @@ def _spec_named(name: str) -> OptimizerSpec:
     module, _, name = row.path.partition(":")
     if module == "pytorch_optimizer":
         split = {key: value if _has_help(value) else (value, HELP[key]) for key, value in row.defaults.items()}
-        kinds = {"foreach": "switch", "age": "word"}
+        kinds = {"foreach": "switch", "age": "word", "by_kind": "kinds"}
         settings = {key: Setting(value, text, kinds.get(key, "")) for key, (value, text) in split.items()}  # pyright: ignore
         return OptimizerSpec(**facts, build=partial(_build_of_library, row, settings), settings=settings)
     if module.startswith("rules."):

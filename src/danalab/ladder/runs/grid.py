@@ -63,7 +63,7 @@ def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, l
             raise UserError(f"{what} {word}: KEY=VALUE,VALUE,... is expected")
         if key in assigned:
             raise UserError(f"{what} {word}: {flag(key)} appears twice")
-        parts = re.split(r",(?![^(]*\))", values)  # not at a comma in brackets: follow(8, 60, 1, 8)
+        parts = re.split(r",(?![^(]*\))", values)  # not in brackets: follow(8, 60, 1, 8), (head:lr=1,beta2=0.9)
         assigned[key] = [typed_value(key, value) for value in parts if value.strip()]
     return assigned
 
