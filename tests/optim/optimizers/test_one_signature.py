@@ -105,9 +105,35 @@ def test_kinds_have_rates_of_their_own_absolute_or_relative(name):
         "matrix": {"weight_decay": 0.0},
     }
     optimizer = build_optimizer(name, Net(), lr=0.02, weight_decay=0.1, aux_lr=7e-3, by_kind=kinds)
+    decay = (
+        0.1 if optimizer_spec(name).extra is None else 0.0
+    )  # the library's decay of other parameters is aux_weight_decay
     assert settings_by_kind(optimizer) == {
-        "embedding": (2e-3, 0.5), "head": (5e-3, 0.1), "matrix": (0.02, 0.0), "vector": (7e-3, 0.0)
+        "embedding": (2e-3, 0.5), "head": (5e-3, decay), "matrix": (0.02, 0.0), "vector": (7e-3, 0.0)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in BY_KIND if "betas" in str(optimizer_spec(name).settings)])
+def test_a_kind_has_a_beta_of_its_own_in_every_optimizer_with_betas(name):
+    optimizer = build_optimizer(name, Net(), lr=0.02, by_kind="embedding:beta2=0.995 head:beta1=0.5,beta2=0.9")
+    betas = {group["kind"]: group.get("betas") for group in optimizer.param_groups}
+    assert betas["embedding"] == (betas["vector"][0], 0.995)
+    assert betas["head"] == (0.5, 0.9)
+
+
+@pytest.mark.parametrize("name", ["dana-muon", "manau"])
+def test_a_kind_may_have_a_constant_beta2_in_place_of_log_time(name):
+    a, b = (build_optimizer(name, Net(), lr=0.02, by_kind=kinds) for kinds in ("embedding:beta2=0.9", None))
+    for optimizer in (a, b):
+        for step in range(3):
+            for p in (p for group in optimizer.param_groups for p in group["params"]):
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(step))
+            optimizer.step()
+    for one, other in zip(a.param_groups, b.param_groups, strict=True):
+        for p, q in zip(one["params"], other["params"], strict=True):
+            assert torch.equal(a.state[p].get("exp_avg_sq", p), b.state[q].get("exp_avg_sq", q)) == (
+                one["kind"] != "embedding"
+            )
 
 
 def test_kinds_are_told_by_names_where_parameters_are_given():
