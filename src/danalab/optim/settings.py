@@ -95,6 +95,9 @@ def takes(settings: Callable[P, Any]) -> Callable[[Callable[..., None]], Callabl
             self.setup(params, plain_settings(given.arguments))
 
         constructor.__signature__ = inspect.Signature([*first, *own.parameters.values()])  # pyright: ignore
+        texts = {"params": "a model, parameters, named parameters, or groups of them", **HELP}
+        described = [f"    {name}: {texts[name]}." for name in ("params", *own.parameters) if name in texts]
+        constructor.__doc__ = "\n".join(["Args:", *described])
         return constructor
 
     return decorate
