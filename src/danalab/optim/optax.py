@@ -52,6 +52,7 @@ from danalab.optim.settings import (
     Decay,
     LogTime,
     SecondMoment,
+    described,
     plain_settings,
 )
 
@@ -121,6 +122,18 @@ _ABSENT |= dict.fromkeys(("clipsnr", "beta2", "omega", "horizon", "decay_bound")
 """Settings that some members do not take."""
 
 
+_CHOICE = "tree of booleans, or a function of the parameters that gives one: which parameters"
+_TEXTS = {
+    "learning_rate": "a number or a schedule of the 0-based step",
+    "peak_lr": "the schedule's peak; required for a schedule where weight decay, a cooldown or an age follows it, and"
+    " under optax.inject_hyperparams, where schedules arrive as numbers",
+    "decay_mask": f"{_CHOICE} decay",
+    "matrices": f"{_CHOICE} are matrices, or stacks [..., rows, columns] of them; none = by paths and shapes",
+    "weight_decay": "strength of the decay",
+}
+"""Help of settings that `danalab.optim.settings.HELP` does not have or does not fit."""
+
+
 def _takes(
     settings: Callable[P, S],
 ) -> Callable[[Callable[[S], optax.GradientTransformation]], Callable[P, optax.GradientTransformation]]:
@@ -135,6 +148,7 @@ def _takes(
             return build(SimpleNamespace(**{**_ABSENT, **plain_settings(given.arguments)}))  # pyright: ignore[reportArgumentType]
 
         member.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        member.__doc__ = f"{inspect.getdoc(build)}\n\n{described(signature.parameters, _TEXTS)}"
         return member
 
     return decorate
@@ -144,26 +158,8 @@ def _takes(
 def adana(settings: _Settings) -> optax.GradientTransformation:
     """ADana: theta <- theta - lr (g + gamma3 (1 + (1+t)^(1-kappa)) m) / (sqrt(v) + eps), moments in logarithmic time.
 
-    Args:
-        learning_rate: a number or a schedule of the 0-based step.
-        delta: averaging window, 1 - beta(t) = delta / (delta + t).
-        kappa: damping exponent of the momentum's weight, between 0 and 1.
-        gamma3: scale of the momentum term.
-        alpha_offset: added to (1+t)^(1-kappa) there; 0 is the paper's formula.
-        beta2: constant rate of the second moment, with Adam's correction of the bias; None: beta(t).
-        weight_decay: strength of the independent decay; not multiplied by the learning rate.
-        wd_ts: the decay falls like weight_decay / (1 + t / wd_ts) [steps]; None keeps it constant.
-        omega, horizon: the other form, lambda(t) = omega / (wd_ts + t), with wd_ts = horizon / 10 [steps].
-        decay_bound: largest decay per step, times the peak learning rate; 0: none. None: 2 with `omega`, else none.
-        age: mean age of the first moment as a path, such as "follow(8, 60, 1, 8)"; see `danalab.optim.rules.age`. None:
-            beta(t). Under `optax.inject_hyperparams` it is one of the `static_args`.
-        fresh: share of the new gradient in the step, whose weights keep their sum; None: as kappa makes it.
-        momentum_cooldown: exponent c of the first moment's gain delta / (delta + t (lr / peak_lr)^c); 0: beta(t).
-        peak_lr: the schedule's peak. Required for a schedule with weight decay, which is proportional to lr / peak_lr,
-            or with a cooldown or an age; also under `optax.inject_hyperparams`, where schedules arrive as numbers.
-        decay_mask: tree of booleans, or a function of the parameters that gives one: which parameters decay.
-        cautious_decay: decay only coordinates that the step moves towards zero.
-        scaled_decay: multiply the decay by lr / peak_lr once more.
+    Under `optax.inject_hyperparams`, `age` is one of the `static_args`.
+
     Raises:
         UserError: a setting out of range; a schedule with weight decay or a cooldown and no peak_lr; parameters (when
             the state is made) that are no real floating-point numbers.
@@ -198,16 +194,8 @@ def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
 
     Here weight decay is multiplied by the learning rate, lr weight_decay / (1 + t / wd_ts) for other parameters.
 
-    Args:
-        matrices: tree of booleans, or a function of the parameters that gives one: which are matrices, or stacks
-            [..., rows, columns] of them. None: by paths and shapes, as `danalab.optim.DanaMuon` of named parameters.
-        matched_rms: root mean square of the update of matrices.
-        ns_steps, ns_method: steps of the orthogonalisation O, by "newton-schulz" or "polar-express"; under
-            `optax.inject_hyperparams` they are `static_args`.
-        aux_lr_factor: learning rate of other parameters, in units of that of matrices. None: as measured,
-            `DANA_MUON_FACTORS`.
-        peak_lr: the schedule's peak; required for a schedule with `scaled_decay` or omega.
-        learning_rate, weight_decay, others: as in `adana`.
+    Under `optax.inject_hyperparams`, `ns_steps`, `ns_method` and `age` are `static_args`.
+
     Raises:
         UserError: as `adana`.
     """

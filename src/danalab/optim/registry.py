@@ -23,20 +23,6 @@ from danalab.optim.values import OptimizerSpec, Setting, current_names, read_val
 from danalab.plugins import load_address
 from danalab.registry import Registry
 
-__all__ = [
-    "OptimizerSpec",
-    "Setting",
-    "build_optimizer",
-    "groups_of",
-    "list_optimizers",
-    "optimizer_spec",
-    "parameter_groups",
-    "read_settings",
-    "register",
-    "registered",
-    "settings_of",
-]
-
 
 def registered() -> Registry[Row]:
     """All optimizers; `registered().add(name, spec)` adds one."""

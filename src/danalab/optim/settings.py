@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec
 
@@ -95,12 +95,17 @@ def takes(settings: Callable[P, Any]) -> Callable[[Callable[..., None]], Callabl
             self.setup(params, plain_settings(given.arguments))
 
         constructor.__signature__ = inspect.Signature([*first, *own.parameters.values()])  # pyright: ignore
-        texts = {"params": "a model, parameters, named parameters, or groups of them", **HELP}
-        described = [f"    {name}: {texts[name]}." for name in ("params", *own.parameters) if name in texts]
-        constructor.__doc__ = "\n".join(["Args:", *described])
+        of_params = {"params": "a model, parameters, named parameters, or groups of them"}
+        constructor.__doc__ = described(("params", *own.parameters), of_params)
         return constructor
 
     return decorate
+
+
+def described(names: Iterable[str], own: Mapping[str, str]) -> str:
+    """The section `Args` of a docstring, by `HELP` and texts of one's own."""
+    texts = {**HELP, **own}
+    return "\n".join(["Args:", *(f"    {name}: {texts[name]}." for name in names if name in texts)])
 
 
 def _way_out(name: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> str:

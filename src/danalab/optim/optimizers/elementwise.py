@@ -79,15 +79,7 @@ class DanaStarMK4(DanaMK4):
 class AutoDana(LogTimeOptimizer):
     """ADana whose kappa is chosen online, for each coordinate, from the signal-to-noise ratio of the momentum.
 
-        a = delta / (delta + t)          m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps
-        u = m / r        N(t) = delta^2 / ((2 delta - 1) t + delta^2)        w = max(0, 1 - significance^2 N(t) / u^2)
-        kappa = kappa_max - (kappa_max - kappa_min) w
-        p <- p - lr [ g/r + gamma3 ((1+t)^(1-kappa) + alpha_offset) u ]
-        p <- p (1 - (lr / peak_lr) weight_decay / (1 + t / wd_ts))
-
-    `danalab.optim.rules.auto_dana` explains the rule. `collect_stats()` reports the mean kappa.
-
-    Source: our own rule for kappa; arXiv 2602.05298 for the family.
+    `danalab.optim.rules.auto_dana` has the rule and the reasons. `collect_stats()` reports the mean kappa.
     """
 
     rule = AUTO_DANA

@@ -36,16 +36,7 @@ def dana_update(
     cautious: Scalar | None = None,
     signs: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """One step of Dana: m <- m + gain (g - m), then p <- decay_factor (p - lr (g + weight m)).
-
-    Args:
-        p, g: parameter and gradient, any shape, any floating dtype.
-        m: average of the gradients, same shape, float32 or float64; arithmetic is done in its dtype.
-        weight: gamma3 (alpha(t) + alpha_offset).
-        signs: sign(g) and sign(m) in the step in place of g and m: SignDana.
-    Returns:
-        The new (p, m); p in the dtype of m, to be rounded once by the caller.
-    """
+    """One step of Dana: m <- m + gain (g - m), then p <- decay_factor (p - lr (g + weight m))."""
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
     return step_and_decay(p, dana_direction(g, m, weight=weight, signs=signs), lr, decay_factor, cautious), m
@@ -75,7 +66,8 @@ def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
 def _rule(name: str, settings: type, *, signs: bool) -> Rule:
     return Rule(
         name, ("exp_avg",), _scalars, partial(dana_update, signs=signs), partial(dana_direction, signs=signs),
-        gains=("gain",), aged=True, foreach=partial(_foreach, signs=signs), kernel_scalars=_kernel_scalars, settings=settings,
+        gains=("gain",), aged=True, foreach=partial(_foreach, signs=signs), kernel_scalars=_kernel_scalars,
+        settings=settings,
     )  # fmt: skip
 
 
