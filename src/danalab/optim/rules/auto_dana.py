@@ -51,8 +51,8 @@ def auto_dana_update(
     cautious: Scalar | None = None,
     **terms: Scalar,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of AutoDana, with log2_time = log2(1 + t), span = kappa_max - kappa_min, floor = z^2 N(t), and the damping
-    where there is no signal, alpha = (1 + t)^(1 - kappa_max).
+    """One step of AutoDana, with log2_time = log2(1 + t), span = kappa_max - kappa_min, floor = z^2 N(t), and the
+    damping where there is no signal, alpha = (1 + t)^(1 - kappa_max).
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
