@@ -19,7 +19,15 @@ from danalab.optim.catalogue import OPTIMIZERS, Row, is_address, own_row
 from danalab.optim.optimizers.checks import OMEGA, refuse_two_decays, with_coupled_decay
 from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
 from danalab.optim.settings import COUPLED_HELP, HELP, plain_settings
-from danalab.optim.values import OptimizerSpec, Setting, current_names, read_value, require_known, settings_of
+from danalab.optim.values import (
+    OptimizerSpec,
+    Setting,
+    current_names,
+    read_kinds,
+    read_value,
+    require_known,
+    settings_of,
+)
 from danalab.plugins import load_address
 from danalab.registry import Registry
 
@@ -186,7 +194,10 @@ def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, An
     named = current_names({name.replace("-", "_"): value for name, value in given.items()})
     require_known(spec.name, spec.settings, named)
     known = ((name, setting) for name, setting in spec.settings.items() if name in named)
-    return {name: read_value(f"{spec.name}: {name}", setting, named[name]) for name, setting in known}
+    settings = {name: read_value(f"{spec.name}: {name}", setting, named[name]) for name, setting in known}
+    others = {"lr": None, **{name: setting.default for name, setting in spec.settings.items()}}
+    read_kinds(spec.name, settings.get("by_kind"), others)
+    return settings
 
 
 def list_optimizers() -> list[str]:

@@ -9,9 +9,12 @@ import torch
 from torch import nn
 
 import danalab.optim as optim
+from danalab.cli._shared.flags import parse
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
+from danalab.optim.registry import read_settings
 from danalab.optim.values import read_value, written
+from danalab.train.config.train_config import TrainConfig
 
 FAMILY = {
     "adana": "ADana",
@@ -144,6 +147,29 @@ def test_kinds_are_told_by_names_where_parameters_are_given():
     assert known["embedding"] == (2e-3, 0.0)
     assert known["head"] == (5e-3, 0.0)
     assert known[None] == (0.02, 0.0)
+
+
+def test_kinds_are_flags_that_may_be_repeated_and_are_checked_before_a_run():
+    words = [
+        "--data",
+        "x",
+        "--opt",
+        "muon",
+        "--lr",
+        "0.02",
+        "--group",
+        "embedding:lr=3,beta2=0.995",
+        "--group",
+        "head:lr_factor=0.5",
+    ]
+    config = parse(TrainConfig, words, prog="danalab train", description="").flags
+    assert config.optimizer_settings["by_kind"] == {
+        "embedding": {"lr": 3.0, "beta2": 0.995},
+        "head": {"lr_factor": 0.5},
+    }
+    for wrong, says in (("head:momentun=3", "did you mean 'momentum'"), ("had:lr=3", "did you mean 'head'")):
+        with pytest.raises(UserError, match=says):
+            read_settings(optimizer_spec("muon"), {"by_kind": wrong})
 
 
 def test_the_text_of_kinds_is_the_mapping():
