@@ -30,6 +30,7 @@ from danalab.chat.messages import (
 )
 from danalab.errors import UserError
 from danalab.inference import JsonConstraint, Request, SamplingParameters, TextStream, TokenConstraint, TokenEvent
+from danalab.inference.sampling import prompt_scores
 from danalab.serve.fields import NamedFunction, RequestError, ToolChoice
 
 if TYPE_CHECKING:
@@ -74,6 +75,14 @@ class ChatModel:
                 raise RequestError(400, reason, param=where)
         return list(prompt)
 
+    def scored(self, ids: list[int], top: int) -> list[TokenText]:
+        """The tokens of a prompt with their log-probabilities, by the model's own layers, and the `top` most likely."""
+        decode, scores = self.tokenizer.decode_bytes, prompt_scores(self.model, ids, self.n_ids, top)
+        return [
+            TokenText(token, decode([token]), logprob, tuple((other, decode([other]), p) for other, p in most_likely))
+            for token, (logprob, most_likely) in zip(ids, [(None, ()), *scores], strict=True)
+        ]
+
     @property
     def is_chat(self) -> bool:
         """Whether the model has learned a format of conversations."""
@@ -99,7 +108,8 @@ class TokenText:
 
     id: int
     content: bytes
-    logprob: float
+    logprob: float | None
+    """None: the first of a prompt, which nothing predicts."""
     top: tuple[tuple[int, bytes, float], ...] = ()
     """The most likely tokens: (id, bytes, log-probability)."""
 
@@ -183,13 +193,14 @@ class AnswerReader(Protocol):
 
 
 class TextReader:
-    """Reads plain text; special tokens have none."""
+    """Reads plain text, after an `echo` of the prompt with its tokens; special tokens have no text."""
 
-    def __init__(self, chat_model: ChatModel, request: Request):
+    def __init__(self, chat_model: ChatModel, request: Request, echo: str = "", scored: Sequence[TokenText] = ()):
         self.chat_model, self.request, self._constraint = chat_model, request, request.constraint
         self._stream = TextStream(chat_model.tokenizer, request.parameters.stop)
         self._specials = frozenset(chat_model.tokenizer.specials.values())
-        self._held: list[TokenText] = []
+        self._echo = echo
+        self._held: list[TokenText] = [*scored]
         """Tokens whose text is held back: a part of a character, or the possible beginning of a stop string."""
 
     def read(self, event: TokenEvent) -> Delta:
@@ -197,11 +208,12 @@ class TextReader:
             if self._constraint is not None and not self._constraint.mask().any():
                 raise RequestError(400, "the JSON schema allows no further text, or is too large", code="schema_error")
             raise RequestError(500, "no token can be drawn: the model's logits are not finite", code="engine_error")
-        if event.token in self._specials:
-            return self._delta("", event)
-        if self.request.parameters.logprobs is not None:
+        echo, self._echo = self._echo, ""
+        is_special = event.token in self._specials
+        # After an echo a special token is listed, too: its reader counts tokens from the end of the prompt.
+        if self.request.parameters.logprobs is not None and (echo or not is_special):
             self._held.append(self._token_text(event))
-        return self._delta(self._stream.feed(event.token), event)
+        return self._delta(echo + ("" if is_special else self._stream.feed(event.token)), event)
 
     def _delta(self, text: str, event: TokenEvent) -> Delta:
         """Text with the tokens that it consists of, and the end of the answer."""
@@ -332,9 +344,9 @@ class Planner:
         return EngineWork(pairs, len(prompt))
 
     def completions(
-        self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters, n: int, scope: str
+        self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters, n: int, scope: str, *, echo: bool
     ) -> EngineWork:
-        """`n` continuations of each prompt, in order."""
+        """`n` continuations of each prompt, in order; `echo`: each begins with its prompt."""
         self._check_count(n * len(prompts), "n" if len(prompts) == 1 else "prompt")
         self._check_bias(sampling)
         sampling = replace(sampling, stop_tokens=(self.chat_model.tokenizer.eos_id,))
@@ -344,9 +356,11 @@ class Planner:
             ids = self.chat_model.ids(prompt, "prompt") or [self.chat_model.tokenizer.eos_id]
             limit = self._limit(len(ids), sampling.max_tokens, "prompt")
             total += len(ids)
+            text = (prompt if isinstance(prompt, str) else self.chat_model.tokenizer.decode(ids)) if echo else ""
+            scored = self.chat_model.scored(ids, sampling.logprobs) if text and sampling.logprobs is not None else []
             for i in range(n):
                 request = Request(ids, _seeded(replace(sampling, max_tokens=limit), i), None, scope)
-                pairs.append((request, TextReader(self.chat_model, request)))
+                pairs.append((request, TextReader(self.chat_model, request, text, scored)))
         return EngineWork(pairs, total)
 
     def _chat_prompt(self, question: ChatQuestion, mark: list[int]) -> tuple[list[int], int]:
