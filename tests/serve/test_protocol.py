@@ -382,4 +382,5 @@ def test_an_echo_has_the_log_probabilities_of_the_prompt_as_lm_eval_reads_them(c
     assert choice["text"].startswith(bytes(ids).decode())
     plain = client.post("/v1/completions", json={**asked, "echo": False, "logprobs": None}).json()["choices"][0]
     echoed = client.post("/v1/completions", json={**asked, "logprobs": None}).json()["choices"][0]
-    assert echoed["text"] == bytes(ids).decode() + plain["text"] and echoed["logprobs"] is None
+    assert echoed["text"] == bytes(ids).decode() + plain["text"]
+    assert echoed["logprobs"] is None

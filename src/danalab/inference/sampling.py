@@ -28,7 +28,7 @@ class DrawnTokens(NamedTuple):
 
 
 def uniform(seed: int, number: int) -> float:
-    """In [0, 1), from the seed and the number of the draw (SplitMix64, 53 bits)."""
+    """A number in [0, 1), from the seed and the number of the draw (SplitMix64, 53 bits)."""
     x = ((seed & _MASK) * 0x9E3779B97F4A7C15 + (number + 1) * 0xD1342543DE82EF95) & _MASK
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = ((x ^ (x >> shift)) * factor) & _MASK
@@ -62,7 +62,11 @@ def draw(logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampl
 def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     # Penalties, biases and constraints are applied on the host. The rest is computed where the logits are, unless only
     # deterministic kernels are allowed: GPUs have none for cumulative sums.
-    adjusted = [(row, sequence) for row, sequence in enumerate(sequences) if _is_adjusted(sequence)]
+    adjusted = [
+        (row, sequence)
+        for row, sequence in enumerate(sequences)
+        if sequence.seen is not None or sequence.parameters.logit_bias or sequence.request.constraint is not None
+    ]
     on_host = adjusted or torch.are_deterministic_algorithms_enabled()
     device = torch.device("cpu") if on_host else logits_NV.device
     logits = logits_NV.to(device, torch.promote_types(logits_NV.dtype, torch.float32))
@@ -86,10 +90,6 @@ def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     tops = [_top(log_p[row], sequence.parameters.logprobs or 0) for row, sequence in enumerate(sequences)]
     tokens = [token if fine else -1 for token, fine in zip(chosen.tolist(), sound, strict=True)]
     return DrawnTokens(tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops)
-
-
-def _is_adjusted(sequence: RequestState) -> bool:
-    return bool(sequence.seen is not None or sequence.parameters.logit_bias or sequence.request.constraint is not None)
 
 
 def adjust(logits_V: Tensor, sequence: RequestState) -> None:

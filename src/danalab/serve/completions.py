@@ -77,7 +77,7 @@ class Choices(Sampling):
     presence_penalty: Annotated[float, Ge(-2), Le(2)] | None = None
 
     def sampling(self, max_tokens: int | None, logprobs: int | None = None, **more: Any) -> SamplingParameters:
-        """As of `Sampling`. Raises RequestError: a key of `logit_bias` that is no number."""
+        """See `Sampling`. Raises RequestError: a key of `logit_bias` is no number."""
         given = {name: getattr(self, name) for name in _PENALTIES if getattr(self, name) is not None}
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or ()
         bias = {_token_id(key): value for key, value in (self.logit_bias or {}).items()}
@@ -97,7 +97,7 @@ _PENALTIES = ("frequency_penalty", "presence_penalty")
 
 def _token_id(key: str) -> int:
     if not (key.isascii() and key.isdigit() and len(key) < 10):
-        raise RequestError(400, f"'logit_bias.{key:.40}': the keys must be token ids", param="logit_bias")
+        raise RequestError(400, f"'logit_bias' has the key {key:.40}; it must be a token id", param="logit_bias")
     return int(key)
 
 

@@ -1,4 +1,4 @@
-"""From a question to the engine, and from the engine's tokens to an answer, piece by piece.
+"""Questions become requests of the engine, and its tokens become an answer, piece by piece.
 
     ChatQuestion -> Planner: prompt, sampling parameters, constraint -> engine -> tokens -> reader -> Delta, Delta, ...
 
@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from danalab.chat.conversations import Conversation
 from danalab.chat.formats import PlainFormat, TemplateFormat
@@ -77,11 +77,13 @@ class ChatModel:
 
     def scored(self, ids: list[int], top: int) -> list[TokenText]:
         """The tokens of a prompt with their log-probabilities, by the model's own layers, and the `top` most likely."""
-        decode, scores = self.tokenizer.decode_bytes, prompt_scores(self.model, ids, self.n_ids, top)
-        return [
-            TokenText(token, decode([token]), logprob, tuple((other, decode([other]), p) for other, p in most_likely))
-            for token, (logprob, most_likely) in zip(ids, [(None, ()), *scores], strict=True)
-        ]
+        scores = [(None, ()), *prompt_scores(self.model, ids, self.n_ids, top)]
+        return [self.token_text(token, *score) for token, score in zip(ids, scores, strict=True)]
+
+    def token_text(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]]) -> TokenText:
+        """A token with its text, and those of the most likely ones."""
+        decode = self.tokenizer.decode_bytes
+        return TokenText(token, decode([token]), logprob, tuple((each, decode([each]), value) for each, value in top))
 
     @property
     def is_chat(self) -> bool:
@@ -168,8 +170,8 @@ class Answer:
     @property
     def calculations_json(self) -> list[dict[str, Any]]:
         """The calculations as the endpoints give them."""
-        return [{"expression": each.expression, "result": each.result, "position": place}
-                for place, each in self.calculations]  # fmt: skip
+        return [{"expression": each.expression, "result": each.result, "position": position}
+                for position, each in self.calculations]  # fmt: skip
 
     @property
     def shown(self) -> str:
@@ -184,14 +186,6 @@ def force_result(engine: Engine, number: int, delta: Delta) -> Delta:
     return replace(delta, finish_reason="length")
 
 
-class AnswerReader(Protocol):
-    """Makes deltas of the tokens of one request."""
-
-    def read(self, event: TokenEvent) -> Delta:
-        """The delta of one token. Raises RequestError: the engine could not draw one."""
-        ...
-
-
 class TextReader:
     """Reads plain text, after an `echo` of the prompt with its tokens; special tokens have no text."""
 
@@ -204,6 +198,7 @@ class TextReader:
         """Tokens whose text is held back: a part of a character, or the possible beginning of a stop string."""
 
     def read(self, event: TokenEvent) -> Delta:
+        """The delta of one token. Raises RequestError: the engine could not draw one."""
         if event.finish_reason == "error":
             if self._constraint is not None and not self._constraint.mask().any():
                 raise RequestError(400, "the JSON schema allows no further text, or is too large", code="schema_error")
@@ -212,7 +207,7 @@ class TextReader:
         is_special = event.token in self._specials
         # After an echo a special token is listed, too: its reader counts tokens from the end of the prompt.
         if self.request.parameters.logprobs is not None and (echo or not is_special):
-            self._held.append(self._token_text(event))
+            self._held.append(self.chat_model.token_text(event.token, event.logprob, event.top_logprobs))
         return self._delta(echo + ("" if is_special else self._stream.feed(event.token)), event)
 
     def _delta(self, text: str, event: TokenEvent) -> Delta:
@@ -227,11 +222,6 @@ class TextReader:
         if text:
             tokens, self._held = tuple(self._held), []
         return Delta(text, tokens, finish_reason=reason)
-
-    def _token_text(self, event: TokenEvent) -> TokenText:
-        decode = self.chat_model.tokenizer.decode_bytes
-        top = tuple((token, decode([token]), logprob) for token, logprob in event.top_logprobs)
-        return TokenText(event.token, decode([event.token]), event.logprob, top)
 
 
 class ChatReader(TextReader):
@@ -262,7 +252,7 @@ class ChatReader(TextReader):
         return super().read(event) if before == self._caller.state == "text" else self._delta("", event)
 
     def _begin_call(self, constraint: TokenConstraint) -> Delta:
-        """From here on the tokens follow the grammar of calls."""
+        """Let the tokens from here on follow the grammar of calls."""
         self._is_call, self._constraint = True, constraint
         old = self.request
         left = (old.parameters.max_tokens or 0) - len(self._tokens)
@@ -305,7 +295,7 @@ class ChatQuestion:
 class EngineWork:
     """The work of one HTTP request."""
 
-    pairs: list[tuple[Request, AnswerReader]]
+    pairs: list[tuple[Request, TextReader]]
     prompt_tokens: int
 
 
@@ -334,7 +324,7 @@ class Planner:
         sampling = replace(question.sampling, max_tokens=max_tokens, stop_tokens=stop_tokens, stop=stop)
         schema = call_schema(forced) if forced else question.schema
         chosen = question.tools if question.tool_choice == "auto" else ()
-        pairs: list[tuple[Request, AnswerReader]] = []
+        pairs: list[tuple[Request, TextReader]] = []
         constraint = None if schema is None else self._constraint(schema, "tools" if forced else "response_format")
         call = self._constraint(call_schema(chosen), "tools") if chosen and schema is None else None
         for i in range(question.n):
@@ -350,7 +340,7 @@ class Planner:
         self._check_count(n * len(prompts), "n" if len(prompts) == 1 else "prompt")
         self._check_bias(sampling)
         sampling = replace(sampling, stop_tokens=(self.chat_model.tokenizer.eos_id,))
-        pairs: list[tuple[Request, AnswerReader]] = []
+        pairs: list[tuple[Request, TextReader]] = []
         total = 0
         for prompt in prompts:
             ids = self.chat_model.ids(prompt, "prompt") or [self.chat_model.tokenizer.eos_id]
