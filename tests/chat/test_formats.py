@@ -275,4 +275,4 @@ def test_a_malformed_template_stops_the_chat_in_one_line_and_not_the_import(fold
 
 def test_an_answer_of_no_tokens_is_refused(folder, capsys):
     assert main(["chat", "--from", str(folder), "--prompt", "x", "--max-tokens", "0"]) == 2
-    assert capsys.readouterr().err.strip() == "danalab: error: --max-tokens is 0; it must be at least 1"
+    assert capsys.readouterr().err.strip() == "danalab: error: --max-tokens 0: must be at least 1"

@@ -126,5 +126,5 @@ def test_the_task_is_checkable_and_its_test_problems_are_never_trained_on(sortin
         assert problem.answer == " ".join(sorted(word))
         assert score(problem, problem.answer) == 1
         assert score(problem, " ".join(sorted(word, reverse=True))) == 0
-    with pytest.raises(UserError, match="letters is 1; it must be 2 to 26"):
+    with pytest.raises(UserError, match="letters 1: must be 2 to 26"):
         make_task("sorting:letters=1")
