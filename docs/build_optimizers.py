@@ -60,14 +60,14 @@ def refresh(texts: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def meanings(names: list[str]) -> list[str]:
-    """A table of the settings of some optimizers, but those of docs/optimizers.md: one row for equal meanings."""
+    """A table of the settings that optimizers share, but those of docs/optimizers.md: one row for equal meanings."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for name in names:
         for setting, told in optimizer_spec(name).settings.items():
             if setting not in (*HOW, *SHARED):
                 rows.setdefault((setting, told.help), {})[name] = told.default
     lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    for (setting, meaning), defaults in sorted(rows.items()):
+    for (setting, meaning), defaults in sorted((key, row) for key, row in rows.items() if len(row) > 1):
         values = [_text(default) for default in defaults.values()]
         usual = max(values, key=values.count)
         other = [f"`{value}` of `{name}`" for name, value in zip(defaults, values, strict=True) if value != usual]
@@ -97,7 +97,7 @@ def facts(spec: OptimizerSpec) -> str:
         lines.append(f"Also called {', '.join(f'`{alias}`' for alias in spec.aliases)}.")
     if spec.extra:
         lines.append(f"Needs `danalab[{spec.extra}]`.")
-    lines.append(f"Source: {spec.reference}.")
+    lines.append(f"Source: {paper[0] if (paper := re.search(r'arXiv [^;]*', spec.reference)) else spec.reference}.")
     return " ".join(lines)
 
 

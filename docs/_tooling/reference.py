@@ -172,7 +172,7 @@ def optimizers() -> str:
         same = f"{modes['single']} in all" if len({*modes.values()}) == 1 else ""
         said = f"Parallel modes: {same or ', '.join(f'{mode} {how}' for mode, how in modes.items())}."
         lines += ["", f"## {name}", "", f"{spec.summary[0].upper()}{spec.summary[1:]}. {build_optimizers.facts(spec)}"]
-        lines += [said, "", *build_optimizers.table(spec)]
+        lines += [f"Reference: {spec.reference}. {said}", "", *build_optimizers.table(spec)]
     return "\n".join(lines) + "\n"
 
 
