@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
-from danalab.models.delta_rule.mixer import DecayGate, GatedDeltaNet
-from danalab.models.layers.short_convolution import ShortConvolution
+from danalab.models.delta_rule import DecayGate, GatedDeltaNet
+from danalab.models.layers.basic import ShortConvolution
 from danalab.scaling import flops_per_token, parameter_count
 from decoding import greedy
 

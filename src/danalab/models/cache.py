@@ -42,7 +42,7 @@ def continuation_mask(past: int, length: int, device: torch.device) -> Tensor | 
 
 
 class ConvState:
-    """The last inputs of short convolutions (`danalab.models.layers.short_convolution`)."""
+    """The last inputs of short convolutions (`danalab.models.layers.basic`)."""
 
     def __init__(self, batch: int):
         self.batch = batch

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from danalab.errors import UserError
-from danalab.models.parallel.shards import VocabularyShard, vocabulary_shard
+from danalab.models.shards import VocabularyShard, vocabulary_shard
 
 # Rows of a chunk, bounded by its logits. CPU: large enough for efficient matrix products, small enough for the passes
 # between them to stay in cache where the vocabulary allows it. Accelerators: matrix products must be large.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from danalab.cli.app import main
 from danalab.data.check import validate
-from danalab.data.check.arrays import Fingerprints, IdCounts
+from danalab.data.check.validation import Fingerprints, IdCounts
 from danalab.data.formats.array_split import split_arrays
 from danalab.errors import UserError
 

@@ -29,7 +29,7 @@ class DDPStrategy(ParallelStrategy):
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         if not self.world.layout.expert_parallel:
             return super().build_model(config, init=init, seed=seed, device=device)
-        from danalab.models.parallel.experts import apply_expert_parallel
+        from danalab.models.parallel import apply_expert_parallel
 
         assert self.world.mesh is not None
         model = build_model(config, device="meta")  # no rank holds all experts
@@ -154,7 +154,7 @@ class FSDPStrategy(ParallelStrategy):
         self._experts: list[nn.Module] = []  # modules whose experts are distributed over ranks, without FSDP
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
-        from danalab.models.parallel.tensor import apply_tensor_parallel
+        from danalab.models.parallel import apply_tensor_parallel
 
         self._init = (init, seed, device)
         model = build_model(config, device="meta")  # no rank holds the whole model
@@ -162,7 +162,7 @@ class FSDPStrategy(ParallelStrategy):
         if self.world.tp_size > 1:
             apply_tensor_parallel(model, self.world.mesh["tp"])
         if self.world.layout.expert_parallel:
-            from danalab.models.parallel.experts import apply_expert_parallel
+            from danalab.models.parallel import apply_expert_parallel
 
             self._experts = apply_expert_parallel(model, config, self.world.mesh["shard"])
         return model
