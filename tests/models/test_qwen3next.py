@@ -289,8 +289,8 @@ def test_weights_travel_under_canonical_names(more):
         ({"linear_key_heads": 3, "linear_value_heads": 4}, "linear_key_heads must divide linear_value_heads"),
         ({"linear_key_heads": 0}, "linear_key_heads must be a positive integer: got 0"),
         ({"conv_size": True}, "conv_size must be a positive integer: got True"),
-        ({"rotary_dim": 3}, "rotary_dim must be even and at most head_dim 16: got 3"),
-        ({"rotary_dim": 18}, "rotary_dim must be even and at most head_dim 16: got 18"),
+        ({"rotary_dim": 3}, "rotary_dim is 3; it must be even and at most head_dim 16"),
+        ({"rotary_dim": 18}, "rotary_dim is 18; it must be even and at most head_dim 16"),
         ({"norm": "rmsnorm1p"}, "unknown norm 'rmsnorm1p' .did you mean 'rmsnorm-1p'"),
     ],
 )

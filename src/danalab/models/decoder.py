@@ -211,9 +211,9 @@ class Decoder(nn.Module):
 
     def _check(self, tokens: Tensor, start: int) -> None:
         if tokens.ndim != 2 or tokens.numel() == 0:
-            raise UserError(f"tokens must be [batch, length] and not empty: got shape {list(tokens.shape)}")
+            raise UserError(f"the shape of tokens is {list(tokens.shape)}; it must be [batch, length] and not empty")
         if tokens.dtype not in (torch.int64, torch.int32):
-            raise UserError(f"tokens must be int64 or int32: got {str(tokens.dtype).removeprefix('torch.')}")
+            raise UserError(f"tokens are {str(tokens.dtype).removeprefix('torch.')}; they must be int64 or int32")
         if start + tokens.shape[1] > self.config.seq_len:
             more = f" after {start} in the cache" if start else ""
             raise UserError(

@@ -61,8 +61,8 @@ class DecayGate(nn.Module):
         return -rate.exp() * F.softplus(a + dt)
 
     def draw(self, generator: torch.Generator) -> None:
-        """In place: A uniform in (0, 16], softplus(dt) log-uniform in [0.001, 0.1]; the median time constant is about
-        16 tokens."""
+        """Draw in place: A uniform in (0, 16], softplus(dt) log-uniform in [0.001, 0.1]; the median time constant is
+        about 16 tokens."""
 
         def uniform(low: float, high: float) -> Tensor:
             return torch.rand(self.A_log.shape, generator=generator, dtype=torch.float64) * (high - low) + low
@@ -220,7 +220,7 @@ def gated_delta_rule(
 
 
 def _running_sum(x: Tensor) -> Tensor:
-    """Along the last dimension."""
+    """The cumulative sum along the last dimension."""
     if not torch.are_deterministic_algorithms_enabled():
         return x.cumsum(-1)
     # torch's cumulative sum has no deterministic kernel for GPUs; float64, as products of float32 may be TensorFloat32.
@@ -310,6 +310,6 @@ scan_op.register_autograd(_backward, setup_context=_keep)
 
 @register_flop_formula([torch.ops.danalab.delta_scan, torch.ops.danalab.delta_scan_backward])
 def _flops(u_shape: Any, other_shape: Any, *rest: Any, **kwargs: Any) -> int:
-    """For torch's counter: two products of C x K x V, forward and back alike."""
+    """FLOPs for torch's counter: two products of C x K x V, forward and back alike."""
     chunks, heads, tokens, values = u_shape
     return 4 * chunks * heads * tokens * values * rest[0][-1]

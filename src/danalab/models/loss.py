@@ -241,7 +241,7 @@ def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: i
             f"got {list(hidden.shape)}, {list(head_weight.shape)} and {list(targets.shape)}"
         )
     if targets.dtype != torch.int64:
-        raise UserError(f"targets must be int64: got {str(targets.dtype).removeprefix('torch.')}")
+        raise UserError(f"targets are {str(targets.dtype).removeprefix('torch.')}; they must be int64")
     if targets.device.type == "cpu":  # elsewhere the check would wait for the device
         wrong = ((targets < 0) | (targets >= head_weight.shape[0])) & (targets != ignore_index)
         if wrong.any():

@@ -52,7 +52,7 @@ def validate(
         raise UserError(f"{path}: no such file or folder")
     for name, value in (("--vocab-size", vocab_size), ("--seq-len", seq_len)):
         if value is not None and not 1 <= value <= MAX_VOCAB:
-            raise UserError(f"{name} {value}: must be between 1 and {MAX_VOCAB:,}")
+            raise UserError(f"{name} is {value}; it must be between 1 and {MAX_VOCAB:,}")
     layout = None if path.is_file() else layout_of(path)
     result = Validation(str(path), layout.name if layout else "arrays", "", 0, vocab_size or GPT2_VOCAB)
     if path.is_file() and path.suffix not in READERS:
@@ -109,9 +109,9 @@ def _count_tokens(
             for start in range(0, len(tokens), _BLOCK):
                 block = tokens[start : start + _BLOCK]
                 documents += int((block == dataset.eos_id).sum())
-                places = counts.add(block)
-                if places is not None and bad is None:
-                    bad = start + int(places[0]), int(block[places[0]])
+                outside_at = counts.add(block)
+                if outside_at is not None and bad is None:
+                    bad = start + int(outside_at[0]), int(block[outside_at[0]])
         except UserError as error:
             result.errors.append(Finding(name, str(error)))
             continue
@@ -124,8 +124,8 @@ def _count_tokens(
     result.min_id, result.max_id = counts.low, counts.high
 
 
-def _short(folder: Path, place: str) -> str:
-    return Path(place).relative_to(folder).as_posix() if Path(place).is_relative_to(folder) else place
+def _short(folder: Path, path: str) -> str:
+    return Path(path).relative_to(folder).as_posix() if Path(path).is_relative_to(folder) else path
 
 
 def check_arrays(
@@ -194,11 +194,11 @@ class ArrayChecks:
             if chosen is not None:
                 mine = np.isin(numbers, chosen)
                 counted, numbers = rows[mine], numbers[mine]
-            places = self._counts.add(counted)
-            if places is not None:
-                outside += len(places)
+            outside_at = self._counts.add(counted)
+            if outside_at is not None:
+                outside += len(outside_at)
                 if first is None:
-                    row, column = divmod(int(places[0]), rows.shape[1])
+                    row, column = divmod(int(outside_at[0]), rows.shape[1])
                     first = int(numbers[row]), column, int(counted[row, column])
         if first is not None:
             row, column, bad = first

@@ -69,7 +69,7 @@ def _dataset(
     )
 
 
-def _place_of(shard: Shard, limit: int) -> str:
+def _first_at_least(shard: Shard, limit: int) -> str:
     """The first id of at least `limit`; "" if there is none."""
     first = TokenStore([shard], "").first_at_least(limit, 0)
     return f"token id {first[1]} at offset {first[0]}" if first else ""
@@ -113,8 +113,8 @@ def _verify_shards(folder: Path) -> Iterator[Finding]:
                 shard = manifest.open_shard(folder, entry)
                 if sha256(path) != entry.sha256:
                     # A flipped bit may also give an ordinary id.
-                    place = _place_of(shard, entry.max_id + 1)
-                    where = f"{place} is above its largest, {entry.max_id}" if place else "somewhere in its ids"
+                    first = _first_at_least(shard, entry.max_id + 1)
+                    where = f"{first} is above its largest, {entry.max_id}" if first else "somewhere in its ids"
                     yield Finding(str(path), f"content differs from {MANIFEST}'s sha256 ({where})")
             except UserError as error:
                 yield Finding(str(path), str(error).removeprefix(f"{path}: "))
@@ -294,9 +294,9 @@ class BareFolder:
         if facts.min_id < 0:
             faults.append(f"token id {facts.min_id} is negative")
         elif encoding is not None and facts.max_id >= encoding.n_ids:
-            place = _place_of(shard, encoding.n_ids) or f"token id {facts.max_id}"
+            first = _first_at_least(shard, encoding.n_ids) or f"token id {facts.max_id}"
             why = f"; {doubt}" if doubt else ""
-            faults.append(f"{place} >= vocab_size {encoding.n_ids} of {encoding.name}{why}")
+            faults.append(f"{first} >= vocab_size {encoding.n_ids} of {encoding.name}{why}")
         elif doubt:
             faults.append(doubt)
         return shard, facts, faults

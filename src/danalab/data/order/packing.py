@@ -65,8 +65,8 @@ class PackedDocuments:
     def take(self, spans: Iterable[Span]) -> TokenBatch:
         starts: list[np.ndarray] = []
         lengths: list[np.ndarray] = []
-        for place in self.numbers(spans).tolist():
-            epoch, slot = divmod(place, self.per_epoch)
+        for position in self.numbers(spans).tolist():
+            epoch, slot = divmod(position, self.per_epoch)
             bounds = self._rows_of_epoch(epoch)
             chunk = int(np.searchsorted(bounds, slot, side="right")) - 1
             packed = self._packed(epoch, chunk)
@@ -96,8 +96,8 @@ class PackedDocuments:
         return starts, np.minimum(self.seq_len, self._ends[document] - starts)
 
     def _drawn(self, epoch: int, chunk: int) -> tuple[np.ndarray, np.ndarray]:
-        places = np.arange(chunk * self._chunk, min((chunk + 1) * self._chunk, self.n_pieces))
-        return self._pieces(Permutation(self.n_pieces, self._key + str(epoch).encode())(places))
+        positions = np.arange(chunk * self._chunk, min((chunk + 1) * self._chunk, self.n_pieces))
+        return self._pieces(Permutation(self.n_pieces, self._key + str(epoch).encode())(positions))
 
     def _compute_rows_of_epoch(self, epoch: int) -> np.ndarray:
         """Rows before each chunk, int64 [chunks + 1]."""

@@ -72,14 +72,14 @@ class CharacterTokenizer(Tokenizer):
 
     def _encoded(self, text: str) -> np.ndarray:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-        places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        if len(unknown := np.flatnonzero(self._codes[places] != codes)):
-            place = int(unknown[0])
+        indices = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        if len(unknown := np.flatnonzero(self._codes[indices] != codes)):
+            at = int(unknown[0])
             raise UserError(
-                f"character {text[place]!r} (U+{ord(text[place]):04X}) at character {place} is not one of the "
+                f"character {text[at]!r} (U+{ord(text[at]):04X}) at character {at} is not one of the "
                 f"{len(self.alphabet)} of the tokenizer '{self.name}'; use bytes, gpt2 or a trained tokenizer"
             )
-        return self._ids[places]
+        return self._ids[indices]
 
     def to_json(self) -> str:
         return json.dumps(byte_level_json(self._token_table(), [], self.specials))

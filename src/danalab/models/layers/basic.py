@@ -160,14 +160,14 @@ class ShortConvolution(nn.Module):
             past_BPC = x_BTC.new_zeros(x_BTC.shape[0], self.size - 1, x_BTC.shape[2])
         x = torch.cat((past_BPC, x_BTC), dim=1).to(torch.promote_types(x_BTC.dtype, weight.dtype))
         weight = weight.to(x.dtype)
-        place = torch.arange(length, device=x.device)
+        position = torch.arange(length, device=x.device)
         # Shifted copies: faster on CPUs than a grouped conv1d, and the compiler fuses them.
         y = x[:, self.size - 1 :] * weight[:, -1]
         for lag in range(1, self.size):
             first = self.size - 1 - lag
             lagged = x[:, first : first + length]
             if starts_BT is not None:
-                lagged = lagged.masked_fill((place - starts_BT < lag).unsqueeze(-1), 0.0)
+                lagged = lagged.masked_fill((position - starts_BT < lag).unsqueeze(-1), 0.0)
             y = torch.addcmul(y, lagged, weight[:, first])
         return y
 

@@ -187,7 +187,7 @@ class _Combine(torch.autograd.Function):
 
 
 def _sum(y_RD: Tensor, row_TK: Tensor, weights_TK: Tensor | None = None) -> Tensor:
-    """Of the rows of each token, in the order of its experts."""
+    """Numbers of the rows of each token, in the order of its experts."""
     total = None
     for k in range(row_TK.shape[1]):
         part = y_RD.index_select(0, row_TK[:, k])
