@@ -102,7 +102,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
         (["--expert-dim", "0"], "--expert-dim 0"),
         (["--n-shared-experts", "-1"], "--n-shared-experts -1"),
         (["--shared-expert-gate"], "there are no shared experts"),
-        (["--load-balance-loss", "-1"], "load_balance_loss must be"),
+        (["--load-balance-loss", "-1"], "load_balance_loss is -1.0; it must be"),
         (["--expert-parallel"], "there is only one rank"),
         (["--expert-parallel", "--nproc", "2", "--distributed-backend", "zero"], "fsdp or ddp, not zero"),
         (["--expert-parallel", "--nproc", "3", "--global-batch", "3"], "8 experts cannot be divided among 3 ranks"),
