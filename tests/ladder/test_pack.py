@@ -102,6 +102,18 @@ def test_what_cannot_be_packed_is_refused(sweep, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_runs_of_a_packed_ladder_are_compared_like_their_folders(sweep, tmp_path, capsys):
+    pack(read_ladder(sweep), tmp_path)
+    printed = []
+    for runs in (sweep / "runs", tmp_path, tmp_path / PACKED):
+        assert main(["compare", str(runs / "adamw-s0"), str(runs / "adamw-s1"), "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["runs"]
+        printed.append([{key: value for key, value in row.items() if key != "val_bpb"} for row in rows])
+    assert printed[0] == printed[1] == printed[2]
+    assert main(["compare", str(tmp_path / "adamw-s7")]) == 2
+    assert "adamw-s7" in capsys.readouterr().err
+
+
 def test_a_report_of_a_packed_ladder_is_that_of_the_ladder(tmp_path, capsys):
     folder = plant(tmp_path / "ladder")
     pack(read_ladder(folder), tmp_path / "packed")

@@ -14,7 +14,7 @@ from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
 from danalab.ladder.preregistration import PredictionOutcome
-from danalab.ladder.rows import metrics_of
+from danalab.ladder.rows import ladder_file, metrics_of, read_ladder
 from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
 from danalab.ladder.saving import cost_to_reach
 from danalab.optim.run_length import OMEGA
@@ -174,15 +174,27 @@ class RunCurve:
 
 
 def read_curve(folder: str | Path) -> RunCurve:
-    """Read a run folder, finished or not."""
+    """Read a run folder, finished or not, or PACKED/NAME: the run of that name in a packed ladder or its folder."""
     from danalab.train.run.open import open_run
 
-    run = open_run(folder)
-    rows = [row for row in run.metrics() if "val/loss" in row]
-    points = tuple(CurvePoint(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows)
+    path = Path(folder)
+    packed = None if path.exists() else ladder_file(path.parent)
+    row = next((row for row in read_ladder(packed) if row["name"] == path.name), None) if packed else None
+    if row is None:
+        run = open_run(path)
+        name, config, summary, metrics = run.path.name, run.config, run.summary or {}, run.metrics()
+    else:
+        named = {"val/loss": "final_loss", "time": "seconds"}
+        summary = {key: row[named.get(key, key)] for key in ("status", "tokens_per_second", *named)}
+        config = {"config": row["settings"] | {key: row[key] for key in ("opt", "lr", "seed")}, **row}
+        name, metrics = row["name"], metrics_of(row)
+    points = tuple(
+        CurvePoint(each["step"], each["tokens"], each["flops"], each["val/loss"])
+        for each in metrics if "val/loss" in each
+    )  # fmt: skip
     if not points:
         raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")
-    return RunCurve(run.path.name, run.config["config"]["opt"], run.config, run.summary or {}, points)
+    return RunCurve(name, config["config"]["opt"], config, summary, points)
 
 
 def tokens_to_reach(curve: RunCurve, loss: float) -> float | None:
