@@ -14,7 +14,7 @@ from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
 from danalab.ladder.preregistration import PredictionOutcome
-from danalab.ladder.rows import ladder_file, metrics_of, read_ladder
+from danalab.ladder.rows import ladder_file, metrics_of, read_ladder, validation_points
 from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
 from danalab.ladder.saving import cost_to_reach
 from danalab.optim.run_length import OMEGA
@@ -185,9 +185,11 @@ def read_curve(folder: str | Path) -> RunCurve:
         name, config, summary, metrics = run.path.name, run.config, run.summary or {}, run.metrics()
     else:
         named = {"val/loss": "final_loss", "time": "seconds"}
-        summary = {key: row[named.get(key, key)] for key in ("status", "tokens_per_second", *named)}
-        config = {"config": row["settings"] | {key: row[key] for key in ("opt", "lr", "seed")}, **row}
-        name, metrics = row["name"], metrics_of(row)
+        facts = {key: row[named.get(key, key)] for key in ("status", "tokens_per_second", *named)}
+        summary = {key: value for key, value in facts.items() if value is not None}
+        config = {**row, "config": row["settings"] | {key: row[key] for key in ("opt", "lr", "seed")}}
+        per_token = (row["flops"] or math.nan) / (row["tokens"] or math.nan)  # points of other programs have no FLOPs
+        name, metrics = row["name"], [{"flops": per_token * p["tokens"], **p} for p in validation_points(row)]
     points = tuple(
         CurvePoint(each["step"], each["tokens"], each["flops"], each["val/loss"])
         for each in metrics if "val/loss" in each
