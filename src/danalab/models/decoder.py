@@ -242,7 +242,7 @@ class Decoder(nn.Module):
     def parameter_roles(self) -> dict[str, str]:
         """Parameter name -> role (see `danalab.models.init`)."""
         return {
-            f"{prefix}.{name}" if prefix else name: _role(module, name)
+            f"{prefix}.{name}" if prefix else name: "bias" if name == "bias" else cast(str, module.role)
             for prefix, module in self.named_modules()
             for name, _ in module.named_parameters(recurse=False)
         }
@@ -284,10 +284,6 @@ def _without_routing(output: Tensor | tuple[Tensor, Routing], routings: list[Rou
     x, routing = output
     routings.append(routing)
     return x
-
-
-def _role(module: nn.Module, name: str) -> str:
-    return "bias" if name == "bias" else str(getattr(module, "role"))  # noqa: B009 - Module types it loosely
 
 
 def _uncompiled() -> AbstractContextManager[object]:

@@ -102,7 +102,7 @@ def _count_tokens(
     for number, (dataset, shard) in enumerate(shards):
         on_file(number, len(shards))
         documents = 0
-        name = _short(folder, str(shard.path))
+        name = _short(folder, shard.path)
         bad: tuple[int, int] | None = None
         try:
             tokens = shard.tokens()
@@ -124,8 +124,8 @@ def _count_tokens(
     result.min_id, result.max_id = counts.low, counts.high
 
 
-def _short(folder: Path, path: str) -> str:
-    return Path(path).relative_to(folder).as_posix() if Path(path).is_relative_to(folder) else path
+def _short(folder: Path, path: str | Path) -> str:
+    return Path(path).relative_to(folder).as_posix() if Path(path).is_relative_to(folder) else str(path)
 
 
 def check_arrays(
@@ -167,7 +167,7 @@ class ArrayChecks:
 
     def read(self, path: Path, *, divided_inside: bool) -> None:
         """Check one file."""
-        name = self._name(path)
+        name = _short(self._folder, path)
         try:
             array = open_array(path)
             verify_archive(path)
@@ -251,11 +251,8 @@ class ArrayChecks:
         name, numbers = self._owners[file]
         return name, int(numbers[number - (int(ends[file]) - len(numbers))])
 
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self._folder).as_posix() if path.is_relative_to(self._folder) else str(path)
-
     def _error(self, path: Path, reason: str) -> None:
-        self._result.errors.append(Finding(self._name(path), reason))
+        self._result.errors.append(Finding(_short(self._folder, path), reason))
 
 
 class Fingerprints:
