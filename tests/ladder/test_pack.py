@@ -11,6 +11,7 @@ from danalab.files import read_text
 from danalab.ladder.rows import PACKED, RowsFile, metrics_of, pack, read_ladder
 from danalab.ladder.runs.grid import expand
 from danalab.ladder.runs.sweep import run_sweep
+from danalab_bench.pages import RESULTS
 from ladder.planted import plant
 
 ODD = [5e-324, 1.7976931348623157e308, 0.1 + 0.2, -0.0, 1e22, 2**63, 1573060608.0, 1 / 3]
@@ -123,3 +124,12 @@ def test_a_report_of_a_packed_ladder_is_that_of_the_ladder(tmp_path, capsys):
         printed.append(capsys.readouterr().out)
         shutil.rmtree(folder, ignore_errors=True)
     assert printed[0] == printed[1]
+
+
+def test_the_stored_results_are_few_and_small_and_all_open():
+    files = [file for file in RESULTS.rglob("*") if file.is_file()]
+    assert len(files) <= 40
+    assert sum(file.stat().st_size for file in files) < 6_000_000
+    packed = [file for file in files if file.name == PACKED]
+    assert packed
+    assert all(any(map(metrics_of, read_ladder(file))) for file in packed)
