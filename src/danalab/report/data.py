@@ -16,7 +16,7 @@ from danalab.ladder.fit.tuning import is_usable as is_finished
 from danalab.ladder.preregistration import PredictionOutcome
 from danalab.ladder.rows import ladder_file, metrics_of, read_ladder, validation_points
 from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
-from danalab.ladder.saving import cost_to_reach
+from danalab.ladder.saving import curve_arrays, first_crossing, smoothed
 from danalab.optim.run_length import OMEGA
 from danalab.optim.settings import LogTime
 
@@ -199,6 +199,10 @@ def read_curve(folder: str | Path) -> RunCurve:
     return RunCurve(name, config["config"]["opt"], config, summary, points)
 
 
-def tokens_to_reach(curve: RunCurve, loss: float) -> float | None:
-    """Tokens at which the validation curve first falls to `loss`, or None where it never does."""
-    return cost_to_reach([point.tokens for point in curve.points], [point.val_loss for point in curve.points], loss)
+def tokens_to_reach(curve: RunCurve, base: RunCurve) -> float | None:
+    """Tokens at which a run's curve first falls to the end of another's, both smoothed; None: it never does."""
+    (x, y), (u, v) = (
+        curve_arrays([point.tokens for point in each.points], [point.val_loss for point in each.points])
+        for each in (curve, base)
+    )
+    return first_crossing(x, smoothed(x, y), float(smoothed(u, v)[-1]))

@@ -84,7 +84,7 @@ class ExpertFlags(FeaturesFlags):
     """Samples a step."""
 
 
-@arguments_of("studies.plrf", "compute")
+@arguments_of("studies.features", "plrf_study")
 class PLRFFlags(FeaturesFlags):
     beta: float = 0.5
     v: int = 2000
@@ -163,7 +163,7 @@ class TauFlags(ExpertFlags):
     """Seed of the synthetic gradients."""
 
 
-@arguments_of("studies.schedules", "compute")
+@arguments_of("studies.features", "schedule_study")
 class ScheduleFlags(FeaturesFlags):
     v: int = 4000
     d: int = 1000
@@ -231,7 +231,7 @@ class RareTokensFlags(Output):
     """Seed of the table."""
 
 
-@arguments_of("studies.limits", "compute")
+@arguments_of("studies.features", "limit_study")
 class LimitFlags(FeaturesFlags):
     beta: float = 0.5
     v: int = 2000
