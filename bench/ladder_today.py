@@ -78,7 +78,7 @@ def first_table(found: Analysis, sizes: Sequence[int]) -> Table:
         cells = [f"{100 * each.saved:+.0f}%" for each in at]
         lines.append([_size(size), *cells, str(len(own)), f"{epochs:.1f}"])
     laws = [_share(found.gains[opt].mean, found.gains[opt].interval) for opt in opts]
-    lines.append(["by the laws", *laws, "", ""])
+    lines.append(["fitted laws", *laws, "", ""])
     return ["parameters", *(f"{NAMES[opt]} saves" for opt in opts), "seeds", "epochs"], lines
 
 

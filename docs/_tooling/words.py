@@ -1,7 +1,7 @@
 """How long and how dense the pages are: words, median sentence, numbers per 100 words; `python docs/_tooling/words.py`.
 
 Words are counted in all text that a reader sees. Sentences and numbers are those of prose: outside code, formulas,
-tables, headings and pictures. `docs/index.md` says by its sections which page belongs to which level.
+tables, headings, pictures and generated parts. `docs/index.md` says by its sections which page belongs to which level.
 """
 
 import re
@@ -16,6 +16,7 @@ LIMITS = {"Landing": 900, "Start": 5_900, "How to": 12_350, "Learn": 13_350, "Re
 README_WORDS, SENTENCE_WORDS, NUMBERS = 600, 20, 3.0
 """At most: words of README; median words of a sentence and numbers per 100 words of a page, but in the reference."""
 
+_GENERATED = re.compile(r"<!-- [\w: -]+ -->\n.*?<!-- end -->", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _GENERATED = re.compile(r"^<!-- [^>]* -->\n.*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^( *)```.*?^\1```[ ]*$", re.DOTALL | re.MULTILINE)
@@ -37,7 +38,7 @@ class Count:
 def prose(page: str) -> list[str]:
     """The paragraphs and list items of a page as plain text: links are their titles, code and formulas are one word.
 
-    The lines of a guide's opening (its aim, its time) and the numbers of lists are left out.
+    Generated parts, the lines of a guide's opening (its aim, its time) and the numbers of lists are left out.
     """
     page = _FENCE.sub("\n\n", _COMMENT.sub("", _GENERATED.sub("\n\n", page)))
     page = re.sub(r"^(?:> .*|\s*[-*] |\s*\d+\. |(?=\*\*\d+\. ))", "\n\n", page, flags=re.MULTILINE)

@@ -44,8 +44,8 @@ def test_it_is_given_once(verb: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([RUN, "--temperature", "inf"], "temperature must be finite"),
-        ([RUN, "--temperature", "nan"], "temperature must be finite"),
+        ([RUN, "--temperature", "inf"], "temperature is inf; it must be finite"),
+        ([RUN, "--temperature", "nan"], "temperature is nan; it must be finite"),
         ([RUN, "--prompt", "a\udcff"], "surrogate"),
         (["/nowhere\udcff"], "nowhere"),
         (["/nowhere\0"], "nowhere"),

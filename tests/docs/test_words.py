@@ -17,10 +17,10 @@ PRIVATE = (
 )
 HEADLINES = {
     "saving": r"(\d+(?:\.\d+)?)% (?:less compute|fewer tokens|of (?:the |AdamW's )?compute)|\bsav\w+ (\d+)%",
-    "loss": r"(\d+\.\d+) (?:\([^)]*\) )?nats",
+    "loss": r"([1-9]\d*\.\d+|0\.0*[1-9]\d+) (?:\([^)]*\) )?nats",
     "speed": r"(\d+\.\d+) (?:x|times)\b",
 }
-"""What a headline number is of -> how it is written."""
+"""What a headline number is of -> how it is written; a loss of one digit is a round number."""
 
 
 def named(page) -> str:

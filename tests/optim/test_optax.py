@@ -143,8 +143,10 @@ def test_missing_gradients_and_undecayed_parameters_are_as_in_torch(golden, endi
         {"kappa": 0.8, "weight_decay": 0.05, "wd_ts": 20.0, "momentum_cooldown": 1.0},
         {"omega": 8.0, "horizon": 200, "beta2": 0.97, "alpha_offset": 0.0},
         {"weight_decay": 0.9, "decay_bound": 3.0, "momentum_cooldown": 0.5, "beta2": 0.9},
+        {"age": "follow(8, 12, 1, 2)", "weight_decay": 0.05, "wd_ts": 20.0},
+        {"age": "constant(5)", "fresh": 0.2},
     ],
-    ids=["cooldown", "omega", "bound"],
+    ids=["cooldown", "omega", "bound", "age", "fresh"],
 )
 @pytest.mark.parametrize("name", list(TWINS))
 def test_two_hundred_steps_of_a_decaying_rate_agree_with_the_torch_class(name, settings):
@@ -262,10 +264,10 @@ def test_no_parameters_are_no_error_as_where_a_mask_leaves_none():
     assert updates["w"] is params["w"]
 
 
-@pytest.mark.parametrize("follower", ["weight_decay", "momentum_cooldown"])
+@pytest.mark.parametrize("follower", [{"weight_decay": 0.1}, {"momentum_cooldown": 0.1}, {"age": "constant(9)"}])
 def test_a_schedule_that_something_follows_needs_its_peak(follower):
     with pytest.raises(UserError, match="peak_lr"):
-        adana(optax.cosine_decay_schedule(0.1, 10), **{follower: 0.1})
+        adana(optax.cosine_decay_schedule(0.1, 10), **follower)
 
 
 def test_without_optax_one_line_says_what_to_install():
@@ -308,8 +310,9 @@ def test_options_of_weight_decay_are_those_of_the_classes(option):
         },
         {"weight_decay": 0.5, "scaled_decay": True, "matched_rms": 0.3, "clipsnr": 1.0, "gamma3": 0.5},
         {"omega": 4.0, "horizon": 500},
+        {"age": "follow(8, 1.2, 1, 0.9)", "fresh": 0.3},
     ],
-    ids=["decaying", "cautious", "scaled", "omega"],
+    ids=["decaying", "cautious", "scaled", "omega", "age"],
 )
 def test_dana_muon_is_the_torch_class_on_matrices_stacks_and_the_rest(settings):
     steps, peak = 12, 0.02

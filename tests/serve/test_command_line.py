@@ -106,7 +106,7 @@ def test_chat_answers_questions_and_obeys_commands(chat_run):
     assert out.count("> ") >= 11
     assert "/reset             forget the conversation" in out
     assert "no command /nothing; /help lists them" in error
-    assert "/seed x: must be a whole number" in error
+    assert "/seed is x; it must be a whole number" in error
     assert "chat-run, context 128 tokens" in error
     assert "Traceback" not in error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 
 from danalab.serve import ServerSettings
 from danalab.serve.app import PAGE
@@ -76,9 +77,9 @@ def test_a_stream_is_lines_of_data_and_done(client):
         ({"audio": {}}, "audio", "not supported"),
         ({"modalities": ["audio"]}, "modalities", 'only supported as ["text"]'),
         ({"functions": []}, "functions", "not supported"),
-        ({"logit_bias": {"a": 1}}, "logit_bias", "token ids"),
+        ({"logit_bias": {"a": 1}}, "logit_bias", "a token id"),
         ({"logit_bias": {"99999": 1}}, "logit_bias", "265 ids"),
-        ({"logit_bias": {"\ud800": 1}}, "logit_bias", "token ids"),
+        ({"logit_bias": {"\ud800": 1}}, "logit_bias", "a token id"),
         ({"\ud800": 1}, None, "the body: "),
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
         ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages", "context is 512 tokens"),
@@ -359,3 +360,27 @@ def test_a_logged_conversation_is_one_line_whatever_it_says(guarded):
     assert all(row["answers"] for row in rows[-2:])
     assert "first-key" not in log.read_text()
     assert os.stat(log).st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("prompt", ["one two three", "naïve 東京", [49, 50, 51]])
+@pytest.mark.parametrize("max_tokens", [1, 3])
+def test_an_echo_has_the_log_probabilities_of_the_prompt_as_lm_eval_reads_them(client, prompt, max_tokens):
+    asked = {"prompt": prompt, "max_tokens": max_tokens, "echo": True, "logprobs": 2, "temperature": 0}
+    answer = client.post("/v1/completions", json=asked)
+    choice, usage = answer.json()["choices"][0], answer.json()["usage"]
+    model = tiny_model()
+    ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
+    with torch.no_grad():
+        log_p = model.model(torch.tensor([ids[:-1]]))[0, :, : model.n_ids].log_softmax(-1)
+    expected = log_p.gather(-1, torch.tensor(ids[1:]).unsqueeze(-1)).flatten().tolist()
+    logprobs = choice["logprobs"]
+    assert logprobs["token_logprobs"][0] is None is logprobs["top_logprobs"][0]
+    assert logprobs["token_logprobs"][1 : len(ids)] == pytest.approx(expected, abs=1e-4)
+    assert usage["prompt_tokens"] == len(ids)
+    assert len(logprobs["tokens"]) in range(len(ids) + 1, len(ids) + max_tokens + 1)  # lm-eval leaves the last one out
+    assert all(1 <= len(top) <= 2 for top in logprobs["top_logprobs"][1:])
+    assert choice["text"].startswith(bytes(ids).decode())
+    plain = client.post("/v1/completions", json={**asked, "echo": False, "logprobs": None}).json()["choices"][0]
+    echoed = client.post("/v1/completions", json={**asked, "logprobs": None}).json()["choices"][0]
+    assert echoed["text"] == bytes(ids).decode() + plain["text"]
+    assert echoed["logprobs"] is None

@@ -61,7 +61,7 @@ def test_commands_change_how_tokens_are_drawn(capsys):
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed) == (0.5, 7, 0.9, 3)
     out, error = capsys.readouterr()
     assert out == "0.5\n"
-    assert "/top-k x: must be a whole number" in error
+    assert "/top-k is x; it must be a whole number" in error
     assert error.count("\n") == 3
 
 

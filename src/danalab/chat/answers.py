@@ -25,7 +25,7 @@ from danalab.inference import Engine, Request, SamplingParameters, TokenEvent
 log = logging.getLogger(__name__)
 
 TELL_EVERY = 10
-"""Between two lines of the log about answers that are being written [s]."""
+"""Time between two lines of the log about answers that are being written [s]."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class SampledAnswer:
     tokens: list[int] = field(default_factory=list)
     """Drawn and forced tokens in order, with the one that ends the answer."""
     log_probs: list[float] = field(default_factory=list)
-    """Of each drawn token in the distribution that it was drawn from [nats]; 0 for forced ones."""
+    """Log-probability of each drawn token in the distribution that it was drawn from [nats]; 0 for forced ones."""
     drawn: list[bool] = field(default_factory=list)
     """Whether the model drew the token."""
     finished: bool = False
@@ -115,9 +115,9 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
     callers = [ToolCaller(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
     ended, told = 0, time.monotonic()
 
-    def take(place: int, event: TokenEvent) -> None:
+    def take(index: int, event: TokenEvent) -> None:
         nonlocal ended, told
-        answer = answers[place]
+        answer = answers[index]
         ended += event.finish_reason is not None
         if time.monotonic() - told > TELL_EVERY:
             told = time.monotonic()
@@ -126,7 +126,7 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
             answer._add([event.token], event.logprob, drawn=True)
         if event.finish_reason is not None:
             answer.finished = event.finish_reason == "stop"
-        elif callers is not None and (done := callers[place].feed(event.token)) is not None:
+        elif callers is not None and (done := callers[index].feed(event.token)) is not None:
             answer.calls += 1
             if put_result(engine, event.request_id, done):
                 answer._add(done.forced, 0.0, drawn=False)

@@ -111,7 +111,7 @@ class Conversation:
             prefix = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The conversation for JSON."""
         return {"messages": [message.as_dict() for message in self.messages]}
 
     def as_json_line(self) -> str:
@@ -332,12 +332,12 @@ def _tag(context: Mapping[str, Any]) -> str:
 def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
     """The place of an error in the JSON of the request, without the names of types that pydantic adds."""
     path: list[str | int] = []
-    place: Any = body
+    inner: Any = body
     steps = [step for step in error["loc"] if step != "body"]
     for number, step in enumerate(steps):
-        if step in (place if isinstance(place, dict) else range(len(place)) if isinstance(place, list) else ()):
+        if step in (inner if isinstance(inner, dict) else range(len(inner)) if isinstance(inner, list) else ()):
             path.append(step)
-            place = place[step]
+            inner = inner[step]
         elif error["type"] == "missing" and number == len(steps) - 1:
             path.append(step)
     return path

@@ -125,8 +125,8 @@ class TemplateFormat:
     def encode(self, text: str) -> list[int]:
         """Ids of a text of `render_text`, or of a part of one."""
         ids: list[int] = []
-        for place, piece in enumerate(self._specials.split(text)):  # text, special, text, ..., text
-            if place % 2:
+        for index, piece in enumerate(self._specials.split(text)):  # text, special, text, ..., text
+            if index % 2:
                 ids.append(self.tokenizer.specials[piece])
             else:
                 ids += self.tokenizer.encode(piece.replace(self._break, ""))
@@ -149,9 +149,9 @@ class TemplateFormat:
 def _until(text: str, last: str) -> str:
     """`text` up to the end of the message `last`, which templates may strip."""
     for wanted in (last, last.strip()):
-        place = text.rfind(wanted)
-        if place >= 0:
-            return text[: place + len(wanted)]
+        start = text.rfind(wanted)
+        if start >= 0:
+            return text[: start + len(wanted)]
     raise UserError("the model's chat template changes the assistant's message that is to be continued")
 
 

@@ -50,7 +50,7 @@ _SINCE = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 _CAPABILITIES, _READ_SEARCH = 0x20080522, 1 << 2
 _FILTER, _NEW_LISTENER, _RECEIVE, _SEND, _CONTINUE = 1, 1 << 3, 0xC0502100, 0xC0182101, 1
 _PERMIT, _ASK, _DENY, _ABSENT = 0x7FFF0000, 0x7FC00000, 0x00050001, 0x00050026
-"""Of a filter: allow, ask the keeper, EPERM, ENOSYS."""
+"""Verdicts of a filter: allow, ask the keeper, EPERM, ENOSYS."""
 _MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
 """Machine -> its name in filters, and the number of seccomp."""
 _PERMITTED = {  # system call: number on x86_64 and on aarch64
@@ -231,11 +231,11 @@ def _error(text: str) -> Exception:
 
 def _described(error: BaseException) -> str:
     """Type, line and text of an exception, in ASCII, which any stream takes."""
-    step, place = error.__traceback__, ""
+    step, line = error.__traceback__, ""
     while step is not None:
-        place, step = f" (line {step.tb_lineno})", step.tb_next
+        line, step = f" (line {step.tb_lineno})", step.tb_next
     text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}{place}: {text}".encode("ascii", "backslashreplace").decode()
+    return f"{type(error).__name__}{line}: {text}".encode("ascii", "backslashreplace").decode()
 
 
 # ---- the keeper ----
@@ -372,10 +372,10 @@ def isolate(folder: str, keeper: socket.socket) -> None:
     allowed |= {"/dev/null": _READ_FILE | _WRITE_FILE, "/dev/urandom": _READ_FILE, folder: handled & ~_DEVICES}
     for path, access in allowed.items():
         if os.path.exists(path):
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            rule = ctypes.create_string_buffer(struct.pack("=Qi", access & handled, place))
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            rule = ctypes.create_string_buffer(struct.pack("=Qi", access & handled, descriptor))
             call(f"Landlock: {path}", libc.syscall, _ADD_RULE, rules, 1, rule, 0)
-            os.close(place)
+            os.close(descriptor)
     # Of root's privileges only that of reading files of any owner stays: an installation may be another user's.
     header, sets = ctypes.create_string_buffer(struct.pack("II", _CAPABILITIES, 0)), ctypes.create_string_buffer(24)
     call("capabilities", libc.capget, header, sets)
@@ -411,7 +411,7 @@ def _filter(name: str) -> list[bytes]:
         if number is not None:
             found += [step(load, 0), step(equal, number, 0, count + 4)]
             found += [step(load, 16 + 8 * argument), step(keep, mask)]  # the lower half, which alone the kernel reads
-            found += [step(equal, value, count - place, 0) for place, value in enumerate(values)]
+            found += [step(equal, value, count - index, 0) for index, value in enumerate(values)]
             found += [step(0x05, 1), step(end, then)]  # jump over the end
     return [*found, step(end, _DENY)]
 

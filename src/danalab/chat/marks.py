@@ -177,7 +177,7 @@ MAX_LENGTH = 256
 """Characters of an expression."""
 MAX_DEPTH = 32
 MAX_BITS = 256
-"""Of numerator and denominator of any value."""
+"""Size of the numerator and of the denominator of any value [bits]."""
 ERROR = "error"
 """Output of the tool for anything that is no expression, so that the model sees that its call failed."""
 

@@ -222,7 +222,7 @@ class Message:
         return tuple(shown)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: the content is plain text where there is nothing else."""
+        """The message for JSON: the content is plain text where there is nothing else."""
         if all(part.type == "text" and part.trained for part in self.parts):
             return {"role": self.role, "content": self.text}
         weights = ({} if part.trained else {"weight": 0} for part in self.parts)
@@ -311,9 +311,9 @@ class ConversationBuilder:
     def add_result(self, call_id: str | None, text: str, where: str) -> None:
         """The result of a call; None: of the first one that has none."""
         parts = self.turns[-1].parts if self.turns else []
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             if isinstance(part, _OpenCall) and call_id in (None, part.id):
-                parts[place] = Part("python_output", text)
+                parts[index] = Part("python_output", text)
                 return
         named = "waits for a result" if call_id is None else f"has the id {call_id!r:.80}"
         raise FieldError(f"'{where}': no open call {named}", where)

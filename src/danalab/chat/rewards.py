@@ -267,8 +267,8 @@ def run_tests(
     common = {"function": function, "seconds": int(seconds) + 1, "limits": limits, "isolated": not obstacle}
     with contextlib.ExitStack() as ends, tempfile.TemporaryFile() as verdict:
         reads_questions, questions, reads_answers, answers = (
-            ends.enter_context(os.fdopen(end, "rb" if place % 2 == 0 else "wb"))
-            for place, end in enumerate((*os.pipe(), *os.pipe()))
+            ends.enter_context(os.fdopen(end, "rb" if index % 2 == 0 else "wb"))
+            for index, end in enumerate((*os.pipe(), *os.pipe()))
         )
         program_task = {**common, "source": program}
         test_task = {**common, "source": prompt, "tests": tests}

@@ -46,7 +46,7 @@ class AnswerSettings:
         for name in ("limit", "samples", "max_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+                raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
         if self.samples > 1 and self.temperature == 0:
             raise UserError(
                 f"--samples {self.samples}: at temperature 0 all answers are the same; give --temperature 1"
@@ -62,9 +62,9 @@ class ScoredProblem:
     answer: str
     """The first one."""
     rewards: tuple[float, ...]
-    """Of each answer."""
+    """Reward of each answer."""
     tokens: int
-    """Of all answers."""
+    """Tokens of all answers."""
     truncated: int
     """Answers that were cut off."""
     called: float | None = None
@@ -91,7 +91,7 @@ class TaskResult:
 
     task: str
     score: Score
-    """Of the reward."""
+    """Mean reward."""
     centred: Score
     """0: as good as random answers."""
     passes: dict[int, Score]
@@ -104,7 +104,7 @@ class TaskResult:
     """Problems that leave no space for an answer in the model's context; they do not count."""
     examples: list[ScoredProblem]
     called: tuple[float, ...] = ()
-    """Of each problem that needs a tool, the share of answers that call one."""
+    """Share of answers that call a tool, for each problem that needs one."""
 
     @classmethod
     def of(
@@ -115,12 +115,13 @@ class TaskResult:
         if not scored:
             raise UserError(f"task {task.name}: no problem leaves space for an answer in the model's context")
         n = len(scored[0].rewards)
+        ks = sorted({1 << power for power in range(n.bit_length())} | {n})
         score = Score.of([sum(each.rewards) / n for each in scored])
         return cls(
             f"{task.name}, turn {turn}" if turn else task.name,
             score,
             score.centred(task.baseline),
-            {k: Score.of([pass_at_k(n, sum(r >= 1 for r in each.rewards), k) for each in scored]) for k in _ks(n)},
+            {k: Score.of([pass_at_k(n, sum(r >= 1 for r in each.rewards), k) for each in scored]) for k in ks},
             sum(each.tokens for each in scored) / (n * len(scored)),
             sum(each.truncated for each in scored) / (n * len(scored)),
             len(answered) - len(scored),
@@ -129,7 +130,7 @@ class TaskResult:
         )
 
     def metrics(self) -> dict[str, float | None]:
-        """For a row of metrics."""
+        """The entries of a row of metrics."""
         return {f"task/{self.task}": self.score.mean, f"task/{self.task}_error": self.score.error}
 
 
@@ -147,7 +148,7 @@ def evaluate_task(
     Before a later turn stands what the model itself has said, its first sample. UserError: no problem leaves space for
     an answer, or a reward misbehaves.
     """
-    asked = {(settings.seed, task.name, place): task.problem(place) for place in _positions(task, settings)}
+    asked = {(settings.seed, task.name, position): task.problem(position) for position in _positions(task, settings)}
     turns: list[list[ScoredProblem | None]] = []
     while asked:
         answered = _answer(engine, chat, asked, settings, scorer or Scorer())
@@ -207,7 +208,7 @@ class TaskEvaluator:
                 return None
             positions = _positions(task, self._settings)
             mine = positions[world.dp_rank :: world.dp_size]
-            asked = {(self._settings.seed, task.name, place): task.problem(place) for place in mine}
+            asked = {(self._settings.seed, task.name, position): task.problem(position) for position in mine}
             with self._engine() as engine:
                 answers = _answer(engine, self._chat, asked, self._settings, self._scorer)
             scored = [None if each is None else ScoredProblem.of(each) for each in answers]
@@ -219,10 +220,6 @@ class TaskEvaluator:
 
 def _positions(task: Task, settings: AnswerSettings) -> range:
     return range(len(task) if settings.limit is None else min(settings.limit, len(task)))
-
-
-def _ks(samples: int) -> list[int]:
-    return sorted({1 << power for power in range(samples.bit_length())} | {samples})
 
 
 @dataclass(frozen=True)

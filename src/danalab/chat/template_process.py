@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import Any
 
 CPU_SECONDS = 1
-"""Of a rendering, or of the compilation [s]."""
+"""Processor time of a rendering, or of the compilation [s]."""
 MEMORY_BYTES = 512 << 20
 """Address space [bytes]."""
 MAX_CHARACTERS = 1 << 22
-"""Of a rendered text."""
+"""Length of a rendered text."""
 
 
 class Refusal(Exception):

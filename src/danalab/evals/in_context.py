@@ -59,7 +59,7 @@ class InContextTask:
     shots: int
     """Examples in front of each question."""
     delimiter: str
-    """Between a question and its answer."""
+    """Text between a question and its answer."""
     baseline: float
     """Accuracy of random answers."""
 
@@ -92,10 +92,10 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
     baselines = _read_baselines(folder / META)
     tasks = []
     for entry in suite.icl_tasks:
-        places = folder / "eval_data" / entry.dataset_uri, folder / entry.dataset_uri
-        file = next(filter(Path.is_file, places), None)
+        candidates = folder / "eval_data" / entry.dataset_uri, folder / entry.dataset_uri
+        file = next(filter(Path.is_file, candidates), None)
         if file is None:
-            raise UserError(f"{files[0]}: {entry.label}: no file {places[0]}")
+            raise UserError(f"{files[0]}: {entry.label}: no file {candidates[0]}")
         shots, baseline = entry.num_fewshot[0], baselines.get(entry.label, 0.0)
         delimiter = entry.continuation_delimiter
         tasks.append(InContextTask(entry.label, entry.icl_task_type, file, shots, delimiter, baseline))
@@ -129,8 +129,8 @@ def evaluate_in_context(
     draw its examples. UserError: the file is malformed or has too few questions; names the line.
     """
     items = read_rows(task.file)
-    for place, item in items:
-        _check(item, task.kind, place)
+    for where, item in items:
+        _check(item, task.kind, where)
     if len(items) <= task.shots:
         raise UserError(f"{task.file}: {len(items)} questions are too few for {task.shots} examples before each")
     numbers = list(range(len(items)))
@@ -138,12 +138,12 @@ def evaluate_in_context(
         random.Random(1337).shuffle(numbers)
         numbers = numbers[:limit]
     rows, owners = list[_Row](), list[int]()
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         others = [i for i in range(len(items)) if i != number]
         examples = [items[i][1] for i in random.Random(seed + number).sample(others, task.shots)]
         options = _rows(task, items[number][1], examples, tokenizer)
         rows += [_cut(row, model.config.seq_len) for row in options]
-        owners += [place] * len(options)
+        owners += [index] * len(options)
     losses, right = _scores(model, rows, tokenizer.eos_id, autocast)
     answers: list[list[float]] = [[] for _ in numbers]
     exact = [False] * len(numbers)
@@ -157,18 +157,18 @@ def evaluate_in_context(
     return InContextResult(task.label, accuracy, accuracy.centred(task.baseline), task.shots)
 
 
-def _check(item: Any, kind: Kind, place: str) -> None:
+def _check(item: Any, kind: Kind, where: str) -> None:
     if kind == "language_modeling":
-        text_field(item, "context", place)
-        text_field(item, "continuation", place)
+        text_field(item, "context", where)
+        text_field(item, "continuation", where)
         return
     name = "choices" if kind == "multiple_choice" else "context_options"
-    text_field(item, "query" if kind == "multiple_choice" else "continuation", place)
+    text_field(item, "query" if kind == "multiple_choice" else "continuation", where)
     options, gold = item.get(name), item.get("gold")
     if not isinstance(options, list) or len(options) < 2 or not all(isinstance(each, str) for each in options):
-        raise UserError(f'{place}: the field "{name}" must be a list of texts, at least two')
+        raise UserError(f'{where}: the field "{name}" must be a list of texts, at least two')
     if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < len(options):
-        raise UserError(f'{place}: the field "gold" must be the index of one of the {len(options)} texts')
+        raise UserError(f'{where}: the field "gold" must be the index of one of the {len(options)} texts')
 
 
 def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: Tokenizer) -> list[_Row]:
@@ -215,10 +215,10 @@ def _scores(
         chosen = [order.pop() for _ in range(min(len(order), max(1, BATCH_TOKENS // width)))]
         inputs = torch.full((len(chosen), width), padding)
         targets = torch.full_like(inputs, IGNORED)
-        for place, number in enumerate(chosen):
+        for index, number in enumerate(chosen):
             tokens, start, end = rows[number]
-            inputs[place, : len(tokens) - 1] = torch.tensor(tokens[:-1])
-            targets[place, start - 1 : end - 1] = torch.tensor(tokens[start:end])
+            inputs[index, : len(tokens) - 1] = torch.tensor(tokens[:-1])
+            targets[index, start - 1 : end - 1] = torch.tensor(tokens[start:end])
         inputs, targets = inputs.to(device), targets.to(device)
         correct = torch.zeros_like(targets, dtype=torch.bool)
         with autocast():
@@ -247,7 +247,7 @@ def evaluate_core(
 ) -> CoreEvaluation:  # fmt: skip
     """Score a run on `limit` questions of each in-context task of a folder in DCLM's format; `report` gets results."""
     if limit is not None and limit < 1:
-        raise UserError(f"--limit {limit}: must be at least 1")
+        raise UserError(f"--limit is {limit}; it must be at least 1")
     tasks, opened = read_suite(suite), open_model(folder, step, device)
     results = []
     for task in tasks:

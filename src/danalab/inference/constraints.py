@@ -190,18 +190,18 @@ def _combined(schema: Any, inside: bool = False) -> set[str]:
     return set[str]().union(*(_combined(each, together) for name, _, each, together in found if each is not None))
 
 
-def _closed(schema: Any, combined: set[str], *, inside: bool = False, place: str = "#") -> Any:
+def _closed(schema: Any, combined: set[str], *, inside: bool = False, pointer: str = "#") -> Any:
     """The schema without properties that it does not name, and with limits of integers."""
     if not isinstance(schema, Mapping):
         return schema
     closed = {name: copy.copy(value) for name, value in schema.items()}
-    inside = inside or place in combined
+    inside = inside or pointer in combined
     together = inside
     for name, key, each, is_inside in _children(schema, inside):
         if name == "$ref":
             together = True
             continue
-        made = _closed(each, combined, inside=is_inside, place=f"{place}/{name}/{key}")
+        made = _closed(each, combined, inside=is_inside, pointer=f"{pointer}/{name}/{key}")
         if key is None:
             closed[name] = made
         else:

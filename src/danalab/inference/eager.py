@@ -18,7 +18,7 @@ from danalab.models.cache import Cache, ConvState, KeyValues, State, continuatio
 from danalab.models.decoder import Decoder
 
 PIECE = 64
-"""With batch invariance, pieces of prompts begin and end at multiples of this [tokens]."""
+"""Pieces of prompts begin and end at multiples of this, with batch invariance [tokens]."""
 
 
 class EagerBackend:
@@ -70,11 +70,11 @@ class KeyValueBlocks:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
-    def write(self, places: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store k, v [..., K, H] at `places` [...]; returns the whole memory."""
+    def write(self, positions: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store k, v [..., K, H] at `positions` [...]; returns the whole memory."""
         if self.keys is None or self.values is None:
             self.keys, self.values = (x.new_empty(self._positions, *x.shape[-2:]) for x in (k, v))
-        self.keys[places], self.values[places] = k, v
+        self.keys[positions], self.values[positions] = k, v
         return self.keys, self.values
 
 
@@ -84,13 +84,13 @@ class BlockCache(Cache):
     def __init__(self, model: Decoder, sequences: Sequence[RequestState], memory: Sequence[KeyValueBlocks | None]):
         starts, device = [each.computed for each in sequences], model.head_weight.device
         states: list[State] = model.new_cache(len(sequences)).states
-        places: BlockPositions | None = None
+        positions: BlockPositions | None = None
         for layer, state in enumerate(states):
             blocks = memory[layer]
             if isinstance(state, KeyValues):
                 assert blocks is not None
-                places = places or BlockPositions(sequences, starts, blocks.block_size, device)
-                states[layer] = BlockView(blocks, places)
+                positions = positions or BlockPositions(sequences, starts, blocks.block_size, device)
+                states[layer] = BlockView(blocks, positions)
             else:
                 _join(state, [each.states[layer] if each.states else None for each in sequences])
         super().__init__(len(sequences), model.config.seq_len, states)
@@ -128,22 +128,22 @@ class BlockPositions:
 class BlockView(KeyValues):
     """The keys and values of some sequences in one layer."""
 
-    def __init__(self, memory: KeyValueBlocks, places: BlockPositions):
-        super().__init__(*places.table.shape)
-        self._memory, self._places = memory, places
+    def __init__(self, memory: KeyValueBlocks, positions: BlockPositions):
+        super().__init__(*positions.table.shape)
+        self._memory, self._positions = memory, positions
 
     def append(self, k_BNLH: Tensor, v_BNLH: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Keys and values of all positions up to the new ones, and the mask that shorter sequences need."""
-        length, device, places = k_BNLH.shape[2], k_BNLH.device, self._places
-        end = places.max_start + length
-        if places.same_start:
-            new, visible = places.table[:, places.max_start : end], places.table[:, :end]
-            mask = continuation_mask(places.max_start, length, device)
+        length, device, positions = k_BNLH.shape[2], k_BNLH.device, self._positions
+        end = positions.max_start + length
+        if positions.same_start:
+            new, visible = positions.table[:, positions.max_start : end], positions.table[:, :end]
+            mask = continuation_mask(positions.max_start, length, device)
         else:
-            own, every = places.starts + torch.arange(length, device=device), torch.arange(end, device=device)
-            new = places.table.gather(1, own)
+            own, every = positions.starts + torch.arange(length, device=device), torch.arange(end, device=device)
+            new = positions.table.gather(1, own)
             # Beyond its end a sequence sees its last token again, never what others left: 0 times NaN would be NaN.
-            visible = places.table.gather(1, every.minimum(own[:, -1:]))
+            visible = positions.table.gather(1, every.minimum(own[:, -1:]))
             mask = (every <= own.unsqueeze(-1)).unsqueeze(1)
         keys, values = self._memory.write(new, k_BNLH.transpose(1, 2), v_BNLH.transpose(1, 2))
         return keys[visible].transpose(1, 2), values[visible].transpose(1, 2), mask

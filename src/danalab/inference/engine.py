@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -110,10 +110,13 @@ class Engine:
     ):
         config = model.config
         if max_batch_size < 1:
-            raise UserError(f"max_batch_size {max_batch_size}: must be at least 1")
+            raise UserError(f"max_batch_size is {max_batch_size}; it must be at least 1")
         if model.document_token is not None:
             raise UserError("decoding needs one document per row: set document_token to None before")
-        self._n_valid = _valid(n_valid, tokenizer, config.vocab_size)
+        known = config.vocab_size if tokenizer is None else min(tokenizer.n_tokens, config.vocab_size)
+        self._n_valid = known if n_valid is None else n_valid
+        if not 1 <= self._n_valid <= config.vocab_size:
+            raise UserError(f"n_valid is {n_valid}; it must be 1 to {config.vocab_size}, the vocabulary's size")
         if end_tokens is None:
             end_tokens = () if tokenizer is None else (tokenizer.eos_id,)
         self.model, self.tokenizer, self._ends = model, tokenizer, frozenset(end_tokens)
@@ -213,7 +216,7 @@ class Engine:
         return frozenset(parameters.stop_tokens) | (frozenset() if parameters.ignore_end else self._ends)
 
     def text_stream(self, parameters: SamplingParameters) -> TextStream:
-        """For the tokens of a request with these parameters: their text, up to its end; needs a tokenizer."""
+        """The text of the tokens of a request with these parameters, up to its end; needs a tokenizer."""
         if self.tokenizer is None:
             raise UserError("text needs an engine with a tokenizer")
         return TextStream(self.tokenizer, parameters.stop, self.end_tokens(parameters))
@@ -243,24 +246,24 @@ class Engine:
         return events
 
     def generate(
-        self, requests: Iterable[Request], on_event: Callable[[int, TokenEvent], None] = lambda place, event: None
+        self, requests: Iterable[Request], on_event: Callable[[int, TokenEvent], None] = lambda index, event: None
     ) -> list[Completion]:
         """Complete all requests, in their order; the engine must be idle.
 
-        Args: on_event: called with each event and the place of its request.
+        Args: on_event: called with the index of the request and each event.
         Raises:
             UserError: a bad request; or the model's logits are not finite.
         """
         if self.busy:
             raise UserError("generate needs an idle engine: other requests are running")
-        places: dict[int, int] = {}
+        index_of: dict[int, int] = {}
         try:
-            for place, request in enumerate(requests):
-                places[self.submit(request)] = place
-            completions = [Completion() for _ in places]
+            for index, request in enumerate(requests):
+                index_of[self.submit(request)] = index
+            completions = [Completion() for _ in index_of]
             while self.busy:
                 for event in self.step():
-                    completion = completions[places[event.request_id]]
+                    completion = completions[index_of[event.request_id]]
                     completion.finish_reason = event.finish_reason
                     if event.token >= 0:
                         completion.tokens.append(event.token)
@@ -268,9 +271,9 @@ class Engine:
                         completion.top_logprobs.append(event.top_logprobs)
                     elif event.finish_reason == "error":
                         raise UserError(FAILED)
-                    on_event(places[event.request_id], event)
+                    on_event(index_of[event.request_id], event)
         finally:
-            for number in places:
+            for number in index_of:
                 self.cancel(number)
         return completions
 
@@ -339,21 +342,13 @@ class Engine:
             self._scheduler.remove(sequence)
 
 
-def _valid(n_valid: int | None, tokenizer: Any, vocab_size: int) -> int:
-    if n_valid is None:
-        return vocab_size if tokenizer is None else min(tokenizer.n_tokens, vocab_size)
-    if not 1 <= n_valid <= vocab_size:
-        raise UserError(f"generation needs 1 <= n_valid <= vocab_size {vocab_size}: got {n_valid}")
-    return n_valid
-
-
 def _pool(model: Decoder, max_batch_size: int, cache_tokens: int | None) -> BlockPool | None:
     """The blocks for keys and values; None where no layer has attention."""
     config = model.config
     linear = config.linear_attention
     layers = config.n_layers - (0 if linear is None else len(linear.layers))
     if cache_tokens is not None and cache_tokens < 1:
-        raise UserError(f"cache_tokens {cache_tokens}: must be at least 1")
+        raise UserError(f"cache_tokens is {cache_tokens}; it must be at least 1")
     if config.architecture.oscillators or not layers:
         return None
     if cache_tokens is None:

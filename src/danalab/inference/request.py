@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out: sampling parameters, requests, events of tokens, completions.
+"""Input and output of the engine: sampling parameters, requests, events of tokens, their text, completions.
 
 `RequestState` is a request inside the engine. Nothing here needs torch.
 """
@@ -94,10 +94,10 @@ class SamplingParameters:
         for name, (is_allowed, expected) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and not is_allowed(value):
-                raise UserError(f"{name} must be {expected}: got {value!r}")
+                raise UserError(f"{name} is {value!r}; it must be {expected}")
         for token, bias in self.logit_bias.items():
             if not math.isfinite(bias):
-                raise UserError(f"logit_bias of token {token} must be finite: got {bias}")
+                raise UserError(f"logit_bias of token {token} is {bias}; it must be finite")
 
     @property
     def penalised(self) -> bool:
@@ -254,10 +254,10 @@ class TextStream:
         if self.stopped:
             return ""
         text = self._held + text
-        places = [at for stop in self._stop if (at := text.find(stop)) >= 0]
-        if places:
+        starts = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        if starts:
             self.stopped, self._held = True, ""
-            return text[: min(places)]
+            return text[: min(starts)]
         # A text that was searched before is searched again only where a stop string may have begun.
         held = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - held :]

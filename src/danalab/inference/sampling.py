@@ -28,7 +28,7 @@ class DrawnTokens(NamedTuple):
 
 
 def uniform(seed: int, number: int) -> float:
-    """In [0, 1), from the seed and the number of the draw (SplitMix64, 53 bits)."""
+    """A number in [0, 1), from the seed and the number of the draw (SplitMix64, 53 bits)."""
     x = ((seed & _MASK) * 0x9E3779B97F4A7C15 + (number + 1) * 0xD1342543DE82EF95) & _MASK
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = ((x ^ (x >> shift)) * factor) & _MASK
@@ -62,7 +62,11 @@ def draw(logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampl
 def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     # Penalties, biases and constraints are applied on the host. The rest is computed where the logits are, unless only
     # deterministic kernels are allowed: GPUs have none for cumulative sums.
-    adjusted = [(row, sequence) for row, sequence in enumerate(sequences) if _is_adjusted(sequence)]
+    adjusted = [
+        (row, sequence)
+        for row, sequence in enumerate(sequences)
+        if sequence.seen is not None or sequence.parameters.logit_bias or sequence.request.constraint is not None
+    ]
     on_host = adjusted or torch.are_deterministic_algorithms_enabled()
     device = torch.device("cpu") if on_host else logits_NV.device
     logits = logits_NV.to(device, torch.promote_types(logits_NV.dtype, torch.float32))
@@ -86,10 +90,6 @@ def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     tops = [_top(log_p[row], sequence.parameters.logprobs or 0) for row, sequence in enumerate(sequences)]
     tokens = [token if fine else -1 for token, fine in zip(chosen.tolist(), sound, strict=True)]
     return DrawnTokens(tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops)
-
-
-def _is_adjusted(sequence: RequestState) -> bool:
-    return bool(sequence.seen is not None or sequence.parameters.logit_bias or sequence.request.constraint is not None)
 
 
 def adjust(logits_V: Tensor, sequence: RequestState) -> None:
@@ -154,3 +154,18 @@ def _top(log_p_V: Tensor, count: int) -> Sequence[tuple[int, float]]:
         return ()
     values, tokens = log_p_V.topk(min(count, len(log_p_V)))
     return list(zip(tokens.tolist(), values.tolist(), strict=True))
+
+
+def prompt_scores(model: Any, tokens: Sequence[int], n_ids: int, top: int) -> list[tuple[float, Any]]:
+    """(log-probability [nats], the `top` most likely with theirs) of each token of a prompt after the first.
+
+    By the layers of a `Decoder`, a piece of the prompt at a time in the head; ids from `n_ids` on have no probability.
+    """
+    ids = torch.tensor([tokens], device=model.head_weight.device)
+    scores: list[tuple[float, Any]] = []
+    with torch.no_grad():
+        for piece, following in zip(model.hidden(ids)[0, :-1].split(128), ids[0, 1:].split(128), strict=True):
+            log_p = (piece @ model.head_weight.T)[:, :n_ids].float().log_softmax(-1)
+            chosen = log_p.gather(-1, following.unsqueeze(-1)).squeeze(-1).tolist()
+            scores += zip(chosen, (_top(row, top) for row in log_p), strict=True)
+    return scores

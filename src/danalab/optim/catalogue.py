@@ -208,10 +208,10 @@ _log_time_adam("dana-star", "optimizers.elementwise:DanaStar", "ADana with an ef
 _log_time_adam("dana-star-mk4", "optimizers.elementwise:DanaStarMK4",
                "ADana with both: an effective time for each coordinate, and the clip", state_words=3.0,
                color="#d62728", marker="^", horizon=(-0.02, -0.16, 0.13))
-_log_time("dana", "optimizers.elementwise:Dana", "ADana without normalisation, for linear problems",
+_log_time("dana", "rules.dana:DANA", "ADana without normalisation, for linear problems",
           "arXiv 2602.05298, 2505.16098", state_words=1.0, rate=Usual(0.5, "for gradients clipped to norm 0.5"),
           color="#006d5b")
-_log_time_adam("sign-dana", "optimizers.elementwise:SignDana", "ADana with signs instead of its normalisation",
+_log_time_adam("sign-dana", "rules.dana:SIGN_DANA", "ADana with signs instead of its normalisation",
                "arXiv 2602.05298, 1802.04434", state_words=1.0, color="#9acd32",
                rate=Relative("adana", 0.1, "signs are larger than normalised updates"))
 _log_time_adam("auto-dana", "optimizers.elementwise:AutoDana",
@@ -312,7 +312,7 @@ _MEMORY: dict[str, Any] = {"age": None, "fresh": None}
 _MOMENTS = {"betas": (0.9, 0.999), "eps": 1e-8, **_FOREACH}
 _AVERAGE = {"r": (0.0, "later weights count as t^r in the average"),
             "weight_lr_power": (2.0, "weights count as (largest lr so far)^this in the average")}
-_OF_THE_REST = {"aux_lr": None, "aux_lr_factor": 1.0,
+_OF_THE_REST = {"by_kind": None, "aux_lr": None, "aux_lr_factor": 1.0,
                 "aux_weight_decay": (None, "weight decay of parameters that are not matrices; none = 0")}
 _AS_D_MUON = Relative("d-muon", 1.0, "the same size of update")
 _schedule_free = partial(

@@ -1,7 +1,7 @@
 """The updates of the Dana family and of DanaMuon as pure functions of one array; t = 1, 2, ... counts its updates.
 
-    a = delta / (delta + t),   b = delta / (delta + t cooled),   m <- (1-b) m + b g,   v <- (1-c) v + c g^2
-    s = sqrt(v) + eps,         cooled = (lr / peak_lr)^momentum_cooldown
+    a = delta / (delta + t),   m <- (1-b) m + b g,   v <- (1-c) v + c g^2,   s = sqrt(v) + eps
+    b = `gain` = a, or delta / (delta + t (lr / peak_lr)^momentum_cooldown), or by age (`danalab.optim.rules.age`)
     c = a, or for a constant beta2 with Adam's correction (1-beta2) / (1-beta2^t)
     ADana, Dana-MK4:            step = g/s + gamma3 sign(m) (min((1+t)^(1-kappa) |m|/s, clipsnr) + alpha_offset |m|/s)
     Dana-Star, Dana-Star-MK4:   step = n g + gamma3 sign(m) (q min(T^(1-kappa) |m| n/q, clipsnr) + alpha_offset |m| n)
@@ -43,26 +43,34 @@ def dana_step(
     eps: Any,
     gamma3: Any,
     clipsnr: Any,
-    cooled: Any = 1.0,
+    gain: Any = None,
+    fresh: Any = None,
     alpha_offset: Any = 1.0,
     beta2: Any = None,
 ) -> tuple[jax.Array, Moments]:
-    """`step` and the new state; by the rule with tau if the state has tau."""
-    gain, gain_m = delta / (delta + t), delta / (delta + t * cooled)
-    m = (1 - gain_m) * state.m + gain_m * g
-    gain_v = gain if beta2 is None else (1 - beta2) / (1 - beta2**t)
+    """`step` and the new state; by the rule with tau if the state has tau.
+
+    `fresh`: share of g in the step, whose weights have the same sum; see `danalab.optim.rules.scalars.with_fresh`.
+    """
+    average = delta / (delta + t)
+    gain = average if gain is None else gain
+    m = (1 - gain) * state.m + gain * g
+    gain_v = average if beta2 is None else (1 - beta2) / (1 - beta2**t)
     v = (1 - gain_v) * state.v + gain_v * g**2
-    s = jnp.sqrt(v) + eps
+    s, scale = jnp.sqrt(v) + eps, 1.0
+    if fresh is not None:
+        fresh, damping = jnp.maximum(fresh, 1e-6), (t + (state.tau is None)) ** (1 - kappa) + alpha_offset
+        scale, gamma3 = fresh * (1 + gamma3 * damping), (1 - fresh) / (fresh * damping)
     if state.tau is None:
         u = jnp.abs(m) / s
         damped = jnp.minimum((1 + t) ** (1 - kappa) * u, clipsnr)
-        return g / s + gamma3 * jnp.sign(m) * (damped + alpha_offset * u), Moments(m, v, None)
-    tau = (1 - gain) * state.tau + gain * jnp.abs(g) / (jnp.abs(g) + s)
+        return scale * (g / s + gamma3 * jnp.sign(m) * (damped + alpha_offset * u)), Moments(m, v, None)
+    tau = (1 - average) * state.tau + average * jnp.abs(g) / (jnp.abs(g) + s)
     q = activity(tau, t)
     n = jnp.sqrt(q) / s
     u = jnp.abs(m) * n
     damped = jnp.minimum(jnp.maximum(tau * t, 1) ** (1 - kappa) * u / q, clipsnr)
-    return n * g + gamma3 * jnp.sign(m) * (q * damped + alpha_offset * u), Moments(m, v, tau)
+    return scale * (n * g + gamma3 * jnp.sign(m) * (q * damped + alpha_offset * u)), Moments(m, v, tau)
 
 
 def activity(tau: jax.Array, t: Any) -> jax.Array:
@@ -72,12 +80,15 @@ def activity(tau: jax.Array, t: Any) -> jax.Array:
 
 
 def muon_step(
-    g: jax.Array, state: Moments, t: Any, *, delta: Any, kappa: Any, rms: Any, chain: Sequence[Any], cooled: Any = 1.0
+    g: jax.Array, state: Moments, t: Any, *, gain: Any, kappa: Any, rms: Any, chain: Sequence[Any], fresh: Any = None
 ) -> tuple[jax.Array, Moments]:
-    """rms sqrt(max(rows, columns)) O(g + t^(1-kappa) m) of matrices [..., rows, columns], and the new state."""
-    gain = delta / (delta + t * cooled)
+    """rms sqrt(max(rows, columns)) O(g + t^(1-kappa) m) of matrices [..., rows, columns], and the new state.
+
+    `fresh`: share of g, in place of that one.
+    """
     m = (1 - gain) * state.m + gain * g
-    return rms * max(g.shape[-2:]) ** 0.5 * orthogonalize(g + t ** (1 - kappa) * m, chain), state._replace(m=m)
+    weight = t ** (1 - kappa) if fresh is None else 1 / jnp.maximum(fresh, 1e-6) - 1
+    return rms * max(g.shape[-2:]) ** 0.5 * orthogonalize(g + weight * m, chain), state._replace(m=m)
 
 
 def orthogonalize(x: jax.Array, chain: Sequence[tuple[float, float, float]]) -> jax.Array:

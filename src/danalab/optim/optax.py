@@ -40,15 +40,19 @@ from danalab.optim.optimizers.checks import (
 )
 from danalab.optim.optimizers.kinds import kinds_by_names
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients
+from danalab.optim.rules.age import age_path
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
 from danalab.optim.settings import (
     DANA_MUON_FACTORS,
     RANGES,
+    Age,
     Averages,
     CautiousDecay,
     DanaMK4Settings,
     Decay,
     LogTime,
+    SecondMoment,
+    described,
     plain_settings,
 )
 
@@ -74,9 +78,11 @@ class DanaState(NamedTuple):
     """Second moment; for a matrix of `dana_muon` a number, 0, and so is tau."""
     tau: Any
     """Activity estimate of the star members; None for the others."""
+    age: Any = None
+    """Mean age of each first moment [steps], where it has a path; else None."""
 
 
-class _Settings(Averages, Decay, LogTime):
+class _Settings(Age, Averages, Decay, LogTime):
     """Settings of all members; `adana` says what they are."""
 
     learning_rate: ScalarOrSchedule
@@ -91,7 +97,7 @@ class _ClippedSettings(_Settings, kw_only=True):
     clipsnr: float | None = DanaMK4Settings.clipsnr
 
 
-class _MuonSettings(CautiousDecay, LogTime):
+class _MuonSettings(Age, SecondMoment, CautiousDecay, LogTime):
     """Settings of `dana_muon`."""
 
     learning_rate: ScalarOrSchedule
@@ -116,6 +122,18 @@ _ABSENT |= dict.fromkeys(("clipsnr", "beta2", "omega", "horizon", "decay_bound")
 """Settings that some members do not take."""
 
 
+_CHOICE = "tree of booleans, or a function of the parameters that gives one: which parameters"
+_TEXTS = {
+    "learning_rate": "a number or a schedule of the 0-based step",
+    "peak_lr": "the schedule's peak; required for a schedule where weight decay, a cooldown or an age follows it, and"
+    " under optax.inject_hyperparams, where schedules arrive as numbers",
+    "decay_mask": f"{_CHOICE} decay",
+    "matrices": f"{_CHOICE} are matrices, or stacks [..., rows, columns] of them; none = by paths and shapes",
+    "weight_decay": "strength of the decay",
+}
+"""Help of settings that `danalab.optim.settings.HELP` does not have or does not fit."""
+
+
 def _takes(
     settings: Callable[P, S],
 ) -> Callable[[Callable[[S], optax.GradientTransformation]], Callable[P, optax.GradientTransformation]]:
@@ -130,6 +148,7 @@ def _takes(
             return build(SimpleNamespace(**{**_ABSENT, **plain_settings(given.arguments)}))  # pyright: ignore[reportArgumentType]
 
         member.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        member.__doc__ = f"{inspect.getdoc(build)}\n\n{described(signature.parameters, _TEXTS)}"
         return member
 
     return decorate
@@ -139,23 +158,8 @@ def _takes(
 def adana(settings: _Settings) -> optax.GradientTransformation:
     """ADana: theta <- theta - lr (g + gamma3 (1 + (1+t)^(1-kappa)) m) / (sqrt(v) + eps), moments in logarithmic time.
 
-    Args:
-        learning_rate: a number or a schedule of the 0-based step.
-        delta: averaging window, 1 - beta(t) = delta / (delta + t).
-        kappa: damping exponent of the momentum's weight, between 0 and 1.
-        gamma3: scale of the momentum term.
-        alpha_offset: added to (1+t)^(1-kappa) there; 0 is the paper's formula.
-        beta2: constant rate of the second moment, with Adam's correction of the bias; None: beta(t).
-        weight_decay: strength of the independent decay; not multiplied by the learning rate.
-        wd_ts: the decay falls like weight_decay / (1 + t / wd_ts) [steps]; None keeps it constant.
-        omega, horizon: the other form, lambda(t) = omega / (wd_ts + t), with wd_ts = horizon / 10 [steps].
-        decay_bound: largest decay per step, times the peak learning rate; 0: none. None: 2 with `omega`, else none.
-        momentum_cooldown: exponent c of the first moment's gain delta / (delta + t (lr / peak_lr)^c); 0: beta(t).
-        peak_lr: the schedule's peak. Required for a schedule with weight decay, which is proportional to lr / peak_lr,
-            or with a cooldown; also under `optax.inject_hyperparams`, where schedules arrive as numbers.
-        decay_mask: tree of booleans, or a function of the parameters that gives one: which parameters decay.
-        cautious_decay: decay only coordinates that the step moves towards zero.
-        scaled_decay: multiply the decay by lr / peak_lr once more.
+    Under `optax.inject_hyperparams`, `age` is one of the `static_args`.
+
     Raises:
         UserError: a setting out of range; a schedule with weight decay or a cooldown and no peak_lr; parameters (when
             the state is made) that are no real floating-point numbers.
@@ -190,16 +194,8 @@ def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
 
     Here weight decay is multiplied by the learning rate, lr weight_decay / (1 + t / wd_ts) for other parameters.
 
-    Args:
-        matrices: tree of booleans, or a function of the parameters that gives one: which are matrices, or stacks
-            [..., rows, columns] of them. None: by paths and shapes, as `danalab.optim.DanaMuon` of named parameters.
-        matched_rms: root mean square of the update of matrices.
-        ns_steps, ns_method: steps of the orthogonalisation O, by "newton-schulz" or "polar-express"; under
-            `optax.inject_hyperparams` they are `static_args`.
-        aux_lr_factor: learning rate of other parameters, in units of that of matrices. None: as measured,
-            `DANA_MUON_FACTORS`.
-        peak_lr: the schedule's peak; required for a schedule with `scaled_decay` or omega.
-        learning_rate, weight_decay, others: as in `adana`.
+    Under `optax.inject_hyperparams`, `ns_steps`, `ns_method` and `age` are `static_args`.
+
     Raises:
         UserError: as `adana`.
     """
@@ -216,7 +212,7 @@ def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
     if lr is not None and _are_numbers(lr, factor, s.weight_decay) and lr * max(1, factor) * s.weight_decay >= 1:
         raise UserError(f"weight decay takes {lr * max(1, factor) * s.weight_decay:g} of a parameter in one step")
     chain, rms = coefficients(s.ns_method, s.ns_steps), s.matched_rms
-    of_matrix = functools.partial(muon_step, delta=s.delta, kappa=s.kappa, rms=rms, chain=chain)
+    of_matrix = functools.partial(muon_step, kappa=s.kappa, rms=rms, chain=chain, fresh=s.fresh)
     return _transformation(s, with_tau=True, of_matrix=of_matrix)
 
 
@@ -282,7 +278,7 @@ class _Decay(NamedTuple):
         return rate if self.bound is None else jnp.minimum(rate, jnp.minimum(self.bound * peak_lr, 0.5))
 
 
-_OF_THE_RULE = ("delta", "kappa", "eps", "gamma3", "clipsnr", "alpha_offset", "beta2")
+_OF_THE_RULE = ("delta", "kappa", "eps", "gamma3", "clipsnr", "alpha_offset", "beta2", "fresh")
 """Settings that `dana_step` takes."""
 
 
@@ -297,8 +293,11 @@ def _transformation(
     decays = not (_are_numbers(decay.weight_decay) and decay.weight_decay == 0)
     cools = not (_are_numbers(s.momentum_cooldown) and s.momentum_cooldown == 0)
     follows = decays and (s.scaled_decay or not coupled)
-    if callable(learning_rate) and (follows or cools) and peak_lr is None:
-        what = "weight decay" if follows else "momentum_cooldown"
+    memory = None if s.age is None else age_path("optax", s.age)
+    if memory and cools:
+        raise UserError("age and momentum_cooldown both set the momentum's memory; give one of them")
+    if callable(learning_rate) and (follows or cools or memory) and peak_lr is None:
+        what = "weight decay" if follows else "momentum_cooldown" if cools else "age"
         raise UserError(f"a learning-rate schedule with {what} needs peak_lr: both follow lr / peak_lr")
     of_rule = {name: getattr(s, name) for name in _OF_THE_RULE}
     of_rule["clipsnr"] = jnp.inf if of_rule["clipsnr"] is None else of_rule["clipsnr"]
@@ -320,7 +319,8 @@ def _transformation(
         counts = tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves])
         m, v = (tree.unflatten([getattr(x, name) for x in moments]) for name in ("m", "v"))
         tau = tree.unflatten([x.tau for x in moments]) if with_tau else None
-        return DanaState(jnp.zeros((), jnp.int32), counts, m, v, tau)
+        ages = tree.unflatten([jnp.zeros((), _compute_type(jnp.asarray(p))) for p in leaves]) if memory else None
+        return DanaState(jnp.zeros((), jnp.int32), counts, m, v, tau, ages)
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **_: Any
@@ -330,7 +330,6 @@ def _transformation(
         assert isinstance(state, DanaState)
         base: Any = learning_rate(state.calls) if callable(learning_rate) else learning_rate
         factor = 1.0 if peak_lr is None else jnp.minimum(base / peak_lr, 1.0)
-        cooled = factor**s.momentum_cooldown if cools else 1.0
         peak = base if peak_lr is None else peak_lr
         leaves, tree = jax.tree.flatten(params)
         grads = jax.tree.leaves(updates, is_leaf=lambda leaf: leaf is None)
@@ -338,26 +337,32 @@ def _transformation(
             raise UserError(f"{len(grads)} gradients for {len(leaves)} parameters: the two trees differ")
         columns = [tree.flatten_up_to(x) for x in (state.steps, state.m, state.v)]
         taus = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
+        ages = tree.flatten_up_to(state.age) if memory else [0.0] * len(leaves)
         masks = [True] * len(leaves) if s.decay_mask is None else _of_leaves(s.decay_mask, params, tree)
         rows, shapes = [], matrix_shapes(params, tree)
         factors = _rate_factors(s, params) if coupled else [1.0] * len(leaves)
-        for p, g, steps, m, v, tau, masked, shape, of_kind in zip(
-            leaves, grads, *columns, taus, masks, shapes, factors, strict=True
+        for p, g, steps, m, v, tau, age, masked, shape, of_kind in zip(
+            leaves, grads, *columns, taus, ages, masks, shapes, factors, strict=True
         ):
             if g is None:
-                rows.append((jnp.zeros_like(p), steps, m, v, tau))
+                rows.append((jnp.zeros_like(p), steps, m, v, tau, age))
                 continue
             wide = _compute_type(p)
             t = steps + 1
             clock = t.astype(wide)
             g = jnp.asarray(g, wide)
+            if memory:
+                before, age = age, memory.step(clock, factor, age)
+                gain = 1 - age / (1 + before)
+            else:
+                gain = s.delta / (s.delta + clock * (factor**s.momentum_cooldown if cools else 1.0))
             if of_matrix and shape is not None:
                 lr, own = base, Moments(m.reshape(shape), v, tau)
-                direction, new = of_matrix(g.reshape(shape), own, clock, cooled=cooled)
+                direction, new = of_matrix(g.reshape(shape), own, clock, gain=gain)
                 direction, new = direction.reshape(p.shape), new._replace(m=new.m.reshape(p.shape))
             else:
                 lr = of_kind * base
-                direction, new = of_others(g, Moments(m, v, tau), clock, cooled=cooled)
+                direction, new = of_others(g, Moments(m, v, tau), clock, gain=gain)
             old = jnp.asarray(p, wide)
             moved = old - lr * direction
             if decays and masked:
@@ -367,10 +372,11 @@ def _transformation(
                     moved = jnp.where(jnp.sign(direction) * old > 0, keep * old, old) - lr * direction
                 else:
                     moved = keep * old - lr * direction if coupled else moved * keep
-            rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, new.m, new.v, new.tau))
-        columns = zip(*rows, strict=True) if rows else [()] * 5  # an optimizer of masked parameters may have none
-        change, steps, m, v, tau = (tree.unflatten(list(column)) for column in columns)
-        return change, DanaState(state.calls + 1, steps, m, v, tau if with_tau else None)
+            rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, new.m, new.v, new.tau, age))
+        columns = zip(*rows, strict=True) if rows else [()] * 6  # an optimizer of masked parameters may have none
+        change, steps, m, v, tau, ages = (tree.unflatten(list(column)) for column in columns)
+        own = tau if with_tau else None, ages if memory else None
+        return change, DanaState(state.calls + 1, steps, m, v, *own)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

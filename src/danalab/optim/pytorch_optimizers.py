@@ -17,6 +17,7 @@ from danalab.optim.optimizers.checks import check_numbers
 from danalab.optim.optimizers.matrix.base import AUXILIARY
 from danalab.optim.rules.age import age_path
 from danalab.optim.rules.scalars import schedule_factor
+from danalab.optim.values import read_kinds
 
 
 def build(row: Row, values: dict[str, Any], params: Any, lr: float) -> torch.optim.Optimizer:
@@ -36,7 +37,13 @@ def build(row: Row, values: dict[str, Any], params: Any, lr: float) -> torch.opt
         aux_lr, factor, aux_decay = (values.pop(setting) for setting in AUXILIARY)
         values["adamw_lr"] = factor * lr if aux_lr is None else aux_lr
         values["adamw_wd"] = aux_decay or 0.0
+        known = {"lr": lr, "weight_decay": 0.0, "betas": values["adamw_betas"]}
+        by_kind = read_kinds(row.name, values.pop("by_kind"), known)
         groups = _with_kinds(row.name, groups, values["adamw_lr"], values.get("weight_decay", 0.0), aux_decay)
+        for group in groups:
+            own = by_kind.get(group.get("kind") or ("matrix" if group["use_muon"] else ""), {})
+            factor = own.pop("lr_factor", None)
+            group.update(own if factor is None else {**own, "lr": factor * lr})
     optimizer: Any = _EXACT.get(name) or getattr(pytorch_optimizer, name)
     return optimizer(groups, lr=lr, **values)
 

@@ -19,23 +19,17 @@ from danalab.optim.catalogue import OPTIMIZERS, Row, is_address, own_row
 from danalab.optim.optimizers.checks import OMEGA, refuse_two_decays, with_coupled_decay
 from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
 from danalab.optim.settings import COUPLED_HELP, HELP, plain_settings
-from danalab.optim.values import OptimizerSpec, Setting, current_names, read_value, require_known, settings_of
+from danalab.optim.values import (
+    OptimizerSpec,
+    Setting,
+    current_names,
+    read_kinds,
+    read_value,
+    require_known,
+    settings_of,
+)
 from danalab.plugins import load_address
 from danalab.registry import Registry
-
-__all__ = [
-    "OptimizerSpec",
-    "Setting",
-    "build_optimizer",
-    "groups_of",
-    "list_optimizers",
-    "optimizer_spec",
-    "parameter_groups",
-    "read_settings",
-    "register",
-    "registered",
-    "settings_of",
-]
 
 
 def registered() -> Registry[Row]:
@@ -74,7 +68,7 @@ def _spec_named(name: str) -> OptimizerSpec:
     module, _, name = row.path.partition(":")
     if module == "pytorch_optimizer":
         split = {key: value if _has_help(value) else (value, HELP[key]) for key, value in row.defaults.items()}
-        kinds = {"foreach": "switch", "age": "word"}
+        kinds = {"foreach": "switch", "age": "word", "by_kind": "kinds"}
         settings = {key: Setting(value, text, kinds.get(key, "")) for key, (value, text) in split.items()}  # pyright: ignore
         return OptimizerSpec(**facts, build=partial(_build_of_library, row, settings), settings=settings)
     if module.startswith("rules."):
@@ -200,7 +194,10 @@ def read_settings(spec: OptimizerSpec, given: Mapping[str, Any]) -> dict[str, An
     named = current_names({name.replace("-", "_"): value for name, value in given.items()})
     require_known(spec.name, spec.settings, named)
     known = ((name, setting) for name, setting in spec.settings.items() if name in named)
-    return {name: read_value(f"{spec.name}: {name}", setting, named[name]) for name, setting in known}
+    settings = {name: read_value(f"{spec.name}: {name}", setting, named[name]) for name, setting in known}
+    others = {"lr": None, **{name: setting.default for name, setting in spec.settings.items()}}
+    read_kinds(spec.name, settings.get("by_kind"), others)
+    return settings
 
 
 def list_optimizers() -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec
 
@@ -27,6 +27,10 @@ P = ParamSpec("P")
 _NOT_NEGATIVE = (lambda x: x >= 0, "not negative")
 _POSITIVE = (lambda x: x > 0, "positive")
 _SHARE = (lambda x: 0 <= x <= 1, "between 0 and 1")
+
+KINDS = ("embedding", "matrix", "experts", "router", "head", "vector")
+"""Of parameters: `experts` are stacked matrices [experts, rows, columns]; vectors are gains, biases and rates of any
+shape. `danalab.optim.optimizers.kinds` tells them apart."""
 
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance"), _POSITIVE),
@@ -91,9 +95,17 @@ def takes(settings: Callable[P, Any]) -> Callable[[Callable[..., None]], Callabl
             self.setup(params, plain_settings(given.arguments))
 
         constructor.__signature__ = inspect.Signature([*first, *own.parameters.values()])  # pyright: ignore
+        of_params = {"params": "a model, parameters, named parameters, or groups of them"}
+        constructor.__doc__ = described(("params", *own.parameters), of_params)
         return constructor
 
     return decorate
+
+
+def described(names: Iterable[str], own: Mapping[str, str]) -> str:
+    """The section `Args` of a docstring, by `HELP` and texts of one's own."""
+    texts = {**HELP, **own}
+    return "\n".join(["Args:", *(f"    {name}: {texts[name]}." for name in names if name in texts)])
 
 
 def _way_out(name: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> str:
@@ -180,16 +192,22 @@ class Formats(Runtime, kw_only=True):
     state_dtype: str = "float32"
 
 
-class Averages(Settings, kw_only=True):
+class SecondMoment(Settings, kw_only=True):
     beta2: float | None = None
+
+
+class Averages(SecondMoment, kw_only=True):
     momentum_cooldown: float = 0.0
 
 
-class Memory(Settings, kw_only=True):
+class Age(Settings, kw_only=True):
     """The momentum's memory, in place of the optimizer's own; see `danalab.optim.rules.age`."""
 
     age: str | None = None
     fresh: float | None = None
+
+
+class Memory(Age, kw_only=True):
     buffers: int = 1
     buffer_ages: tuple[float, float] = (5.0, 200.0)
 
@@ -309,7 +327,7 @@ as long as its learning rate, and vectors (gains, biases) have few gradients tha
 """
 
 
-class DanaMuonSettings(MuonRuntime, Auxiliary, CautiousDecay, Memory, LogTime, NewtonSchulz, Rate):
+class DanaMuonSettings(MuonRuntime, Auxiliary, CautiousDecay, Memory, SecondMoment, LogTime, NewtonSchulz, Rate):
     lr: float = 0.032
     _: KW_ONLY
     matched_rms: float = 0.2
@@ -394,8 +412,8 @@ HELP = {
     "beta2": "constant rate of the second moment, corrected as Adam's; none = beta(t)",
     "beta3_warmup": "steps until the slow momentum's rate has grown from the fast one's; none = at once",
     "betas": "rates of the first and second moment",
-    "by_kind": "settings of kinds of parameters, as in embedding:lr=2e-3 head:lr_factor=0.1, the latter in units of"
-    " lr; kinds: embedding, matrix, experts, router, head, vector",
+    "by_kind": "settings of kinds of parameters, as in embedding:lr=2e-3,beta2=0.995 head:lr_factor=0.1, the latter in"
+    " units of lr; kinds: embedding, matrix, experts, router, head, vector",
     "buffer_ages": "mean ages of the first and last of several buffers, the others log-spaced between [steps]",
     "buffers": "averages that the momentum is mixed of, with weights by age; 1 = one average that follows age itself",
     "capturable": "keep the step count on the device, for CUDA graphs",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from danalab.errors import UserError, nearest
 from danalab.optim.catalogue import Row
+from danalab.optim.settings import KINDS
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +77,7 @@ WANTED = {
     "switch": "true or false",
     "word": "a word",
     "numbers": "numbers, as in 0.9,0.95",
-    "kinds": "settings of kinds, as in embedding:lr=2e-3,betas=0.9/0.99 head:lr_factor=0.1",
+    "kinds": "settings of kinds, as in embedding:lr=2e-3,beta2=0.995 head:lr_factor=0.1",
 }
 
 
@@ -104,6 +105,8 @@ def read_value(where: str, setting: Setting, value: Any) -> Any:
         raise UserError(f"{where} is {value}; it must be {WANTED[kind]}")
     try:
         return _READERS[kind](value, setting)
+    except UserError as error:
+        raise UserError(f"{where}{error}") from None
     except (TypeError, ValueError) as error:
         wanted = WANTED[kind]
         if kind == "numbers" and setting.default is not None:
@@ -144,7 +147,7 @@ def _integer(value: Any, _: Setting) -> int:
     return int(float(value))
 
 
-def _word(value: Any, _: Setting) -> str:
+def _word(value: Any, _: Any) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError
     return value
@@ -160,21 +163,60 @@ def _numbers(value: Any, setting: Setting) -> tuple[float | None, ...]:
     return numbers
 
 
-def _kinds(value: Any, setting: Setting) -> dict[str, dict[str, Any]]:
-    """Kind -> settings, from kind:setting=value,setting=value of each kind, kinds apart by spaces, or as it is."""
-    if isinstance(value, Mapping):
-        return {str(kind): dict(own) for kind, own in value.items()}
+def read_kinds(owner: str, given: Any, known: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """`by_kind` as kind -> settings, from a mapping or text: embedding:lr=2e-3,beta2=0.995 head:lr_factor=0.1.
+
+    `beta1` and `beta2` stand for one of `betas`, `lr_factor` for a rate in units of the matrices'.
+
+    Args:
+        known: setting -> its value for other kinds; None: any setting is accepted.
+    Raises:
+        UserError: no such kind or setting, or no settings of kinds at all.
+    """
+    if isinstance(given, str):
+        try:
+            given = _kinds_of_text(given)
+        except ValueError as error:
+            raise UserError(f"{owner}: by_kind is {given!r}; it must be {WANTED['kinds']}") from error
+    if not isinstance(given, (Mapping, type(None))):
+        raise UserError(f"{owner}: by_kind is a {type(given).__name__}; it must map kinds to settings")
     kinds: dict[str, dict[str, Any]] = {}
-    for part in _word(value, setting).split():
+    for kind, own in (given or {}).items():
+        if kind not in KINDS:
+            hint = nearest(str(kind), KINDS)
+            raise UserError(f"{owner}: by_kind has the kind '{kind}'{hint}; known: {', '.join(KINDS)}")
+        if not isinstance(own, Mapping) or {"lr", "lr_factor"} <= set(own):
+            raise UserError(
+                f"{owner}: by_kind of {kind} is {own!r}; it must map settings to values, with lr or lr_factor"
+            )
+        kinds[kind] = dict(own)
+        if known is None:
+            continue
+        if "betas" in known:
+            parts = [kinds[kind].pop(name, None) for name in ("beta1", "beta2")]
+            betas = kinds[kind].get("betas", known["betas"])
+            if parts != [None, None]:
+                kinds[kind]["betas"] = tuple(a if b is None else b for a, b in zip(betas, parts, strict=True))
+        for name in kinds[kind]:
+            if name not in known and name != "lr_factor":
+                hint = nearest(name, [*known, "lr_factor"])
+                may = ", ".join([*known, "lr_factor", *(["beta1", "beta2"] if "betas" in known else [])])
+                raise UserError(f"{owner}: by_kind of {kind} sets '{name}'{hint}; it may set {may}")
+    return kinds
+
+
+def _kinds_of_text(text: str) -> dict[str, dict[str, Any]]:
+    kinds: dict[str, dict[str, Any]] = {}
+    for part in _word(text, None).strip("() ").split():
         kind, _, settings = part.partition(":")
-        for name, _, text in (pair.partition("=") for pair in settings.split(",")):
-            first, *more = (_WORDS[each] if each in ("true", "false") else float(each) for each in text.split("/"))
+        for name, _, value in (pair.partition("=") for pair in settings.split(",")):
+            first, *more = (_WORDS[each] if each in ("true", "false") else float(each) for each in value.split("/"))
             kinds.setdefault(kind, {})[name] = (first, *more) if more else first
     return kinds
 
 
 _READERS = {
-    "kinds": _kinds,
+    "kinds": lambda value, _: read_kinds("", value if isinstance(value, Mapping) else _kinds_of_text(value)),
     "switch": _switch,
     "number": _number,
     "integer": _integer,

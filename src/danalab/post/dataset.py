@@ -11,8 +11,7 @@ An answer after a calculation is learned twice: after all that was said, and aft
 do not send calculations back. The second history of a conversation is an entry of its own, of which the last answer is
 the only target, also where every token is one (`danalab mid`); validation keeps both on one side.
 
-The rows come in a shuffled order that depends on seed and step alone. Tokens of a file are kept in the user's cache. A
-policy's answers are packed likewise, with their prompts (`pack_answers`).
+The rows come in a shuffled order that depends on seed and step alone. Tokens of a file are kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -27,12 +26,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from danalab.chat.answers import SampledAnswer
 from danalab.chat.conversations import MAX_LINE_BYTES, Conversation, iter_conversations
 from danalab.chat.marks import ChatFormat, Rendered
 from danalab.chat.tasks import TASKS, make_task
@@ -43,7 +40,7 @@ from danalab.data.mixture import MixedDataset
 from danalab.data.order.batches import Sequences, TokenBatch
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
-from danalab.train.step.loss import IGNORED, TrainingBatch
+from danalab.train.step.loss import IGNORED
 
 log = logging.getLogger(__name__)
 
@@ -328,15 +325,15 @@ class ConversationRows:
         """See `Rows`."""
         inputs = np.full((len(numbers), self.seq_len), self._bos, np.int64)
         targets = np.full_like(inputs, IGNORED)
-        for place, row in enumerate(numbers.tolist()):
+        for index, row in enumerate(numbers.tolist()):
             at = 0
             for number in range(self._first[row], self._first[row + 1]):
                 start, length = int(self._starts[number]), int(self._lengths[number])
                 coded = self._coded[start : start + length + 1]
                 ids = (coded & _ID_BITS).astype(np.int64)
-                inputs[place, at : at + length] = ids[:-1]
+                inputs[index, at : at + length] = ids[:-1]
                 is_target = (coded[1:] & LOSS_BIT) != 0 if self._masked or self._again[number] else True
-                targets[place, at : at + length] = np.where(is_target, ids[1:], IGNORED)
+                targets[index, at : at + length] = np.where(is_target, ids[1:], IGNORED)
                 at += length
         return torch.from_numpy(inputs), torch.from_numpy(targets)
 
@@ -350,56 +347,6 @@ def kept_lengths(conversations: TokenizedConversations, assistant_end: int, limi
     return np.maximum(end - starts, 0)
 
 
-class TrainedAnswer(NamedTuple):
-    """An answer with its advantage."""
-
-    prompt: list[int]
-    answer: SampledAnswer
-    advantage: float
-
-
-def pack_answers(
-    answers: Sequence[TrainedAnswer], bos: int, length: int | None = None, *, sampled: int | None = None
-) -> TrainingBatch:
-    """A batch for the policy loss: answers with their prompts, of which the drawn tokens are targets.
-
-        row      bos question assistant_start a b | bos question assistant_start c | bos bos
-        target   -   -        a               b e | -   -        c               e | -   -    e: the end of the answer
-
-    Each target has old_log_probs, advantages, and sequence, the index of its answer in the row; each row has answers,
-    their number. Without answers there is one row without targets, so that every rank has something to compute.
-
-    Args:
-        bos: fills the rest of a row.
-        length: of a row; default the longest answer with its prompt.
-        sampled: answers that were sampled, of which some teach nothing and are left out; the first row counts them.
-    """
-    lengths = np.array([len(each.prompt) + len(each.answer.tokens) - 1 for each in answers], np.int64)
-    width = max(length or 0, int(lengths.max(initial=1)))
-    owner = best_fit(lengths, width)
-    shape = (int(owner.max(initial=0)) + 1, width)
-    inputs, targets = torch.full(shape, bos), torch.full(shape, IGNORED)
-    old, advantages = torch.zeros(shape), torch.zeros(shape)
-    sequence = torch.zeros(shape, dtype=torch.int64)
-    ends, count = [0] * shape[0], [0] * shape[0]
-    for each, row, size in zip(answers, owner.tolist(), lengths.tolist(), strict=True):
-        place = slice(ends[row], ends[row] + size)
-        said = slice(place.stop - len(each.answer.tokens), place.stop)
-        tokens = torch.tensor(each.prompt + each.answer.tokens)
-        inputs[row, place] = tokens[:-1]
-        drawn = torch.tensor(each.answer.drawn)
-        targets[row, said] = torch.tensor(each.answer.tokens).where(drawn, IGNORED)
-        old[row, said] = torch.tensor(each.answer.log_probs)
-        advantages[row, place] = each.advantage
-        sequence[row, place] = count[row]
-        ends[row] += size
-        count[row] += 1
-    counts = torch.tensor(count, dtype=torch.float32)
-    counts[0] += (len(answers) if sampled is None else sampled) - len(answers)
-    extra = {"old_log_probs": old, "advantages": advantages, "sequence": sequence, "answers": counts}
-    return TrainingBatch(inputs, targets, extra=extra)
-
-
 def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
     """Row of each item, int64: the longest first, each into the fullest row that it fits in."""
     row = np.empty(len(lengths), np.int64)
@@ -409,12 +356,12 @@ def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
     n_rows = 0
     for item in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[item])
-        place = bisect_left(gaps, length)
-        if place < len(gaps):
-            gap = gaps[place]
+        position = bisect_left(gaps, length)
+        if position < len(gaps):
+            gap = gaps[position]
             chosen = rows_by_gap[gap].pop()
             if not rows_by_gap[gap]:
-                del gaps[place]
+                del gaps[position]
         else:
             gap, chosen = capacity, n_rows
             n_rows += 1

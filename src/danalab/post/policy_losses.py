@@ -53,9 +53,9 @@ class Tokens:
     """Tensors of shape [B, L], one entry a target."""
 
     log_probs: Tensor
-    """Of the policy, with gradient."""
+    """Log-probabilities of the policy, with gradient."""
     old_log_probs: Tensor
-    """Of the policy that sampled."""
+    """Log-probabilities of the policy that sampled."""
     advantages: Tensor
     mask: Tensor
     """Bool: targets that count."""

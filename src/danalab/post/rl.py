@@ -1,7 +1,7 @@
 """`danalab rl`: a run answers tasks, and answers that earn more than their group become more likely.
 
 tasks -> problems -> groups of answers by the engine -> rewards -> advantages -> rows -> policy loss -> one update
-TaskDataset, `chat.tasks`     `rollouts`, `chat.answers`, `chat.rewards`       `dataset`   PolicyLoss, `policy_losses`
+TaskDataset, `chat.tasks`     `rollouts`, `chat.answers`, `chat.rewards`       `rollouts`  PolicyLoss, `policy_losses`
 """
 
 from __future__ import annotations

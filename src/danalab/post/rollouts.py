@@ -7,26 +7,29 @@ The model samples from its whole distribution, without top-k and top-p: what is 
 problems does not depend on the number of ranks.
 """
 
+from __future__ import annotations
+
 import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
-from danalab.chat.answers import AnsweredProblem, ModelEngine, answer_problems
+from danalab.chat.answers import AnsweredProblem, ModelEngine, SampledAnswer, answer_problems
 from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TaskMixture
 from danalab.errors import UserError
-from danalab.post.dataset import TrainedAnswer, pack_answers
+from danalab.post.dataset import best_fit
 from danalab.post.policy_losses import target_log_probs
 from danalab.post.settings import PolicyFlags, RolloutFlags
 from danalab.train.parallel.world import World
 from danalab.train.stage import BatchSource
-from danalab.train.step.loss import TrainingBatch
+from danalab.train.step.loss import IGNORED, TrainingBatch
 
 log = logging.getLogger(__name__)
 
@@ -187,3 +190,53 @@ def group_advantages(rewards: Sequence[float], *, divide_by_std: bool = False) -
     mean = statistics.fmean(rewards)
     scale = statistics.stdev(rewards) + EPSILON if divide_by_std else 1.0
     return [(reward - mean) / scale for reward in rewards]
+
+
+class TrainedAnswer(NamedTuple):
+    """An answer with its advantage."""
+
+    prompt: list[int]
+    answer: SampledAnswer
+    advantage: float
+
+
+def pack_answers(
+    answers: Sequence[TrainedAnswer], bos: int, length: int | None = None, *, sampled: int | None = None
+) -> TrainingBatch:
+    """A batch for the policy loss: answers with their prompts, of which the drawn tokens are targets.
+
+        row      bos question assistant_start a b | bos question assistant_start c | bos bos
+        target   -   -        a               b e | -   -        c               e | -   -    e: the end of the answer
+
+    Each target has old_log_probs, advantages, and sequence, the index of its answer in the row; each row has answers,
+    their number. Without answers there is one row without targets, so that every rank has something to compute.
+
+    Args:
+        bos: fills the rest of a row.
+        length: of a row; default the longest answer with its prompt.
+        sampled: answers that were sampled, of which some teach nothing and are left out; the first row counts them.
+    """
+    lengths = np.array([len(each.prompt) + len(each.answer.tokens) - 1 for each in answers], np.int64)
+    width = max(length or 0, int(lengths.max(initial=1)))
+    owner = best_fit(lengths, width)
+    shape = (int(owner.max(initial=0)) + 1, width)
+    inputs, targets = torch.full(shape, bos), torch.full(shape, IGNORED)
+    old, advantages = torch.zeros(shape), torch.zeros(shape)
+    sequence = torch.zeros(shape, dtype=torch.int64)
+    ends, count = [0] * shape[0], [0] * shape[0]
+    for each, row, size in zip(answers, owner.tolist(), lengths.tolist(), strict=True):
+        span = slice(ends[row], ends[row] + size)
+        said = slice(span.stop - len(each.answer.tokens), span.stop)
+        tokens = torch.tensor(each.prompt + each.answer.tokens)
+        inputs[row, span] = tokens[:-1]
+        drawn = torch.tensor(each.answer.drawn)
+        targets[row, said] = torch.tensor(each.answer.tokens).where(drawn, IGNORED)
+        old[row, said] = torch.tensor(each.answer.log_probs)
+        advantages[row, span] = each.advantage
+        sequence[row, span] = count[row]
+        ends[row] += size
+        count[row] += 1
+    counts = torch.tensor(count, dtype=torch.float32)
+    counts[0] += (len(answers) if sampled is None else sampled) - len(answers)
+    extra = {"old_log_probs": old, "advantages": advantages, "sequence": sequence, "answers": counts}
+    return TrainingBatch(inputs, targets, extra=extra)

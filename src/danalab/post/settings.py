@@ -1,4 +1,8 @@
-"""Settings of mid-training, supervised fine-tuning and reinforcement learning. Need no torch."""
+"""Settings of mid-training, supervised fine-tuning, reinforcement learning and the speedrun. Need no torch.
+
+The settings are the flags of `danalab mid`, `sft`, `rl` and `speedrun`; a preset of the last has those of its stages.
+Scores of a speedrun are of test problems, which no stage trains on.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +32,7 @@ class ConversationSettings(Section):
     val_data: tuple[PathText, ...] = setting((), kind="data")
     """Conversations for validation, in the form of --data; default a share of the others."""
     val_share: Share = setting(0.05, kind="data")
-    """Without --val-data: share of the conversations that is kept for validation, at least one."""
+    """Share of the conversations that is kept for validation, at least one; without --val-data."""
     skip_bad_lines: bool = setting(False, kind="data")
     """Leave out lines of a file that are no conversation, and say how many; otherwise the first one is an error."""
 
@@ -208,6 +212,8 @@ class RlConfig(RolloutFlags, PolicyFlags, TrainConfig):
 
     stage: ClassVar[str] = "danalab.post.rl:RL"
 
+
+# ---- the speedrun ----
 
 STAGES = ("base", "mid", "sft", "rl")
 

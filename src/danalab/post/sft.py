@@ -126,7 +126,7 @@ def _stage(
 log = logging.getLogger(__name__)
 
 COPY, START = "base", "start.json"
-"""In the run folder of a stage: weights of its base run with more rows; the checkpoint that it starts from."""
+"""Names in the run folder of a stage: weights of its base run with more rows; the checkpoint that it starts from."""
 
 
 def continued(flags: Any, kind: type[TrainConfig], stage: str, words: tuple[str, ...]) -> tuple[Run, dict[str, Any]]:

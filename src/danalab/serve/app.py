@@ -83,8 +83,8 @@ def create_app(
     _add_routes(app, models, workers, settings, record)
     for file in filter(Path.is_file, PAGE.rglob("*")):
         name = file.relative_to(PAGE).as_posix()
-        place = "/" if name == "index.html" else f"/{name}"
-        app.router.add_route(place, partial(_page_file, name), include_in_schema=False)
+        route = "/" if name == "index.html" else f"/{name}"
+        app.router.add_route(route, partial(_page_file, name), include_in_schema=False)
     app.add_middleware(Gate, settings=settings)
     if settings.cors_origin:
         app.add_middleware(
@@ -103,7 +103,7 @@ def _add_routes(
     first = next(iter(models.values()))
 
     async def answer(request: Request, body: Any, writer_class: Any) -> Response:
-        """From a request to its answer, streamed or whole."""
+        """Answer a request, streamed or whole."""
         chat_model = _named(body.model, models)
         planner = Planner(chat_model, settings.max_choices)
         plan = await run_in_threadpool(body.plan, planner, request.state.prefix_scope)
@@ -154,7 +154,7 @@ def _add_routes(
 
     @app.get("/v1/runs")
     async def runs() -> Response:
-        """For the page: what is known of the models' runs."""
+        """Tell the page what is known of the models' runs."""
         return JsonAnswer({"runs": [{**_model_card(each), **each.card} for each in models.values()]})
 
     @app.get("/health")
@@ -381,7 +381,12 @@ def _event(content: dict[str, Any], name: str | None) -> bytes:
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
     """The result of `work`. Raises ClientDisconnect: the client has gone."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+
+    async def disconnection() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnection())
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -390,11 +395,6 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
     finally:
         task.cancel()
         gone.cancel()
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 class ConversationLog:

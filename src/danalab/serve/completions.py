@@ -77,7 +77,7 @@ class Choices(Sampling):
     presence_penalty: Annotated[float, Ge(-2), Le(2)] | None = None
 
     def sampling(self, max_tokens: int | None, logprobs: int | None = None, **more: Any) -> SamplingParameters:
-        """As of `Sampling`. Raises RequestError: a key of `logit_bias` that is no number."""
+        """See `Sampling`. Raises RequestError: a key of `logit_bias` is no number."""
         given = {name: getattr(self, name) for name in _PENALTIES if getattr(self, name) is not None}
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or ()
         bias = {_token_id(key): value for key, value in (self.logit_bias or {}).items()}
@@ -97,7 +97,7 @@ _PENALTIES = ("frequency_penalty", "presence_penalty")
 
 def _token_id(key: str) -> int:
     if not (key.isascii() and key.isdigit() and len(key) < 10):
-        raise RequestError(400, f"'logit_bias.{key:.40}': the keys must be token ids", param="logit_bias")
+        raise RequestError(400, f"'logit_bias' has the key {key:.40}; it must be a token id", param="logit_bias")
     return int(key)
 
 
@@ -146,9 +146,6 @@ class ConversationRequest(Sampling):
 
 DEFAULT_TOKENS = 16  # OpenAI's default of `max_tokens`
 
-_NO_ECHO = (
-    ": this server computes no log-probabilities of a prompt; lm-eval's tasks: danalab eval --run RUN --lm-eval TASK"
-)
 Ids = Annotated[list[int], Len(1)]
 
 
@@ -158,7 +155,8 @@ class CompletionRequest(Choices):
     prompt: str | Ids | Annotated[list[str], Len(1)] | Annotated[list[Ids], Len(1)]
     max_tokens: Count | None = None
     logprobs: Annotated[int, Ge(0), Le(5)] | None = None
-    echo: Annotated[bool | None, only(False, reason=_NO_ECHO)] = None
+    echo: bool | None = None
+    """Begin the text with the prompt, and `logprobs` with those of its tokens."""
     best_of: Annotated[int | None, only(1)] = None
     suffix: Unsupported = None
 
@@ -167,7 +165,7 @@ class CompletionRequest(Choices):
         single = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         prompts: list[Any] = [self.prompt] if single else list(self.prompt)
         sampling = self.sampling(self.max_tokens or DEFAULT_TOKENS, self.logprobs)
-        return planner.completions(prompts, sampling, self.n or 1, scope)
+        return planner.completions(prompts, sampling, self.n or 1, scope, echo=bool(self.echo))
 
 
 class ChoiceWriter:
@@ -216,14 +214,16 @@ class ChoiceWriter:
     def _logprobs(self, index: int, tokens: Sequence[TokenText]) -> JsonObject:
         texts = [each.content.decode(errors="replace") for each in tokens]
         offset = self._lengths.get(index, 0)
+        tops: list[JsonObject | None] = []
+        for each in tokens:
+            pairs = [(content.decode(errors="replace"), finite(logprob)) for _, content, logprob in each.top]
+            # Of tokens with the same text the most likely one counts.
+            tops.append(None if each.logprob is None else {**dict(pairs), **dict(reversed(pairs))})
         return {
             "tokens": texts,
             "token_logprobs": [finite(each.logprob) for each in tokens],
-            "top_logprobs": [
-                {content.decode(errors="replace"): finite(logprob) for _, content, logprob in each.top}
-                for each in tokens
-            ],
-            "text_offset": [offset + sum(map(len, texts[:place])) for place in range(len(texts))],
+            "top_logprobs": tops,
+            "text_offset": [offset + sum(map(len, texts[:number])) for number in range(len(texts))],
         }
 
 
@@ -330,7 +330,7 @@ class ChatCompletionWriter(ChoiceWriter):
         if not self._request.logprobs:
             return None
 
-        def entry(content: bytes, logprob: float) -> JsonObject:
+        def entry(content: bytes, logprob: float | None) -> JsonObject:
             return {"token": content.decode(errors="replace"), "logprob": finite(logprob), "bytes": list(content)}
 
         content = []

@@ -20,14 +20,14 @@ from danalab.chat.messages import Body, FieldError, Function
 JsonObject = dict[str, Any]
 
 
-def only(*values: Any, reason: str = "") -> AfterValidator:
-    """Accept null and `values`; `reason`: why no others, and what serves in their place."""
+def only(*values: Any) -> AfterValidator:
+    """Accept null and `values`."""
 
     def check(value: Any) -> Any:
         if value is not None and not any(value == each and type(value) is type(each) for each in values):
             allowed = " or ".join(map(json.dumps, values))
             message = f"is only supported as {allowed}" if values else "is not supported by this server"
-            raise PydanticCustomError("unsupported", message + reason)  # pyright: ignore[reportArgumentType]
+            raise PydanticCustomError("unsupported", message)  # pyright: ignore[reportArgumentType]
         return value
 
     return AfterValidator(check)
@@ -80,9 +80,9 @@ class TypedFunctionName(NamedFunction):
 ToolChoice = Literal["none", "auto", "required"]
 
 
-def finite(logprob: float) -> float:
-    """A log-probability as JSON has it: OpenAI writes -9999 for impossible tokens."""
-    return max(logprob, -9999.0)
+def finite(logprob: float | None) -> float | None:
+    """A log-probability as JSON has it: OpenAI writes -9999 for impossible tokens, null for the first of a prompt."""
+    return None if logprob is None else max(logprob, -9999.0)
 
 
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}

@@ -1,4 +1,4 @@
-"""From a question to the engine, and from the engine's tokens to an answer, piece by piece.
+"""Questions become requests of the engine, and its tokens become an answer, piece by piece.
 
     ChatQuestion -> Planner: prompt, sampling parameters, constraint -> engine -> tokens -> reader -> Delta, Delta, ...
 
@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from danalab.chat.conversations import Conversation
 from danalab.chat.formats import PlainFormat, TemplateFormat
@@ -30,6 +30,7 @@ from danalab.chat.messages import (
 )
 from danalab.errors import UserError
 from danalab.inference import JsonConstraint, Request, SamplingParameters, TextStream, TokenConstraint, TokenEvent
+from danalab.inference.sampling import prompt_scores
 from danalab.serve.fields import NamedFunction, RequestError, ToolChoice
 
 if TYPE_CHECKING:
@@ -74,6 +75,16 @@ class ChatModel:
                 raise RequestError(400, reason, param=where)
         return list(prompt)
 
+    def scored(self, ids: list[int], top: int) -> list[TokenText]:
+        """The tokens of a prompt with their log-probabilities, by the model's own layers, and the `top` most likely."""
+        scores = [(None, ()), *prompt_scores(self.model, ids, self.n_ids, top)]
+        return [self.token_text(token, *score) for token, score in zip(ids, scores, strict=True)]
+
+    def token_text(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]]) -> TokenText:
+        """A token with its text, and those of the most likely ones."""
+        decode = self.tokenizer.decode_bytes
+        return TokenText(token, decode([token]), logprob, tuple((each, decode([each]), value) for each, value in top))
+
     @property
     def is_chat(self) -> bool:
         """Whether the model has learned a format of conversations."""
@@ -99,7 +110,8 @@ class TokenText:
 
     id: int
     content: bytes
-    logprob: float
+    logprob: float | None
+    """None: the first of a prompt, which nothing predicts."""
     top: tuple[tuple[int, bytes, float], ...] = ()
     """The most likely tokens: (id, bytes, log-probability)."""
 
@@ -158,8 +170,8 @@ class Answer:
     @property
     def calculations_json(self) -> list[dict[str, Any]]:
         """The calculations as the endpoints give them."""
-        return [{"expression": each.expression, "result": each.result, "position": place}
-                for place, each in self.calculations]  # fmt: skip
+        return [{"expression": each.expression, "result": each.result, "position": position}
+                for position, each in self.calculations]  # fmt: skip
 
     @property
     def shown(self) -> str:
@@ -174,34 +186,29 @@ def force_result(engine: Engine, number: int, delta: Delta) -> Delta:
     return replace(delta, finish_reason="length")
 
 
-class AnswerReader(Protocol):
-    """Makes deltas of the tokens of one request."""
-
-    def read(self, event: TokenEvent) -> Delta:
-        """The delta of one token. Raises RequestError: the engine could not draw one."""
-        ...
-
-
 class TextReader:
-    """Reads plain text; special tokens have none."""
+    """Reads plain text, after an `echo` of the prompt with its tokens; special tokens have no text."""
 
-    def __init__(self, chat_model: ChatModel, request: Request):
+    def __init__(self, chat_model: ChatModel, request: Request, echo: str = "", scored: Sequence[TokenText] = ()):
         self.chat_model, self.request, self._constraint = chat_model, request, request.constraint
         self._stream = TextStream(chat_model.tokenizer, request.parameters.stop)
         self._specials = frozenset(chat_model.tokenizer.specials.values())
-        self._held: list[TokenText] = []
+        self._echo = echo
+        self._held: list[TokenText] = [*scored]
         """Tokens whose text is held back: a part of a character, or the possible beginning of a stop string."""
 
     def read(self, event: TokenEvent) -> Delta:
+        """The delta of one token. Raises RequestError: the engine could not draw one."""
         if event.finish_reason == "error":
             if self._constraint is not None and not self._constraint.mask().any():
                 raise RequestError(400, "the JSON schema allows no further text, or is too large", code="schema_error")
             raise RequestError(500, "no token can be drawn: the model's logits are not finite", code="engine_error")
-        if event.token in self._specials:
-            return self._delta("", event)
-        if self.request.parameters.logprobs is not None:
-            self._held.append(self._token_text(event))
-        return self._delta(self._stream.feed(event.token), event)
+        echo, self._echo = self._echo, ""
+        is_special = event.token in self._specials
+        # After an echo a special token is listed, too: its reader counts tokens from the end of the prompt.
+        if self.request.parameters.logprobs is not None and (echo or not is_special):
+            self._held.append(self.chat_model.token_text(event.token, event.logprob, event.top_logprobs))
+        return self._delta(echo + ("" if is_special else self._stream.feed(event.token)), event)
 
     def _delta(self, text: str, event: TokenEvent) -> Delta:
         """Text with the tokens that it consists of, and the end of the answer."""
@@ -215,11 +222,6 @@ class TextReader:
         if text:
             tokens, self._held = tuple(self._held), []
         return Delta(text, tokens, finish_reason=reason)
-
-    def _token_text(self, event: TokenEvent) -> TokenText:
-        decode = self.chat_model.tokenizer.decode_bytes
-        top = tuple((token, decode([token]), logprob) for token, logprob in event.top_logprobs)
-        return TokenText(event.token, decode([event.token]), event.logprob, top)
 
 
 class ChatReader(TextReader):
@@ -250,7 +252,7 @@ class ChatReader(TextReader):
         return super().read(event) if before == self._caller.state == "text" else self._delta("", event)
 
     def _begin_call(self, constraint: TokenConstraint) -> Delta:
-        """From here on the tokens follow the grammar of calls."""
+        """Let the tokens from here on follow the grammar of calls."""
         self._is_call, self._constraint = True, constraint
         old = self.request
         left = (old.parameters.max_tokens or 0) - len(self._tokens)
@@ -293,7 +295,7 @@ class ChatQuestion:
 class EngineWork:
     """The work of one HTTP request."""
 
-    pairs: list[tuple[Request, AnswerReader]]
+    pairs: list[tuple[Request, TextReader]]
     prompt_tokens: int
 
 
@@ -322,7 +324,7 @@ class Planner:
         sampling = replace(question.sampling, max_tokens=max_tokens, stop_tokens=stop_tokens, stop=stop)
         schema = call_schema(forced) if forced else question.schema
         chosen = question.tools if question.tool_choice == "auto" else ()
-        pairs: list[tuple[Request, AnswerReader]] = []
+        pairs: list[tuple[Request, TextReader]] = []
         constraint = None if schema is None else self._constraint(schema, "tools" if forced else "response_format")
         call = self._constraint(call_schema(chosen), "tools") if chosen and schema is None else None
         for i in range(question.n):
@@ -332,21 +334,23 @@ class Planner:
         return EngineWork(pairs, len(prompt))
 
     def completions(
-        self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters, n: int, scope: str
+        self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters, n: int, scope: str, *, echo: bool
     ) -> EngineWork:
-        """`n` continuations of each prompt, in order."""
+        """`n` continuations of each prompt, in order; `echo`: each begins with its prompt."""
         self._check_count(n * len(prompts), "n" if len(prompts) == 1 else "prompt")
         self._check_bias(sampling)
         sampling = replace(sampling, stop_tokens=(self.chat_model.tokenizer.eos_id,))
-        pairs: list[tuple[Request, AnswerReader]] = []
+        pairs: list[tuple[Request, TextReader]] = []
         total = 0
         for prompt in prompts:
             ids = self.chat_model.ids(prompt, "prompt") or [self.chat_model.tokenizer.eos_id]
             limit = self._limit(len(ids), sampling.max_tokens, "prompt")
             total += len(ids)
+            text = (prompt if isinstance(prompt, str) else self.chat_model.tokenizer.decode(ids)) if echo else ""
+            scored = self.chat_model.scored(ids, sampling.logprobs) if text and sampling.logprobs is not None else []
             for i in range(n):
                 request = Request(ids, _seeded(replace(sampling, max_tokens=limit), i), None, scope)
-                pairs.append((request, TextReader(self.chat_model, request)))
+                pairs.append((request, TextReader(self.chat_model, request, text, scored)))
         return EngineWork(pairs, total)
 
     def _chat_prompt(self, question: ChatQuestion, mark: list[int]) -> tuple[list[int], int]:

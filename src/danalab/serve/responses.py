@@ -189,13 +189,15 @@ class ResponseWriter:
                 self._event("response.output_item.done", output_index=0, item=output[0]),
             ]
         if call is not None:
-            place = {"output_index": len(output) - 1, "item_id": output[-1]["id"]}
+            address = {"output_index": len(output) - 1, "item_id": output[-1]["id"]}
             added = _function_call(call, complete=False)
             events += [
-                self._event("response.output_item.added", output_index=place["output_index"], item=added),
-                self._event("response.function_call_arguments.delta", **place, delta=call.arguments),
-                self._event("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments),
-                self._event("response.output_item.done", output_index=place["output_index"], item=output[-1]),
+                self._event("response.output_item.added", output_index=address["output_index"], item=added),
+                self._event("response.function_call_arguments.delta", **address, delta=call.arguments),
+                self._event(
+                    "response.function_call_arguments.done", **address, name=call.name, arguments=call.arguments
+                ),
+                self._event("response.output_item.done", output_index=address["output_index"], item=output[-1]),
             ]
         return events
 

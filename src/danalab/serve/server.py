@@ -1,4 +1,4 @@
-"""From a model to a running server, and its end: a signal stops new requests, running ones are finished."""
+"""A running server for models, and its end: a signal stops new requests, running ones are finished."""
 
 import asyncio
 import logging
@@ -106,7 +106,7 @@ def connection_limit(wanted: int) -> int:
 
 
 class Connection(H11Protocol):
-    """At the limit a new one replaces that which waits for its client longest; where none waits, it gets status 503.
+    """A connection: at the limit it replaces that which waits for its client longest; if none does, it gets status 503.
 
     uvicorn's `limit_concurrency` counts connections without a request and half-sent bodies: clients that send a byte a
     minute would shut out all others.

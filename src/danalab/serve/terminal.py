@@ -108,7 +108,7 @@ class Terminal:
         self._files: set[Path] = set()  # files of this conversation, which may be written again
 
     def run(self) -> None:
-        """Until the end of the input, or /exit."""
+        """Answer lines until the end of the input, or /exit."""
         read = self._read or line_reader()
         while True:
             try:
@@ -206,14 +206,14 @@ def _number(name: str, text: str, kind: type[int] | type[float]) -> Any:
         return kind(text) if text.isascii() else kind("x")
     except ValueError:  # also of more than 4,300 digits
         expected = "a whole number" if kind is int else "a number"
-        raise UserError(f"{name} {text:.40}: must be {expected}") from None
+        raise UserError(f"{name} is {text:.40}; it must be {expected}") from None
 
 
 # ---- reading ----
 
 
 def line_reader() -> Callable[[], str]:
-    """With editing, history and completion where there is a terminal and prompt_toolkit; else plain."""
+    """The reader of lines: with editing, history and completion where there is a terminal and prompt_toolkit."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return lambda: input("> ")
     try:
@@ -294,7 +294,7 @@ def _show_markdown(texts: Iterable[str]) -> None:
 
 def split_blocks(text: str) -> tuple[str, str]:
     """(blocks of Markdown that nothing can be added to, the rest): up to the last empty line outside of code."""
-    end = place = 0
+    end = position = 0
     fence = ""
     for line in text.splitlines(keepends=True):
         bare = line.strip()
@@ -302,7 +302,7 @@ def split_blocks(text: str) -> tuple[str, str]:
             fence = "" if bare == fence else fence
         elif bare.startswith(("```", "~~~")):
             fence = bare[:3]
-        elif not bare and line.endswith("\n") and place:
-            end = place + len(line)
-        place += len(line)
+        elif not bare and line.endswith("\n") and position:
+            end = position + len(line)
+        position += len(line)
     return text[:end].strip("\n"), text[end:]

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, Statistics, TokenEvent
 from danalab.serve.fields import RequestError
-from danalab.serve.planner import Answer, AnswerReader, Delta, force_result
+from danalab.serve.planner import Answer, Delta, TextReader, force_result
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ Indexed = tuple[int, "Delta | Exception"]
 class Generation:
     """One request in the engine; its answer's deltas go to a queue of the event loop."""
 
-    def __init__(self, request: Request, reader: AnswerReader, index: int, deltas: asyncio.Queue[Indexed]):
+    def __init__(self, request: Request, reader: TextReader, index: int, deltas: asyncio.Queue[Indexed]):
         self.request, self.reader, self.index, self.deltas = request, reader, index, deltas
         self.number: int | None = None
-        """Of the request in the engine, while it runs."""
+        """Number of the request in the engine, while it runs."""
         self.submitted = time.perf_counter()
         self.first_token = self.last_token = 0.0
         self.tokens = 0
@@ -50,7 +50,7 @@ class Generation:
 class Generations:
     """The answers to one HTTP request: an asynchronous iterator of (index of the answer, delta)."""
 
-    def __init__(self, worker: "EngineWorker", pairs: Sequence[tuple[Request, AnswerReader]]):
+    def __init__(self, worker: "EngineWorker", pairs: Sequence[tuple[Request, TextReader]]):
         self._worker = worker
         self._deltas: asyncio.Queue[Indexed] = asyncio.Queue()
         self.all = [Generation(request, reader, i, self._deltas) for i, (request, reader) in enumerate(pairs)]
@@ -91,7 +91,7 @@ class EngineWorker:
         self.open = 0
         """Running and waiting requests."""
         self.statistics = engine.statistics
-        """After the last step."""
+        """Counts and load after the last step."""
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._running: dict[int, Generation] = {}
         self._outbox: list[tuple[Generation, Delta | Exception]] = []
@@ -115,7 +115,7 @@ class EngineWorker:
 
     # ---- in the event loop ----
 
-    def submit(self, pairs: Sequence[tuple[Request, AnswerReader]]) -> Generations:
+    def submit(self, pairs: Sequence[tuple[Request, TextReader]]) -> Generations:
         """Queue all requests, or none of them. Raises RequestError: 429, the queue is full."""
         if self.open + len(pairs) > self.max_requests:
             self.metrics.refused.inc()

@@ -60,7 +60,7 @@ def test_answers_are_right():
         ("arithmetic:max=many", "max"),
         ("arithmetic:max", "KEY=VALUE"),
         ("arithmetic:max=1,max=2", "each once"),
-        ("arithmetic:operations=^", "characters of"),
+        ("arithmetic:operations=^", "it must have only"),
         ("arithmetic:split=dev", "train or test"),
         ("arithmetic:weight=0", "positive"),
         ("counting:syllables=0", "1 to 20"),

@@ -17,5 +17,5 @@ def test_each_kind_of_question_has_one_answer_and_test_wordings_are_new():
 
 
 def test_an_empty_name_is_refused():
-    with pytest.raises(UserError, match="the name is empty"):
+    with pytest.raises(UserError, match="it must have a character"):
         make_task("identity:called= ")

@@ -9,9 +9,12 @@ import torch
 from torch import nn
 
 import danalab.optim as optim
+from danalab.cli._shared.flags import parse
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, list_optimizers, optimizer_spec
+from danalab.optim.registry import read_settings
 from danalab.optim.values import read_value, written
+from danalab.train.config.train_config import TrainConfig
 
 FAMILY = {
     "adana": "ADana",
@@ -105,9 +108,35 @@ def test_kinds_have_rates_of_their_own_absolute_or_relative(name):
         "matrix": {"weight_decay": 0.0},
     }
     optimizer = build_optimizer(name, Net(), lr=0.02, weight_decay=0.1, aux_lr=7e-3, by_kind=kinds)
+    decay = (
+        0.1 if optimizer_spec(name).extra is None else 0.0
+    )  # the library's decay of other parameters is aux_weight_decay
     assert settings_by_kind(optimizer) == {
-        "embedding": (2e-3, 0.5), "head": (5e-3, 0.1), "matrix": (0.02, 0.0), "vector": (7e-3, 0.0)
+        "embedding": (2e-3, 0.5), "head": (5e-3, decay), "matrix": (0.02, 0.0), "vector": (7e-3, 0.0)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in BY_KIND if "betas" in str(optimizer_spec(name).settings)])
+def test_a_kind_has_a_beta_of_its_own_in_every_optimizer_with_betas(name):
+    optimizer = build_optimizer(name, Net(), lr=0.02, by_kind="embedding:beta2=0.995 head:beta1=0.5,beta2=0.9")
+    betas = {group["kind"]: group.get("betas") for group in optimizer.param_groups}
+    assert betas["embedding"] == (betas["vector"][0], 0.995)
+    assert betas["head"] == (0.5, 0.9)
+
+
+@pytest.mark.parametrize("name", ["dana-muon", "manau"])
+def test_a_kind_may_have_a_constant_beta2_in_place_of_log_time(name):
+    a, b = (build_optimizer(name, Net(), lr=0.02, by_kind=kinds) for kinds in ("embedding:beta2=0.9", None))
+    for optimizer in (a, b):
+        for step in range(3):
+            for p in (p for group in optimizer.param_groups for p in group["params"]):
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(step))
+            optimizer.step()
+    for one, other in zip(a.param_groups, b.param_groups, strict=True):
+        for p, q in zip(one["params"], other["params"], strict=True):
+            assert torch.equal(a.state[p].get("exp_avg_sq", p), b.state[q].get("exp_avg_sq", q)) == (
+                one["kind"] != "embedding"
+            )
 
 
 def test_kinds_are_told_by_names_where_parameters_are_given():
@@ -118,6 +147,29 @@ def test_kinds_are_told_by_names_where_parameters_are_given():
     assert known["embedding"] == (2e-3, 0.0)
     assert known["head"] == (5e-3, 0.0)
     assert known[None] == (0.02, 0.0)
+
+
+def test_kinds_are_flags_that_may_be_repeated_and_are_checked_before_a_run():
+    words = [
+        "--data",
+        "x",
+        "--opt",
+        "muon",
+        "--lr",
+        "0.02",
+        "--group",
+        "embedding:lr=3,beta2=0.995",
+        "--group",
+        "head:lr_factor=0.5",
+    ]
+    config = parse(TrainConfig, words, prog="danalab train", description="").flags
+    assert config.optimizer_settings["by_kind"] == {
+        "embedding": {"lr": 3.0, "beta2": 0.995},
+        "head": {"lr_factor": 0.5},
+    }
+    for wrong, says in (("head:momentun=3", "did you mean 'momentum'"), ("had:lr=3", "did you mean 'head'")):
+        with pytest.raises(UserError, match=says):
+            read_settings(optimizer_spec("muon"), {"by_kind": wrong})
 
 
 def test_the_text_of_kinds_is_the_mapping():

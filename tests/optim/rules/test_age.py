@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ def momentum(state):
 def test_the_momentum_is_the_explicit_sum_over_all_gradients(name):
     path = PATHS[2]
     model = net()
-    optimizer = build_optimizer(name, model, lr=0.01, age=path)
+    optimizer: Any = build_optimizer(name, model, lr=0.01, age=path)
     draws = train(model, optimizer)
     ages, weights = kernel(path, [SCHEDULE(step) for step in range(STEPS)])
     mean = sum(weight * (STEPS - i) for i, weight in enumerate(weights, 1)) + (1 - sum(weights)) * STEPS
@@ -90,7 +91,7 @@ def test_buffers_are_explicit_sums_with_the_mean_age_of_the_path(name, buffers):
     draws = train(model, optimizer)
     ages, _ = kernel(path, [SCHEDULE(step) for step in range(STEPS)])
     group = {"buffers": buffers, "buffer_ages": ends}
-    each = [[] for _ in range(buffers)]
+    each, mix = [[] for _ in range(buffers)], []
     for t in range(1, STEPS + 1):
         gains, mix = mixture(group, t, ages[t])
         each = [[w * (1 - gain) for w in own] + [gain] for own, gain in zip(each, gains, strict=True)]
@@ -210,7 +211,7 @@ def test_without_an_age_there_is_no_state_more():
 
 def test_skipped_and_missing_gradients_do_not_age_a_momentum():
     model = net()
-    optimizer = build_optimizer("adana", model, lr=0.01, age="constant(50)", capturable=True, fused=False)
+    optimizer: Any = build_optimizer("adana", model, lr=0.01, age="constant(50)", capturable=True, fused=False)
     first, *others = model.parameters()
     for step in range(5):
         for p in others:

@@ -191,7 +191,7 @@ def test_going_on_from_a_saved_state_is_bitwise(state_dtype, dtype):
 def test_parts_of_a_step_make_the_same_step(monkeypatch):
     ends = []
     for size in (1 << 24, 700):
-        monkeypatch.setattr("danalab.optim.step.backends.low_memory.PART", size)
+        monkeypatch.setattr("danalab.optim.step.backends.choice.PART", size)
         params = [nn.Parameter(torch.ones(3, 200)) for _ in range(4)]
         optimizer = ADana(params, lr=0.01, state_dtype="8bit")
         for p in params:

@@ -8,9 +8,9 @@ import torch
 
 from danalab.chat.answers import SampledAnswer
 from danalab.models import ModelConfig, build_model
-from danalab.post.dataset import TrainedAnswer, pack_answers
 from danalab.post.policy_losses import OBJECTIVES
 from danalab.post.rl import PolicyLoss
+from danalab.post.rollouts import TrainedAnswer, pack_answers
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import IGNORED, RouterBalance, TrainingBatch
 

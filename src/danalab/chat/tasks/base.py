@@ -155,7 +155,7 @@ def _weight(text: str, value: str) -> float:
     except ValueError:
         weight = -1.0
     if not 0 < weight < float("inf"):
-        raise UserError(f"task {text}: weight {value}: must be a positive number")
+        raise UserError(f"task {text}: weight is {value}; it must be a positive number")
     return weight
 
 
@@ -188,8 +188,8 @@ class TaskMixture:
         number, offset = divmod(position, BLOCK)
         owners, ranks = self._block(number)
         task = int(owners[offset])
-        place = int(ranks[offset]) + number * int(self._counts[task])
-        epoch, within = divmod(place, len(self.tasks[task]))
+        ordinal = int(ranks[offset]) + number * int(self._counts[task])
+        epoch, within = divmod(ordinal, len(self.tasks[task]))
         index = int(self._order(task, epoch)(np.array([within]))[0])
         return MixedProblem(self.tasks[task].problem(index), task, index)
 

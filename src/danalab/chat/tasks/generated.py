@@ -2,6 +2,12 @@
 
 The test problems of a task never appear among its training problems: the hash of a problem's content decides its split,
 and a draw for the other split is drawn again.
+
+Later turns of a `Dialogue` need the earlier ones:
+
+sum        What is 12 + 7?  -> 12+7 = 19        follow-up    Add 5 to that.        -> 19 + 5 = 24
+name       I am Lena.       -> Hello, Lena.     asked back   What is my name?      -> Your name is Lena.
+chit-chat  How are you?     -> I am fine.       correction   Sorry, I meant 12 + 8. -> 12 + 8 = 20
 """
 
 import hashlib
@@ -33,9 +39,9 @@ class GeneratedTask(Task):
         self.require("split", self.split in (TRAIN, TEST), f"must be {TRAIN} or {TEST}")
 
     def require(self, setting: str, is_allowed: bool, rule: str) -> None:
-        """Refuse a value of a setting."""
+        """Refuse a value of a setting; `rule`: "must be ..."."""
         if not is_allowed:
-            raise UserError(f"task {self.name}: {setting} {getattr(self, setting)}: {rule}")
+            raise UserError(f"task {self.name}: {setting} is {getattr(self, setting)}; it {rule}")
 
     def __len__(self) -> int:
         return self.size
@@ -74,7 +80,7 @@ class Arithmetic(GeneratedTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("max", self.max >= 1, "must be at least 1")
-        self.require("operations", bool(self.operations) and set(self.operations) <= set("+-*"), "characters of + - *")
+        self.require("operations", bool(self.operations) and set(self.operations) <= set("+-*"), "must have only + - *")
 
     def draw(self, generator: random.Random) -> Problem:
         left, right = generator.randint(0, self.max), generator.randint(0, self.max)
@@ -109,7 +115,7 @@ class Spelling(GeneratedTask):
     summary = "the letters of a word, one by one"
 
     syllables: int = 3
-    """Of a word, at most."""
+    """Largest number of syllables of a word."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,7 +175,7 @@ class Identity(GeneratedTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("called", bool(self.called.strip()), "the name is empty")
+        self.require("called", bool(self.called.strip()), "must have a character")
 
     def draw(self, generator: random.Random) -> Problem:
         answer, wordings = generator.choice(list(_QUESTIONS.items()))
@@ -177,8 +183,7 @@ class Identity(GeneratedTask):
         return Problem(question, answer.format(name=self.called), "exact")
 
 
-for _task in (Arithmetic, Spelling, Counting, Identity):
-    TASKS.add(_task.name, _task)
+# ---- conversations of several turns ----
 
 CHIT_CHAT: dict[str, tuple[str, ...]] = {
     "Hello! How can I help you?": ("hello", "hi there", "good morning", "good evening", "hey"),
@@ -320,4 +325,5 @@ class Dialogue(GeneratedTask):
         state.add(question.format(shown or expression), state.result, "number", calculated(expression))
 
 
-TASKS.add(Dialogue.name, Dialogue)
+for _task in (Arithmetic, Spelling, Counting, Identity, Dialogue):
+    TASKS.add(_task.name, _task)

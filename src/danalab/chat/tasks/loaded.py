@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_CHOICES = 5
-"""Of a question of MMLU or ARC."""
+"""Largest number of options of a question of MMLU or ARC."""
 FIELDS = ("question", "answer", "reward", "solution", "system", "choices")
 _CALL = re.compile(r"<<([^<>=]*)=([^<>]*)>>")  # GSM8K's mark of a calculation, e.g. <<48/2=24>>
 
@@ -56,7 +56,7 @@ class HubTask(LoadedTask):
         self, problem_of: Callable[[str, Row], Problem], repo: str, config: str | None, split: str, path: Path | None
     ):
         rows = load_hub_rows(repo, config, split) if path is None else read_rows(path, split)
-        super().__init__([problem_of(place, row) for place, row in rows])
+        super().__init__([problem_of(where, row) for where, row in rows])
 
 
 class Gsm8k(HubTask):
@@ -69,11 +69,11 @@ class Gsm8k(HubTask):
         super().__init__(_of_gsm8k, "openai/gsm8k", "main", split, path)
 
 
-def _of_gsm8k(place: str, row: Row) -> Problem:
-    question, solution = text_field(row, "question", place), text_field(row, "answer", place)
+def _of_gsm8k(where: str, row: Row) -> Problem:
+    question, solution = text_field(row, "question", where), text_field(row, "answer", where)
     steps, mark, answer = solution.rpartition("####")
     if not mark or not answer.strip():
-        raise UserError(f'{place}: no answer: a solution ends with "#### NUMBER"')
+        raise UserError(f'{where}: no answer: a solution ends with "#### NUMBER"')
     return Problem(question, answer.strip().replace(",", ""), "number", _parts(f"{steps}#### {answer.strip()}"))
 
 
@@ -100,11 +100,11 @@ class HumanEval(HubTask):
         super().__init__(_of_humaneval, "openai/openai_humaneval", None, split if path is None else "", path)
 
 
-def _of_humaneval(place: str, row: Row) -> Problem:
-    text_field(row, "prompt", place)
+def _of_humaneval(where: str, row: Row) -> Problem:
+    text_field(row, "prompt", where)
     prompt = str(row["prompt"])  # with its line ends
-    name = text_field(row, "entry_point", place)
-    tests = f"{text_field(row, 'test', place)}\n\ncheck({name})\n"
+    name = text_field(row, "entry_point", where)
+    tests = f"{text_field(row, 'test', where)}\n\ncheck({name})\n"
     solution = f"{prompt}{row.get('canonical_solution') or '    pass'}"
     return Problem(
         f"Complete this Python function.\n```python\n{prompt}```",
@@ -133,7 +133,7 @@ class Arc(HubTask):
 
     def __init__(self, *, split: str = TEST, level: str = "easy", path: Path | None = None):
         if level not in ("easy", "challenge"):
-            raise UserError(f"task arc: level {level}: must be easy or challenge")
+            raise UserError(f"task arc: level is {level}; it must be easy or challenge")
         super().__init__(_of_arc, "allenai/ai2_arc", f"ARC-{level.capitalize()}", split, path)
 
 
@@ -145,35 +145,35 @@ class SmolTalk(HubTask):
 
     def __init__(self, *, split: str = TRAIN, size: int = 100_000, subset: str = "all", path: Path | None = None):
         if size < 1:
-            raise UserError(f"task smoltalk: size {size}: must be at least 1")
+            raise UserError(f"task smoltalk: size is {size}; it must be at least 1")
         part = split if path is not None else f"{split}[:{size}]"
         super().__init__(_of_messages, "HuggingFaceTB/smoltalk", subset, part, path)
         self._problems = self._problems[:size]
 
 
-def _of_messages(place: str, row: Row) -> Problem:
-    conversation = Conversation.of({"messages": row.get("messages")}, place)
+def _of_messages(where: str, row: Row) -> Problem:
+    conversation = Conversation.of({"messages": row.get("messages")}, where)
     turns = [
         Problem(question, answer.text, "exact") for question, answer in conversation.turns() if question and answer
     ]
     if not turns:
-        raise UserError(f"{place}: no answer in the conversation")
+        raise UserError(f"{where}: no answer in the conversation")
     return replace(turns[0], later=tuple(turns[1:]))
 
 
-def _of_mmlu(place: str, row: Row) -> Problem:
+def _of_mmlu(where: str, row: Row) -> Problem:
     if "0" in row:  # a CSV file without a head: question, four options, letter
-        options = [text_field(row, str(column), place) for column in range(1, 5)]
-        return choice_problem(text_field(row, "0", place), options, _index(text_field(row, "5", place), "ABCD", place))
+        options = [text_field(row, str(column), where) for column in range(1, 5)]
+        return choice_problem(text_field(row, "0", where), options, _index(text_field(row, "5", where), "ABCD", where))
     row = row["train"] if isinstance(row.get("train"), Mapping) else row  # so the auxiliary training set has them
-    options = [str(option) for option in _texts(row.get("choices"), place, "choices")]
+    options = [str(option) for option in _texts(row.get("choices"), where, "choices")]
     answer = row.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(options):
-        raise UserError(f'{place}: the field "answer" must be the index of one of the {len(options)} choices')
-    return choice_problem(text_field(row, "question", place), options, answer)
+        raise UserError(f'{where}: the field "answer" must be the index of one of the {len(options)} choices')
+    return choice_problem(text_field(row, "question", where), options, answer)
 
 
-def _of_arc(place: str, row: Row) -> Problem:
+def _of_arc(where: str, row: Row) -> Problem:
     """A row of the hub, or a line of the original files, where question and choices are nested."""
     question, choices = row.get("question"), row.get("choices")
     if isinstance(question, Mapping):
@@ -181,22 +181,22 @@ def _of_arc(place: str, row: Row) -> Problem:
     if isinstance(choices, Mapping):
         texts, labels = choices.get("text"), choices.get("label")
     else:
-        listed = _texts(choices, place, "choices")
+        listed = _texts(choices, where, "choices")
         texts, labels = [each.get("text") for each in listed], [each.get("label") for each in listed]
-    texts, labels = _texts(texts, place, "choices"), _texts(labels, place, "choices")
-    asked = text_field({"question": question}, "question", place)
-    return choice_problem(asked, texts, _index(text_field(row, "answerKey", place), labels, place))
+    texts, labels = _texts(texts, where, "choices"), _texts(labels, where, "choices")
+    asked = text_field({"question": question}, "question", where)
+    return choice_problem(asked, texts, _index(text_field(row, "answerKey", where), labels, where))
 
 
-def _texts(value: object, place: str, name: str) -> list:
+def _texts(value: object, where: str, name: str) -> list:
     if not isinstance(value, list) or not 2 <= len(value) <= MAX_CHOICES:
-        raise UserError(f'{place}: the field "{name}" must be a list of 2 to {MAX_CHOICES}')
+        raise UserError(f'{where}: the field "{name}" must be a list of 2 to {MAX_CHOICES}')
     return value
 
 
-def _index(answer: str, labels: Sequence[str], place: str) -> int:
+def _index(answer: str, labels: Sequence[str], where: str) -> int:
     if answer not in labels:
-        raise UserError(f'{place}: the answer "{answer}" is not one of {", ".join(map(str, labels))}')
+        raise UserError(f'{where}: the answer "{answer}" is not one of {", ".join(map(str, labels))}')
     return list(labels).index(answer)
 
 
@@ -208,25 +208,25 @@ class JsonlTask(LoadedTask):
 
     def __init__(self, *, path: Path, reward: str = "exact"):
         self.name = path.name
-        super().__init__([_of_line(place, row, reward) for place, row in read_rows(path)], str(path))
+        super().__init__([_of_line(where, row, reward) for where, row in read_rows(path)], str(path))
 
 
-def _of_line(place: str, row: Row, reward: str) -> Problem:
+def _of_line(where: str, row: Row, reward: str) -> Problem:
     for name in row:
         if name not in FIELDS:
-            raise UserError(f'{place}: unknown field "{name}"; known: {", ".join(FIELDS)}')
-    question, answer = text_field(row, "question", place), text_field(row, "answer", place)
+            raise UserError(f'{where}: unknown field "{name}"; known: {", ".join(FIELDS)}')
+    question, answer = text_field(row, "question", where), text_field(row, "answer", where)
     given = [name for name in ("solution", "system") if row.get(name) is not None]
-    more: dict[str, Any] = {name: text_field(row, name, place) for name in given}
-    reward = text_field(row, "reward", place) if row.get("reward") is not None else reward
+    more: dict[str, Any] = {name: text_field(row, name, where) for name in given}
+    reward = text_field(row, "reward", where) if row.get("reward") is not None else reward
     options = row.get("choices")
     if options is None:
         return Problem(question, answer, reward, **more)
     if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
-        raise UserError(f'{place}: "choices" must be a list of 2 to {len(LETTERS)} texts')
+        raise UserError(f'{where}: "choices" must be a list of 2 to {len(LETTERS)} texts')
     letters = LETTERS[: len(options)]
     if answer not in list(letters):
-        raise UserError(f'{place}: the answer "{answer}" is not one of the letters {", ".join(letters)}')
+        raise UserError(f'{where}: the answer "{answer}" is not one of the letters {", ".join(letters)}')
     return choice_problem(question, [str(option) for option in options], letters.index(answer), **more)
 
 
@@ -242,7 +242,7 @@ def choice_problem(question: str, options: Sequence[str], answer: int, **more: A
 
 
 def read_rows(path: str | Path, split: str = "") -> list[tuple[str, Row]]:
-    """(place for messages, row) of each row of a file, or of a folder's files that have `split` in their names."""
+    """(origin for messages, row) of each row of a file, or of a folder's files that have `split` in their names."""
     path = Path(path)
     if not path.is_dir():
         return list(_read_file(path))
@@ -256,7 +256,7 @@ def read_rows(path: str | Path, split: str = "") -> list[tuple[str, Row]]:
 
 
 def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple[str, Row]]:
-    """(place, row) of each row of a data set of the hub; a UserError says how to use local files instead."""
+    """(origin, row) of each row of a data set of the hub; a UserError says how to use local files instead."""
     datasets = import_extra("datasets", f"the data set {repository}")
     try:
         found: Any = datasets.load_dataset(repository, config, split=split)
@@ -266,14 +266,14 @@ def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple
     return [(f"{repository} {split} row {number}", row) for number, row in enumerate(found, 1)]
 
 
-def text_field(row: Row, name: str, place: str) -> str:
-    """The text of a field, stripped; a UserError names the place where it is missing, empty or no text."""
+def text_field(row: Row, name: str, where: str) -> str:
+    """The text of a field, stripped; a UserError names the origin where it is missing, empty or no text."""
     value = row.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
         problem = "missing" if value is None else "empty" if isinstance(value, str) else "not text"
-        raise UserError(f'{place}: the field "{name}" is {problem}')
+        raise UserError(f'{where}: the field "{name}" is {problem}')
     return value.strip()
 
 
@@ -285,7 +285,11 @@ def _read_file(path: Path) -> Iterator[tuple[str, Row]]:
             yield from _parquet(path)
             return
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            yield from (_csv if path.suffix == ".csv" else _lines)(file, path)
+            if path.suffix == ".csv":
+                for number, row in enumerate(csv.reader(file), 1):
+                    yield f"{path}, row {number}", {str(column): value for column, value in enumerate(row)}
+            else:
+                yield from _lines(file, path)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
     except (EOFError, OSError) as error:  # of an archive, too
@@ -296,16 +300,11 @@ def _lines(file: Any, path: Path) -> Iterator[tuple[str, Row]]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
-        place = f"{path}, line {number}"
-        row = parse_json(line, place)
+        where = f"{path}, line {number}"
+        row = parse_json(line, where)
         if not isinstance(row, dict):
-            raise UserError(f"{place}: an object is expected")
-        yield place, row
-
-
-def _csv(file: Any, path: Path) -> Iterator[tuple[str, Row]]:
-    for number, row in enumerate(csv.reader(file), 1):
-        yield f"{path}, row {number}", {str(column): value for column, value in enumerate(row)}
+            raise UserError(f"{where}: an object is expected")
+        yield where, row
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:

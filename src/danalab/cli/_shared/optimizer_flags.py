@@ -43,7 +43,8 @@ def options(opt: str, names: Iterable[str]) -> list[Option]:
             section=title,
             heading=title,
             is_switch=kind_of(setting) == "switch",
-            many=kind_of(setting) == "numbers",
+            many=kind_of(setting) in ("numbers", "kinds"),
+            aliases=("group",) if name == "by_kind" else (),
         )
         for name, setting in spec.settings.items()
         if name not in taken
@@ -52,15 +53,15 @@ def options(opt: str, names: Iterable[str]) -> list[Option]:
 
 def take(values: Mapping[str, Any], opt: str) -> dict[str, Any]:
     """The optimizer's settings among parsed values."""
-    from danalab.optim.values import read_value
+    from danalab.optim.values import kind_of, read_value
 
     found = {name: value for name, value in values.items() if name in SHARED_SETTINGS}
     for name, setting in _spec(opt).settings.items() if values.keys() - found.keys() else ():
         if name in values and name in RESERVED:
             raise UserError(f"{flag(name)}: {RESERVED[name]}")
         if name in values:
-            text = values[name]
-            found[name] = read_value(flag(name), setting, ",".join(text) if isinstance(text, list) else text)
+            text, separator = values[name], " " if kind_of(setting) == "kinds" else ","
+            found[name] = read_value(flag(name), setting, text if isinstance(text, str) else separator.join(text))
     return found
 
 

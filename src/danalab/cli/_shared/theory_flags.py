@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import get_annotations
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar
+
+from typing_extensions import dataclass_transform  # in typing from Python 3.11 on
 
 import danalab
 from danalab.cli._shared.options import JsonFlags
@@ -27,7 +29,7 @@ def arguments_of(module: str, *functions: str) -> Callable[[type[T]], type[T]]:
         if isinstance(node, ast.FunctionDef) and node.name in functions:
             own = node.args
             named = [*zip(reversed(own.args), reversed(own.defaults), strict=False)]
-            named += zip(own.kwonlyargs, own.kw_defaults, strict=True)
+            named += [*zip(own.kwonlyargs, own.kw_defaults, strict=True)]
             defaults |= {name.arg: ast.unparse(value) for name, value in named if value is not None}
     known = {"LogTime": LogTime, "DanaMK4Settings": DanaMK4Settings}
 

@@ -1,4 +1,4 @@
-"""The native back end: arrays that describe a step, and its call.
+"""The native back end: one C++ call computes a step, for every architecture, on the CPU.
 
 A row's result depends on its own sequence only, bit by bit (step.cpp): this back end is batch invariant at no cost.
 """

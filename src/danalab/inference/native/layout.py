@@ -91,7 +91,7 @@ class BufferStruct(ctypes.Structure):
 
 
 STRUCTS = (MatrixStruct, NormStruct, MlpStruct, ExpertsStruct, LayerStruct, ModelStruct, BatchStruct, BufferStruct)
-"""In the order of `sizes` in step.cpp."""
+"""All structures, in the order of `sizes` in step.cpp."""
 
 
 # ---- their contents ----

@@ -53,6 +53,10 @@ class Cell:
             raise UserError(f"run {self.name}: a setting has the wrong type: {error}") from error
 
 
+_OUTSIDE = r"(?![^(]*\))"
+"""What follows outside of brackets: commas and spaces in follow(8, 60, 1, 8) are part of a value."""
+
+
 def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, list[Any]]:
     """`["opt=adamw,adana", "heads=2,3"]` as a mapping of fields to values."""
     assigned: dict[str, list[Any]] = {}
@@ -63,7 +67,7 @@ def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, l
             raise UserError(f"{what} {word}: KEY=VALUE,VALUE,... is expected")
         if key in assigned:
             raise UserError(f"{what} {word}: {flag(key)} appears twice")
-        parts = re.split(r",(?![^(]*\))", values)  # not at a comma in brackets: follow(8, 60, 1, 8)
+        parts = re.split(f",{_OUTSIDE}", values)
         assigned[key] = [typed_value(key, value) for value in parts if value.strip()]
     return assigned
 
@@ -85,7 +89,7 @@ def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
 def _one_each(words: Sequence[str]) -> Iterator[str]:
     """The words with one assignment each: "opt=adamw seed=0,1" in quotes is two, "data=my file.txt" is one."""
     for word in words:
-        parts = word.split()
+        parts = [part for part in re.split(rf"\s+{_OUTSIDE}", word) if part]
         yield from parts if parts and all("=" in part for part in parts) else (word,)
 
 

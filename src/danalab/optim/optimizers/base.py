@@ -30,8 +30,7 @@ from danalab.optim.rules.rule import Rule
 from danalab.optim.rules.scalars import decay_rate, momentum_gain, schedule_factor
 from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
 from danalab.optim.settings import plain_settings
-from danalab.optim.step.backends.choice import Backend, call_of, choose_backend, require_backend
-from danalab.optim.step.backends.low_memory import step_by_format
+from danalab.optim.step.backends.choice import Backend, call_of, choose_backend, require_backend, step_by_format
 from danalab.optim.step.backends.plan import StepPlan
 from danalab.optim.step.batch import TensorBatch, age_tensor, gather, update_buffers
 from danalab.optim.step.state import fill_state, is_dummy_step, loss_of

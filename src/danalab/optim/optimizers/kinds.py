@@ -18,10 +18,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from danalab.errors import UserError
+from danalab.optim.settings import KINDS
 from danalab.optim.step.state_dict import plain_name
 
-KINDS = ("embedding", "matrix", "experts", "router", "head", "vector")
-"""`experts` are stacked matrices [experts, rows, columns]; vectors are gains, biases and rates of any shape."""
 DECAYED = ("matrix", "experts", "router", "head")
 
 VOCABULARY_ROWS = 10_000

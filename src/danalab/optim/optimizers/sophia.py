@@ -30,13 +30,6 @@ class SophiaG(torch.optim.Optimizer):
     The next `step()` adds the estimate to the average; a skipped step does not. Coordinates of an estimate that are not
     finite are left out. Without any estimate the update is lr times the sign of the momentum.
 
-    Args:
-        betas: rates of momentum and Hessian.
-        rho: scale of the Hessian in the denominator; larger values clip less.
-        eps: least denominator.
-        weight_decay: multiplied by the learning rate.
-        hessian_interval: steps between estimates.
-        maximize: maximize the objective.
     Source: Liu et al. 2023, arXiv 2305.14342, algorithms 2 and 3.
     """
 

@@ -29,17 +29,9 @@ def adana_update(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of ADana (`clipsnr` None) or DanaMK4.
 
-        m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps          u = m / r
-        p <- k (p - lr [ g/r + gamma3 (clip(alpha u) + alpha_offset u) ])
+    m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps          u = m / r
+    p <- k (p - lr [ g/r + gamma3 (clip(alpha u) + alpha_offset u) ])
 
-    Args:
-        p, g: parameter and gradient, any shape, any floating dtype.
-        m, v: first and second moment, same shape, float32 or float64; arithmetic is done in their dtype.
-        gain, gain2: weights of the new gradient in m and in v; gain2 None: the same.
-        cautious: 1: k acts only where the step moves p towards zero; see `step_and_decay`.
-        terms: those of `adana_direction`.
-    Returns:
-        The new (p, m, v); p in the dtype of the moments, to be rounded once by the caller.
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)

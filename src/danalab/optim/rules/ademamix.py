@@ -38,18 +38,9 @@ def ademamix_update(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One step of AdEMAMix; weight decay enters as a factor of the parameter.
 
-        m <- m + (1-beta1) (g - m)      s <- s + (1-beta3(t)) (g - s)      v <- v + (1-beta2) (g^2 - v)
-        p <- k p - lr (m / (1-beta1^t) + weight s) / (sqrt(v / (1-beta2^t)) + eps)
+    m <- m + (1-beta1) (g - m)      s <- s + (1-beta3(t)) (g - s)      v <- v + (1-beta2) (g^2 - v)
+    p <- k p - lr (m / (1-beta1^t) + weight s) / (sqrt(v / (1-beta2^t)) + eps)
 
-    Args:
-        p, g: parameter and gradient, any shape, any floating dtype.
-        m, v, slow: the averages, same shape, float32 or float64; arithmetic is done in their dtype.
-        gain1, gain2, gain3: 1 - beta1, 1 - beta2, 1 - beta3(t).
-        correction1, correction2: 1 - beta1^t, 1 - beta2^t.
-        weight: gamma3 alpha(t).
-        decay_factor: k, from weight decay.
-    Returns:
-        The new (p, m, v, slow); p in the dtype of the averages, to be rounded once by the caller.
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain1 * (g - m)

@@ -51,20 +51,8 @@ def auto_dana_update(
     cautious: Scalar | None = None,
     **terms: Scalar,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of AutoDana.
-
-        m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps          u = m / r
-        p <- k (p - lr [ g/r + gamma3 (alpha 2^(log2_time span w) + alpha_offset) u ]),   w as in `signal_share`
-
-    Args:
-        p, g: parameter and gradient, any shape, any floating dtype.
-        m, v: first and second moment, same shape, float32 or float64; arithmetic is done in their dtype.
-        log2_time: log2(1 + t).
-        span: kappa_max - kappa_min.
-        alpha: (1 + t)^(1 - kappa_max), the damping where there is no signal.
-        floor: z^2 N(t).
-    Returns:
-        The new (p, m, v); p in the dtype of the moments, to be rounded once by the caller.
+    """One step of AutoDana, with log2_time = log2(1 + t), span = kappa_max - kappa_min, floor = z^2 N(t), and the
+    damping where there is no signal, alpha = (1 + t)^(1 - kappa_max).
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)

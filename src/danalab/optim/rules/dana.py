@@ -4,7 +4,12 @@
     Dana:      p <- p - lr [ g       + gamma3 (alpha(t) + alpha_offset) m       ]
     SignDana:  p <- p - lr [ sign(g) + gamma3 (alpha(t) + alpha_offset) sign(m) ]
 
-Both keep one average only, and end with the independent weight decay of the family.
+Both keep one average only, and end with the independent weight decay of the family. Dana is linear in the gradients, as
+the theory assumes: its learning rate is that of plain gradient descent, bounded by the curvature. In SignDana the
+momentum's sign counts in full however small the average is: a step is several times ADana's, and rates are smaller.
+
+Source: arXiv 2602.05298; Ferbach et al. 2025, arXiv 2505.16098 (Dana's damped momentum); Bernstein et al. 2018,
+arXiv 1802.04434 (descent by signs).
 """
 
 from collections.abc import Mapping
@@ -16,6 +21,7 @@ from torch import Tensor
 from danalab.optim.rules.foreach import TensorList, subtract
 from danalab.optim.rules.rule import Rule
 from danalab.optim.rules.scalars import Scalar, log_time_scalars, step_and_decay
+from danalab.optim.settings import DanaSettings, SignDanaSettings
 
 
 def dana_update(
@@ -30,16 +36,7 @@ def dana_update(
     cautious: Scalar | None = None,
     signs: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """One step of Dana: m <- m + gain (g - m), then p <- decay_factor (p - lr (g + weight m)).
-
-    Args:
-        p, g: parameter and gradient, any shape, any floating dtype.
-        m: average of the gradients, same shape, float32 or float64; arithmetic is done in its dtype.
-        weight: gamma3 (alpha(t) + alpha_offset).
-        signs: sign(g) and sign(m) in the step in place of g and m: SignDana.
-    Returns:
-        The new (p, m); p in the dtype of m, to be rounded once by the caller.
-    """
+    """One step of Dana: m <- m + gain (g - m), then p <- decay_factor (p - lr (g + weight m))."""
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)
     return step_and_decay(p, dana_direction(g, m, weight=weight, signs=signs), lr, decay_factor, cautious), m
@@ -66,12 +63,13 @@ def _kernel_scalars(s: Mapping[str, Any]) -> dict[str, Any]:
     return {"gain1": s["gain"], "momentum": s["weight"]}
 
 
-def _rule(name: str, *, signs: bool) -> Rule:
+def _rule(name: str, settings: type, *, signs: bool) -> Rule:
     return Rule(
         name, ("exp_avg",), _scalars, partial(dana_update, signs=signs), partial(dana_direction, signs=signs),
         gains=("gain",), aged=True, foreach=partial(_foreach, signs=signs), kernel_scalars=_kernel_scalars,
+        settings=settings,
     )  # fmt: skip
 
 
-DANA = _rule("dana", signs=False)
-SIGN_DANA = _rule("sign_dana", signs=True)
+DANA = _rule("dana", DanaSettings, signs=False)
+SIGN_DANA = _rule("sign_dana", SignDanaSettings, signs=True)

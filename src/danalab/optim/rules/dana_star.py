@@ -40,8 +40,6 @@ def dana_star_update(
 
     tau estimates q / (1 + q), q the probability that a coordinate receives a gradient. gain_tau None: gain.
 
-    Returns:
-        The new (p, m, v, tau); see `adana_update` for dtypes.
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)

@@ -19,7 +19,9 @@ class Rule:
     scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]
     """(group, t) -> scalars of step t, `lr` and `decay_factor` among them."""
     update: Callable[..., tuple[Any, ...]]
-    """(parameter, gradient, *moments, **scalars) -> the new parameter and moments."""
+    """(parameter, gradient, *moments, **scalars) -> the new parameter and moments: tensors of any shape. Parameter and
+    gradient have any floating dtype; arithmetic is done in that of the moments, float32 or float64, which the new
+    parameter has, to be rounded once by the caller. `rules.scalars` says what the scalars are."""
     direction: Callable[..., Any]
     """(gradient, *new moments, **scalars without lr, decay_factor and gains) -> the update before the learning rate."""
     gains: tuple[str, ...]

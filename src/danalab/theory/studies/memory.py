@@ -225,10 +225,10 @@ def best_path(
     unit, constants = _unit(spectrum, kind, steps), _constants(spectrum)
     begin = {"age": jnp.asarray(np.log(np.interp(at, t + 1, np.maximum(age, 0.1)))), "peak": jnp.asarray(peak)}
 
-    def asked(free: dict[str, Array]) -> Array:
+    def asked(free: Any) -> Array:
         return jnp.exp(jnp.interp(jnp.log(t + 1.0), jnp.log(at), free["age"]))
 
-    def loss(free: dict[str, Array]) -> Array:
+    def loss(free: Any) -> Array:
         return jnp.log(run(constants, kind, gains(asked(free))[0], unit * 2.0 ** free["peak"] * s, batch, fresh))
 
     optimizer = optax.adam(0.05)

@@ -398,7 +398,7 @@ def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
 
 
 _TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype),
-                           "kinds": Mapping}  # fmt: skip
+                           "kinds": (Mapping, str)}  # fmt: skip
 
 
 def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:

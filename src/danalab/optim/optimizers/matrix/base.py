@@ -21,12 +21,14 @@ from danalab.optim.optimizers.groups import (
     split_by_rate,
     warn_of_guesses,
 )
-from danalab.optim.optimizers.kinds import DECAYED, KINDS, kinds_by_names, parameter_kinds, undecayed
+from danalab.optim.optimizers.kinds import DECAYED, kinds_by_names, parameter_kinds, undecayed
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients, orthogonalize
 from danalab.optim.optimizers.stats import describe
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
 from danalab.optim.rules.scalars import adam_scalars, coupled_decay_factor
+from danalab.optim.settings import KINDS
 from danalab.optim.step.state import loss_of, moment_dtype
+from danalab.optim.values import read_kinds
 
 ORTHOGONALISED = ("matrix", "experts")
 """Kinds whose momentum is orthogonalised; each matrix of stacked experts separately."""
@@ -67,7 +69,10 @@ class TwoRules(torch.optim.Optimizer):
         self._auxiliary = {name: settings[name] for name in AUXILIARY}
         if settings["aux_lr_factor"] is None:
             self._auxiliary["aux_lr_factor"] = self.aux_factors if settings["aux_lr"] is None else 1.0
-        self._auxiliary["by_kind"] = read_kinds(self.name, settings["by_kind"], rest)
+        kinds = read_kinds(self.name, settings["by_kind"], rest)
+        for own in kinds.values():
+            checks.check_numbers(self.name, {"lr": own.get("lr_factor", 1.0)})
+        self._auxiliary["by_kind"] = kinds
         return {**rest, "ns_dtype": dtype_name(self.name, rest["ns_dtype"])} if "ns_dtype" in rest else rest
 
     def __getstate__(self) -> State:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -288,29 +293,6 @@ def _auxiliary_settings(auxiliary: Mapping[str, Any], kind: str, lr: Any) -> dic
         aux_lr = factor * float(lr)
     own = {"lr": aux_lr, "weight_decay": weight_decay}
     return {name: value for name, value in own.items() if value is not None}
-
-
-def read_kinds(owner: str, given: Any, known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`by_kind` as kind -> settings, those of `known` and `lr_factor`, a learning rate in units of the matrices'."""
-    if not isinstance(given, Mapping) and given is not None:
-        raise UserError(f"{owner}: by_kind is a {type(given).__name__}; it must map kinds to settings")
-    settings = [*known, "lr_factor"]
-    for kind, own in (given or {}).items():
-        if kind not in KINDS:
-            raise UserError(
-                f"{owner}: by_kind has the kind '{kind}'{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}"
-            )
-        if not isinstance(own, Mapping) or {"lr", "lr_factor"} <= set(own):
-            raise UserError(
-                f"{owner}: by_kind of {kind} is {own!r}; it must map settings to values, with lr or lr_factor"
-            )
-        for name, value in own.items():
-            if name not in settings:
-                hint = nearest(name, settings)
-                raise UserError(f"{owner}: by_kind of {kind} sets '{name}'{hint}; it may set {', '.join(settings)}")
-            if name == "lr_factor":
-                checks.check_numbers(owner, {"lr": checks.number_of(owner, "lr_factor", value)})
-    return {kind: dict(own) for kind, own in (given or {}).items()}
 
 
 def dtype_name(owner: str, dtype: Any) -> str | None:

@@ -226,28 +226,13 @@ class Muon(HybridOptimizer):
         p <- (1 - lr weight_decay) p - lr sqrt(max(1, rows / columns)) O(X)
 
     O sets all singular values to nearly 1 (see the module newton_schulz), for all matrices of a shape at once.
-    Convolutions count as matrices [out, in * kernel].
+    Convolutions count as matrices [out, in * kernel]. eps is added to the root of the second moment before it is
+    corrected for its bias.
 
-    Args:
-        params: parameters, named parameters, or groups. A group sets `use_muon` (bool) or `kind` ("matrix",
-            "experts": stacks of matrices, "router", "head", "embedding", "vector"). A group without either is split by
-            the kinds of names and shapes (`danalab.optim.optimizers.kinds`), with a warning where names are missing; a
-            model's parameters are split by the types of its modules, too.
-        lr: peak learning rate of the matrices; schedules scale both learning rates.
-        momentum: rate of the momentum.
-        nesterov: add the momentum to the gradient; without it, the gradient alone is orthogonalised.
-        ns_steps: number of steps of the orthogonalisation.
-        ns_method: "newton-schulz" or "polar-express".
-        ns_dtype: "float32", "bfloat16" or "float64" for the orthogonalisation; None: see `newton_schulz.default_dtype`.
-        weight_decay: decay per step divided by the learning rate.
-        aux_lr: peak learning rate of other parameters; None: aux_lr_factor x lr.
-        aux_lr_factor: 0.15 gives 3e-3 at the usual 0.02 of matrices.
-        aux_weight_decay: of other parameters; None: weight_decay.
-        cautious_decay, scaled_decay: as in `ADana`.
-        betas, eps: of AdamW; eps is added to the root of the second moment before bias correction.
-        foreach, fused: backend for other parameters, as in `ADana`.
-        maximize: ascend.
-        stochastic_rounding: round bfloat16 and float16 parameters up or down at random, without bias.
+    A group sets `use_muon` (bool) or `kind` ("matrix", "experts": stacks of matrices, "router", "head", "embedding",
+    "vector"). One without either is split by the kinds of names and shapes (`danalab.optim.optimizers.kinds`), with a
+    warning where names are missing; a model's parameters are split by the types of its modules, too.
+
     Raises:
         UserError: a setting out of range, no parameters, or `use_muon` for a vector.
     Source: K. Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
@@ -266,11 +251,6 @@ class DMuon(HybridOptimizer):
         B <- momentum B + g          X = g + momentum B (nesterov), or B
         p <- (1 - lr weight_decay) p - lr matched_rms sqrt(max(rows, columns)) O(X)
 
-    Arguments as in `Muon`, except:
-
-    Args:
-        aux_lr_factor: 1, one learning rate for all parameters.
-        matched_rms: root mean square of the update of matrices.
     Source: Liu et al. 2025, arXiv 2502.16982 ("Muon is scalable for LLM training").
     """
 
@@ -297,10 +277,6 @@ class DanaMuon(HybridOptimizer):
     Other parameters are updated as by `DanaStarMK4`, but decay comes first and is multiplied by the learning rate:
     p <- p (1 - lr weight_decay / (1 + t / wd_ts)).
 
-    Arguments as in `DMuon` and `DanaStarMK4`, except:
-
-    Args:
-        aux_lr_factor: None: 0.0625 for vectors (gains, biases), 0.25 for embeddings, heads and other parameters.
     Source: Manau of the original code with its `dana_momentum`; matrices after Liu et al. 2025, arXiv 2502.16982.
     """
 
@@ -315,10 +291,6 @@ class DanaMuon(HybridOptimizer):
 class Manau(DanaMuon):
     """D-Muon on matrices; other parameters as by `DanaMuon`.
 
-    Arguments as in `DMuon` and `DanaStarMK4`, except:
-
-    Args:
-        dana_momentum: the matrices' momentum is that of `DanaMuon`; `momentum` and `nesterov` are not used.
     Source: Muon after Liu et al. 2025, arXiv 2502.16982; the Dana family after arXiv 2602.05298.
     """
 

@@ -60,12 +60,6 @@ class Hyperball(MatrixOptimizer):
 class MuonH(Hyperball):
     """Muon on a hyperball: u = O(g + momentum B), B <- momentum B + g; AdamW for other parameters.
 
-    Args:
-        params: as for `danalab.optim.Muon`; matrices must not be zero.
-        lr: peak learning rate of the matrices: the angle of a step.
-        momentum, nesterov, ns_steps, ns_method, ns_dtype, aux_lr, betas, eps, maximize: as for `Muon`.
-        aux_lr_factor: 0.15 gives 2.7e-3.
-        weight_decay, aux_weight_decay: of heads; the matrices have none.
     Source: Wen et al. 2026, arXiv 2606.16899, with lr 0.018, which falls linearly over the whole run.
     """
 
@@ -105,13 +99,6 @@ def _norm(x: Tensor) -> Tensor:
 class Dion2(MatrixOptimizer):
     """Muon on a part of each matrix at a time, AdamW on other parameters.
 
-    Args:
-        params: as for `danalab.optim.Muon`.
-        lr: peak learning rate of the matrices.
-        fraction: part of the rows or columns that a step moves.
-        momentum: factor of the momentum that was applied; what was not stays whole.
-        weight_decay: of all rows in every step.
-        ns_steps, ns_method, ns_dtype, aux_lr, aux_lr_factor, aux_weight_decay, betas, eps, maximize: as for `Muon`.
     Source: Ahn, Amsel and Langford 2025, arXiv 2512.16928.
     """
 
@@ -146,15 +133,6 @@ class Scion(MatrixOptimizer):
 
     The paper also draws the initial weights from these balls; here they stay what the model makes them.
 
-    Args:
-        params: as for `danalab.optim.Muon`.
-        lr: peak learning rate.
-        momentum: rate of the gradients' average.
-        radius: of hidden matrices, and of vectors.
-        other_radius: of embeddings and heads.
-        weight_decay: 1 for the constrained form.
-        aux_lr, aux_lr_factor, aux_weight_decay: of other parameters, as for `Muon`.
-        ns_steps, ns_method, ns_dtype, maximize: as for `Muon`.
     Source: Pethick et al. 2025, arXiv 2502.07529; radii 50 and 3000 as in its NanoGPT runs.
     """
 

@@ -48,10 +48,6 @@ from danalab.optim.settings import AdamMiniSettings, KLSOAPSettings, KronSetting
 class AdamMini(MatrixOptimizer):
     """Adam with a second moment for each row of a matrix, AdamW on other parameters: half of AdamW's state.
 
-    Args:
-        params: as for `danalab.optim.Muon`.
-        lr: peak learning rate of all parameters.
-        aux_lr, aux_lr_factor, aux_weight_decay: of other parameters, as for `Muon`.
     Source: Zhang et al. 2024, arXiv 2406.16793.
     """
 
@@ -75,13 +71,6 @@ class KLSOAP(MatrixOptimizer):
 
     The first step of a matrix sets up its basis and moves nothing. The state has two square matrices for each side.
 
-    Args:
-        params: as for `danalab.optim.Muon`.
-        lr: peak learning rate of all parameters.
-        betas: of Adam's moments.
-        shampoo_beta: rho.
-        precondition_frequency: steps between new bases.
-        aux_lr, aux_lr_factor, aux_weight_decay: of other parameters, as for `Muon`.
     Source: Lin et al. 2025, arXiv 2509.03378.
     """
 
@@ -164,13 +153,6 @@ class Kron(MatrixOptimizer):
     `flat_start` steps as e^(-t / 1000) to 0.03. Its noise depends on step and shape alone, so that runs are
     reproducible; the reference draws it anew. The state has a square matrix for each side.
 
-    Args:
-        params: as for `danalab.optim.Muon`.
-        lr: peak learning rate of the matrices: a third to a quarter of AdamW's.
-        momentum: rate of the gradients' average.
-        flat_start: steps at the start that all make the fit.
-        aux_lr_factor: 3, AdamW's rate for other parameters.
-        aux_lr, aux_weight_decay, betas, eps, maximize: as for `Muon`.
     Source: arXiv 1512.04202, 2402.04553, 2402.11858.
     """
 
