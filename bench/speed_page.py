@@ -67,7 +67,6 @@ def tables(results: Path = RESULTS) -> dict[str, str]:
     return {
         "short steps": _few(short, ["SSE 4"]),
         "short trainer": _few(trainer, ["AVX2", "over float32"]),
-        "short decoding": _few(decoding, ["AVX2", "SSE 4"]),
         "steps": large,
         "small steps": _optim_table(optim, SMALL_STEPS, {"0.2M": "0.2M in 26 tensors", "1.1M": "1.1M in 26 tensors",
                                                          "500x2k": "1.0M in 500 tensors"}),

@@ -1,4 +1,4 @@
-"""The speed of experts on the page on models is the measured one."""
+"""The speed of experts in the notes is the measured one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_table_of_experts_is_that_of_the_result():
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = (ROOT / "notes" / "speed.md").read_text()
     found = benchmark("moe_cpu")
     assert len(found["cases"]) == 4
     for case in found["cases"]:
