@@ -6,7 +6,8 @@ know of an optimizer beside its class or rule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -428,3 +429,19 @@ _library("normuon", "NorMuon", "Muon with each neuron's update normalised, AdamW
           **_OF_THE_REST, "adamw_betas": ((0.9, 0.95), "moments' rates of parameters that are not matrices"),
           "eps": 1e-10, **_FOREACH},
          flops=products.orthogonalised_single, elementwise=False, by_kind=True, state_words=1.3, rate=_AS_D_MUON)
+
+
+# ---- beside their rules ----
+def _rows_of_rules() -> Iterator[Row]:
+    """Rows beside their rule, `ROW = Row(...)` in a module of `danalab.optim.rules`; they are read, not imported."""
+    known = {"Row": Row, "Relative": Relative, "Usual": Usual, "products": products}
+    for file in sorted((Path(__file__).parent / "rules").glob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.parse(text).body if "\nROW = " in text else ():
+            match node:
+                case ast.Assign(targets=[ast.Name(id="ROW")], value=value):
+                    yield eval(ast.unparse(value), known)
+
+
+for _row in _rows_of_rules():
+    OPTIMIZERS.add(_row.name, _row, *_row.aliases)

@@ -43,7 +43,7 @@ _SHAPE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class TrainingBudget:
     """Batch and length of a run."""
 
     seq_len: int
@@ -97,7 +97,7 @@ class Plan:
 
     dims: Dimensions
     """The model; `seq_len` is the length of its context."""
-    budget: Budget
+    budget: TrainingBudget
     optimizer: OptimizerPlan
 
     def __getattr__(self, name: str) -> Any:
@@ -115,7 +115,7 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, in one level."""
-        budget = {each.name: getattr(self.budget, each.name) for each in fields(Budget)}  # a run's has more
+        budget = {each.name: getattr(self.budget, each.name) for each in fields(TrainingBudget)}  # a run's has more
         own = budget | {"tokens_per_step": self.tokens_per_step} | vars(self.optimizer)
         rate = {f"lr_{name}": value for name, value in vars(own.pop("peak")).items() if name != "lr"}
         return {name: getattr(self.dims, name) for name in _SHAPE} | own | {"lr": self.lr, **rate}
@@ -217,7 +217,7 @@ class BudgetRequest(Protocol):
     def warmup_steps(self) -> int | None: ...
 
 
-def budget_of(asked: BudgetRequest, shape: Dimensions, seq_len: int, global_batch: int) -> Budget:
+def budget_of(asked: BudgetRequest, shape: Dimensions, seq_len: int, global_batch: int) -> TrainingBudget:
     """Steps, tokens, warm-up and FLOPs."""
     tokens_per_step = global_batch * seq_len
     if tokens_per_step < 1:
@@ -231,7 +231,7 @@ def budget_of(asked: BudgetRequest, shape: Dimensions, seq_len: int, global_batc
     if not 0 <= warmup < steps:
         raise UserError(f"--warmup-steps {warmup} must lie in 0..{steps - 1}: the run has {steps} steps")
     per_token, tokens = flops_per_token(shape, seq_len), steps * tokens_per_step
-    return Budget(
+    return TrainingBudget(
         seq_len=seq_len, global_batch=global_batch, steps=steps, warmup=warmup, tokens=tokens,
         flops_per_token=per_token, flops=per_token * tokens,
     )  # fmt: skip
@@ -251,7 +251,7 @@ def horizon(shape: Dimensions, tokens_per_step: int, tokens_per_param: float, ba
     return steps
 
 
-def horizon_of(shape: Dimensions, budget: Budget, basis: str) -> float:
+def horizon_of(shape: Dimensions, budget: TrainingBudget, basis: str) -> float:
     """f of a run; 1 where it has less than a step more than at f = 1."""
     params = shape.total_params if basis == "total" else shape.non_emb_params
     longer = budget.tokens - budget.tokens_per_step >= CHINCHILLA * params
@@ -293,7 +293,9 @@ class DecayRequest(Protocol):
     def optimizer_settings(self) -> Mapping[str, Any] | None: ...
 
 
-def decay_of(asked: DecayRequest, shape: Dimensions, budget: Budget, peak: PeakRate, f: float = 1.0) -> OptimizerPlan:
+def decay_of(
+    asked: DecayRequest, shape: Dimensions, budget: TrainingBudget, peak: PeakRate, f: float = 1.0
+) -> OptimizerPlan:
     """The optimizer with its weight decay, whose default strength is that at the horizon `f`."""
     opt = OPTIMIZERS.canonical(asked.opt)
     row, omega = OPTIMIZERS.get(opt), OMEGA if asked.omega is None else asked.omega

@@ -327,7 +327,7 @@ class ElementwiseOptimizer(RuleOptimizer):
         return self.rule
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        checks.check_numbers(self.name, group, self.rates)
+        checks.check_numbers(self.name, group, self.rates, getattr(type(self).__init__, "declared", {}))
         checks.check_coupled_decay(self.name, group)
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
@@ -359,7 +359,7 @@ class DecayingOptimizer(ElementwiseOptimizer):
             )
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        checks.check_settings(self.name, group, self.rates)
+        checks.check_settings(self.name, group, self.rates, getattr(type(self).__init__, "declared", {}))
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(group, dict):

@@ -20,7 +20,7 @@ from danalab.models.parametrization import BASE_D_MODEL, BASE_N_LAYERS, multiple
 from danalab.optim.catalogue import OPTIMIZERS, short_name
 from danalab.scaling import Dimensions, dimensions, explicit_dimensions, flops_per_token
 from danalab.scaling.learning_rate import PeakRate, at_horizon, decay_lr
-from danalab.scaling.plan import OMEGA, Budget, OptimizerPlan, budget_of, decay_of, horizon_of, law_rate
+from danalab.scaling.plan import OMEGA, OptimizerPlan, TrainingBudget, budget_of, decay_of, horizon_of, law_rate
 from danalab.scaling.resonance import check_resonance, if_resonance
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings
@@ -150,7 +150,7 @@ def model_dimensions(settings: ModelSettings, vocab_size: int, rule: SizeRule | 
 
 def choose_budget(
     given: TrainConfig, dataset: Vocabulary, dims: Dimensions, seq_len: int, global_batch: int
-) -> tuple[Budget, Budget]:
+) -> tuple[TrainingBudget, TrainingBudget]:
     """(the budget at a constant batch, which decides the horizon; that of the run, with its ramps)."""
     batches = BatchSchedule.of(global_batch, seq_len, given.batch_ramp, given.seq_len_ramp)
     asked = given
@@ -185,7 +185,7 @@ def _steps_of_epochs(given: TrainConfig, dataset: Vocabulary, seq_len: int, glob
 # ---- learning rate ----
 
 
-def choose_rate(given: TrainConfig, dims: Dimensions, nominal: Budget, rules: Rules) -> tuple[PeakRate, float]:
+def choose_rate(given: TrainConfig, dims: Dimensions, nominal: TrainingBudget, rules: Rules) -> tuple[PeakRate, float]:
     """(peak learning rate: as given, by --rules, or by the fitted law; the horizon f that weight decay follows)."""
     if given.lr is not None:
         return PeakRate(given.lr, "given"), 1.0
@@ -212,7 +212,7 @@ def choose_rate(given: TrainConfig, dims: Dimensions, nominal: Budget, rules: Ru
 
 
 def choose_decay(
-    given: TrainConfig, dims: Dimensions, budget: Budget, peak: PeakRate, f: float, rules: Rules
+    given: TrainConfig, dims: Dimensions, budget: TrainingBudget, peak: PeakRate, f: float, rules: Rules
 ) -> tuple[OptimizerPlan, list[str]]:
     """(optimizer with its weight decay, notes). An automatic decay is limited; a given one must not flip signs."""
     opt = OPTIMIZERS.canonical(given.opt)
@@ -244,7 +244,7 @@ def choose_decay(
 
 
 def choose_execution(
-    given: TrainConfig, model: ModelConfig, chosen: OptimizerPlan, budget: Budget, dataset: Vocabulary,
+    given: TrainConfig, model: ModelConfig, chosen: OptimizerPlan, budget: TrainingBudget, dataset: Vocabulary,
     world_size: int, device_type: str | None,
 ) -> Execution:  # fmt: skip
     """Device, number format, compiler, ranks, and the run folder."""
@@ -277,7 +277,9 @@ _SHOWN = frozenset(
 """Settings that stand in a name by themselves."""
 
 
-def default_name(given: TrainConfig, model: ModelConfig, chosen: OptimizerPlan, budget: Budget, data_name: str) -> str:
+def default_name(
+    given: TrainConfig, model: ModelConfig, chosen: OptimizerPlan, budget: TrainingBudget, data_name: str
+) -> str:
     """The name of a run: its main settings, then a digest of all others that were given."""
     size = f"h{given.heads}" if given.heads is not None else f"d{model.d_model}x{model.n_layers}"
     if (sparse := model.sparsity) is not None:

@@ -16,7 +16,7 @@ from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Dimensions, Plan, flops_per_token
 from danalab.scaling.hardware import memory_gib
 from danalab.scaling.learning_rate import slow_momentum
-from danalab.scaling.plan import Budget, OptimizerPlan
+from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings
 from danalab.train.config.fields import flag, plain
@@ -28,7 +28,7 @@ _SIZES = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "num_
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunBudget(Budget):
+class RunBudget(TrainingBudget):
     """Batch, length and evaluations of a run."""
 
     batch_size: int

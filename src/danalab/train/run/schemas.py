@@ -11,7 +11,7 @@ from danalab.files import validated as validated_content
 from danalab.models.config import ModelConfig
 from danalab.scaling import Plan
 from danalab.scaling.learning_rate import PeakRate
-from danalab.scaling.plan import Budget, OptimizerPlan
+from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 from danalab.train.config.experiment import SHARED_SETTINGS
 from danalab.train.config.fields import plain, validated
 from danalab.train.config.run_spec import RECORDED_AS, dimensions_of, settings_of
@@ -152,7 +152,9 @@ def _joined(record: dict[str, Any], where: str) -> dict[str, Any]:
         rate: dict[str, Any] = {name[3:]: chosen.get(name) for name in ("lr_source", "lr_law_batch", "lr_batch_factor")}
         planned = Plan(
             dims=dimensions_of(model),
-            budget=Budget(**{each.name: budget[RECORDED_AS.get(each.name, each.name)] for each in fields(Budget)}),
+            budget=TrainingBudget(
+                **{each.name: budget[RECORDED_AS.get(each.name, each.name)] for each in fields(TrainingBudget)}
+            ),
             optimizer=OptimizerPlan(
                 peak=PeakRate(chosen["lr"], **rate),
                 **{each.name: chosen[each.name] for each in fields(OptimizerPlan) if each.name != "peak"},
