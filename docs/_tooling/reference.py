@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 import build_optimizers
 from _tooling.contents import COPIED, copied
-from danalab.cli._shared import optimizer_flags
+from danalab.cli._shared.flags import FIELD
 from danalab.cli._shared.options import Option, docstrings, options_of
 from danalab.cli.app import VERBS, flag_types, module_of
 from danalab.files import read_json
@@ -97,14 +97,14 @@ def verb_page(verb: str) -> str:
 def _flags(prog: str, flags: type, level: str) -> list[str]:
     """The flags of a command by section, but those of training runs as a link to the page that explains them."""
     helps = docstrings(flags)
-    options = options_of(flags, leave_out=optimizer_flags.FIELD)
+    options = options_of(flags, leave_out=FIELD)
     shared = {option.name for option in options if _flag(option, helps) in _of_training_runs()}
     shared = shared if len(shared) > MANY else set()
     places = " ".join(option.name.upper() for option in options if option.positional)
     lines = ["```text", " ".join(filter(None, [prog, places, "[flags]"])), "```"]
     if shared:
         page, names = "[flags of training runs](../configuration.md)", [option.name for option in options]
-        every = options_of(TrainConfig, leave_out=optimizer_flags.FIELD)
+        every = options_of(TrainConfig, leave_out=FIELD)
         missing = [f"`{flag(option.name)}`" for option in every if option.name not in names]
         taken = [f"`{flag(name)}`" for name in names if name in shared]
         short = f" except {', '.join(missing)}" if missing else ""

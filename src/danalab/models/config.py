@@ -8,7 +8,7 @@ from danalab.errors import UserError, nearest
 from danalab.files import validated
 from danalab.models.parametrization import Parametrized, base_sizes
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.resonance import check_resonance
+from danalab.scaling.dimensions import check_resonance
 from danalab.scaling.shape import LinearAttention, Sparsity, linear_attention, require_positive_integer, sparsity
 
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")

@@ -14,8 +14,8 @@ from danalab.data.dataset import Finding
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.scaling import plan
+from danalab.scaling.dimensions import resonance_dimensions
 from danalab.scaling.hardware import accelerator_hours
-from danalab.scaling.resonance import resonance_dimensions
 
 _WIDTH = 80
 _COUNT_TOKENS = 1 << 19  # they stay in cache when widened

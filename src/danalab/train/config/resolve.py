@@ -19,9 +19,9 @@ from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.models.parametrization import BASE_D_MODEL, BASE_N_LAYERS, multiples
 from danalab.optim.catalogue import OPTIMIZERS, short_name
 from danalab.scaling import Dimensions, dimensions, explicit_dimensions, flops_per_token
+from danalab.scaling.dimensions import check_resonance, if_resonance
 from danalab.scaling.learning_rate import PeakRate, at_horizon, decay_lr
 from danalab.scaling.plan import OMEGA, OptimizerPlan, TrainingBudget, budget_of, decay_of, horizon_of, law_rate
-from danalab.scaling.resonance import check_resonance, if_resonance
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings
 from danalab.train.config.fields import flag, names_of
