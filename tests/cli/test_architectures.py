@@ -9,6 +9,7 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.scaling.architectures import ARCHITECTURES
+from danalab.train.run.open import open_run
 from text_data import prepare_texts
 
 
@@ -38,7 +39,7 @@ def test_a_tiny_run_trains_evaluates_and_speaks(capsys, tmp_path, data, arch, mo
     sizes = ["--d-model", "32", "--n-layers", "1", "--n-heads", "4", "--seq-len", "32", "--batch-size", "4"]
     steps = ["--iterations", "3", "--eval-batches", "1", "--no-tune-malloc"]
     assert main(["train", "--arch", arch, *sizes, *more, *steps, "--data", str(data), "--run-dir", run]) == 0
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config = open_run(run).config
     assert config["params"] == config["plan"]["exact_params"]
     capsys.readouterr()
     assert main(["eval", "--run", run, "--json"]) == 0

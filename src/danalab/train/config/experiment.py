@@ -4,6 +4,7 @@ Needs no torch.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -168,6 +169,13 @@ def _finite(name: str, value: Any) -> float:
     if not (math.isfinite(number) and within(number)):
         raise UserError(f"{flag(name)} is {value}; it must be {words}")
     return number
+
+
+def shared_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The shared settings of a run that were given, numbers; None, or the default of the laws, for the others."""
+    usual = {**dict.fromkeys(SHARED_SETTINGS), "kappa": LogTime.kappa, "delta": LogTime.delta}
+    read = {name: _finite(name, given[name]) for name in SHARED_SETTINGS if given.get(name) is not None}
+    return usual | read
 
 
 class _TakesShared(type):

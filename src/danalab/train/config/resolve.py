@@ -23,7 +23,7 @@ from danalab.scaling.dimensions import check_resonance, if_resonance
 from danalab.scaling.learning_rate import PeakRate, at_horizon, decay_lr
 from danalab.scaling.plan import OMEGA, OptimizerPlan, TrainingBudget, budget_of, decay_of, horizon_of, law_rate
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
-from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings
+from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings, shared_settings
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.rules import Rules, SizeRule, read_rules
 from danalab.train.config.run_spec import BatchSchedule, Execution, RunBudget, RunSpec, checked_settings
@@ -314,13 +314,7 @@ def digest_of(config: TrainConfig, names: frozenset[str]) -> str:
     own = dict(config.optimizer_settings)
     shared = {name: own.pop(name) for name in SHARED_SETTINGS if name in own}
     values = {**config.as_dict(), "optimizer_settings": own, **shared}
-    usual = {
-        **_DEFAULTS.as_dict(),
-        "optimizer_settings": {},
-        "omega": OMEGA,
-        "kappa": _DEFAULTS.kappa,
-        "delta": _DEFAULTS.delta,
-    }
+    usual = {**_DEFAULTS.as_dict(), **shared_settings({"omega": OMEGA})}
     changed = {
         name: value
         for name, value in values.items()

@@ -18,7 +18,7 @@ from danalab.scaling.hardware import memory_gib
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 from danalab.scaling.shape import ROUTER_SETTINGS
-from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings
+from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings, shared_settings
 from danalab.train.config.fields import flag, plain
 from danalab.train.config.train_config import TrainConfig
 
@@ -172,8 +172,7 @@ class RunSpec:
         """All settings by the names of their flags, those of every optimizer beside the others."""
         settings, chosen = self.config.as_dict() | settings_of(self.model), self.optimizer
         own = {name: value for name, value in settings["optimizer_settings"].items() if name not in SHARED_SETTINGS}
-        shared = {name: self.given.optimizer_settings.get(name) for name in SHARED_SETTINGS}
-        shared |= {"kappa": chosen.kappa, "delta": chosen.delta, "omega": chosen.omega}
+        shared = shared_settings(self.given.optimizer_settings) | {"omega": chosen.omega}
         return {**settings, **shared, "optimizer_settings": own}
 
     def as_dict(self) -> dict[str, Any]:
