@@ -369,3 +369,15 @@ class BatchSettings(Section):
                 f"not --acc-steps {self.acc_steps}; leave one of them out"
             )
         return batch_size, acc_steps, total
+
+    def steps_of_epochs(self, n_tokens: int | None, seq_len: int, global_batch: int) -> int:
+        """floor(epochs x sequences / global batch), of data with `n_tokens` tokens in an epoch, None: not known."""
+        epochs = self.epochs or 0.0
+        if n_tokens is None:
+            raise UserError(f"--epochs {epochs:g}: the number of tokens is not known before the data are prepared")
+        steps = int(epochs * (n_tokens // seq_len) / global_batch)
+        if steps < 1:
+            raise UserError(f"--epochs {epochs:g}: {n_tokens:,} tokens are less than one step")
+        if self.iterations not in (None, steps):
+            raise UserError(f"--epochs {epochs:g} is {steps} steps, not --iterations {self.iterations}; give one")
+        return steps
