@@ -124,7 +124,7 @@ def _flags(prog: str, flags: type, level: str) -> list[str]:
 def _of_training_runs() -> frozenset[str]:
     """What is said of each flag of `danalab train`."""
     helps = docstrings(TrainConfig)
-    return frozenset(_flag(option, helps) for option in options_of(TrainConfig))
+    return frozenset(_flag(option, helps) for option in (*options_of(TrainConfig), *shared_options()))
 
 
 def _flag(option: Option, helps: dict[str, str]) -> str:

@@ -32,7 +32,7 @@ class Architecture:
     mlp_dim: Callable[[int], int]
     """d_model -> hidden width of the MLP."""
     activation: Activation
-    """Of the MLP; swiglu has a third matrix, the gate."""
+    """Activation of the MLP; swiglu has a third matrix, the gate."""
     norm: str
     """"layernorm", "rmsnorm" or "rmsnorm-1p"."""
     mixer_class: str = "danalab.models.layers.attention:Attention"

@@ -49,7 +49,7 @@ class Dimensions(Shape):
 
     @property
     def active_params(self) -> int:
-        """Of these, the ones that a token passes through: all except the experts that it is not sent to."""
+        """Parameters that a token passes through: all except the experts that it is not sent to."""
         return parameter_count(self, active=True)
 
     @property

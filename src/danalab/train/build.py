@@ -121,7 +121,7 @@ BUILT_IN: list[tuple[str | None, str]] = [
     ("wandb", "danalab.train.callbacks.mirrors:WandbMirror"),
     ("trackio", "danalab.train.callbacks.mirrors:TrackioMirror"),
 ]
-"""In the order in which they are called."""
+"""Callbacks in the order in which they are called."""
 
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:

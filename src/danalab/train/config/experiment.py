@@ -212,7 +212,7 @@ class OptimizerSettings(Section, metaclass=_TakesShared):
     wd_ts: float | None = setting(None, aliases=("wd-ts-const",))
     """Time scale of the decaying weight decay [steps]; default iterations / wd-ts-divisor."""
     wd_ts_divisor: Positive = 10.0
-    """Where --wd-ts isn't given: iterations / wd-ts-divisor."""
+    """Divisor of the default time scale: iterations / wd-ts-divisor, if --wd-ts isn't given."""
     decay_bound: NonNegative | None = None
     """Largest weight decay, times the peak learning rate; 0: no bound. Default 2 for log-time optimizers,
     1 for others, 0 with --weight-decay."""

@@ -32,7 +32,7 @@ LARGEST_AUTOMATIC_DECAY = 0.5
 """Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
 omega / t, would take more than the whole weight."""
 _DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}
-"""As in the paper, arXiv 2311.08105."""
+"""Defaults of the paper, arXiv 2311.08105."""
 NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
 MODEL_FLAGS = (
     "arch", *NUMBERS, "vocab_size", "seq_len", "n_kv_heads", "attention_gate", "tied_head", "num_frequencies", "mixer",

@@ -302,7 +302,7 @@ class BatchSchedule:
 
     @classmethod
     def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> "BatchSchedule":
-        """From the flags."""
+        """The schedule that the flags describe."""
         schedule = cls(
             Ramp.parse(batch_ramp, global_batch, "--batch-ramp"), Ramp.parse(seq_len_ramp, seq_len, "--seq-len-ramp")
         )

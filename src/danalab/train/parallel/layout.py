@@ -122,7 +122,7 @@ class Place:
     local_rank: int
     """Among the processes of this machine."""
     address: str
-    """Where rank 0 listens."""
+    """Address at which rank 0 listens."""
     port: int
     launcher: str
     """"torchrun" or "srun"."""

@@ -352,4 +352,4 @@ class FSDPStrategy(ParallelStrategy):
 
 
 STRATEGIES = {"single": ParallelStrategy, "ddp": DDPStrategy, "zero": ZeROStrategy, "fsdp": FSDPStrategy}
-"""By --distributed-backend; `danalab.train.parallel.diloco` makes that of a DiLoCo worker."""
+"""Strategy of each --distributed-backend; `danalab.train.parallel.diloco` makes that of a DiLoCo worker."""
