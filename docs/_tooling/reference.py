@@ -144,8 +144,8 @@ def configuration() -> str:
     lines = [
         "# Flags and keys of training runs", "",
         "Flags of `danalab train`, which other commands share. Each is also a key of `--config FILE.yaml`, of",
-        "`--print-config`, and a run's `config.json` has them in five parts: `--batch-size` is `batch_size`. `null` means",
-        "automatic. *Resume* says what another value means for a run that exists. `--opt NAME` adds the",
+        "`--print-config`, and of a run's `config.json`, in five parts there: `--batch-size` is `batch_size`. `null`",
+        "means automatic. *Resume* says what another value means for a run that exists. `--opt NAME` adds the",
         "[settings of an optimizer](optimizers.md).",
     ]  # fmt: skip
     helps = docstrings(TrainConfig)
