@@ -7,7 +7,7 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from typing_extensions import dataclass_transform  # in typing from Python 3.11 on
+from typing_extensions import dataclass_transform
 
 import danalab
 from danalab.cli._shared.options import JsonFlags
@@ -28,8 +28,8 @@ def arguments_of(module: str, *functions: str) -> Callable[[type[T]], type[T]]:
     for node in body:
         if isinstance(node, ast.FunctionDef) and node.name in functions:
             own = node.args
-            named = [*zip(reversed(own.args), reversed(own.defaults), strict=False)]
-            named += [*zip(own.kwonlyargs, own.kw_defaults, strict=True)]
+            named: list[tuple[ast.arg, ast.expr | None]] = [*zip(own.args[::-1], own.defaults[::-1], strict=False)]
+            named += zip(own.kwonlyargs, own.kw_defaults, strict=True)
             defaults |= {name.arg: ast.unparse(value) for name, value in named if value is not None}
     known = {"LogTime": LogTime, "DanaMK4Settings": DanaMK4Settings}
 
