@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.testing._internal.common_utils import TestCase
 
+from danalab.errors import UserError
 from danalab.optim import build_optimizer
 from danalab.optim.catalogue import OPTIMIZERS
 from sdists import sdist
@@ -27,6 +28,12 @@ RATES = dict.fromkeys(
      "adam-h", "dion2"),
     ADAM_LIKE,
 )  # fmt: skip
+
+REFUSED = {
+    ("adamuon", "parameters"): "a list of matrices and vectors: which are hidden matrices is not guessed",
+    ("normuon", "parameters"): "the same",
+}
+"""What is refused on purpose -> why."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +65,10 @@ def test_timms_tests_pass(timm, name, case):
     def build(params, lr=1e-2):
         return timm.create_optimizer_v2(params, name, lr=lr)
 
-    if case == "parameters":
+    if (name, case) in REFUSED:
+        with pytest.raises(UserError, match="use_muon"):
+            build([torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))])
+    elif case == "parameters":
         timm._test_basic_cases(lambda weight, bias: build([weight, bias]))
     elif case == "groups":
         timm._test_basic_cases(lambda weight, bias: build(timm._build_params_dict(weight, bias, lr=1e-2), 1e-3))

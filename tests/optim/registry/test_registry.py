@@ -151,3 +151,22 @@ def test_every_optimizer_takes_omega_and_horizon(name):
 
 def test_the_name_in_the_readme_is_an_alias():
     assert optimizer_spec("Hyperball").name == "muon-h"
+
+
+def test_adamw_by_name_is_right_for_parameters_with_gaps_and_fused_for_others():
+    """torch's fused kernel for CPUs takes every tensor for a dense one."""
+    start = torch.randn(6, 4, 2)
+    weights = []
+    for built in (
+        lambda p: build_optimizer("adamw", [p], lr=0.01),
+        lambda p: torch.optim.AdamW([p], lr=0.01, weight_decay=build_optimizer("adamw", [p]).defaults["weight_decay"]),
+    ):
+        p = torch.nn.Parameter(start.clone()[..., 0])
+        optimizer = built(p)
+        for _ in range(3):
+            p.grad = torch.ones(6, 4)
+            optimizer.step()
+        weights.append(p.detach().clone())
+    assert torch.equal(*weights)
+    for p in (torch.ones(3, 2), torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)):
+        assert build_optimizer("adamw", [torch.nn.Parameter(p)]).defaults["fused"]
