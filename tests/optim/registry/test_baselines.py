@@ -108,7 +108,7 @@ def test_a_library_optimizer_steps_as_the_librarys_class_used_directly(name):
 def test_defaults_are_the_librarys_but_for_those_that_are_meant_otherwise(name):
     takes = inspect.signature(getattr(pytorch_optimizer, LIBRARY[name])).parameters
     for setting, what in optimizer_spec(name).settings.items():
-        if setting in AUXILIARY:  # our own: they make the library's adamw_lr and adamw_wd
+        if setting in (*AUXILIARY, "by_kind", "age", "fresh"):  # our own; some make the library's adamw_lr and adamw_wd
             continue
         assert setting in takes
         if setting not in MEANT.get(name, set()) | {"weight_decay", "foreach"}:
