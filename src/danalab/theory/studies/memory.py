@@ -34,7 +34,7 @@ from danalab.theory.studies.study import Study, canvas, label
 
 MAPS = ("linear", "root", "sign")
 """What is done to the momentum."""
-delta = LogTime.delta
+DELTA = LogTime.delta
 """Of log time: the mean age is t / (DELTA + 1)."""
 CONSTANTS = tuple(float(x) for x in 2.0 ** np.arange(0, 10.5, 0.5))
 """Constant mean ages [steps]."""
