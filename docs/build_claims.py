@@ -309,7 +309,8 @@ def resonance() -> Measure:
     found = benchmark("resonance_wikitext2")
     runs = found["models"]["resonance"]
     of = f"{short(runs['params'])} parameters, {found['settings']['steps']} steps, seeds {len(runs['runs'])}"
-    return Measure(Interval(*found["resonance_minus"]["attention"]["interval"], 0.95), NATS, of)
+    low, high = found["resonance_minus"]["attention"]["interval"]
+    return Measure(Interval(low, high, 0.95), NATS, of)
 
 
 PAPER, HORIZONS, BATCHES, MUP, OURS = (

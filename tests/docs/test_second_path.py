@@ -110,6 +110,7 @@ def laws(without: str) -> dict[str, float]:
         total, found = 0.0, {}
         for opt, (x, y) in curves.items():
             scale, weight = (y - E) / y, np.ones_like(y)  # an error of log(y - E), as one of log y
+            slope, level, left = 0.0, 0.0, np.zeros_like(y)
             for _ in range(30):
                 w = np.sqrt(weight) * scale
                 slope, level = np.polyfit(x, np.log(y - E), 1, w=w)
