@@ -69,8 +69,8 @@ class Claim:
         known = self.measure.interval
         if known is None:
             return "not tested"
-        step = last_digit(known)
-        above, below = known.low >= self.none + step, known.high <= self.none - step
+        beyond = known.excludes(self.none)
+        above, below = beyond and known.low > self.none, beyond and known.high < self.none
         if self.claimed == self.none:
             return self.signs[above] if above or below else "consistent with no difference"
         inside = self.claimed in known
@@ -88,13 +88,8 @@ class Claim:
         known = self.measure.interval
         if known is None:
             return "-"
-        form = f".{max(0, -round(math.log10(last_digit(known))))}f"
+        form = f".{max(0, -round(math.log10(known.last_digit)))}f"
         return f"{known.low:{form}} to {known.high:{form}}"
-
-
-def last_digit(interval: Interval) -> float:
-    """The last digit that an interval is written with: the second of its width."""
-    return 10.0 ** min(math.floor(math.log10(interval.high - interval.low)) - 1, 0)
 
 
 def page_table(page: str, name: str) -> list[list[str]]:

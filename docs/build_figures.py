@@ -1,12 +1,11 @@
 """Pictures of README and of the site's first pages, light and dark, from stored results: python docs/build_figures.py
 
-demo       loss against tokens of `make demo`            bench/results/demo/curves.json
+demo       loss against tokens of `make demo`            bench/results/benchmarks.jsonl
 headline   compute saved on the ladder                   bench/results/ladder_cpu
 badges     tests, Python, licence, docs                  notes/coverage.md, pyproject.toml
 moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 """
 
-import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +18,7 @@ import numpy as np
 from _tooling import moving as arithmetic
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.rows import read_ladder, validation_points
+from danalab_bench.pages import benchmark
 
 mpl.use("svg")
 
@@ -27,7 +27,6 @@ from matplotlib.axes import Axes
 
 ROOT = Path(__file__).resolve().parents[1]
 LADDER = ROOT / "bench" / "results" / "ladder_cpu"
-DEMO = ROOT / "bench" / "results" / "demo" / "curves.json"
 FIGURES = ROOT / "docs" / "figures"
 
 INKS = {"light": {"text": "#24292f", "faint": "#8c959f"}, "dark": {"text": "#e6edf3", "faint": "#7d8590"}}
@@ -145,7 +144,7 @@ def named(axes: Axes, label: str, x: float, y: float, color: str, offset: float)
 
 def demo() -> None:
     """The two best runs of `make demo`."""
-    curves = json.loads(DEMO.read_text(encoding="utf-8"))["curves"]
+    curves = benchmark("demo_curves")["curves"]
     for theme, (axes,) in drawn("demo", 1, width=8.0):
         both: dict[str, tuple[list, list]] = {opt: tuple(curves[opt].values()) for opt in ("adamw", "adana")}
         end = both["adamw"][0][-1]
@@ -225,8 +224,7 @@ def main() -> None:
         (FIGURES / "badges" / name).write_text(text, encoding="utf-8")
     headline()
     moving()
-    if DEMO.is_file():
-        demo()
+    demo()
 
 
 if __name__ == "__main__":

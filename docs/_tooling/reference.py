@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 import build_optimizers
 from _tooling.contents import COPIED, copied
-from danalab.cli._shared import optimizer_flags
+from danalab.cli._shared.flags import FIELD, shared_options
 from danalab.cli._shared.options import Option, docstrings, options_of
 from danalab.cli.app import VERBS, flag_types, module_of
 from danalab.files import read_json
@@ -97,14 +97,15 @@ def verb_page(verb: str) -> str:
 def _flags(prog: str, flags: type, level: str) -> list[str]:
     """The flags of a command by section, but those of training runs as a link to the page that explains them."""
     helps = docstrings(flags)
-    options = options_of(flags, leave_out=optimizer_flags.FIELD)
+    options = options_of(flags, leave_out=FIELD)
+    options += shared_options() if len(options) < len(options_of(flags)) else []
     shared = {option.name for option in options if _flag(option, helps) in _of_training_runs()}
     shared = shared if len(shared) > MANY else set()
     places = " ".join(option.name.upper() for option in options if option.positional)
     lines = ["```text", " ".join(filter(None, [prog, places, "[flags]"])), "```"]
     if shared:
         page, names = "[flags of training runs](../configuration.md)", [option.name for option in options]
-        every = options_of(TrainConfig, leave_out=optimizer_flags.FIELD)
+        every = [*options_of(TrainConfig, leave_out=FIELD), *shared_options()]
         missing = [f"`{flag(option.name)}`" for option in every if option.name not in names]
         taken = [f"`{flag(name)}`" for name in names if name in shared]
         short = f" except {', '.join(missing)}" if missing else ""
@@ -123,7 +124,7 @@ def _flags(prog: str, flags: type, level: str) -> list[str]:
 def _of_training_runs() -> frozenset[str]:
     """What is said of each flag of `danalab train`."""
     helps = docstrings(TrainConfig)
-    return frozenset(_flag(option, helps) for option in options_of(TrainConfig))
+    return frozenset(_flag(option, helps) for option in (*options_of(TrainConfig), *shared_options()))
 
 
 def _flag(option: Option, helps: dict[str, str]) -> str:
@@ -143,22 +144,22 @@ def configuration() -> str:
     lines = [
         "# Flags and keys of training runs", "",
         "Flags of `danalab train`, which other commands share. Each is also a key of `--config FILE.yaml`, of",
-        "`--print-config`, and of `config` in a run's `config.json`: `--batch-size` is `batch_size`. `null` means",
-        "automatic. *Resume* says what another value means for a run that exists. `--opt NAME` adds the",
+        "`--print-config`, and of a run's `config.json`, in five parts there: `--batch-size` is `batch_size`. `null`",
+        "means automatic. *Resume* says what another value means for a run that exists. `--opt NAME` adds the",
         "[settings of an optimizer](optimizers.md).",
     ]  # fmt: skip
     helps = docstrings(TrainConfig)
     kinds = {field.name: field.metadata.get("kind", "run") for field in dataclasses.fields(TrainConfig)}
-    options = options_of(TrainConfig)
+    options = [*options_of(TrainConfig), *shared_options()]
     for title in dict.fromkeys(option.section for option in options):
         lines += ["", f"## {title[0].upper()}{title[1:]}" if title else "## Other", ""]
         for option in options:
             if option.section == title:
                 kind = option.metavar.strip("{}").replace(",", ", ").lower() or "true or false"
                 default = option.default or ("false" if option.is_switch else "null")
-                text = _prose(helps.get(option.name, ""))
+                text = _prose(option.help or helps.get(option.name, ""))
                 also = f" Also {', '.join(f'`--{alias}`' for alias in option.aliases)}." if option.aliases else ""
-                resume = KINDS[kinds[option.name]]
+                resume = KINDS[kinds.get(option.name, "run")]
                 lines.append(f"- `{flag(option.name)}` ({kind}; `{default}`): {text}{also} *Resume: {resume}.*")
     return "\n".join(lines) + "\n"
 

@@ -170,7 +170,7 @@ def test_templates_lie_in_files_of_their_own_or_under_names(tmp_path):
     (tmp_path / "chat_template.jinja").write_text("b")
     assert ChatTemplate.read(tmp_path) == ChatTemplate("b", variables, (4, 5))
     (tmp_path / "generation_config.json").write_text("[]")
-    with pytest.raises(UserError, match=r"generation_config\.json: an object is expected"):
+    with pytest.raises(UserError, match=r"generation_config\.json is not an object"):
         ChatTemplate.read(tmp_path)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.scaling.architectures import ARCHITECTURES
+from danalab.train.run.open import open_run
 from text_data import prepare_texts
 
 
@@ -38,7 +39,7 @@ def test_a_tiny_run_trains_evaluates_and_speaks(capsys, tmp_path, data, arch, mo
     sizes = ["--d-model", "32", "--n-layers", "1", "--n-heads", "4", "--seq-len", "32", "--batch-size", "4"]
     steps = ["--iterations", "3", "--eval-batches", "1", "--no-tune-malloc"]
     assert main(["train", "--arch", arch, *sizes, *more, *steps, "--data", str(data), "--run-dir", run]) == 0
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config = open_run(run).config
     assert config["params"] == config["plan"]["exact_params"]
     capsys.readouterr()
     assert main(["eval", "--run", run, "--json"]) == 0
@@ -102,7 +103,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
         (["--expert-dim", "0"], "--expert-dim 0"),
         (["--n-shared-experts", "-1"], "--n-shared-experts -1"),
         (["--shared-expert-gate"], "there are no shared experts"),
-        (["--load-balance-loss", "-1"], "load_balance_loss must be"),
+        (["--load-balance-loss", "-1"], "load_balance_loss is -1.0; it must be"),
         (["--expert-parallel"], "there is only one rank"),
         (["--expert-parallel", "--nproc", "2", "--distributed-backend", "zero"], "fsdp or ddp, not zero"),
         (["--expert-parallel", "--nproc", "3", "--global-batch", "3"], "8 experts cannot be divided among 3 ranks"),

@@ -10,7 +10,7 @@ import torch
 
 from danalab.models import ModelConfig
 from danalab.train.parallel import RankLayout, World, join
-from danalab.train.parallel.strategies import STRATEGIES
+from danalab.train.parallel.strategy import STRATEGIES
 from danalab.train.step.gradients import GradientStep, UpdateNorm
 from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
 

@@ -10,7 +10,7 @@ import torch
 
 from danalab.optim import optimizer_spec
 from danalab.train.parallel import RankLayout, World, join
-from danalab.train.parallel.strategies import STRATEGIES
+from danalab.train.parallel.strategy import STRATEGIES
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
 from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.models.moe.mixture import router_losses, weighted
-from danalab.models.parallel.experts import apply_expert_parallel, check_expert_parallel
+from danalab.models.parallel import apply_expert_parallel, check_expert_parallel
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, loss
 from danalab.models.loss import chunked_cross_entropy, token_cross_entropy
-from danalab.models.parallel.tensor import apply_tensor_parallel, check_tensor_parallel
+from danalab.models.parallel import apply_tensor_parallel, check_tensor_parallel
 from distributed.ranks import run_ranks
 
 ROWS, WIDTH, VOCAB = 40, 12, 29

@@ -14,8 +14,7 @@ from danalab.errors import UserError
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.moe.experts import StackedLinear
 from danalab.models.moe.mixture import Router, Usage, router_losses, weighted
-from danalab.models.parallel.experts import apply_expert_parallel
-from danalab.models.parallel.tensor import apply_tensor_parallel, check_tensor_parallel
+from danalab.models.parallel import apply_expert_parallel, apply_tensor_parallel, check_tensor_parallel
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.parallel import RankLayout, World

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from danalab.cli._shared.flags import parse
-from danalab.cli._shared.optimizer_flags import FIELD
+from danalab.cli._shared.flags import FIELD, parse
 from danalab.cli.app import VERBS, flag_types
 from danalab.optim import optimizer_spec
 from danalab.train.config.train_config import TrainConfig

@@ -18,6 +18,7 @@ from danalab.ladder.runs.pool import run_jobs
 from danalab.showcase import DemoConfig
 from danalab.showcase import demo as demo_module
 from danalab.showcase.demo import next_steps, run_demo, verdict
+from danalab.train.run.open import open_run
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +50,7 @@ def test_the_page_holds_both_optimizers_the_pictures_and_samples(made):
 
 def test_both_optimizers_start_from_the_same_weights_and_see_the_same_data(made):
     config, _ = made
-    runs = [
-        json.loads((config.out / "runs" / name / "config.json").read_text())
-        for name in ("adamw-lr0.004", "adana-lr0.002")
-    ]
+    runs = [open_run(config.out / "runs" / name).config for name in ("adamw-lr0.004", "adana-lr0.002")]
     alike = ("seed", "data_seed", "iterations", "global_batch", "omega", "grad_clip", "scheduler")
     for name in alike:
         assert runs[0]["config"][name] == runs[1]["config"][name]

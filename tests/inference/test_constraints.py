@@ -145,7 +145,17 @@ LARGE = {
     "ranges": {"anyOf": [{"type": "integer", "minimum": n} for n in range(1000)]},
     "ranges of choices": {"anyOf": [{"type": ["integer", "null"]} for n in range(1000)]},
     "many multiples": {"prefixItems": [{"type": "integer", "multipleOf": 9001 + n} for n in range(20)]},
+    "patterns of names": {"patternProperties": {f"^a{n}[a-z]+": {"type": "integer"} for n in range(200)}},
     "combinations": combined(40),
+    "combinations by reference": {
+        "$defs": {
+            f"d{n}": {
+                "allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"anyOf": [{"required": [f"x{n}"]}, {"required": ["y"]}]}]
+            }
+            for n in range(20)
+        },
+        "$ref": "#/$defs/d0",
+    },
     "combinations beside each other": {
         "allOf": [{"anyOf": [{"required": [f"{n}{m}"]} for m in "abc"]} for n in range(9)]
     },

@@ -11,6 +11,7 @@ from danalab.files import read_text
 from danalab.ladder.rows import PACKED, RowsFile, metrics_of, pack, read_ladder
 from danalab.ladder.runs.grid import expand
 from danalab.ladder.runs.sweep import run_sweep
+from danalab_bench.pages import RESULTS
 from ladder.planted import plant
 
 ODD = [5e-324, 1.7976931348623157e308, 0.1 + 0.2, -0.0, 1e22, 2**63, 1573060608.0, 1 / 3]
@@ -102,6 +103,18 @@ def test_what_cannot_be_packed_is_refused(sweep, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_runs_of_a_packed_ladder_are_compared_like_their_folders(sweep, tmp_path, capsys):
+    pack(read_ladder(sweep), tmp_path)
+    printed = []
+    for runs in (sweep / "runs", tmp_path, tmp_path / PACKED):
+        assert main(["compare", str(runs / "adamw-s0"), str(runs / "adamw-s1"), "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["runs"]
+        printed.append([{key: value for key, value in row.items() if key != "val_bpb"} for row in rows])
+    assert printed[0] == printed[1] == printed[2]
+    assert main(["compare", str(tmp_path / "adamw-s7")]) == 2
+    assert "adamw-s7" in capsys.readouterr().err
+
+
 def test_a_report_of_a_packed_ladder_is_that_of_the_ladder(tmp_path, capsys):
     folder = plant(tmp_path / "ladder")
     pack(read_ladder(folder), tmp_path / "packed")
@@ -111,3 +124,12 @@ def test_a_report_of_a_packed_ladder_is_that_of_the_ladder(tmp_path, capsys):
         printed.append(capsys.readouterr().out)
         shutil.rmtree(folder, ignore_errors=True)
     assert printed[0] == printed[1]
+
+
+def test_the_stored_results_are_few_and_small_and_all_open():
+    files = [file for file in RESULTS.rglob("*") if file.is_file()]
+    assert len(files) <= 40
+    assert sum(file.stat().st_size for file in files) < 6_000_000
+    packed = [file for file in files if file.name == PACKED]
+    assert packed
+    assert all(any(map(metrics_of, read_ladder(file))) for file in packed)

@@ -8,6 +8,7 @@ import pytest
 from danalab.errors import UserError
 from danalab.ladder import compute_gain, compute_saved, fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw
+from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.saving import cost_to_reach, interpolated_saving, smoothed
 
 
@@ -91,7 +92,17 @@ def test_noise_between_evaluations_moves_no_crossing():
     assert np.mean(first) > 0.44, "a first crossing of the curves as they are comes too early"
     assert smoothed(x, law(x)) == pytest.approx(law(x), rel=2e-4)
     assert smoothed(x, np.where(x < 2e16, math.inf, 3.0)).tolist().count(math.inf) == sum(x < 2e16)
-    assert smoothed(X[::3], law(X[::3])).tolist() == law(X[::3]).tolist(), "far between, evaluations stay as they are"
+    assert smoothed(X[::3], law(X[::3])) == pytest.approx(law(X[::3])), "far between, evaluations stay as they are"
+
+
+def test_an_interval_that_misses_a_value_by_less_than_its_last_digit_does_not_exclude_it():
+    assert not Interval(0.0003, 0.0157, 0.95).excludes(0)
+    assert Interval(0.0012, 0.0157, 0.95).excludes(0)
+    assert not Interval(-0.0547, -0.0009, 0.95).excludes(0)
+    assert Interval(0.5, 0.9, 0.95).excludes(1)
+    assert not Interval(0.5, 0.995, 0.95).excludes(1)
+    assert Interval(1.0, 1.0, 0.95).excludes(2)
+    assert Interval(2.0, math.inf, 0.95).excludes(1)
 
 
 def test_between_measured_points_the_saving_needs_no_law():

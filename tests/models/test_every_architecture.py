@@ -11,8 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
-from danalab.models import ModelConfig, build_model
-from danalab.models.delta_rule import rule
+from danalab.models import ModelConfig, build_model, delta_rule
 from danalab.optim.optimizers.kinds import KINDS
 from danalab.scaling import flops_per_token, parameter_count
 from danalab.scaling.architectures import ARCHITECTURES
@@ -41,7 +40,7 @@ def test_parameters_by_formula_are_those_of_the_model(config: ModelConfig):
 @pytest.mark.sample(9)
 @every_variant
 def test_compute_by_formula_is_what_torch_counts(config: ModelConfig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rule, "CHUNK_ON_CPU", CHUNK)
+    monkeypatch.setattr(delta_rule, "CHUNK_ON_CPU", CHUNK)
     wide = {"d_model": 128, "head_dim": 32 if config.head_dim == 8 else 48, "mlp_dim": 256, "vocab_size": 512}
     wide |= {"expert_dim": 128} if config.expert_dim else {}
     shape = ModelConfig(**{**config.as_dict(), **wide, "seq_len": 64})

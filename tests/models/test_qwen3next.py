@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
-from danalab.models.delta_rule.mixer import DecayGate, GatedDeltaNet
-from danalab.models.layers.short_convolution import ShortConvolution
+from danalab.models.delta_rule import DecayGate, GatedDeltaNet
+from danalab.models.layers.basic import ShortConvolution
 from danalab.scaling import flops_per_token, parameter_count
 from decoding import greedy
 
@@ -289,8 +289,8 @@ def test_weights_travel_under_canonical_names(more):
         ({"linear_key_heads": 3, "linear_value_heads": 4}, "linear_key_heads must divide linear_value_heads"),
         ({"linear_key_heads": 0}, "linear_key_heads must be a positive integer: got 0"),
         ({"conv_size": True}, "conv_size must be a positive integer: got True"),
-        ({"rotary_dim": 3}, "rotary_dim must be even and at most head_dim 16: got 3"),
-        ({"rotary_dim": 18}, "rotary_dim must be even and at most head_dim 16: got 18"),
+        ({"rotary_dim": 3}, "rotary_dim is 3; it must be even and at most head_dim 16"),
+        ({"rotary_dim": 18}, "rotary_dim is 18; it must be even and at most head_dim 16"),
         ({"norm": "rmsnorm1p"}, "unknown norm 'rmsnorm1p' .did you mean 'rmsnorm-1p'"),
     ],
 )

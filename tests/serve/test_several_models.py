@@ -64,7 +64,7 @@ def test_flags_of_one_model_are_refused_with_several(given, tmp_path):
 def test_a_card_has_the_run_its_curve_and_questions_of_its_tasks(base_run, tmp_path):
     folder = shutil.copytree(base_run, tmp_path / "sft")
     record = json.loads((folder / "config.json").read_text())
-    record["stage"], record["config"]["data"] = (
+    record["stage"], record["given"]["data"] = (
         "sft",
         "mine.jsonl\narithmetic:max=9,size=50\nidentity:size=50\nunknown:x=1",
     )

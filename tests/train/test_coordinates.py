@@ -9,8 +9,8 @@ import torch
 
 from danalab.cli import check
 from danalab.train.config.resolve import resolve
-from danalab.train.coordinates import check_coordinates
 from danalab.train.job import run_training
+from danalab.train.preflight import check_coordinates
 from danalab.train.run.open import open_run
 from danalab.train.stage import stage_kind
 

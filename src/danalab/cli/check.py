@@ -1,6 +1,6 @@
 """Check a training run before it is launched: data, loss at step 0, memory, resume, throughput, overfitting.
 
-With --coordinates: whether activations keep their size as the width grows (`danalab.train.coordinates`).
+With --coordinates: whether activations keep their size as the width grows (`danalab.train.preflight`).
 """
 
 import json
@@ -54,7 +54,7 @@ def run(flags: Flags) -> int:
 
 def _check_coordinates(flags: Flags, config: TrainConfig) -> int:
     from danalab.report.figures.training import coordinate_figure
-    from danalab.train.coordinates import FLAT, check_coordinates
+    from danalab.train.preflight import FLAT, check_coordinates
 
     if flags.figure.suffix not in (".svg", ".png"):
         raise UserError(f"--figure {flags.figure}: it must end in .svg or .png")

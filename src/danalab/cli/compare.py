@@ -9,7 +9,7 @@ from danalab.cli._shared.options import JsonFlags, Positional
 @dataclass(frozen=True, kw_only=True)
 class Flags(JsonFlags):
     runs: Positional[tuple[Path, ...]] = ()
-    """Run folders."""
+    """Run folders, or PACKED/NAME of a packed ladder."""
     run: tuple[Path, ...] = ()
     """Run folders, added to the arguments."""
     baseline: str | None = None

@@ -175,7 +175,7 @@ class ValidateFlags(JsonFlags):
     allow_duplicates: bool = False
     """Report equal sequences and files as warnings, not as errors."""
     record: bool = False
-    """For bare token files, which have no checksums: first write their hashes to checksums.json."""
+    """Bare token files, which have no checksums: first write their hashes to checksums.json."""
     results: Path | None = None
     """File for the results as JSON; default validation_results.json in the folder, if it is writable."""
 

@@ -157,7 +157,7 @@ class ImportWandbFlags(JsonFlags):
 
 def import_wandb(flags: ImportWandbFlags) -> None:
     """Write runs of Weights & Biases as rows of a ladder with their validation curves, for danalab report."""
-    from danalab.cli._shared.run_tables import print_rows
+    from danalab.cli._shared.run_tables import print_rows, with_costs
     from danalab.ladder.runs.grid import parse_fixed
     from danalab.ladder.wandb import Keys, import_runs, read_api, read_exports
 
@@ -170,7 +170,7 @@ def import_wandb(flags: ImportWandbFlags) -> None:
     keys = Keys(mapped, parse_fixed(flags.fixed))
     exports = read_api(flags.api, filters) if flags.api is not None else read_exports(flags.files)
     rows = import_runs(exports, flags.out, keys)
-    if flags.print_json({"folder": str(flags.out), "rows": rows}):
+    if flags.print_json({"folder": str(flags.out), "rows": with_costs(rows, None)}):
         return
     print_rows(rows)
     ended = sum(row["final_loss"] is not None for row in rows)

@@ -59,8 +59,7 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
     """(name of the run, by its flags alone: the same in every job; its flags), checked before the job is submitted."""
     from danalab.cli._shared.flags import parse
     from danalab.train.config.fields import names_of
-    from danalab.train.config.resolve import digest_of
-    from danalab.train.config.train_config import TrainConfig
+    from danalab.train.config.train_config import TrainConfig, digest_of
 
     config: TrainConfig = parse(TrainConfig, list(words), prog="danalab train", description="").flags
     if config.nproc not in (None, 1):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def plrf(flags: PLRFFlags) -> None:
     """How the loss of five optimizers falls over time: computed exactly, and simulated with noise."""
-    _study(flags, "plrf")
+    _study(flags, "features", "plrf_study")
 
 
 def phases(flags: PhaseFlags) -> None:
@@ -61,7 +61,7 @@ def tau(flags: TauFlags) -> None:
 
 def schedules(flags: ScheduleFlags) -> None:
     """How weight and memory of the momentum grow over time, and which kappa gives the lowest loss."""
-    _study(flags, "schedules")
+    _study(flags, "features", "schedule_study")
 
 
 def cooldown(flags: CooldownFlags) -> None:
@@ -91,7 +91,7 @@ def limit(flags: LimitFlags) -> None:
     """The loss that remains after endless training: formulas compared with random draws."""
     if flags.draws < 1:
         raise UserError(f"--draws {flags.draws}: at least one is needed")
-    _study(flags, "limits")
+    _study(flags, "features", "limit_study")
 
 
 def predict(flags: PredictFlags) -> None:

@@ -145,9 +145,9 @@ class Dataset:
             if largest >= vocab_size:
                 shard = self.store.shards[number]
                 first = self.store.first_at_least(vocab_size, number)
-                place = f"token id {first[1]} at offset {first[0]}" if first else f"token id {largest}"
+                where = f"token id {first[1]} at offset {first[0]}" if first else f"token id {largest}"
                 raise UserError(
-                    f"{shard.path}: {place} >= vocab_size {vocab_size}; "
+                    f"{shard.path}: {where} >= vocab_size {vocab_size}; "
                     f"the tokens were written with {self.tokenizer_name}, which has a larger vocabulary"
                 )
 
@@ -165,7 +165,7 @@ class DataLayout:
     """One way to lay out a data set; every function takes its folder."""
 
     name: str
-    """As shown to people, e.g. "shards"."""
+    """The name that people see, e.g. "shards"."""
     matches: Callable[[Path], bool]
     """Whether the folder looks like it: a glance at names, nothing is opened."""
     splits: Callable[[Path], list[str]]

@@ -60,7 +60,7 @@ def _checked(pairs: list[tuple[str, float]], text: str) -> list[tuple[str, float
 def block_counts(weights: Sequence[float], block: int = BLOCK) -> list[int]:
     """Number of sequences from each source in a block: shares rounded to integers by largest remainder."""
     if not all(0 < weight < float("inf") for weight in weights):
-        raise UserError(f"weights {', '.join(f'{weight:g}' for weight in weights)}: each must be positive")
+        raise UserError(f"weights are {', '.join(f'{weight:g}' for weight in weights)}; each must be positive")
     exact = [block * weight / sum(weights) for weight in weights]
     counts = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
@@ -151,16 +151,16 @@ class MixedSequences:
         self._offsets = np.concatenate([[0], np.cumsum([source.per_epoch for source in sources])])
         self._block = lru_cache(maxsize=4)(self._compute_block)
 
-    def places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    def positions(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """(source, position in the source's own list) of the positions [begin, end), int64."""
-        sources, places = [], []
+        sources, positions = [], []
         for number in range(begin // self._size, (end - 1) // self._size + 1):
             origin = number * self._size
             part = slice(max(0, begin - origin), end - origin)
             source, rank = (array[part] for array in self._block(number))
             sources.append(source)
-            places.append(rank + number * self._counts[source])
-        return np.concatenate(sources), np.concatenate(places)
+            positions.append(rank + number * self._counts[source])
+        return np.concatenate(sources), np.concatenate(positions)
 
     def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(source, rank among its sequences of the block) of each position."""
@@ -172,25 +172,25 @@ class MixedSequences:
 
     def numbers(self, spans: Iterable[Span]) -> np.ndarray:
         """Row numbers in the concatenation of all sources."""
-        source, place = self._all_places(spans)
-        rows = np.empty_like(place)
+        source, position = self._all_positions(spans)
+        rows = np.empty_like(position)
         for number in np.unique(source).tolist():
             mine = source == number
-            rows[mine] = self._sources[number].numbers(_runs(place[mine])) + self._offsets[number]
+            rows[mine] = self._sources[number].numbers(_runs(position[mine])) + self._offsets[number]
         return rows
 
     def take(self, spans: Iterable[Span]) -> TokenBatch:
-        source, place = self._all_places(spans)
-        return _gather(source, self.seq_len, lambda number, mine: self._sources[number].take(_runs(place[mine])))
+        source, position = self._all_positions(spans)
+        return _gather(source, self.seq_len, lambda number, mine: self._sources[number].take(_runs(position[mine])))
 
-    def _all_places(self, spans: Iterable[Span]) -> tuple[np.ndarray, ...]:
-        return tuple(np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.places, spans), strict=True))
+    def _all_positions(self, spans: Iterable[Span]) -> tuple[np.ndarray, ...]:
+        return tuple(np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.positions, spans), strict=True))
 
 
-def _runs(places: np.ndarray) -> list[Span]:
-    """The spans of consecutive places: those of a source are consecutive within a step, not between a rank's steps."""
-    cuts = np.flatnonzero(np.diff(places) != 1) + 1
-    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(places, cuts)]
+def _runs(positions: np.ndarray) -> list[Span]:
+    """The spans of positions that follow each other: those of a source do within a step, not between a rank's steps."""
+    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(positions, cuts)]
 
 
 class ConcatenatedRows:

@@ -22,14 +22,15 @@ from danalab.errors import UserError, import_extra
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
-MAX_ENTRIES, MAX_PROPERTIES, MAX_DEPTH, MAX_RANGES, MAX_MULTIPLE, MAX_EXPANDED = 5000, 1000, 120, 300, 10_000, 2000
+MAX_ENTRIES, MAX_PROPERTIES, MAX_DEPTH, MAX_RANGES, MAX_PATTERNS = 5000, 1000, 120, 300, 50
+MAX_MULTIPLE, MAX_EXPANDED = 10_000, 5000
 """Limits on a schema, so that its grammar takes a tenth of a second, and less than a second on a slow machine. A range
 of numbers takes 0.3 ms. MAX_MULTIPLE: sum of multipleOf without their points. MAX_EXPANDED: schemas that result where
 alternatives hold together with others, which the grammar multiplies out."""
 MAX_INTEGER = 10**15 - 1
 _INTEGER = "danalab-integer"  # a definition of integers, so that all of them together take the time of one
 _LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-_TOO_LARGE = ("too big", "too many", "max is", "limit")  # in what llguidance says
+_TOO_LARGE = ("too big", "too large", "too many", "max is", "limit")  # in what llguidance says
 _FUEL = 150_000  # of llguidance, for compiling: some tenths of a second
 _AHEAD = 64  # tokens that are tried
 _NO_TOKEN = "NoExtension"  # llguidance's word for a text that cannot go on
@@ -122,8 +123,9 @@ def _matcher(tokenizer: Tokenizer, schema: Mapping[str, Any], whitespace: bool) 
 def _check_size(schema: Mapping[str, Any]) -> None:
     """UserError: compiling the schema would take too long."""
     waiting: list[tuple[Any, int]] = [(schema, 0)]
-    sizes = {"entries": 0, "properties": 0, "levels": 0, "ranges of numbers": 0, "multiples": 0}
-    limits = dict(zip(sizes, (MAX_ENTRIES, MAX_PROPERTIES, MAX_DEPTH, MAX_RANGES, MAX_MULTIPLE), strict=True))
+    sizes = {"entries": 0, "properties": 0, "levels": 0, "ranges of numbers": 0, "patterns of names": 0, "multiples": 0}
+    values = (MAX_ENTRIES, MAX_PROPERTIES, MAX_DEPTH, MAX_RANGES, MAX_PATTERNS, MAX_MULTIPLE)
+    limits = dict(zip(sizes, values, strict=True))
     while waiting:
         value, depth = waiting.pop()
         inner = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
@@ -134,6 +136,8 @@ def _check_size(schema: Mapping[str, Any]) -> None:
             sizes["properties"] += len(named) if isinstance(named, Mapping) else 0
             is_range = (isinstance(kinds, list) and "integer" in kinds) or any(name in value for name in _LIMITS)
             sizes["ranges of numbers"] += is_range
+            patterns = value.get("patternProperties")
+            sizes["patterns of names"] += len(patterns) if isinstance(patterns, Mapping) else 0
             if isinstance(multiple, (int, float)):
                 number = Decimal(repr(multiple) if isinstance(multiple, float) else int(multiple))
                 digits = int("".join(map(str, number.as_tuple().digits))) if number.is_finite() else 0
@@ -147,24 +151,43 @@ def _check_size(schema: Mapping[str, Any]) -> None:
             if size > limits[name]:
                 raise UserError(f"the JSON schema cannot be used: it has more than {limits[name]:,} {name}")
         waiting.extend((each, depth + 1) for each in inner)
-    if _expanded(schema) > MAX_EXPANDED:
+    if _Expansion(schema).count(schema)[1] > MAX_EXPANDED:
         raise UserError(f"the JSON schema cannot be used: it combines more than {MAX_EXPANDED:,} alternatives")
 
 
-def _expanded(schema: Any) -> int:
-    """Number of schemas where alternatives are multiplied with what holds together with them, in place or in allOf."""
-    if not isinstance(schema, Mapping):
-        return 1
-    alone, product = 1, 1
-    for name, _, each, _ in _children(schema, False):
-        alone += _expanded(each) if name not in ("anyOf", "oneOf", "$ref") else 0
-    for name in ("anyOf", "oneOf"):
-        options = schema.get(name)
-        if isinstance(options, list):
-            product *= max(1, sum(map(_expanded, options)))
-    for each in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
-        product *= _expanded(each) if isinstance(each, Mapping) and {"anyOf", "oneOf"} & each.keys() else 1
-    return alone * product
+class _Expansion:
+    """Counts what a grammar multiplies out: alternatives, with what holds together with them, also by references."""
+
+    def __init__(self, schema: Mapping[str, Any]):
+        self._root, self._known = schema, dict[str, tuple[int, int]]()
+
+    def count(self, schema: Any) -> tuple[int, int]:
+        """(alternatives, schemas in all of them), each up to one more than `MAX_EXPANDED`."""
+        alternatives, beside, parts = 1, 0, 0
+        choices: dict[str, list[tuple[int, int]]] = {"anyOf": [], "oneOf": []}
+        for name, _, each, _ in _children(schema, False) if isinstance(schema, Mapping) else ():
+            if name in choices:
+                choices[name].append(self.count(each))
+                continue
+            several, size = self._referred(each) if name == "$ref" else self.count(each)
+            beside += size
+            if name in ("allOf", "$ref"):
+                alternatives, parts = alternatives * several, parts + (several > 1)
+        for options in filter(None, choices.values()):
+            alternatives, parts = alternatives * sum(several for several, _ in options), parts + 1
+        size = 1 + sum(size for options in choices.values() for _, size in options)
+        size += beside if parts + (beside > 0) < 2 else alternatives * max(beside, 1)
+        return min(alternatives, MAX_EXPANDED + 1), min(size, MAX_EXPANDED + 1)
+
+    def _referred(self, reference: Any) -> tuple[int, int]:
+        kind, _, name = str(reference).removeprefix("#/").partition("/")
+        definitions = self._root.get(kind) if kind in ("$defs", "definitions") else None
+        if not isinstance(definitions, Mapping) or name not in definitions:
+            return 1, 1
+        if name not in self._known:
+            self._known[name] = (1, 1)  # where it refers to itself
+            self._known[name] = (self.count(definitions[name])[0], 1)
+        return self._known[name]
 
 
 def _children(schema: Mapping[str, Any], inside: bool) -> Iterator[tuple[str, Any, Any, bool]]:

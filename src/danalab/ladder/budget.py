@@ -41,7 +41,7 @@ class Dial:
 
 
 @dataclass(frozen=True)
-class Budget:
+class TuningBudget:
     """The tuning of an optimizer on a rung."""
 
     opt: str
@@ -59,10 +59,10 @@ class Budget:
         return [dial.name for dial in self.dials if dial.at_edge]
 
 
-def budget_of(tuned: Tuned, horizon: float, rows: Sequence[Row]) -> Budget:
+def budget_of(tuned: Tuned, horizon: float, rows: Sequence[Row]) -> TuningBudget:
     """The budget of a tuned optimizer, from all rows of a ladder."""
     trials = _trials(tuned, rows)
-    return Budget(tuned.opt, tuned.params, horizon, tuned.trials, len(tuned.runs), tuple(_dials(trials)))
+    return TuningBudget(tuned.opt, tuned.params, horizon, tuned.trials, len(tuned.runs), tuple(_dials(trials)))
 
 
 def left_out_settings(tuned: Sequence[Tuned], rows: Sequence[Row]) -> list[str]:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.budget import Budget, budget_of, tuned_size
+from danalab.ladder.budget import TuningBudget, budget_of, tuned_size
 from danalab.ladder.fit.statistics import Interval, log_interval, scipy
 from danalab.ladder.fit.tuning import Row, Tuned, horizon_of, resampler
 from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
@@ -205,7 +205,7 @@ class HorizonAnalysis:
 
     baseline: str
     points: list[HorizonPoint]
-    budgets: list[Budget]
+    budgets: list[TuningBudget]
     law: HorizonLaw | None = None
     exponents: dict[str, Exponent] = field(default_factory=dict)
     multipliers: list[Multiplier] = field(default_factory=list)

@@ -19,7 +19,7 @@ from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.fit.loss_law import points_needed
-from danalab.ladder.fit.statistics import Interval, student_interval
+from danalab.ladder.fit.statistics import Interval, noise_law, student_interval
 from danalab.ladder.fit.tuning import Row, Tuned
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.runs.estimate import plan_of
@@ -138,8 +138,11 @@ def _predict(analysis: Analysis, opt: str, planned: Any, n_seeds: int) -> Predic
     x = (params, planned.tokens) if law.kind == "chinchilla" else (flops,)
     loss = float(law(*x))
     drawn = np.log([float(sample(*x)) for sample in law.samples])
-    spread = [np.log([row["final_loss"] for row in each.runs]) for each in analysis.at(opt) if len(each.runs) > 1]
-    noise = float(np.mean([np.var(each, ddof=1) for each in spread])) if spread else 0.0
+    sizes = [each for each in analysis.at(opt) if len(each.runs) > 1]
+    spread = [float(np.var(np.log([row["final_loss"] for row in each.runs]), ddof=1)) for each in sizes]
+    lengths = [*(each.length for each in sizes), planned.tokens / params / (sizes[0].batch or 1) if sizes else 1.0]
+    freedom = [*(len(each.runs) - 1 for each in sizes), 0]
+    noise = float(noise_law(lengths, [*spread, 0.0], freedom)[0][-1]) if sizes else 0.0
     error = math.sqrt(float(np.var(drawn, ddof=1)) + noise / n_seeds)
     interval = student_interval(math.log(loss), error, law.freedom).exp()
     return Prediction(opt, params, planned.tokens, flops, loss, interval)

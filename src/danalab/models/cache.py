@@ -42,7 +42,7 @@ def continuation_mask(past: int, length: int, device: torch.device) -> Tensor | 
 
 
 class ConvState:
-    """The last inputs of short convolutions (`danalab.models.layers.short_convolution`)."""
+    """The last inputs of short convolutions (`danalab.models.layers.basic`)."""
 
     def __init__(self, batch: int):
         self.batch = batch
@@ -71,7 +71,7 @@ class MatrixState(ConvState):
     def __init__(self, batch: int):
         super().__init__(batch)
         self.memory: Tensor | None = None
-        """Of oscillators complex [B, D, R], of the delta rule [B, H, K, V]; None before the first token."""
+        """The state: of oscillators complex [B, D, R], of the delta rule [B, H, K, V]; None before the first token."""
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         """The memory where there is one, then the last inputs; None before the first token."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from danalab.errors import UserError, nearest
 from danalab.models.decoder import Decoder
-from danalab.models.parallel.shards import assign
+from danalab.models.shards import assign
 
 
 def canonical_arrays(model: Decoder, of: Callable[[Tensor], Tensor] = Tensor.detach) -> dict[str, Tensor]:

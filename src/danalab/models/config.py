@@ -8,7 +8,7 @@ from danalab.errors import UserError, nearest
 from danalab.files import validated
 from danalab.models.parametrization import Parametrized, base_sizes
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.resonance import check_resonance
+from danalab.scaling.dimensions import check_resonance
 from danalab.scaling.shape import LinearAttention, Sparsity, linear_attention, require_positive_integer, sparsity
 
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
@@ -42,9 +42,9 @@ class ModelConfig(Parametrized):
             require_positive_integer(name, getattr(self, name))
         for name in ("norm_eps", "rope_theta"):
             if not getattr(self, name) > 0:
-                raise UserError(f"{name} must be positive: got {getattr(self, name)}")
+                raise UserError(f"{name} is {getattr(self, name)}; it must be positive")
         if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout must be at least 0 and below 1: got {self.dropout}")
+            raise UserError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
         if self.norm is not None and self.norm not in NORMS:
             raise UserError(f"unknown norm '{self.norm}'{nearest(self.norm, NORMS)}; known: {', '.join(NORMS)}")
         if self.biased and self.norm_kind != "layernorm":
@@ -55,7 +55,7 @@ class ModelConfig(Parametrized):
             self._check_attention()
         for name in ("load_balance_loss", "router_z_loss", "router_entropy_loss"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise UserError(f"{name} must be finite and not negative: got {getattr(self, name)}")
+                raise UserError(f"{name} is {getattr(self, name)}; it must be finite and not negative")
         sparsity(self)  # each raises UserError for contradictory settings
         linear_attention(self)
         check_resonance(self)
@@ -66,7 +66,7 @@ class ModelConfig(Parametrized):
 
     def _check_attention(self) -> None:
         if self.head_dim % 2 and self.architecture.rotary:
-            raise UserError(f"head_dim must be even (rotary embedding turns pairs of features): got {self.head_dim}")
+            raise UserError(f"head_dim is {self.head_dim}; it must be even: rotary embedding turns pairs of features")
         if self.num_frequencies is not None:
             raise UserError(f"num_frequencies {self.num_frequencies}: {self.arch} has no oscillators")
         if self.mixer is not None:
@@ -80,7 +80,9 @@ class ModelConfig(Parametrized):
             if not self.architecture.rotary:
                 raise UserError(f"rotary_dim {self.rotary_dim}: {self.arch} has no rotary positions; leave it out")
             if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
-                raise UserError(f"rotary_dim must be even and at most head_dim {self.head_dim}: got {self.rotary_dim}")
+                raise UserError(
+                    f"rotary_dim is {self.rotary_dim}; it must be even and at most head_dim {self.head_dim}"
+                )
 
     def _check_oscillators(self) -> None:
         if self.n_heads * self.head_dim != self.d_model:
@@ -134,19 +136,19 @@ class ModelConfig(Parametrized):
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], place: object = "model configuration") -> "ModelConfig":
+    def from_dict(cls, values: Mapping[str, Any], origin: object = "model configuration") -> "ModelConfig":
         """The configuration that `as_dict` returned.
 
-        `place`: of the values, for messages.
+        `origin`: what the values are from, for messages.
         UserError: a setting is unknown or of another type, or a required one is missing.
         """
         known = {field.name for field in fields(cls)}
         for name in values:
             if name not in known:
                 raise UserError(
-                    f"{place}: unknown model setting '{name}'{nearest(name, known)}; known: {', '.join(sorted(known))}"
+                    f"{origin}: unknown model setting '{name}'{nearest(name, known)}; known: {', '.join(sorted(known))}"
                 )
-        return validated(cls, dict(values), place, strict=True)
+        return validated(cls, dict(values), origin, strict=True)
 
 
 CHECKPOINTING = ("none", "full", "every-n:K", "selective")

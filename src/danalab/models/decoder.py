@@ -3,10 +3,10 @@
     ModelConfig -> build_model -> Decoder: token embedding, blocks, final norm, head
 
     x = E[tokens];   x = block_i(x) for each i;   hidden = norm(x);   logits = hidden W_head^T
+    block_i:   x <- x + c mixer(norm(x));   x <- x + c mlp(norm(x))
 
 Where positions are learned, x = E[tokens] + P[positions] instead of rotations in each block; where the head is tied,
-W_head = E. The configuration determines the blocks (`danalab.models.block`).
-Shapes: B batch, L length, D model dimension, V vocabulary.
+W_head = E. Shapes: B batch, L length, D model dimension, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
+from functools import partial
+from importlib import import_module
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from danalab.errors import UserError
-from danalab.models.block import Block
-from danalab.models.cache import Cache
+from danalab.models.cache import Cache, State
 from danalab.models.config import ModelConfig, checkpointing_rule
+from danalab.models.delta_rule import GatedDeltaNet
 from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
 from danalab.models.layers.basic import Dropout, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
-from danalab.models.moe.mixture import Routing, router_losses, stacked, weighted
-from danalab.models.parallel.shards import full_logits
+from danalab.models.moe.mixture import Routing, make_mlp, router_losses, stacked, weighted
 from danalab.models.parametrization import multiples, weight_factors
+from danalab.models.shards import full_logits
 from danalab.scaling.dimensions import parameter_count
 from danalab.scaling.hardware import host_memory
 
@@ -208,9 +211,9 @@ class Decoder(nn.Module):
 
     def _check(self, tokens: Tensor, start: int) -> None:
         if tokens.ndim != 2 or tokens.numel() == 0:
-            raise UserError(f"tokens must be [batch, length] and not empty: got shape {list(tokens.shape)}")
+            raise UserError(f"the shape of tokens is {list(tokens.shape)}; it must be [batch, length] and not empty")
         if tokens.dtype not in (torch.int64, torch.int32):
-            raise UserError(f"tokens must be int64 or int32: got {str(tokens.dtype).removeprefix('torch.')}")
+            raise UserError(f"tokens are {str(tokens.dtype).removeprefix('torch.')}; they must be int64 or int32")
         if start + tokens.shape[1] > self.config.seq_len:
             more = f" after {start} in the cache" if start else ""
             raise UserError(
@@ -239,7 +242,7 @@ class Decoder(nn.Module):
     def parameter_roles(self) -> dict[str, str]:
         """Parameter name -> role (see `danalab.models.init`)."""
         return {
-            f"{prefix}.{name}" if prefix else name: _role(module, name)
+            f"{prefix}.{name}" if prefix else name: "bias" if name == "bias" else cast(str, module.role)
             for prefix, module in self.named_modules()
             for name, _ in module.named_parameters(recurse=False)
         }
@@ -283,10 +286,6 @@ def _without_routing(output: Tensor | tuple[Tensor, Routing], routings: list[Rou
     return x
 
 
-def _role(module: nn.Module, name: str) -> str:
-    return "bias" if name == "bias" else str(getattr(module, "role"))  # noqa: B009 - Module types it loosely
-
-
 def _uncompiled() -> AbstractContextManager[object]:
     # Decoding changes shapes at every token, and compiled blocks would recompile each time. The import of the compiler
     # takes longer than a short text: without it nothing is compiled.
@@ -314,3 +313,76 @@ def require_memory(needed: int, device: torch.device | str, subject: str) -> Non
     if needed > limit:
         amount = f"{needed >> 30:,}" if needed < 1 << 100 else "more than 2^70"
         raise UserError(f"{subject} needs at least {amount} GiB of memory, but the device has {limit >> 30}")
+
+
+_aten = torch.ops.aten
+# Expensive to recompute, and small compared with the rest: matrix products and the output of attention.
+_SAVED_OPS = [
+    _aten.mm.default,
+    torch.ops.danalab.grouped_linear.default,
+    torch.ops.danalab.gated_hidden.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_cudnn_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+
+
+class Block(nn.Module):
+    """The block of index `layer`: norm, mixer (attention or its replacement), norm, MLP around a residual stream.
+
+    Checkpointing is inside `forward`, so that a block may be compiled or sharded after it is set.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        self.attention_norm = make_norm(config, config.d_model)
+        self.attention = make_mixer(config, layer)  # the mixer's name in checkpoints, whatever it is
+        self.mlp_norm = make_norm(config, config.d_model)
+        self.mlp = make_mlp(config, layer)
+        self.residual_scale = config.residual_scale
+        self.dropout = Dropout(config.dropout)
+        self.checkpointing = "none"
+
+    @property
+    def mixer(self) -> Any:  # each kind takes the state that it made
+        """Attention, the delta rule, or oscillators."""
+        return self.attention
+
+    def forward(
+        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: State | None = None, starts_BL: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Routing]:
+        """[B, L, D]; with experts, also the sums that their router's losses need.
+
+        These are returned, not stored: under compilation, sharding and checkpointing side effects may be lost or
+        happen twice. For `rotary`, `state` and `starts` see `Attention.forward`.
+        """
+        if self.checkpointing == "none" or state is not None or not torch.is_grad_enabled():
+            return self._compute(x_BLD, rotary_L1P2, state, starts_BL)
+        settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": self.dropout.probability > 0}
+        if self.checkpointing == "selective":
+            settings["context_fn"] = partial(create_selective_checkpoint_contexts, _SAVED_OPS)
+        return checkpoint(self._compute, x_BLD, rotary_L1P2, None, starts_BL, **settings)
+
+    def _compute(
+        self, x: Tensor, rotary: Tensor | None, state: State | None, starts: Tensor | None
+    ) -> Tensor | tuple[Tensor, Routing]:
+        x = self._add(x, self.mixer(self.attention_norm(x), rotary, state, starts))
+        update = self.mlp(self.mlp_norm(x))
+        if isinstance(update, tuple):
+            update, routing = update
+            return self._add(x, update), routing
+        return self._add(x, update)
+
+    def _add(self, x: Tensor, update: Tensor) -> Tensor:
+        update = self.dropout(update)
+        return x + update if self.residual_scale == 1.0 else x.add(update, alpha=self.residual_scale)
+
+
+def make_mixer(config: ModelConfig, layer: int) -> nn.Module:
+    """Attention, or what the architecture has in its place in the block of index `layer`."""
+    linear = config.linear_attention
+    if linear is not None and layer in linear.layers:
+        return GatedDeltaNet(config)
+    module, _, name = config.architecture.mixer_class.partition(":")
+    return getattr(import_module(module), name)(config)

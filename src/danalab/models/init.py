@@ -32,8 +32,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from danalab.models.parallel.shards import assign
 from danalab.models.parametrization import Factors
+from danalab.models.shards import assign
 from danalab.registry import Registry
 
 KIND_OF_ROLE = {

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from danalab.errors import UserError
-from danalab.models.parallel.shards import VocabularyShard, vocabulary_shard
+from danalab.models.shards import VocabularyShard, vocabulary_shard
 
 # Rows of a chunk, bounded by its logits. CPU: large enough for efficient matrix products, small enough for the passes
 # between them to stay in cache where the vocabulary allows it. Accelerators: matrix products must be large.
@@ -241,7 +241,7 @@ def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: i
             f"got {list(hidden.shape)}, {list(head_weight.shape)} and {list(targets.shape)}"
         )
     if targets.dtype != torch.int64:
-        raise UserError(f"targets must be int64: got {str(targets.dtype).removeprefix('torch.')}")
+        raise UserError(f"targets are {str(targets.dtype).removeprefix('torch.')}; they must be int64")
     if targets.device.type == "cpu":  # elsewhere the check would wait for the device
         wrong = ((targets < 0) | (targets >= head_weight.shape[0])) & (targets != ignore_index)
         if wrong.any():

@@ -47,10 +47,10 @@ class Parametrized(Shape):
 
 @dataclass(frozen=True)
 class Factors:
-    """Of one weight."""
+    """The factors of one weight."""
 
     std: float = 1.0
-    """On the standard deviation, or on the value of a gain, that it has in the base model."""
+    """Factor on the standard deviation, or on the value of a gain, that it has in the base model."""
     rate: float = 1.0
     eps: float = 1.0
 

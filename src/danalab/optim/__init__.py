@@ -10,7 +10,15 @@ from typing import Any
 
 from danalab.lazy import attach_stub
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+_listed, __dir__, __all__ = attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name; or the class that is made of a rule, `LogRms` of the row log-rms."""
+    if name in __all__ or not name[:1].isupper():
+        return _listed(name)
+    return getattr(import_module("danalab.optim.optimizers.elementwise"), name)
+
 
 MOVED = {
     "core": "optimizers.base",

@@ -6,7 +6,8 @@ know of an optimizer beside its class or rule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -247,7 +248,8 @@ _matrix("muon-h", "optimizers.matrix:MuonH", "Muon with matrices of constant nor
         "Wen et al. 2026, arXiv 2606.16899", aliases=("hyperball",), texts=_OF_HEADS,
         flops=products.orthogonalised, state_words=1.3,
         rate=Usual(0.018, "arXiv 2606.16899"), color="#c04000",
-        advice="meant for a rate that falls linearly over the whole run: --scheduler linear")
+        advice="matrices keep the norm that they start with: weights of 0.02 are too small, --init scaled-gpt is "
+               "not; meant for a rate that falls linearly over the whole run: --scheduler linear")
 _matrix("adam-h", "optimizers.matrix:AdamH", "Adam with matrices of constant norm (Hyperball), AdamW for the rest",
         "Wen et al. 2026, arXiv 2606.16899", texts=_OF_HEADS, rate=Usual(0.018, "arXiv 2606.16899"), color="#4682b4",
         advice="meant for 250 steps of warm-up and a rate that falls linearly")
@@ -427,3 +429,19 @@ _library("normuon", "NorMuon", "Muon with each neuron's update normalised, AdamW
           **_OF_THE_REST, "adamw_betas": ((0.9, 0.95), "moments' rates of parameters that are not matrices"),
           "eps": 1e-10, **_FOREACH},
          flops=products.orthogonalised_single, elementwise=False, by_kind=True, state_words=1.3, rate=_AS_D_MUON)
+
+
+# ---- beside their rules ----
+def _rows_of_rules() -> Iterator[Row]:
+    """Rows beside their rule, `ROW = Row(...)` in a module of `danalab.optim.rules`; they are read, not imported."""
+    known = {"Row": Row, "Relative": Relative, "Usual": Usual, "products": products}
+    for file in sorted((Path(__file__).parent / "rules").glob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.parse(text).body if "\nROW = " in text else ():
+            match node:
+                case ast.Assign(targets=[ast.Name(id="ROW")], value=value):
+                    yield eval(ast.unparse(value), known)
+
+
+for _row in _rows_of_rules():
+    OPTIMIZERS.add(_row.name, _row, *_row.aliases)

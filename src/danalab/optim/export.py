@@ -54,16 +54,8 @@ _DECIDED = {
 }
 """What is decided in the files for Muon: no case for empty tensors, no bfloat16 on CPUs, symmetric products as one."""
 
-_RUNTIME = (
-    "capturable",
-    "maximize",
-    "stochastic_rounding",
-    "state_dtype",
-    "fused",
-    "by_kind",
-    "buffers",
-    "buffer_ages",
-)
+_MIXTURE = ("buffers", "buffer_ages")
+_RUNTIME = (*("capturable", "maximize", "stochastic_rounding", "state_dtype", "fused"), "by_kind", *_MIXTURE)
 
 _LEFT_OUT = """\
 The same numbers as danalab's without kernels. Left out: kernels, sharding, 8-bit and bf16+8 state, 16-bit parameters,\

@@ -97,12 +97,19 @@ def _has_help(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
 
 
+def _layout_of(p: torch.Tensor) -> torch.memory_format:
+    return {4: torch.channels_last, 5: torch.channels_last_3d}.get(p.ndim, torch.contiguous_format)
+
+
 def _build_of_torch(optimizer: Any, row: Row, params: Any, lr: float, **settings: Any) -> torch.optim.Optimizer:
-    """torch's class with the row's defaults; AdamW has its fused kernel unless `fused` or `foreach` is given."""
+    """torch's class with the row's defaults; AdamW has its fused kernel unless `fused` or `foreach` is given, or a
+    parameter has gaps (a view of a larger tensor)."""
     settings = {**row.defaults, **settings}
     given = any(settings.get(flag) is not None for flag in ("fused", "foreach")) or settings.get("differentiable")
-    if row.name == "adamw" and not given:
-        settings["fused"] = True
+    if row.name == "adamw" and not given:  # torch's kernel for CPUs takes every tensor for a dense one
+        params = list(params)
+        each = [p for group in named_groups(row.name, params) for _, p in group["params"]]
+        settings["fused"] = all(p.is_contiguous() or p.is_contiguous(memory_format=_layout_of(p)) for p in each)
     return optimizer(params, lr=lr, **settings)
 
 

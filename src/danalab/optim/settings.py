@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NamedTuple, ParamSpec
 
 from danalab.errors import UserError, nearest
 
@@ -18,36 +18,52 @@ if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 else:
 
-    def dataclass_transform():
+    def dataclass_transform(**_):
         return lambda declared: declared
 
 
 P = ParamSpec("P")
 
-_NOT_NEGATIVE = (lambda x: x >= 0, "not negative")
-_POSITIVE = (lambda x: x > 0, "positive")
-_SHARE = (lambda x: 0 <= x <= 1, "between 0 and 1")
+Range = tuple[Callable[[float], bool], str]
+"""Whether a number is in it, and its name in words."""
+NOT_NEGATIVE: Range = (lambda x: x >= 0, "not negative")
+POSITIVE: Range = (lambda x: x > 0, "positive")
+SHARE: Range = (lambda x: 0 <= x <= 1, "between 0 and 1")
 
 KINDS = ("embedding", "matrix", "experts", "router", "head", "vector")
 """Of parameters: `experts` are stacked matrices [experts, rows, columns]; vectors are gains, biases and rates of any
 shape. `danalab.optim.optimizers.kinds` tells them apart."""
 
-RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    **dict.fromkeys(("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance"), _POSITIVE),
-    **dict.fromkeys(("lr", "peak_lr", "eps", "gamma3", "alpha", "alpha_offset", "clipsnr"), _NOT_NEGATIVE),
-    **dict.fromkeys(("weight_decay", "decay_bound", "matched_rms", "momentum_cooldown"), _NOT_NEGATIVE),
-    **dict.fromkeys(("kappa", "kappa_min", "kappa_max", "fresh"), _SHARE),
+RANGES: dict[str, Range] = {
+    **dict.fromkeys(("delta", "wd_ts", "alpha_warmup", "beta3_warmup", "significance"), POSITIVE),
+    **dict.fromkeys(("lr", "peak_lr", "eps", "gamma3", "alpha", "alpha_offset", "clipsnr"), NOT_NEGATIVE),
+    **dict.fromkeys(("weight_decay", "decay_bound", "matched_rms", "momentum_cooldown"), NOT_NEGATIVE),
+    **dict.fromkeys(("kappa", "kappa_min", "kappa_max", "fresh"), SHARE),
     "beta2": (lambda x: 0 <= x < 1, "in [0, 1)"),
     "buffers": (lambda x: x >= 1 and x == int(x), "a whole number, at least 1"),
 }
-"""Setting -> whether a number is in its range, and that range in words; for the optimizers of torch and of optax."""
+"""Setting that several optimizers share -> its range; for the optimizers of torch and of optax. Other settings have it
+beside their default: `setting`."""
+
+
+class Declared(NamedTuple):
+    """A setting's default with what is said about it."""
+
+    default: Any
+    help: str
+    within: Range | None
+
+
+def setting(default: Any, help: str, within: Range | None = None) -> Any:
+    """A default with its help and its range, `rms_floor: float = setting(1e-3, "least root of v", POSITIVE)`."""
+    return Declared(default, help, within)
 
 
 class UnknownSetting(UserError, TypeError):
     """A constructor was given a setting that its optimizer does not have."""
 
 
-@dataclass_transform()
+@dataclass_transform(field_specifiers=(setting,))
 class Settings:
     """A declaration: annotated defaults, by keyword only after `_: KW_ONLY` or in a class with `kw_only=True`.
 
@@ -55,6 +71,8 @@ class Settings:
     """
 
     _own: ClassVar[dict[str, inspect.Parameter]] = {}
+    declared: ClassVar[dict[str, Declared]] = {}
+    """The settings that were declared by `setting`, those of the bases among them."""
 
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
         cls._own, kind = {}, inspect.Parameter.KEYWORD_ONLY if kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -63,10 +81,15 @@ class Settings:
                 kind = inspect.Parameter.KEYWORD_ONLY
             else:
                 default = vars(cls).get(name, inspect.Parameter.empty)
+                if isinstance(default, Declared):
+                    cls.declared = {**cls.declared, name: default}
+                    default = default.default
+                    setattr(cls, name, default)
                 cls._own[name] = inspect.Parameter(name, kind, default=default, annotation=annotation)
         joined: dict[str, inspect.Parameter] = {}
         for base in reversed(cls.__mro__):
             joined |= vars(base).get("_own", {})
+            cls.declared = {**cls.declared, **vars(base).get("declared", {})}
         cls.__signature__ = inspect.Signature(sorted(joined.values(), key=lambda each: each.kind))
 
 
@@ -94,6 +117,7 @@ def takes(settings: Callable[P, Any]) -> Callable[[Callable[..., None]], Callabl
             given.apply_defaults()
             self.setup(params, plain_settings(given.arguments))
 
+        constructor.declared = getattr(settings, "declared", {})  # pyright: ignore
         constructor.__signature__ = inspect.Signature([*first, *own.parameters.values()])  # pyright: ignore
         of_params = {"params": "a model, parameters, named parameters, or groups of them"}
         constructor.__doc__ = described(("params", *own.parameters), of_params)

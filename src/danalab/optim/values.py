@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from danalab.errors import UserError, nearest
 from danalab.optim.catalogue import Row
-from danalab.optim.settings import KINDS
+from danalab.optim.settings import KINDS, Range
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +33,8 @@ class Setting:
     help: str
     kind: Literal["", "number", "integer", "switch", "word", "numbers", "kinds"] = ""
     """Type of its values; "" is inferred from the default, and means a number where that is None."""
+    within: Range | None = None
+    """Range of a number, where it was declared with the setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class OptimizerSpec(Row):
 def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **defaults: Any) -> dict[str, Setting]:
     """The settings of an optimizer class, from its constructor's signature; `defaults` overrides.
 
-    KeyError: no help text (a programmer's mistake).
+    Help is what was declared with the setting, else of `help_texts`.
     """
     settings = {}
     for name, parameter in inspect.signature(optimizer).parameters.items():
@@ -55,7 +57,10 @@ def settings_of(optimizer: Callable[..., Any], help_texts: Mapping[str, str], **
             default = defaults.get(name, parameter.default)
             if type(default) is int and "float" in str(parameter.annotation):
                 default = float(default)
-            settings[name] = Setting(default, help_texts[name], _kind(parameter.annotation) if default is None else "")
+            own = getattr(getattr(optimizer, "__init__", None), "declared", {}).get(name)
+            text = help_texts.get(name, name.replace("_", " ")) if own is None else own.help
+            kind = _kind(parameter.annotation) if default is None else ""
+            settings[name] = Setting(default, text, kind, None if own is None else own.within)
     return settings
 
 

@@ -65,7 +65,7 @@ def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Com
 
 def _row(curve: RunCurve, base: RunCurve) -> ComparedRun:
     config, summary = curve.config["config"], curve.summary
-    reached = tokens_to_reach(curve, base.final.val_loss)
+    reached = tokens_to_reach(curve, base)
     cost = None if reached is None else reached * _flops_per_token(curve)
     return ComparedRun(
         run=curve.name,

@@ -14,9 +14,9 @@ from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
 from danalab.ladder.preregistration import PredictionOutcome
-from danalab.ladder.rows import metrics_of
+from danalab.ladder.rows import ladder_file, metrics_of, read_ladder, validation_points
 from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
-from danalab.ladder.saving import cost_to_reach
+from danalab.ladder.saving import curve_arrays, first_crossing, smoothed
 from danalab.optim.run_length import OMEGA
 from danalab.optim.settings import LogTime
 
@@ -174,17 +174,35 @@ class RunCurve:
 
 
 def read_curve(folder: str | Path) -> RunCurve:
-    """Read a run folder, finished or not."""
+    """Read a run folder, finished or not, or PACKED/NAME: the run of that name in a packed ladder or its folder."""
     from danalab.train.run.open import open_run
 
-    run = open_run(folder)
-    rows = [row for row in run.metrics() if "val/loss" in row]
-    points = tuple(CurvePoint(row["step"], row["tokens"], row["flops"], row["val/loss"]) for row in rows)
+    path = Path(folder)
+    packed = None if path.exists() else ladder_file(path.parent)
+    row = next((row for row in read_ladder(packed) if row["name"] == path.name), None) if packed else None
+    if row is None:
+        run = open_run(path)
+        name, config, summary, metrics = run.path.name, run.config, run.summary or {}, run.metrics()
+    else:
+        named = {"val/loss": "final_loss", "time": "seconds"}
+        facts = {key: row[named.get(key, key)] for key in ("status", "tokens_per_second", *named)}
+        summary = {key: value for key, value in facts.items() if value is not None}
+        config = {**row, "config": row["settings"] | {key: row[key] for key in ("opt", "lr", "seed")}}
+        per_token = (row["flops"] or math.nan) / (row["tokens"] or math.nan)  # points of other programs have no FLOPs
+        name, metrics = row["name"], [{"flops": per_token * p["tokens"], **p} for p in validation_points(row)]
+    points = tuple(
+        CurvePoint(each["step"], each["tokens"], each["flops"], each["val/loss"])
+        for each in metrics if "val/loss" in each
+    )  # fmt: skip
     if not points:
         raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")
-    return RunCurve(run.path.name, run.config["config"]["opt"], run.config, run.summary or {}, points)
+    return RunCurve(name, config["config"]["opt"], config, summary, points)
 
 
-def tokens_to_reach(curve: RunCurve, loss: float) -> float | None:
-    """Tokens at which the validation curve first falls to `loss`, or None where it never does."""
-    return cost_to_reach([point.tokens for point in curve.points], [point.val_loss for point in curve.points], loss)
+def tokens_to_reach(curve: RunCurve, base: RunCurve) -> float | None:
+    """Tokens at which a run's curve first falls to the end of another's, both smoothed; None: it never does."""
+    (x, y), (u, v) = (
+        curve_arrays([point.tokens for point in each.points], [point.val_loss for point in each.points])
+        for each in (curve, base)
+    )
+    return first_crossing(x, smoothed(x, y), float(smoothed(u, v)[-1]))

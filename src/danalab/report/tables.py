@@ -289,7 +289,7 @@ def exponent_table(horizon: HorizonAnalysis) -> Table:
     """A line for each contender: its exponent, and which references the interval contains."""
     lines = []
     for opt, each in horizon.exponents.items():
-        inside = [_yes_or_no(None if each.interval is None else value in each.interval) for value in REFERENCES]
+        inside = [_yes_or_no(each.interval and not each.interval.excludes(value)) for value in REFERENCES]
         lines.append([opt, f"{each.value:.3f}", _span(each.interval, ".3f"), *inside])
     return ["optimizer", "p", "95% interval", *(f"{value:g} inside" for value in REFERENCES)], lines
 

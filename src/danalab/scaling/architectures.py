@@ -4,7 +4,7 @@ A new architecture is one row here; if it mixes tokens by a new layer, the row n
 Parameter and FLOP counts, models, checkpoints and flags all read this table.
 
 The rows enoki and qwen3 are the paper's ladders. gpt of 12 heads is GPT-2 (124M); llama of 32 heads has the dimensions
-of Llama 7B; qwen3next has the active size of qwen3; resonance has named sizes (`danalab.scaling.resonance`).
+of Llama 7B; qwen3next has the active size of qwen3; resonance has named sizes (`danalab.scaling.dimensions`).
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Architecture:
     mlp_dim: Callable[[int], int]
     """d_model -> hidden width of the MLP."""
     activation: Activation
-    """Of the MLP; swiglu has a third matrix, the gate."""
+    """Activation of the MLP; swiglu has a third matrix, the gate."""
     norm: str
     """"layernorm", "rmsnorm" or "rmsnorm-1p"."""
     mixer_class: str = "danalab.models.layers.attention:Attention"

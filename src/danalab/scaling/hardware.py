@@ -23,7 +23,7 @@ class Accelerator:
     """Rough price on demand in 2026 [$ an hour], of clouds that rent out GPUs: lists differ by a factor of two. None:
     not known."""
     source: str
-    """Of peak and memory."""
+    """Source of peak and memory."""
 
 
 ACCELERATORS = [

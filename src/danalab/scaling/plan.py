@@ -12,14 +12,14 @@ weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the s
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 from danalab.errors import UserError
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.run_length import OMEGA
 from danalab.optim.run_length import warmup_steps as usual_warmup
 from danalab.optim.settings import LogTime
-from danalab.scaling.dimensions import Dimensions, dimensions, flops_per_token
+from danalab.scaling.dimensions import Dimensions, check_resonance, dimensions, flops_per_token
 from danalab.scaling.learning_rate import (
     CHINCHILLA,
     HorizonCorrection,
@@ -31,7 +31,6 @@ from danalab.scaling.learning_rate import (
     small_run_rate,
 )
 from danalab.scaling.optimizer_flops import optimizer_flops
-from danalab.scaling.resonance import check_resonance
 from danalab.scaling.shape import GPT2_VOCAB
 
 _SHAPE = (
@@ -43,7 +42,7 @@ _SHAPE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class TrainingBudget:
     """Batch and length of a run."""
 
     seq_len: int
@@ -97,7 +96,7 @@ class Plan:
 
     dims: Dimensions
     """The model; `seq_len` is the length of its context."""
-    budget: Budget
+    budget: TrainingBudget
     optimizer: OptimizerPlan
 
     def __getattr__(self, name: str) -> Any:
@@ -115,7 +114,7 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, in one level."""
-        budget = {each.name: getattr(self.budget, each.name) for each in fields(Budget)}  # a run's has more
+        budget = {each.name: getattr(self.budget, each.name) for each in fields(TrainingBudget)}  # a run's has more
         own = budget | {"tokens_per_step": self.tokens_per_step} | vars(self.optimizer)
         rate = {f"lr_{name}": value for name, value in vars(own.pop("peak")).items() if name != "lr"}
         return {name: getattr(self.dims, name) for name in _SHAPE} | own | {"lr": self.lr, **rate}
@@ -204,20 +203,11 @@ def plan(arch: str, opt: str, heads: int | None = None, **given: Any) -> Plan:
     return Plan(dims=shape, budget=budget, optimizer=decay_of(asked, shape, budget, peak, f))
 
 
-class BudgetRequest(Protocol):
-    """The length that is asked for."""
-
-    @property
-    def iterations(self) -> int | None: ...
-    @property
-    def tokens_per_param(self) -> float: ...
-    @property
-    def horizon_basis(self) -> str: ...
-    @property
-    def warmup_steps(self) -> int | None: ...
+Asked = Any
+"""A `PlanRequest`, or other settings with its names: those of `danalab train`."""
 
 
-def budget_of(asked: BudgetRequest, shape: Dimensions, seq_len: int, global_batch: int) -> Budget:
+def budget_of(asked: Asked, shape: Dimensions, seq_len: int, global_batch: int) -> TrainingBudget:
     """Steps, tokens, warm-up and FLOPs."""
     tokens_per_step = global_batch * seq_len
     if tokens_per_step < 1:
@@ -231,7 +221,7 @@ def budget_of(asked: BudgetRequest, shape: Dimensions, seq_len: int, global_batc
     if not 0 <= warmup < steps:
         raise UserError(f"--warmup-steps {warmup} must lie in 0..{steps - 1}: the run has {steps} steps")
     per_token, tokens = flops_per_token(shape, seq_len), steps * tokens_per_step
-    return Budget(
+    return TrainingBudget(
         seq_len=seq_len, global_batch=global_batch, steps=steps, warmup=warmup, tokens=tokens,
         flops_per_token=per_token, flops=per_token * tokens,
     )  # fmt: skip
@@ -251,7 +241,7 @@ def horizon(shape: Dimensions, tokens_per_step: int, tokens_per_param: float, ba
     return steps
 
 
-def horizon_of(shape: Dimensions, budget: Budget, basis: str) -> float:
+def horizon_of(shape: Dimensions, budget: TrainingBudget, basis: str) -> float:
     """f of a run; 1 where it has less than a step more than at f = 1."""
     params = shape.total_params if basis == "total" else shape.non_emb_params
     longer = budget.tokens - budget.tokens_per_step >= CHINCHILLA * params
@@ -270,30 +260,7 @@ def law_rate(shape: Dimensions, opt: str, kappa: float, tokens_per_step: int, ra
     return replace(peak, source=source)
 
 
-class DecayRequest(Protocol):
-    """The optimizer that is asked for, and its weight decay."""
-
-    @property
-    def opt(self) -> str: ...
-    @property
-    def kappa(self) -> float: ...
-    @property
-    def delta(self) -> float: ...
-    @property
-    def omega(self) -> float | None: ...
-    @property
-    def weight_decay(self) -> float | None: ...
-    @property
-    def wd_ts(self) -> float | None: ...
-    @property
-    def wd_ts_divisor(self) -> float: ...
-    @property
-    def decay_bound(self) -> float | None: ...
-    @property
-    def optimizer_settings(self) -> Mapping[str, Any] | None: ...
-
-
-def decay_of(asked: DecayRequest, shape: Dimensions, budget: Budget, peak: PeakRate, f: float = 1.0) -> OptimizerPlan:
+def decay_of(asked: Asked, shape: Dimensions, budget: TrainingBudget, peak: PeakRate, f: float = 1.0) -> OptimizerPlan:
     """The optimizer with its weight decay, whose default strength is that at the horizon `f`."""
     opt = OPTIMIZERS.canonical(asked.opt)
     row, omega = OPTIMIZERS.get(opt), OMEGA if asked.omega is None else asked.omega

@@ -143,8 +143,8 @@ def curves_figure(problems: Sequence[SmallProblem], results: Sequence[Result]) -
 
     Lines are means over seeds (of the logarithm where the axis is logarithmic), bands reach from lowest to highest.
     """
-    figure, places = panels(len(problems), each=(5.2, 4.4))
-    for problem, axes in zip(problems, places, strict=True):
+    figure, grid = panels(len(problems), each=(5.2, 4.4))
+    for problem, axes in zip(problems, grid, strict=True):
         shown = [result for result in results if result.problem == problem.name]
         mean = geometric_mean if problem.log else fmean
         for result in sorted(shown, key=lambda result: mean(result.losses)):
@@ -168,8 +168,8 @@ def curves_figure(problems: Sequence[SmallProblem], results: Sequence[Result]) -
 @styled
 def lr_figure(problems: Sequence[SmallProblem], results: Sequence[Result]) -> Figure:
     """One panel per problem: the last measurement of every trial against its learning rate."""
-    figure, places = panels(len(problems), each=(5.2, 3.8))
-    for problem, axes in zip(problems, places, strict=True):
+    figure, grid = panels(len(problems), each=(5.2, 3.8))
+    for problem, axes in zip(problems, grid, strict=True):
         for result in (result for result in results if result.problem == problem.name):
             finite = [run for run in result.trials if math.isfinite(run.loss)]
             color = optimizer_color(result.opt)
@@ -188,8 +188,8 @@ def orthogonalisation_figure(size: int = 96, steps: int = 5) -> Figure:
     draw = torch.Generator().manual_seed(0)
     left, right = (torch.linalg.qr(torch.randn(size, size, generator=draw).double()).Q for _ in range(2))
     x = left @ torch.diag(torch.logspace(0, -4, size, dtype=torch.float64)) @ right.T
-    figure, places = panels(2, columns=2, each=(5.0, 3.7))
-    for axes, method in zip(places, METHODS, strict=True):
+    figure, grid = panels(2, columns=2, each=(5.0, 3.7))
+    for axes, method in zip(grid, METHODS, strict=True):
         chain = coefficients(method, steps)
         for step, color in enumerate(shades(steps + 1)):
             iterated = iterate((x / x.norm())[None].clone(), chain[:step])[0] if step else x / x.norm()
@@ -199,7 +199,7 @@ def orthogonalisation_figure(size: int = 96, steps: int = 5) -> Figure:
         title = "Newton-Schulz" if method == "newton-schulz" else "Polar Express"
         axes.set(title=title, xlabel="rank among the singular values", ylabel="singular value", yscale="log")
         axes.set_ylim(5e-6, 3)
-    places[0].legend(loc="lower left")
+    grid[0].legend(loc="lower left")
     return figure
 
 

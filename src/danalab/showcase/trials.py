@@ -67,7 +67,7 @@ class Result:
         return [run.loss for run in self.best]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, without infinities."""
+        """Plain values for JSON, without infinities."""
         return {
             "problem": self.problem,
             "optimizer": self.opt,
@@ -137,14 +137,14 @@ def next_exponent(tried: Mapping[float, float]) -> float:
         return 0.0
     known = sorted(tried)
     best = min(known, key=lambda exponent: tried[exponent])
-    place = known.index(best)
+    at = known.index(best)
     if not math.isfinite(tried[best]):
         return known[0] - 1
-    if place == len(known) - 1:
+    if at == len(known) - 1:
         return best + 1
-    if place == 0:
+    if at == 0:
         return best - 1
-    left, right = known[place - 1], known[place + 1]
+    left, right = known[at - 1], known[at + 1]
     wider = (best - left) - (right - best)
     to_left = wider > 0 or (wider == 0 and tried[left] <= tried[right])
     return (left + best) / 2 if to_left else (best + right) / 2

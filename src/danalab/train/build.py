@@ -14,7 +14,7 @@ from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Retention, Saver, local_folder
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.diloco import DiLoCoWorker
-from danalab.train.parallel.strategies import STRATEGIES
+from danalab.train.parallel.strategy import STRATEGIES
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
 from danalab.train.run.folder import RunFolder
@@ -121,7 +121,7 @@ BUILT_IN: list[tuple[str | None, str]] = [
     ("wandb", "danalab.train.callbacks.mirrors:WandbMirror"),
     ("trackio", "danalab.train.callbacks.mirrors:TrackioMirror"),
 ]
-"""In the order in which they are called."""
+"""Callbacks in the order in which they are called."""
 
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:

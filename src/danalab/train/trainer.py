@@ -56,11 +56,11 @@ class Trainer:
     callbacks: list[Callback] = field(default_factory=list)
     """Called in this order."""
     curvature: CurvatureEstimator | None = None
-    """For optimizers that use it."""
+    """Estimates of the curvature, for optimizers that use them."""
     loss_scale: LossScale | None = None
-    """For float16; the one of `gradients`."""
+    """Scale of the loss in float16; that of `gradients`."""
     average: WeightAverage | None = None
-    """Of the weights, where the run keeps one."""
+    """Average of the weights, if the run keeps one."""
     step: int = 0
 
     def __post_init__(self) -> None:

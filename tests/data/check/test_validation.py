@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from danalab.cli.app import main
 from danalab.data.check import validate
-from danalab.data.check.arrays import Fingerprints, IdCounts
+from danalab.data.check.validation import Fingerprints, IdCounts
 from danalab.data.formats.array_split import split_arrays
 from danalab.errors import UserError
 
@@ -60,14 +60,14 @@ def test_good_data_are_valid_and_counted(folder):
 
 
 BAD = {
-    "one dimension": (lambda p: np.save(p, _ids(5, 7).ravel()), r"shape \[165\]", None),
+    "one dimension": (lambda p: np.save(p, _ids(5, 7).ravel()), r"shape is \[165\]", None),
     "floats": (lambda p: np.save(p, _ids(5, 7) / 1.0), "float64, not integers", None),
     "not a number": (lambda p: np.save(p, np.full((5, 33), np.nan)), r"NaN or infinite at \[0, 0\]", None),
     "booleans": (lambda p: np.save(p, _ids(5, 7) > 3), "bool, not integers", None),
     "negative": (lambda p: np.save(p, _ids(5, 7) - 1000 * (np.arange(33) == 4)), r"token id -", (0, 4)),
     "too large": (lambda p: np.save(p, _ids(5, 7) + 60000 * (np.arange(5) == 3)[:, None]), "token id 60", (3, 0)),
     "other length": (lambda p: np.save(p, _ids(5, 7, 20)), "sequences of 20 tokens, 33 in most files", None),
-    "one token": (lambda p: np.save(p, _ids(5, 7, 1)), r"sequences of 1 token\(s\)", None),
+    "one token": (lambda p: np.save(p, _ids(5, 7, 1)), r"sequences have 1 token\(s\)", None),
     "no sequences": (lambda p: np.save(p, _ids(0, 7)), "no sequences", None),
     "empty": (lambda p: p.write_bytes(b""), "empty", None),
     "cut off": (lambda p: p.write_bytes(p.with_name("a.npy").read_bytes()[:-9]), "damaged", None),

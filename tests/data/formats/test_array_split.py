@@ -120,10 +120,10 @@ def test_by_sequence_every_sequence_is_in_exactly_one_split(tmp_path_factory, ra
 @pytest.mark.parametrize(
     ("change", "settings", "reason"),
     [
-        (None, {"val_ratio": 0.0}, "--val-ratio 0.0: must lie between 0 and 1"),
+        (None, {"val_ratio": 0.0}, "--val-ratio is 0.0; it must lie between 0 and 1"),
         (None, {"val_ratio": 1.0}, "--val-ratio"),
         (None, {"by": "token"}, "--by token: known are file, sequence"),
-        (None, {"seed": -1}, "--seed -1"),
+        (None, {"seed": -1}, "--seed is -1"),
         (None, {"out": "arrays/out"}, "lies in the data folder"),
         (None, {"out": "arrays"}, "lies in the data folder"),
         (None, {"source": "nothing"}, "no such folder"),

@@ -133,6 +133,52 @@ RAW = {
 }
 
 
+_DRAWN = np.random.default_rng(0)
+FLOATS = {
+    "normal": _DRAWN.standard_normal(4000),
+    "shifted": _DRAWN.standard_normal(4000) * 0.3 + 0.5,
+    "weights": _DRAWN.standard_normal(4000) * 0.002,
+    "gelu": np.maximum(_DRAWN.standard_normal(4000), -0.1),
+    "in [0, 1)": _DRAWN.random(4000),
+    "relu": np.maximum(_DRAWN.standard_normal(8000), 0),
+    "softmax": np.exp(1.5 * _DRAWN.standard_normal(4000)) / 100,
+    "pixels": _DRAWN.integers(0, 256, 4000),
+    "token ids": TEXT,
+    "labels": _DRAWN.integers(0, 2, 8000),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_bare_floats_are_no_token_ids(tmp_path, name, dtype):
+    values = FLOATS[name]
+    bits = values.astype("<f2").view("<u2") if dtype == "float16" else (values.astype("<f4").view("<u4") >> 16)
+    (tmp_path / "train.bin").write_bytes(bits.astype("<u2").tobytes())
+    with pytest.raises(UserError, match=r"train\.bin: .*as (float16 or bfloat16 numbers|in uint8|in uint32)"):
+        open_dataset(tmp_path)
+    assert not validate(tmp_path).valid
+
+
+IDS = {
+    "words": TEXT,
+    "drawn evenly": _DRAWN.integers(0, GPT2, 6000),
+    "drawn evenly, 65,000": _DRAWN.integers(0, 65_000, 6000),
+    "BERT's": np.where(_DRAWN.random(6000) < 0.1, _DRAWN.integers(1000, 1024, 6000), 1996 + TEXT % 28_000),
+    "characters": TEXT % 65,
+    "Llama's": np.where(_DRAWN.random(6000) < 0.3, 259 + TEXT % 700, TEXT % 32_000),
+    "two languages, 64,000": np.where(_DRAWN.random(6000) < 0.5, TEXT % 32_000, 32_000 + TEXT % 32_000),
+    "a codebook and text": np.where(_DRAWN.random(6000) < 0.5, 50_000 + TEXT % 200, TEXT),
+}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_ids_of_many_kinds_are_no_floats(tmp_path, name):
+    ids = IDS[name].astype("<u2")
+    (tmp_path / "train.bin").write_bytes(ids.tobytes())
+    (tmp_path / "tokens.json").write_text(json.dumps({"vocab_size": 65_000}))
+    assert np.array_equal(open_dataset(tmp_path).store.read(0, 10_000), ids)
+
+
 @pytest.mark.parametrize("own_tokenizer", [False, True])
 @pytest.mark.parametrize("name", RAW)
 def test_ids_of_another_type_are_refused_until_tokens_json_says_it(tmp_path, name, own_tokenizer):

@@ -48,7 +48,7 @@ def test_counts_sum_up_to_the_block_and_follow_the_weights(weights):
 def test_every_block_has_the_exact_shares_evenly_spread():
     mixed = _mixed()
     for number in range(5):
-        owner, _ = mixed.places(number * 100, (number + 1) * 100)
+        owner, _ = mixed.positions(number * 100, (number + 1) * 100)
         assert np.bincount(owner).tolist() == [70, 30]
         before = np.cumsum(owner == 1)
         assert np.abs(before - 0.3 * np.arange(1, 101)).max() < 2

@@ -114,7 +114,7 @@ def test_going_on_from_any_place_gives_the_same_documents(texts, own, first, lim
         return  # all validate
     before = whole[: min(stop, len(whole) - 1)]
     train, val = _sides(before)
-    rest = list(split_documents(source, rule, before[-1].place, (len(train), len(val))))
+    rest = list(split_documents(source, rule, before[-1].position, (len(train), len(val))))
     assert before + rest == whole
 
 

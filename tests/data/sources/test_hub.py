@@ -19,8 +19,7 @@ from danalab.data.open import describe
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.preparation.download import download, plan_download
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource, make_source
-from danalab.data.sources.catalogue import articles
-from danalab.data.sources.hub import read_persistently
+from danalab.data.sources.hub import articles, read_persistently
 from danalab.errors import UserError
 
 pa = pytest.importorskip("pyarrow")

@@ -140,11 +140,11 @@ def test_the_tokenizer_is_read_back_and_by_transformers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["synthetic", "--language", "words=1"], "words=1: must be between 2 and"),
-        (["synthetic", "--language", "word=10"], "KEY=VALUE is expected"),
-        (["synthetic", "--language", "words=ten"], "a number is expected"),
-        (["synthetic", "--language", "zipf=nan"], "zipf=nan: must be between"),
-        (["synthetic", "--language", "questions=0.6", "copies=0.5"], "questions + copies must be below 1"),
+        (["synthetic", "--language", "words=1"], "words is 1; it must be between 2 and"),
+        (["synthetic", "--language", "word=10"], "it must be KEY=VALUE"),
+        (["synthetic", "--language", "words=ten"], "words is ten; it must be a number"),
+        (["synthetic", "--language", "zipf=nan"], "zipf is nan; it must be between"),
+        (["synthetic", "--language", "questions=0.6", "copies=0.5"], "questions + copies is 1.1; it must be below 1"),
         (["stdlib", "--language", "words=10"], "only for danalab data prepare synthetic"),
         (["synthetic", "--input", "x.txt"], "takes no --input"),
     ],

@@ -23,7 +23,7 @@ from danalab.inference import engine as engine_module
 from danalab.inference.sampling import DrawnTokens, _invert, _truncated
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.decoder import materialise
-from danalab.models.moe import grouped
+from danalab.models.moe import experts as grouped
 from danalab.optim import DistributedMuonAdamW, build_optimizer, optimizer_spec
 from danalab.optim.step.backends import triton_step
 from danalab.optim.step.batch import TensorBatch as ParameterBatch
@@ -325,9 +325,9 @@ def test_products_by_groups_are_one_kernel_on_a_gpu_that_has_it(rows, monkeypatc
     monkeypatch.setattr(FakeTensor, "tolist", lambda self: [rows, 0, 0, 0])
     x, weight = (torch.zeros(s, device="cuda", dtype=torch.bfloat16) for s in ((rows, 16), (4, 24, 16)))
     counts = torch.zeros(4, dtype=torch.int64, device="cuda")
-    y = grouped._compute(x, weight, counts)
+    y = grouped._grouped(x, weight, counts)
     assert y.shape == (rows, 24)
-    back = grouped._compute(y, weight.mT, counts)  # the gradient of x
+    back = grouped._grouped(y, weight.mT, counts)  # the gradient of x
     assert back.shape == x.shape
     assert grouped._outer._init_fn(y, x, counts).shape == weight.shape
     assert calls == ([(2, 3), (2, 3), (2, 2)] if rows else [])

@@ -151,7 +151,7 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
         ({"linear_num_value_heads": 3}, "linear_key_heads must divide linear_value_heads"),
         ({"linear_conv_kernel_dim": 3}, r"conv1d.weight' has shape \[256, 1, 4\], config.json requires \[256, 1, 3\]"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type = 'yarn'"),
-        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.35}}, "rotary_dim must be even"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.35}}, "rotary_dim is .*; it must be even"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], message: str):

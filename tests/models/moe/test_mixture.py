@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from danalab.models import ModelConfig
 from danalab.models.moe import MixtureOfExperts, Router
-from danalab.models.moe.grouped import MIN_ROWS, grouped_linear
+from danalab.models.moe.experts import MIN_ROWS, grouped_linear
 from danalab.scaling.architectures import Activation
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
 from danalab.scaling import flops_per_token, parameter_count
-from danalab.scaling.resonance import SIZES, resonance_dimensions
+from danalab.scaling.dimensions import SIZES, resonance_dimensions
 from decoding import greedy
 
 

@@ -203,6 +203,20 @@ def test_a_run_goes_on_bit_for_bit_and_to_a_longer_horizon(name, settings):
     assert [state["age"] for _, state in aged(optimizer)] == [state["age"] for _, state in aged(again)]
 
 
+def test_a_run_that_had_no_age_gets_one_where_its_path_is_then():
+    model = net()
+    optimizer = build_optimizer("muon", model, lr=0.01)
+    train(model, optimizer, range(6))
+    saved = optimizer.state_dict()
+    for group in saved["param_groups"]:  # as a version without ages saved it
+        for key in ("age", "fresh", "buffers", "buffer_ages"):
+            del group[key]
+    again = build_optimizer("muon", model, lr=0.01, age="constant(2)")
+    again.load_state_dict(saved)
+    train(model, again, range(6, 8), lambda _: 1.0)
+    assert {float(state["age"]) for _, state in aged(again)} == {2.0}
+
+
 def test_without_an_age_there_is_no_state_more():
     for name in OPTIMIZERS:
         optimizer = build_optimizer(name, net(), lr=0.01)

@@ -23,7 +23,10 @@ def watching(tmp_path):
             strategy.attach(list(model.parameters()))
         config = TrainConfig(**settings)
         spec: Any = SimpleNamespace(
-            config=config, iterations=iterations, is_logged=lambda step: step % config.log_interval == 0
+            config=config,
+            settings=config.as_dict(),
+            iterations=iterations,
+            is_logged=lambda step: step % config.log_interval == 0,
         )
         consumption: Any = None
         optimizer = SimpleNamespace(param_groups=[]) if optimizer is None else optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -97,6 +98,17 @@ def test_a_damaged_part_is_named(tmp_path, part, entry, message):
     written[part] |= entry
     with pytest.raises(UserError, match=message):
         check_record(written, "config.json")
+
+
+@pytest.mark.parametrize("part", ["given", "model", "budget", "optimizer", "execution", "dataset"])
+def test_no_damaged_entry_ends_in_a_traceback(tmp_path, part):
+    spec = resolve(TrainConfig(heads=2, run_dir=tmp_path), VocabularyInfo("words", "gpt2", 64, 64, 0))
+    facts = {"path": "words", "fingerprint": "0", "tokens": 3, "tokenizer_name": "gpt2"}
+    whole = json.loads(json.dumps({**spec.as_dict(), "dataset": facts}))
+    for number, key in enumerate(whole[part]):
+        for value in (None, "x", -1, [3], {"a": 1}, 1e308, True, 10**30)[number % 2 :: 2]:
+            with contextlib.suppress(UserError):
+                assert check_record({**whole, part: {**whole[part], key: value}}, "config.json")["config"]["opt"]
 
 
 def test_entries_of_a_later_version_are_kept():

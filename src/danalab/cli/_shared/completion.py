@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from danalab.cli._shared import optimizer_flags
+from danalab.cli._shared.flags import FIELD, shared_options
 from danalab.cli._shared.options import options_of
 from danalab.errors import UserError
 from danalab.train.config.fields import field_types, flag
@@ -69,8 +69,8 @@ def _words(flag_types: Mapping[str, type | None]) -> dict[str, list[str]]:
     words: dict[str, list[str]] = {path: [] for path in flag_types}
     for path, flags in flag_types.items():
         if flags is not None:
-            options = options_of(flags, leave_out=optimizer_flags.FIELD)
-            options += optimizer_flags.shared_options() if optimizer_flags.FIELD in field_types(flags) else []
+            options = options_of(flags, leave_out=FIELD)
+            options += shared_options() if FIELD in field_types(flags) else []
             words[path] = ["--help", *(flag(option.name) for option in options if not option.positional)]
     for path in flag_types:
         verb, _, name = path.partition(" ")

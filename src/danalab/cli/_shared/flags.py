@@ -4,19 +4,28 @@ Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hy
 settings of the optimizer that --opt names are flags, too. `--plugin` loads files before other flags are read.
 """
 
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from danalab.cli._shared.options import Option
+from danalab.errors import UserError, nearest
+from danalab.train.config.experiment import SHARED_SETTINGS, OptimizerSettings
+from danalab.train.config.fields import flag
+from danalab.train.config.run_spec import RESERVED
+
+if TYPE_CHECKING:
+    from danalab.optim.registry import OptimizerSpec
+
 import argparse
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from danalab import plugins
-from danalab.cli._shared import optimizer_flags
-from danalab.cli._shared.options import Option, docstrings, help_text, options_of
-from danalab.errors import UserError, nearest
+from danalab.cli._shared.options import docstrings, help_text, options_of
 from danalab.files import expand_home, read_yaml, require_unique, to_yaml
-from danalab.train.config.experiment import SHARED_SETTINGS
-from danalab.train.config.fields import field_types, flag, plain, validated
+from danalab.train.config.fields import field_types, plain, validated
 
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
@@ -33,7 +42,7 @@ class Parsed:
     def as_yaml(self, resolved: dict[str, Any] | None = None) -> str:
         """The configuration as YAML that `--config` reads; `resolved` replaces automatic values."""
         values = {field.name: getattr(self.flags, field.name) for field in dataclasses.fields(self.flags)}
-        known = {*values, *(SHARED_SETTINGS if optimizer_flags.FIELD in values else ())}
+        known = {*values, *(SHARED_SETTINGS if FIELD in values else ())}
         values |= {key: value for key, value in (resolved or {}).items() if key in known}
         if plugins.in_use():
             values["plugin"] = plugins.in_use()
@@ -44,10 +53,10 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     """Parse `arguments` into a `flags_type`. UserError: a bad value, unknown flags (with the nearest) or YAML keys."""
     translate = getattr(flags_type, "translate_words", list)
     arguments = translate(arguments)
-    options = options_of(flags_type, leave_out=optimizer_flags.FIELD)
-    takes_optimizer = optimizer_flags.FIELD in field_types(flags_type)
+    options = options_of(flags_type, leave_out=FIELD)
+    takes_optimizer = FIELD in field_types(flags_type)
     names = [option.name for option in options]
-    options += optimizer_flags.shared_options() if takes_optimizer else []
+    options += shared_options() if takes_optimizer else []
     given, extra = _parse_words(options, arguments, prog)
     asks_help = given.keys() & {"help", "help_all"}
     where = f"--config {given.get('config')}"
@@ -59,13 +68,13 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     notes, opt = [], ""
     if takes_optimizer:
         opt = str(given.get("opt") or from_file.get("opt") or getattr(flags_type, "opt", ""))
-        settings = optimizer_flags.from_file(from_file, names, opt, where)
+        settings = settings_in_file(from_file, names, opt, where)
         if (opt and any(word.startswith("--") for word in extra)) or (asks_help and "opt" in given):
-            options += optimizer_flags.options(opt, [option.name for option in options])
+            options += options_of_optimizer(opt, [option.name for option in options])
             given, extra = _parse_words(options, arguments, prog)
         own = {option.name for option in options} - set(names)
-        settings |= optimizer_flags.take({key: value for key, value in given.items() if key in own}, opt)
-        notes.append(optimizer_flags.help_note(opt if "opt" in given else None, prog))
+        settings |= take_settings({key: value for key, value in given.items() if key in own}, opt)
+        notes.append(help_note(opt if "opt" in given else None, prog))
     if asks_help:
         helps = docstrings(flags_type)
         options = [dataclasses.replace(option, help=option.help or helps.get(option.name, "")) for option in options]
@@ -85,7 +94,7 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
             what = field.name.upper() if positional else flag(field.name)
             raise UserError(f"{what} is needed; see {prog} --help")
     if settings:
-        values[optimizer_flags.FIELD] = settings
+        values[FIELD] = settings
     return Parsed(flags_type(**values), "print_config" in given)
 
 
@@ -176,3 +185,96 @@ def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str, more
         raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
     if extra:
         raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")
+
+
+# ---- the settings of the chosen optimizer: `danalab train --opt lion --betas 0.95,0.98` ----
+#
+# They depend on --opt. The optimizers are imported only for a flag that is not one of the verb's own, or for help.
+
+
+FIELD = "optimizer_settings"
+"""The field of a data class that holds them; a class that has it also has `opt`."""
+
+
+def shared_options() -> list[Option]:
+    """The flags of settings that are there whatever the optimizer."""
+    aliases = {"gamma3": ("gamma-3-factor",)}
+    section = {"section": OptimizerSettings.title, "heading": OptimizerSettings.title, "shown": False}
+    return [
+        Option(name=name, metavar="NUMBER", help=text, aliases=aliases.get(name, ()), **section)
+        for name, text in SHARED_SETTINGS.items()
+    ]
+
+
+def options_of_optimizer(opt: str, names: Iterable[str]) -> list[Option]:
+    """The flags of the optimizer `opt`, without those that the verb has (`names`)."""
+    from danalab.optim.values import kind_of, written
+
+    spec, taken = _spec(opt), set(names)
+    title = f"settings of {spec.name}: {spec.summary}"
+    return [
+        Option(
+            name=name,
+            help="" if name in RESERVED else f"{setting.help} (default: {written(setting.default)})",
+            metavar=kind_of(setting).upper(),
+            section=title,
+            heading=title,
+            is_switch=kind_of(setting) == "switch",
+            many=kind_of(setting) in ("numbers", "kinds"),
+            aliases=("group",) if name == "by_kind" else (),
+        )
+        for name, setting in spec.settings.items()
+        if name not in taken
+    ]
+
+
+def take_settings(values: Mapping[str, Any], opt: str) -> dict[str, Any]:
+    """The optimizer's settings among parsed values."""
+    from danalab.optim.values import kind_of, read_value
+
+    found = {name: value for name, value in values.items() if name in SHARED_SETTINGS}
+    for name, setting in _spec(opt).settings.items() if values.keys() - found.keys() else ():
+        if name in values and name in RESERVED:
+            raise UserError(f"{flag(name)}: {RESERVED[name]}")
+        if name in values:
+            text, separator = values[name], " " if kind_of(setting) == "kinds" else ","
+            found[name] = read_value(flag(name), setting, text if isinstance(text, str) else separator.join(text))
+    return found
+
+
+def settings_in_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str) -> dict[str, Any]:
+    """Take the optimizer's settings out of a file's `values`: keys beside the others, or in `optimizer_settings`."""
+    known = set(names)
+    given = values.pop(FIELD, None)
+    if not isinstance(given, (Mapping, type(None))):
+        raise UserError(f"{where}: {FIELD}: a mapping of settings is expected, not {given!r}")
+    given = dict(given or {})
+    shared = {key: values.pop(key) for key in list(values) if key in SHARED_SETTINGS}
+    shared |= {key: given.pop(key) for key in list(given) if key in SHARED_SETTINGS}
+    for key in [key for key in values if key not in known]:
+        from danalab.optim.values import RENAMED
+
+        spec = _spec(opt)
+        if key not in spec.settings and key not in RENAMED:
+            raise UserError(f"{where}: unknown key '{key}'{nearest(key, [*known, *spec.settings])}")
+        given[key] = values.pop(key)
+    if not given:
+        return shared
+    from danalab.optim.registry import read_settings
+
+    return read_settings(_spec(opt), given) | shared
+
+
+def help_note(opt: str | None, prog: str) -> str:
+    """A sentence for the end of the help: the advice about `opt`, or how to list the settings of an optimizer."""
+    if opt is None:
+        return f"The settings of the optimizer are flags, too: {prog} --opt NAME --help lists them."
+    spec = _spec(opt)
+    betas = "--beta1 and --beta2 set the first and second of --betas alone." if "betas" in spec.settings else ""
+    return " ".join(filter(None, [betas, f"Note: {spec.advice}." if spec.advice else ""]))
+
+
+def _spec(opt: str) -> "OptimizerSpec":
+    from danalab.optim import optimizer_spec
+
+    return optimizer_spec(opt)

@@ -25,10 +25,10 @@ class Option:
     """One flag."""
 
     name: str
-    """Of the field."""
+    """Name of the field."""
     metavar: str
     default: str = ""
-    """For the help; empty where the docstring says it."""
+    """Default that the help shows; empty where the docstring says it."""
     help: str = ""
     section: str = ""
     """Heading in `--help-all`."""

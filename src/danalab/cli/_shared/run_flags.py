@@ -43,7 +43,7 @@ class ClusterFlags(ResourceFlags):
     """Interval at which --wait asks the queue [s]."""
 
     def cluster(self) -> "Cluster":
-        """As the sweep takes it."""
+        """The cluster that a sweep takes."""
         from danalab.ladder.runs.cluster import Cluster
 
         names = ("setup", "at_once", "wait", "poll_seconds")
@@ -66,7 +66,7 @@ class CostFlags:
 
     @property
     def price(self) -> float | None:
-        """Of a device [$/hour]: as given, else a rough one of --gpu."""
+        """Price of a device [$/hour]: as given, else a rough one of --gpu."""
         from danalab.scaling.hardware import named
 
         if self.dollars_per_hour is not None or self.gpu is None:

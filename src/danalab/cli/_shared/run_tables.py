@@ -96,9 +96,10 @@ def print_rows(rows: Sequence[dict[str, Any]], price: float | None = None) -> No
 
 
 def with_costs(rows: Sequence[dict[str, Any]], price: float | None) -> list[dict[str, Any]]:
-    """Rows with their costs, where a price is given."""
+    """Rows for JSON: without the metrics of packed ones, and with costs where a price is given."""
+    rows = [{key: value for key, value in row.items() if key != "points"} for row in rows]
     if price is None:
-        return list(rows)
+        return rows
     return [{**row, "cost": None if row["device_hours"] is None else row["device_hours"] * price} for row in rows]
 
 

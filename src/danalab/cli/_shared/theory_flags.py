@@ -7,7 +7,7 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from typing_extensions import dataclass_transform  # in typing from Python 3.11 on
+from typing_extensions import dataclass_transform
 
 import danalab
 from danalab.cli._shared.options import JsonFlags
@@ -28,8 +28,8 @@ def arguments_of(module: str, *functions: str) -> Callable[[type[T]], type[T]]:
     for node in body:
         if isinstance(node, ast.FunctionDef) and node.name in functions:
             own = node.args
-            named = [*zip(reversed(own.args), reversed(own.defaults), strict=False)]
-            named += [*zip(own.kwonlyargs, own.kw_defaults, strict=True)]
+            named: list[tuple[ast.arg, ast.expr | None]] = [*zip(own.args[::-1], own.defaults[::-1], strict=False)]
+            named += zip(own.kwonlyargs, own.kw_defaults, strict=True)
             defaults |= {name.arg: ast.unparse(value) for name, value in named if value is not None}
     known = {"LogTime": LogTime, "DanaMK4Settings": DanaMK4Settings}
 
@@ -84,7 +84,7 @@ class ExpertFlags(FeaturesFlags):
     """Samples a step."""
 
 
-@arguments_of("studies.plrf", "compute")
+@arguments_of("studies.features", "plrf_study")
 class PLRFFlags(FeaturesFlags):
     beta: float = 0.5
     v: int = 2000
@@ -163,7 +163,7 @@ class TauFlags(ExpertFlags):
     """Seed of the synthetic gradients."""
 
 
-@arguments_of("studies.schedules", "compute")
+@arguments_of("studies.features", "schedule_study")
 class ScheduleFlags(FeaturesFlags):
     v: int = 4000
     d: int = 1000
@@ -231,7 +231,7 @@ class RareTokensFlags(Output):
     """Seed of the table."""
 
 
-@arguments_of("studies.limits", "compute")
+@arguments_of("studies.features", "limit_study")
 class LimitFlags(FeaturesFlags):
     beta: float = 0.5
     v: int = 2000

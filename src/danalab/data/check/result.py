@@ -14,8 +14,8 @@ from danalab.data.dataset import Finding
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.scaling import plan
+from danalab.scaling.dimensions import resonance_dimensions
 from danalab.scaling.hardware import accelerator_hours
-from danalab.scaling.resonance import resonance_dimensions
 
 _WIDTH = 80
 _COUNT_TOKENS = 1 << 19  # they stay in cache when widened
@@ -162,7 +162,7 @@ class Advice:
     """Models that fit, smallest first, resonance before enoki; if none does, the smallest one."""
     fits: bool
     smallest_resonance: ModelSize | None = None
-    """For arrays, which are the data of long contexts, if `sizes` has no resonance model."""
+    """The smallest one, for arrays (the data of long contexts) where `sizes` has no resonance model."""
     recommended: ModelSize | None = None
     """The model of the printed command: the largest of `sizes`; for long contexts, a resonance model."""
 

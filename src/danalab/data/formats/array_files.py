@@ -54,7 +54,7 @@ class ArrayScan:
     """Bytes per token."""
     max_id: int
     sha256: str
-    """Of the ids, their type and shape: the same for .npy and .pt."""
+    """SHA-256 [hex] of the ids, their type and shape: the same for .npy and .pt."""
 
 
 def scan_all(paths: Sequence[Path]) -> list[ArrayScan]:
@@ -166,7 +166,7 @@ def _read_npz(path: Path) -> np.ndarray:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if len(members) != 1:
-            raise BadArrayError(path, f"holds {len(members)} arrays, one is expected")
+            raise BadArrayError(path, f"holds {len(members)} arrays; it must hold one")
         if members[0].file_size > host_memory():
             raise BadArrayError(path, f"unpacks to {members[0].file_size:,} bytes, larger than memory")
         with archive.open(members[0]) as stream:
@@ -215,27 +215,27 @@ READERS: dict[str, Callable[[Path], np.ndarray]] = {".npy": _read_npy, ".npz": _
 def _check(path: Path, array: np.ndarray) -> None:
     if array.ndim != 2:
         stream = "; streams of one dimension lie beside each other in a folder of their own" if array.ndim == 1 else ""
-        raise BadArrayError(path, f"shape {list(array.shape)}; [sequences, length] is expected{stream}")
+        raise BadArrayError(path, f"its shape is {list(array.shape)}; it must be [sequences, length]{stream}")
     if array.dtype.kind not in "ui":
         raise BadArrayError(path, f"{array.dtype.name}, not integers{_not_a_number(array)}")
     if len(array) == 0:
         raise BadArrayError(path, "no sequences in it")
     if array.shape[1] < 2:
-        raise BadArrayError(path, f"sequences of {array.shape[1]} token(s); at least 2 are needed")
+        raise BadArrayError(path, f"its sequences have {array.shape[1]} token(s); they must have at least 2")
 
 
 def _not_a_number(array: np.ndarray) -> str:
     if array.dtype.kind not in "fc":
         return ""
-    places = np.flatnonzero(~np.isfinite(np.asarray(array[:1024])))
-    if not len(places):
+    bad = np.flatnonzero(~np.isfinite(np.asarray(array[:1024])))
+    if not len(bad):
         return ""
-    row, column = divmod(int(places[0]), max(array.shape[1], 1))
+    row, column = divmod(int(bad[0]), max(array.shape[1], 1))
     return f"; NaN or infinite at [{row}, {column}]"
 
 
 def _cause(error: Exception) -> str:
     """The part of torch's explanation that names the object."""
     text = str(error)
-    place = text.find("Unsupported")
-    return first_line(text[max(place, 0) :]).split(". ")[0][:160]
+    begin = text.find("Unsupported")
+    return first_line(text[max(begin, 0) :]).split(". ")[0][:160]

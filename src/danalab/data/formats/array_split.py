@@ -51,11 +51,11 @@ def split_arrays(
     """
     source, out = Path(source), Path(out)
     if not 0 < val_ratio < 1:
-        raise UserError(f"--val-ratio {val_ratio}: must lie between 0 and 1")
+        raise UserError(f"--val-ratio is {val_ratio}; it must lie between 0 and 1")
     if by not in ("file", "sequence"):
         raise UserError(f"--by {by}: known are file, sequence")
     if seed < 0:
-        raise UserError(f"--seed {seed}: must be 0 or more")
+        raise UserError(f"--seed is {seed}; it must be 0 or more")
     _check_places(source, out)
     counts = _sequences(source)
     parts = list((_by_file if by == "file" else _by_sequence)(source, counts, val_ratio, seed))
@@ -155,11 +155,11 @@ def _by_sequence(source: Path, counts: dict[Path, int], val_ratio: float, seed: 
                 yield split, path, np.flatnonzero(chosen)
 
 
-def _link(path: Path, place: Path, rows: np.ndarray | None) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(path.resolve())
+def _link(path: Path, link: Path, rows: np.ndarray | None) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(path.resolve())
     if rows is not None:
-        listed = place.with_name(place.name + ".rows")
+        listed = link.with_name(link.name + ".rows")
         with naming(listed), open(listed, "wb") as file:
             np.save(file, rows.astype(np.int64), allow_pickle=False)
 

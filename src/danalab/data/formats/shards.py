@@ -119,9 +119,9 @@ class TokenStore:
         tokens = self._tokens(number)
         block = 1 << 25
         for start in range(0, len(tokens), block):
-            places = np.flatnonzero(tokens[start : start + block] >= limit)
-            if len(places):
-                position = start + int(places[0])
+            larger = np.flatnonzero(tokens[start : start + block] >= limit)
+            if len(larger):
+                position = start + int(larger[0])
                 return position, int(tokens[position])
         return None
 
@@ -206,7 +206,7 @@ class ShardEntry:
     text_bytes: Count
     """UTF-8 bytes of the documents' text."""
     sha256: str
-    """Of the whole file."""
+    """SHA-256 [hex] of the whole file."""
     min_id: TokenId
     max_id: TokenId
 

@@ -45,6 +45,7 @@ from danalab.files import read_json, read_state, sha256, validated, write_json
 
 CHECKSUMS, DECLARATION = "checksums.json", "tokens.json"
 _BLOCK = 1 << 25
+_SAMPLE = 1 << 20  # ids of which the distribution is examined
 _MAX_SHARDS = 100_000
 _SPLITS = ("train", "val")
 _SUFFIXES = (".bin", ".npy")
@@ -68,7 +69,7 @@ def _dataset(
     )
 
 
-def _place_of(shard: Shard, limit: int) -> str:
+def _first_at_least(shard: Shard, limit: int) -> str:
     """The first id of at least `limit`; "" if there is none."""
     first = TokenStore([shard], "").first_at_least(limit, 0)
     return f"token id {first[1]} at offset {first[0]}" if first else ""
@@ -112,8 +113,8 @@ def _verify_shards(folder: Path) -> Iterator[Finding]:
                 shard = manifest.open_shard(folder, entry)
                 if sha256(path) != entry.sha256:
                     # A flipped bit may also give an ordinary id.
-                    place = _place_of(shard, entry.max_id + 1)
-                    where = f"{place} is above its largest, {entry.max_id}" if place else "somewhere in its ids"
+                    first = _first_at_least(shard, entry.max_id + 1)
+                    where = f"{first} is above its largest, {entry.max_id}" if first else "somewhere in its ids"
                     yield Finding(str(path), f"content differs from {MANIFEST}'s sha256 ({where})")
             except UserError as error:
                 yield Finding(str(path), str(error).removeprefix(f"{path}: "))
@@ -164,6 +165,8 @@ class Scan:
     """Largest id at the positions 0, 1, 2, 3 modulo 4."""
     low_byte: int
     """Largest value of the lowest byte of an id."""
+    floats: bool = False
+    """Whether ids of 16 bits are spread as the bits of floats."""
 
     def doubt(self, shard: Shard) -> str | None:
         """Why the ids of a file without a header are of another type, and what to do; None: they may be of this one."""
@@ -180,7 +183,24 @@ class Scan:
         paired = self.low_byte < _LOW_BYTES and 2 * (self.max_id >> 8) >= self.low_byte > 0
         if shard.dtype.itemsize == 2 and shard.n_tokens >= _ENOUGH_FOR_BYTES and paired:
             return f"no low byte is above {self.low_byte}, as in uint8, or in another byte order; {_declare('uint8')}"
+        if self.floats:
+            return f"its ids are spread as float16 or bfloat16 numbers; write integers, or {_declare(shard.dtype.name)}"
         return None
+
+
+def _spread_as_floats(ids: np.ndarray) -> bool:
+    """Whether 16-bit ids look like float16 or bfloat16: a sign bit, then an exponent, which has few common values.
+
+    Numbers of both signs have one distribution of magnitudes; those of one sign are hardly ever so small that an id
+    below 1,024 encodes them. Of the ids of texts, a tenth or more are below 1,024, and those with the top bit are rare.
+    """
+    counts = np.bincount(ids[ids != 0] >> 8, minlength=256).reshape(2, 128)  # [sign, magnitude]
+    magnitudes, total = counts.sum(0), counts.sum()
+    if total < _ENOUGH_FOR_BYTES or np.sort(magnitudes)[-48:].sum() < 0.9 * total:
+        return False
+    positive, negative = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    is_symmetric = 0.2 * total < counts[1].sum() < 0.8 * total and np.abs(positive - negative).sum() < 0.4
+    return bool(is_symmetric or magnitudes[:4].sum() < 0.01 * total)
 
 
 def _declare(dtype: str) -> str:
@@ -274,9 +294,9 @@ class BareFolder:
         if facts.min_id < 0:
             faults.append(f"token id {facts.min_id} is negative")
         elif encoding is not None and facts.max_id >= encoding.n_ids:
-            place = _place_of(shard, encoding.n_ids) or f"token id {facts.max_id}"
+            first = _first_at_least(shard, encoding.n_ids) or f"token id {facts.max_id}"
             why = f"; {doubt}" if doubt else ""
-            faults.append(f"{place} >= vocab_size {encoding.n_ids} of {encoding.name}{why}")
+            faults.append(f"{first} >= vocab_size {encoding.n_ids} of {encoding.name}{why}")
         elif doubt:
             faults.append(doubt)
         return shard, facts, faults
@@ -332,20 +352,22 @@ def _open_bare(folder: Path, split: str) -> Dataset:
 
 def _scan(shard: Shard, *, anew: bool) -> Scan:
     """Range and hash of a file, from the cache if the file has not changed; `anew` reads it in any case."""
-    key = scan_cache.file_key(shard.path, "tokens 2", shard.dtype.str, shard.offset)
+    key = scan_cache.file_key(shard.path, "tokens 3", shard.dtype.str, shard.offset)
     if not anew and (known := scan_cache.load_facts(Scan, key)) is not None:
         return known
     _log.info("%s: scanning %d tokens once for their range", shard.path, shard.n_tokens)
-    parts = []
+    parts, floats = [], False
     with reading(shard.path) as file:
         digest = hashlib.sha256(file.read(shard.offset))
         while block := file.read(_BLOCK):
             digest.update(block)
             ids = np.frombuffer(block, shard.dtype)
+            if not parts and shard.dtype.itemsize == 2:
+                floats = _spread_as_floats(ids[:_SAMPLE].view("<u2"))
             lanes = [ids[lane::4].max(initial=0) for lane in range(4)]
             parts.append((ids.max(), -int(ids.min()), (ids & 0xFF).max(), *lanes))
     largest, least, low_byte, *lanes = (int(max(column)) for column in zip(*parts, strict=True))
-    result = Scan(largest, digest.hexdigest(), -least, lanes, low_byte)
+    result = Scan(largest, digest.hexdigest(), -least, lanes, low_byte, floats)
     scan_cache.save_facts(key, result)
     return result
 

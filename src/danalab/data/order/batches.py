@@ -74,12 +74,12 @@ class Batches:
         batch = global_batch if isinstance(global_batch, Ramp) else Ramp(global_batch)
         length = seq_len if isinstance(seq_len, Ramp) else Ramp(seq_len or sequences.seq_len)
         if world_size < 1:
-            raise UserError(f"world_size {world_size}: at least 1 is needed")
+            raise UserError(f"world_size is {world_size}; it must be at least 1")
         if not 0 <= rank < world_size:
             raise UserError(f"rank {rank} is not in [0, {world_size})")
         for size in batch.values:
             if size < 1:
-                raise UserError(f"global_batch {size}: at least 1 is needed")
+                raise UserError(f"global_batch is {size}; it must be at least 1")
             if size % world_size:
                 raise UserError(f"global batch {size} is not a multiple of the {world_size} ranks")
         for value in length.values:
@@ -228,7 +228,7 @@ class Shuffled:
 def require_length(seq_len: int) -> int:
     """Return `seq_len`."""
     if seq_len < 1:
-        raise UserError(f"seq_len {seq_len}: at least 1 is needed")
+        raise UserError(f"seq_len is {seq_len}; it must be at least 1")
     return seq_len
 
 

@@ -65,8 +65,8 @@ class PackedDocuments:
     def take(self, spans: Iterable[Span]) -> TokenBatch:
         starts: list[np.ndarray] = []
         lengths: list[np.ndarray] = []
-        for place in self.numbers(spans).tolist():
-            epoch, slot = divmod(place, self.per_epoch)
+        for position in self.numbers(spans).tolist():
+            epoch, slot = divmod(position, self.per_epoch)
             bounds = self._rows_of_epoch(epoch)
             chunk = int(np.searchsorted(bounds, slot, side="right")) - 1
             packed = self._packed(epoch, chunk)
@@ -88,16 +88,15 @@ class PackedDocuments:
         split = int(packed.lengths[packed.cut].sum()) / max(int(packed.lengths.sum()), 1)
         return PackingReport(len(self._ends), self.per_epoch, 1 - self.per_epoch * self.seq_len / total, split)
 
-    def _pieces(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _drawn(self, epoch: int, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+        """(position in the stream, length) of each piece of a chunk, in the epoch's order."""
+        positions = np.arange(chunk * self._chunk, min((chunk + 1) * self._chunk, self.n_pieces))
+        numbers = Permutation(self.n_pieces, self._key + str(epoch).encode())(positions)
         document = np.searchsorted(self._piece_ends, numbers, side="right")
         begin = np.where(document > 0, self._ends[document - 1], 0)
         earlier = np.where(document > 0, self._piece_ends[document - 1], 0)
         starts = begin + (numbers - earlier) * self.seq_len
         return starts, np.minimum(self.seq_len, self._ends[document] - starts)
-
-    def _drawn(self, epoch: int, chunk: int) -> tuple[np.ndarray, np.ndarray]:
-        places = np.arange(chunk * self._chunk, min((chunk + 1) * self._chunk, self.n_pieces))
-        return self._pieces(Permutation(self.n_pieces, self._key + str(epoch).encode())(places))
 
     def _compute_rows_of_epoch(self, epoch: int) -> np.ndarray:
         """Rows before each chunk, int64 [chunks + 1]."""

@@ -28,7 +28,7 @@ class Ramp:
         for part in text.split(","):
             value, colon, until = part.strip().partition(":")
             if not (colon and value.isascii() and value.isdigit() and until.isascii() and until.isdigit()):
-                raise UserError(f"{flag} {text}: VALUE:STEP,VALUE:STEP,... is expected, e.g. 8:1000,16:3000")
+                raise UserError(f"{flag} is {text}; it must be VALUE:STEP,VALUE:STEP,..., e.g. 8:1000,16:3000")
             stages.append((int(value), int(until)))
         ends = [0, *(until for _, until in stages)]
         if any(later <= earlier for earlier, later in pairwise(ends)):

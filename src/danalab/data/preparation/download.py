@@ -76,7 +76,7 @@ def plan_download(name: str, inputs: tuple[str, ...] = ()) -> DownloadPlan:
 def download(name: str, folder: str | Path, workers: int = 8) -> Path:
     """Fetch the missing files of a corpus of the hub, by `workers` parallel downloads; returns their folder."""
     if not 1 <= workers <= 64:
-        raise UserError(f"--workers {workers}: must be between 1 and 64")
+        raise UserError(f"--workers is {workers}; it must be between 1 and 64")
     folder = Path(folder)
     source = hub_source(name).build((), ())
     commit = source.pin({})["commit"]

@@ -16,11 +16,11 @@ from danalab.errors import UserError
 
 
 class SplitDocument(NamedTuple):
-    """A document, its split, and the place after it."""
+    """A document, its split, and the position after it."""
 
     split: str
     text: str
-    place: SourcePosition
+    position: SourcePosition
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class SplitRule:
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction < 1:
-            raise UserError(f"--val-fraction {self.fraction}: a share between 0 and 1 is needed")
+            raise UserError(f"--val-fraction is {self.fraction}; it must be a share between 0 and 1")
         if self.first is not None and self.first < 1:
-            raise UserError(f"--val-documents {self.first}: at least 1 is needed")
+            raise UserError(f"--val-documents is {self.first}; it must be at least 1")
         if self.limit is not None and self.limit < 2:
-            raise UserError(f"--max-documents {self.limit}: at least 2 are needed, to train and to validate")
+            raise UserError(f"--max-documents is {self.limit}; it must be at least 2, to train and to validate")
 
 
 def draw(text: str, key: str) -> float:
@@ -69,10 +69,10 @@ def split_documents(
     validates = _first(source, rule.first, start) if rule.first else _below(rule.fraction)
     n_train, n_val = counts
     held: SplitDocument | None = None  # until one validates: one document late, since the last one may have to validate
-    for place, text in walk(source, TRAIN, start, empty):
+    for position, text in walk(source, TRAIN, start, empty):
         if rule.limit is not None and n_train + n_val + (held is not None) >= rule.limit:
             break
-        document = SplitDocument(VAL if validates(text) else TRAIN, text, place)
+        document = SplitDocument(VAL if validates(text) else TRAIN, text, position)
         if document.split == TRAIN and not n_val:
             document, held = held, document
         elif held is not None:  # before the validating one, after which reading may resume
@@ -84,7 +84,7 @@ def split_documents(
             yield document
     if held is not None and n_train:
         # A pass over the source, which is small in this case.
-        earlier = itertools.takewhile(lambda pair: pair[0] < held.place, walk(source, TRAIN, None))
+        earlier = itertools.takewhile(lambda pair: pair[0] < held.position, walk(source, TRAIN, None))
         if any(text == held.text for _, text in earlier):
             raise UserError(
                 f"the source '{source.name}' has no document to validate on: none was selected, and the last one is a "
@@ -110,11 +110,11 @@ def _with_own_validation(
     for side in (TRAIN, VAL):
         if start is not None and start.side == VAL and side == TRAIN:
             continue
-        for place, text in walk(source, side, start, empty):
+        for position, text in walk(source, side, start, empty):
             if done[side] == rule.limit or (side == TRAIN and enough()):
                 break
             done[side] += 1
-            yield SplitDocument(side, text, place)
+            yield SplitDocument(side, text, position)
     for side, label in ((TRAIN, "training"), (VAL, "validation")):
         if not done[side]:
             raise UserError(f"the source '{source.name}' has no {label} text")
@@ -134,8 +134,8 @@ def _first(source: Source, n: int, start: SourcePosition | None) -> Callable[[st
         return digest in chosen
 
     if start is not None:  # on resume: select again from the documents before
-        for place, text in walk(source, TRAIN, None):
-            if len(chosen) == n or place > start:
+        for position, text in walk(source, TRAIN, None):
+            if len(chosen) == n or position > start:
                 break
             validates(text)
     return validates

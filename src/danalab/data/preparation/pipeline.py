@@ -88,9 +88,9 @@ def prepare(
     rule = SplitRule(source.val_fraction if val_fraction is None else val_fraction, first, max_documents)
     for flag, value in (("--shard-tokens", shard_tokens), ("--max-tokens", max_tokens)):
         if value is not None and value < 1:
-            raise UserError(f"{flag} {value}: at least 1 is needed")
+            raise UserError(f"{flag} is {value}; it must be at least 1")
     if workers is not None and not 1 <= workers <= MAX_WORKERS:
-        raise UserError(f"--workers {workers}: must be between 1 and {MAX_WORKERS}")
+        raise UserError(f"--workers is {workers}; it must be between 1 and {MAX_WORKERS}")
     if max_tokens is None and max_documents is None:
         max_tokens = source.default_max_tokens
     path = tokenizer_path(tokenizer or source.default_tokenizer)
@@ -134,10 +134,10 @@ def prepare(
             cores = workers or available_cores()
             results = encode_in_order(chosen, folder, _chunks(documents), cores, processes=large)
             with contextlib.closing(results):
-                for place, result in results if not writing.complete else ():
-                    writing.add(place, result)
+                for position, result in results if not writing.complete else ():
+                    writing.add(position, result)
                     tokens = writing.total("tokens")
-                    show(*estimate(place, tokens, writing.total("text_bytes")), tokens)
+                    show(*estimate(position, tokens, writing.total("text_bytes")), tokens)
                     if writing.complete:
                         break
             if writing.complete and journal.place is not None:
@@ -233,16 +233,16 @@ def _sample(source: Source, rule: SplitRule) -> Iterator[str]:
 
 
 def _chunks(documents: Iterator[SplitDocument]) -> Iterator[tuple[SourcePosition, Chunk]]:
-    """Chunks of documents with the place after them. A chunk lies on one side of the source."""
+    """Chunks of documents with the position after them. A chunk lies on one side of the source."""
     chunk: list[tuple[str, str]] = []
     size, end = 0, None
-    for split, text, place in documents:
-        if end is not None and chunk and end.side != place.side:
+    for split, text, position in documents:
+        if end is not None and chunk and end.side != position.side:
             yield end, chunk
             chunk, size = [], 0
         chunk.append((split, text))
         size += len(text)
-        end = place
+        end = position
         if size >= _CHUNK_CHARACTERS or len(chunk) >= _CHUNK_DOCUMENTS:
             yield end, chunk
             chunk, size = [], 0
@@ -260,17 +260,17 @@ def _summary(made: Manifest) -> str:
 def work_estimate(
     source: Source, max_tokens: int | None
 ) -> Callable[[SourcePosition, int, int], tuple[float, float | None]]:
-    """(place, tokens, bytes of text so far) -> (finished work, all of it or None) up to `max_tokens`, in one unit."""
+    """(position, tokens, text bytes so far) -> (finished work, all of it or None) up to `max_tokens`, in one unit."""
     total_text = source.size_bytes()
     stored = {side: source.part_bytes(side) or [] for side in (TRAIN, VAL)}
 
-    def at(place: SourcePosition, tokens: int, text_bytes: int) -> tuple[float, float | None]:
+    def at(position: SourcePosition, tokens: int, text_bytes: int) -> tuple[float, float | None]:
         if max_tokens is not None:
             return tokens, max_tokens
         if total_text is not None:
             return text_bytes, total_text
         # Compressed files: the finished ones give the ratio of text to stored bytes.
-        finished = sum(stored[place.side][: place.part]) + (sum(stored[TRAIN]) if place.side == VAL else 0)
+        finished = sum(stored[position.side][: position.part]) + (sum(stored[TRAIN]) if position.side == VAL else 0)
         return text_bytes, text_bytes * sum(map(sum, stored.values())) / finished if finished else None
 
     return at

@@ -76,8 +76,8 @@ class DatasetWriter:
         path = self._folder / f"{split}-{number:05d}.bin"
         return ShardWriter(path, self._dtype, self._tokenizer.fingerprint, flushed_tokens)
 
-    def add(self, place: SourcePosition, result: Result) -> None:
-        """Append one chunk's documents; `place` is the place after them."""
+    def add(self, position: SourcePosition, result: Result) -> None:
+        """Append one chunk's documents; `position` is that after them."""
         ended = False
         for split, whole in result.items():
             encoded = self._within_limit(split, whole)
@@ -95,7 +95,7 @@ class DatasetWriter:
             if state.tokens >= self._shard_tokens:
                 self._finish_shard(split)
                 ended = True
-        self._journal.place = place
+        self._journal.place = position
         if ended or self._since_journal >= _JOURNAL_BYTES:
             for writer in self._open.values():
                 writer.flush()

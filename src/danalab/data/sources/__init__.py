@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from danalab.data.sources.base import TRAIN, VAL, Source, SourcePosition, walk
-from danalab.data.sources.catalogue import ALIASES, CORPORA
-from danalab.data.sources.hub import HubSource
+from danalab.data.sources.hub import ALIASES, CORPORA, HubSource
 from danalab.data.sources.synthetic import SyntheticSource
 from danalab.data.sources.text import StdlibSource, TextSource
 from danalab.errors import UserError

@@ -84,7 +84,7 @@ class Language:
     document_tokens: int = 256
     """Tokens of a document, with the one that ends it; training windows of this length hold one document each."""
     seed: int = 0
-    """Of the answers and of the documents."""
+    """Seed of the answers and of the documents."""
 
     def __post_init__(self) -> None:
         whole = {"words": 2, "levels": 1, "answers": 2, "distances": 1, "document_tokens": 2, "seed": 0}
@@ -92,9 +92,9 @@ class Language:
         bounds |= {"zipf": (0, 10), "level_exponent": (0, 10), "noise": (0, 1), "questions": (0, 1), "copies": (0, 1)}
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:
-                raise UserError(f"language: {name}={getattr(self, name)}: must be between {low:g} and {high:g}")
+                raise UserError(f"language: {name} is {getattr(self, name)}; it must be between {low:g} and {high:g}")
         if self.questions + self.copies >= 1:
-            raise UserError("language: questions + copies must be below 1: the other units are words")
+            raise UserError(f"language: questions + copies is {self.questions + self.copies:g}; it must be below 1")
 
     @classmethod
     def parse(cls, settings: tuple[str, ...] | list[str]) -> Language:
@@ -105,11 +105,13 @@ class Language:
             key, _, value = setting.partition("=")
             name = key.replace("-", "_")
             if name not in kinds or name in given:
-                raise UserError(f"language: {setting:.60}: KEY=VALUE is expected, each KEY once, of {', '.join(kinds)}")
+                raise UserError(
+                    f"language: {setting:.60} is a setting; it must be KEY=VALUE, each KEY once, of {', '.join(kinds)}"
+                )
             try:
                 given[name] = kinds[name](value[:32])
             except ValueError:
-                raise UserError(f"language: {name}={value:.32}: a number is expected") from None
+                raise UserError(f"language: {name} is {value:.32}; it must be a number") from None
         return cls(**given)
 
     @property

@@ -262,9 +262,9 @@ def _decoded(text: bytes, name: str, position: int) -> str:
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
-        place = position + error.start
+        offset = position + error.start
         raise UserError(
-            f"{name}: not UTF-8 at byte {place} (0x{text[error.start]:02x}); convert it, e.g. with iconv -t utf-8"
+            f"{name}: not UTF-8 at byte {offset} (0x{text[error.start]:02x}); convert it, e.g. with iconv -t utf-8"
         ) from None
 
 
@@ -307,37 +307,37 @@ def _lines(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def _documents_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[str]:
-    for place, document in _objects(blocks, name):
+    for where, document in _objects(blocks, name):
         if not isinstance(document, dict) or not isinstance(document.get(field, 0), str | None):
             there = f"; there are: {', '.join(map(str, list(document)[:8]))}" if isinstance(document, dict) else ""
             what = f'an object with the field "{field}" (a string) is expected'
-            raise UserError(f"{place}: {what}{there}; --text-column names another")
+            raise UserError(f"{where}: {what}{there}; --text-column names another")
         content = document[field] or ""  # null is an empty document, as in tables
         try:
             reject_surrogates(content)
         except UserError as error:
-            raise UserError(f"{place}: {error}") from None
+            raise UserError(f"{where}: {error}") from None
         yield content
 
 
 def _objects(blocks: Iterable[bytes], name: str) -> Iterator[tuple[str, Any]]:
-    """(place, value) of each line; of a .json whose first line is no object, of each element of the list."""
+    """(where, value) of each line; of a .json whose first line is no object, of each element of the list."""
     position, lines = 0, _lines(blocks, name)
     for number, line in enumerate(lines, 1):
         text = _decoded(line, name, position).lstrip(_MARK)
         position += len(line)
         if not text.strip():
             continue
-        place = f"{name}, line {number}"
+        where = f"{name}, line {number}"
         if kind(name) == ".json" and text.lstrip()[0] in "[{":
             try:
-                first = parse_json(text, place)
+                first = parse_json(text, where)
             except UserError:
                 first = None
             if not isinstance(first, dict):
                 yield from _elements(text, lines, name, position)
                 return
-        yield place, parse_json(text, place)
+        yield where, parse_json(text, where)
 
 
 def _elements(text: str, lines: Iterator[bytes], name: str, position: int) -> Iterator[tuple[str, Any]]:

@@ -15,12 +15,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from danalab.data.tokenizers.alphabet import META, AlphabetTokenizer, read_meta
 from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS, Tokenizer
 from danalab.data.tokenizers.bpe import BpeTokenizer, eos_of_size, train_bpe, trained_size
 from danalab.data.tokenizers.chat_template import spelling
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
-from danalab.data.tokenizers.plain import ByteTokenizer, CharacterTokenizer, WordTokenizer
+from danalab.data.tokenizers.plain import (
+    META,
+    AlphabetTokenizer,
+    ByteTokenizer,
+    CharacterTokenizer,
+    WordTokenizer,
+    read_meta,
+)
 from danalab.errors import UserError, nearest
 from danalab.files import read_state
 

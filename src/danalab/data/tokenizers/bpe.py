@@ -50,7 +50,7 @@ class BpeTokenizer(Tokenizer):
         self.eos, self.specials = ends[0], added
         self.n_tokens = max(vocabulary.values()) + 1
         if self.n_tokens > _MAX_ID:
-            raise UserError(f"{origin}: token id {self.n_tokens - 1}; ids must be below {_MAX_ID:,}")
+            raise UserError(f"{origin}: a token id is {self.n_tokens - 1}; it must be below {_MAX_ID:,}")
         self.name = name or f"bpe-{self.n_tokens}"
         table = [b""] * self.n_tokens
         for token in (token for token in vocabulary if token not in added):
@@ -142,7 +142,9 @@ def _checked_size(vocab_size: int) -> int:
     if vocab_size > _MAX_ID:
         raise UserError(f"--vocab-size {vocab_size}: at most {_MAX_ID:,} are possible")
     if vocab_size < least:
-        raise UserError(f"--vocab-size {vocab_size}: at least {least} are needed (256 bytes, {len(SPECIALS)} specials)")
+        raise UserError(
+            f"--vocab-size is {vocab_size}; it must be at least {least} (256 bytes, {len(SPECIALS)} specials)"
+        )
     return vocab_size
 
 

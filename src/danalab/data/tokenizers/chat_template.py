@@ -22,7 +22,7 @@ class ChatTemplate:
     """A chat template, not yet compiled."""
 
     text: str
-    """In Jinja."""
+    """The template, in Jinja."""
     variables: Mapping[str, str]
     """Spellings of tokens by name, e.g. bos_token."""
     end_tokens: tuple[int, ...]
@@ -51,7 +51,7 @@ class ChatTemplate:
 def _read(file: Path) -> Mapping[str, Any]:
     content = read_json(file) if file.is_file() else {}
     if not isinstance(content, dict):
-        raise UserError(f"{file}: an object is expected")
+        raise UserError(f"{file} is not an object; it must be one")
     return content
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from danalab.inference.scheduler import BlockPool
-from danalab.models.block import Block
-from danalab.models.decoder import Decoder
-from danalab.models.delta_rule.mixer import GatedDeltaNet
+from danalab.models.decoder import Block, Decoder
+from danalab.models.delta_rule import GatedDeltaNet
 from danalab.models.layers.attention import Attention
 from danalab.models.layers.basic import LayerNorm, RMSNorm1p, SwiGLU
 from danalab.models.moe.mixture import MixtureOfExperts

@@ -23,10 +23,10 @@ from danalab.ladder.fit.curvature import fit_shared_curvature
 from danalab.ladder.fit.statistics import SelectionNoise, noise_law
 from danalab.ladder.rows import shape_of
 from danalab.optim.run_length import OMEGA
-from danalab.optim.settings import LogTime
 from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix_params
 from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.scaling.shape import Shape
+from danalab.train.config.experiment import shared_settings
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -36,7 +36,7 @@ _SHAPE = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "voca
 """Settings that determine the FLOPs of every model."""
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
-_DEFAULTS = {**TrainConfig().as_dict(), "kappa": LogTime.kappa, "delta": LogTime.delta, "omega": OMEGA}
+_DEFAULTS = {**TrainConfig().as_dict(), **shared_settings({"omega": OMEGA})}
 _SAME_RUN = names_of(TrainConfig, "input", "execution", "job") | {"seed", "data_seed"}
 
 

@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     ours: tuple[str | tuple[str, int], ...]
     """Names of our weights in it; (name, index): one matrix of a stack, in ascending order."""
     join: Callable[[list[Tensor]], Tensor] = lambda parts: parts[0] if len(parts) == 1 else torch.cat(parts)
-    """From ours to theirs."""
+    """Makes their tensor from ours."""
     split: Callable[[Tensor], Sequence[Tensor]] = lambda tensor: (tensor,)
     """The inverse."""
 

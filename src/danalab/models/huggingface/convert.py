@@ -126,7 +126,7 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
 
 
 def _check_layers(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-    """Before anything is built: a configuration may ask for more layers than a list can hold."""
+    """Check sizes before anything is built: a configuration may ask for more layers than a list can hold."""
     if config.n_layers > len(weights):
         raise UserError(f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights")
 

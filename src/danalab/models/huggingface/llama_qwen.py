@@ -30,9 +30,9 @@ NAMINGS = {
     "llama": Naming("MixtralForCausalLM", "mixtral", "block_sparse_moe", ("w1", "w3", "w2")),
     "qwen3": Naming("Qwen3MoeForCausalLM", "qwen3_moe", "mlp", MLP_NAMES),
 }
-"""By our architecture."""
+"""Our architecture -> names of its sparse layers."""
 MODEL_TYPES = {naming.model_type: arch for arch, naming in NAMINGS.items()}
-"""By model_type."""
+"""model_type -> our architecture, of models with experts."""
 _ARCHITECTURES = {"llama": "llama", "qwen3": "qwen3", **MODEL_TYPES}  # by model_type
 
 

@@ -158,9 +158,9 @@ def attend_within_documents(
 
 
 def document_starts(tokens_BL: Tensor, start_token: int) -> Tensor:
-    """Place in the row of the first token of each token's document, int64 [B, L]."""
-    place = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
-    return torch.where(tokens_BL == start_token, place, 0).cummax(dim=1).values
+    """Position in the row of the first token of each token's document, int64 [B, L]."""
+    index = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
+    return torch.where(tokens_BL == start_token, index, 0).cummax(dim=1).values
 
 
 def document_positions(starts_BL: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def document_positions(starts_BL: Tensor) -> Tensor:
 
 
 def _attend_block(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, past: int, grouped: bool) -> Tensor:
-    """For queries at places `past`, `past` + 1, ... among the keys; `starts` [B, queries] counts from the first key."""
+    """Attention of queries at positions `past`, `past` + 1, ... of the keys; `starts` [B, queries] is from key 0."""
     key = torch.arange(k.shape[2], device=k.device)
     query = past + torch.arange(q.shape[2], device=q.device).unsqueeze(1)
     mask = (key <= query) & (key >= starts.unsqueeze(2))

@@ -21,7 +21,7 @@ from danalab.optim.step.backends.native_library import processor
 log = logging.getLogger(__name__)
 _SWITCH = "bf16"  # the setting of torch that gives float32 products to oneDNN
 LARGEST_ERROR = 1e-5
-"""Of a product, relative to its norm: float32 has about 1e-7, bfloat16 2e-3."""
+"""Largest error of a product, relative to its norm: float32 has about 1e-7, bfloat16 2e-3."""
 
 
 def is_autocast(device: torch.device) -> bool:

@@ -2,10 +2,16 @@
 
     expert e:  down_e( silu(gate_e x) * up_e x )          or  down_e( gelu(up_e x) )
 
-Rows are sorted by expert, so that each expert reads one contiguous segment. Shapes: R rows, D model dimension,
-E experts, F hidden features of an expert.
+Rows are sorted by expert, so that each expert reads one contiguous segment: a grouped product, y[r] = W[g(r)] x[r], is
+one operation for the compiler at any group sizes, torch's on GPUs that have one, else one product per segment.
+
+Shapes: R rows, D model dimension, E experts or groups, F hidden features of an expert; M columns of x, N rows of a
+matrix.
 """
 
+import functools
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,9 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from danalab.models.layers.precision import is_plain_inference
-from danalab.models.moe.grouped import grouped_linear, product, product_dtype
-from danalab.models.parallel.shards import local_shard
+from danalab.models.layers.precision import is_autocast, is_plain_inference
+from danalab.models.shards import local_shard
 from danalab.scaling.architectures import Activation
 
 
@@ -72,10 +77,10 @@ def gated_hidden(x_RD: Tensor, gate_EFD: Tensor, up_EFD: Tensor, counts_E: Tenso
 
     `counts`: rows of each expert, in order, int64 [E], with the sum R.
     """
-    return (_compute if is_plain_inference() else _forward)(x_RD, gate_EFD, up_EFD, counts_E)[0]
+    return (_hidden if is_plain_inference() else _forward)(x_RD, gate_EFD, up_EFD, counts_E)[0]
 
 
-def _compute(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _hidden(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     hidden, g, u = (x.new_empty(x.shape[0], gate.shape[1]) for _ in range(3))
     sizes = counts.tolist()
     for rows, h_e, g_e, u_e, gate_e, up_e in zip(*(t.split(sizes) for t in (x, hidden, g, u)), gate, up, strict=True):
@@ -85,7 +90,7 @@ def _compute(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tenso
     return hidden, g, u
 
 
-_forward = torch.library.custom_op("danalab::gated_hidden", _compute, mutates_args=())
+_forward = torch.library.custom_op("danalab::gated_hidden", _hidden, mutates_args=())
 
 
 @torch.library.custom_op("danalab::gated_hidden_backward", mutates_args=())
@@ -131,3 +136,111 @@ def _forward_flops(x: Any, gate: Any, *args: Any, out_shape: Any = None, **more:
 @register_flop_formula(torch.ops.danalab.gated_hidden_backward)
 def _gradient_flops(grad: Any, x: Any, gate: Any, *args: Any, out_shape: Any = None, **more: Any) -> int:
     return 8 * x[0] * gate[1] * gate[2]
+
+
+log = logging.getLogger(__name__)
+
+MIN_ROWS = 32
+"""On a CPU, fewer rows than this are padded with zeros: for few rows libraries choose other kernels, which round
+differently, and the output for a token would depend, in its last bit, on how many others its expert has."""
+
+
+def grouped_linear(x_RM: Tensor, weight_ENM: Tensor, counts_E: Tensor) -> Tensor:
+    """[R, N], in the dtype of a linear map of the same arguments; differentiable once.
+
+    `counts`: rows of each group, in order, int64 [E], with the sum R.
+    """
+    dtype = product_dtype(x_RM, weight_ENM)
+    op = _grouped if is_plain_inference() else _linear
+    return op(x_RM.to(dtype), weight_ENM.to(dtype), counts_E)
+
+
+def product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
+    """The dtype of a product of the two: autocast's where that is on."""
+    if is_autocast(x.device):
+        return torch.get_autocast_dtype(x.device.type)
+    return torch.promote_types(x.dtype, weight.dtype)
+
+
+def _grouped(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+    if _has_kernel(x, x.shape[1], weight.shape[1]):
+        return _kernel()(x, weight.mT, offs=_ends(counts))
+    sizes = counts.tolist()
+    y = x.new_empty(x.shape[0], weight.shape[1])
+    for rows, out, matrix in zip(x.split(sizes), y.split(sizes), weight, strict=True):
+        product(rows, matrix.T, out)
+    return y
+
+
+_linear = torch.library.custom_op("danalab::grouped_linear", _grouped, mutates_args=())
+
+
+@torch.library.custom_op("danalab::grouped_outer", mutates_args=())
+def _outer(g: Tensor, x: Tensor, counts: Tensor) -> Tensor:
+    """Each group's g^T x: [E, N, M] of g [R, N] and x [R, M]."""
+    if _has_kernel(x, x.shape[1], g.shape[1]):
+        outer = _kernel()(g.T, x, offs=_ends(counts))
+        return outer.masked_fill_(counts.eq(0)[:, None, None], 0.0)  # not written for an empty group on Blackwell
+    sizes = counts.tolist()
+    total = x.new_empty(len(sizes), g.shape[1], x.shape[1])
+    for left, right, out in zip(g.split(sizes), x.split(sizes), total, strict=True):
+        torch.mm(left.T, right, out=out)
+    return total
+
+
+_linear.register_fake(lambda x, weight, counts: x.new_empty(x.shape[0], weight.shape[1]))
+_outer.register_fake(lambda g, x, counts: x.new_empty(counts.shape[0], g.shape[1], x.shape[1]))
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    x, weight, counts = ctx.saved_tensors
+    grad = grad.contiguous()
+    grad_x = _linear(grad, weight.mT, counts) if ctx.needs_input_grad[0] else None
+    return grad_x, _outer(grad, x, counts) if ctx.needs_input_grad[1] else None, None
+
+
+_linear.register_autograd(_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+
+
+@register_flop_formula(torch.ops.danalab.grouped_linear)
+def _linear_flops(x: Any, weight: Any, counts: Any, *args: Any, out_shape: Any = None, **more: Any) -> int:
+    return 2 * x[0] * weight[1] * weight[2]
+
+
+@register_flop_formula(torch.ops.danalab.grouped_outer)
+def _outer_flops(g: Any, x: Any, counts: Any, *args: Any, out_shape: Any = None, **more: Any) -> int:
+    return 2 * g[0] * g[1] * x[1]
+
+
+def product(rows: Tensor, matrix: Tensor, out: Tensor) -> None:
+    """out = rows @ matrix; each row of the result is independent of the number of rows."""
+    n = rows.shape[0]
+    if n >= MIN_ROWS or rows.device.type != "cpu":
+        torch.mm(rows, matrix, out=out)
+    elif n:
+        padded = rows.new_zeros(MIN_ROWS, rows.shape[1])
+        padded[:n] = rows
+        out.copy_((padded @ matrix)[:n])
+
+
+def _ends(counts: Tensor) -> Tensor:
+    return counts.cumsum(0).to(torch.int32)
+
+
+def _kernel() -> Callable[..., Tensor]:
+    return getattr(F, "grouped_mm", None) or torch._grouped_mm  # the public name is of torch 2.10
+
+
+def _has_kernel(x: Tensor, *widths: int) -> bool:
+    """Whether torch's grouped product applies: bfloat16 on Hopper and later, widths that are multiples of 16 bytes."""
+    if x.device.type != "cuda" or x.dtype != torch.bfloat16 or x.shape[0] == 0:
+        return False
+    return not any(width % 8 for width in widths) and _is_hopper(x.device.index)
+
+
+@functools.cache
+def _is_hopper(device: int | None) -> bool:
+    has = torch.cuda.get_device_capability(device) >= (9, 0)
+    if not has:
+        log.info("experts: this GPU has no grouped product in torch; one product for each expert is slower")
+    return has

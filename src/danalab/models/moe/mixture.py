@@ -35,7 +35,7 @@ from danalab.models.config import ModelConfig
 from danalab.models.layers.basic import GeluMLP, Linear, SwiGLU
 from danalab.models.layers.precision import full_precision
 from danalab.models.moe.experts import Experts
-from danalab.models.parallel.shards import local_shard
+from danalab.models.shards import local_shard
 
 
 def make_mlp(config: ModelConfig, layer: int) -> nn.Module:
@@ -58,7 +58,7 @@ class MixtureOfExperts(nn.Module):
         self.exchange: ExpertExchange | None = None
         """Sends rows to the experts of other ranks; None: this rank has all experts."""
         # Under tensor parallelism each rank has some features of every expert: gradients of the input are summed over
-        # ranks, and so is the output (`danalab.models.parallel.tensor`).
+        # ranks, and so is the output (`danalab.models.parallel`).
         self.enter: Callable[[Tensor], Tensor] = _unchanged
         self.leave: Callable[[Tensor], Tensor] = _unchanged
         self.shared = _dense_mlp(config, sparsity.shared_dim) if sparsity.shared_dim else None
@@ -82,7 +82,7 @@ class MixtureOfExperts(nn.Module):
 
 
 class ExpertExchange(Protocol):
-    """Applies experts that other ranks hold (`danalab.models.parallel.experts`)."""
+    """Applies experts that other ranks hold (`danalab.models.parallel`)."""
 
     def __call__(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor, /) -> Tensor: ...
 
@@ -187,7 +187,7 @@ class _Combine(torch.autograd.Function):
 
 
 def _sum(y_RD: Tensor, row_TK: Tensor, weights_TK: Tensor | None = None) -> Tensor:
-    """Of the rows of each token, in the order of its experts."""
+    """Numbers of the rows of each token, in the order of its experts."""
     total = None
     for k in range(row_TK.shape[1]):
         part = y_RD.index_select(0, row_TK[:, k])

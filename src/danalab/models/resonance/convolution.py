@@ -240,8 +240,8 @@ def document_lengths(starts_BT: Tensor) -> list[int]:
     """
     lengths = _lengths.get(starts_BT)
     if lengths is None:
-        place = torch.arange(starts_BT.shape[1], device=starts_BT.device)
-        first = (starts_BT == place).flatten().nonzero().flatten()
+        index = torch.arange(starts_BT.shape[1], device=starts_BT.device)
+        first = (starts_BT == index).flatten().nonzero().flatten()
         ends = torch.cat((first[1:], first.new_tensor([starts_BT.numel()])))
         lengths = _lengths[starts_BT] = (ends - first).tolist()
     return lengths

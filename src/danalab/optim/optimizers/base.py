@@ -12,19 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.optim.optimizers import checks
-from danalab.optim.optimizers.groups import (
-    DTYPES,
-    apply_factors,
-    groups_by_decay,
-    hyper,
-    named_as,
-    parameter_groups,
-    split_added,
-    split_by_decay,
-    split_by_rate,
-    take_factors,
-)
+from danalab.optim.optimizers import checks, groups
 from danalab.optim.optimizers.stats import collect, describe, update_rms
 from danalab.optim.rules.rule import Rule
 from danalab.optim.rules.scalars import decay_rate, momentum_gain, schedule_factor
@@ -36,6 +24,7 @@ from danalab.optim.step.batch import TensorBatch, age_tensor, gather, update_buf
 from danalab.optim.step.state import fill_state, is_dummy_step, loss_of
 from danalab.optim.step.state_dict import (
     IMPLEMENTATION,
+    LATER,
     by_names,
     check_rule_state,
     parameter_name,
@@ -88,7 +77,9 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
         """The constructor's `params` as torch takes them: a model becomes groups by the kinds of its parameters."""
-        return split_by_rate(parameter_groups(params), params) if isinstance(params, nn.Module) else params
+        return (
+            groups.split_by_rate(groups.parameter_groups(params), params) if isinstance(params, nn.Module) else params
+        )
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """The groups that a group given by the caller becomes."""
@@ -114,11 +105,11 @@ class RuleOptimizer(torch.optim.Optimizer):
                 checks.check_group_keys(self.name, param_group, known)
                 param_group = plain_settings(param_group)
             for group in [part for each in self._by_kinds(param_group) for part in self.prepare_groups(each)]:
-                factors = take_factors(group)
+                factors = groups.take_factors(group)
                 if self._built:
-                    group["params"] = named_as(self.param_groups[:before], group["params"])
+                    group["params"] = groups.named_as(self.param_groups[:before], group["params"])
                 super().add_param_group(group)
-                apply_factors(self.param_groups[-1], *factors, independent=self.decays_independently)
+                groups.apply_factors(self.param_groups[-1], *factors, independent=self.decays_independently)
                 self._check_added(self.param_groups[-1])
         except Exception:
             del self.param_groups[before:]
@@ -140,7 +131,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         """A group that is added later, split if those of the constructor were, and it does not say how it decays."""
         if not (self._built and self.by_kinds and isinstance(group, dict)) or {"weight_decay", "omega"} & set(group):
             return [group]
-        return split_added(self.name, group)
+        return groups.split_added(self.name, group)
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         own = ("by_kinds", "_built", "_omega", "_horizon")
@@ -155,7 +146,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         if state_dtype != "float32" and group.get("buffers", 1) > 1:
             raise UserError(f"{self.name}: buffers needs state_dtype float32, not {state_dtype}")
         for index, p in enumerate(group["params"]):
-            if p.dtype not in DTYPES:
+            if p.dtype not in groups.DTYPES:
                 raise UserError(
                     f"{self.name}: {parameter_name(group, index)} is {p.dtype};"
                     " only float32, float64, bfloat16 and float16 parameters can be optimized"
@@ -276,7 +267,7 @@ class RuleOptimizer(torch.optim.Optimizer):
             return saved
 
         flags = [{key: group[key] for key in IMPLEMENTATION if key in group} for group in self.param_groups]
-        built = [hyper(group) for group in self.param_groups]
+        built = [groups.hyper(group) for group in self.param_groups]
         handle = self.register_load_state_dict_pre_hook(check)  # the last hook: sees what is really loaded
         try:
             super().load_state_dict(state_dict)
@@ -284,8 +275,11 @@ class RuleOptimizer(torch.optim.Optimizer):
             handle.remove()
         saved = seen[0]
         warn_of_replaced(self.name, built, self.param_groups)
-        for group, saved_group, own in zip(self.param_groups, saved["param_groups"], flags, strict=True):
-            group.update(plain_settings({**hyper(group), **own}))
+        for group, saved_group, own, asked in zip(self.param_groups, saved["param_groups"], flags, built, strict=True):
+            later = {
+                key: asked[key] for key in LATER if key in asked
+            }  # a version that lacks a setting did not choose it
+            group.update(plain_settings({**later, **groups.hyper(group), **own}))
             group.setdefault("initial_lr", group["peak_lr"])
             group.pop("unstepped", None)
             for p, key in zip(group["params"], saved_group["params"], strict=True):
@@ -323,17 +317,17 @@ class ElementwiseOptimizer(RuleOptimizer):
         params = list(params)
         if params and all(isinstance(entry, tuple) and isinstance(entry[0], str) for entry in params):
             self.by_kinds = True
-            return split_by_decay(self.name, params)
+            return groups.split_by_decay(self.name, params)
         marked = [getattr(entry, "_no_weight_decay", False) for entry in params]
         if any(marked):
-            return groups_by_decay([("", p, not mark) for p, mark in zip(params, marked, strict=True)])
+            return groups.groups_by_decay([("", p, not mark) for p, mark in zip(params, marked, strict=True)])
         return params
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         return self.rule
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        checks.check_numbers(self.name, group, self.rates)
+        checks.check_numbers(self.name, group, self.rates, getattr(type(self).__init__, "declared", {}))
         checks.check_coupled_decay(self.name, group)
 
     def coefficients(self, group: int = 0) -> dict[str, Any]:
@@ -365,7 +359,7 @@ class DecayingOptimizer(ElementwiseOptimizer):
             )
 
     def check_group(self, group: Mapping[str, Any]) -> None:
-        checks.check_settings(self.name, group, self.rates)
+        checks.check_settings(self.name, group, self.rates, getattr(type(self).__init__, "declared", {}))
 
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(group, dict):

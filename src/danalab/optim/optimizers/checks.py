@@ -4,6 +4,7 @@ import difflib
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from danalab.optim.optimizers.groups import called
 from danalab.optim.rules.age import age_path
 from danalab.optim.run_length import DECAY_BOUND
 from danalab.optim.run_length import OMEGA as USUAL_OMEGA
-from danalab.optim.settings import RANGES
+from danalab.optim.settings import RANGES, Declared
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +28,11 @@ TORCH_KEYS = ("lr", "eps", "params", "param_names", "initial_lr", "max_lr", "min
 MAY_BE_NONE = ("wd_ts", "decay_bound", "alpha_warmup", "beta3_warmup", "clipsnr", "fresh")
 
 
-def check_settings(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
+def check_settings(
+    owner: str, group: Mapping[str, Any], rates: int = 2, declared: Mapping[str, Declared] = MappingProxyType({})
+) -> None:
     """Refuse hyper-parameters that make no sense, with an independent weight decay among them."""
-    check_numbers(owner, group, rates)
+    check_numbers(owner, group, rates, declared)
     if group.get("decay_bound") is None:
         check_first_decay(owner, group["weight_decay"], group["wd_ts"])
 
@@ -96,10 +99,17 @@ def check_coupled_decay(owner: str, group: Mapping[str, Any]) -> None:
         )
 
 
-def check_numbers(owner: str, group: Mapping[str, Any], rates: int = 2) -> None:
-    """Refuse hyper-parameters that are no numbers or out of range; `betas`, where there are, have `rates` numbers."""
-    for name, (accept, words) in RANGES.items():
-        if name not in group or (group[name] is None and name in (*MAY_BE_NONE, "beta2")):
+def check_numbers(
+    owner: str, group: Mapping[str, Any], rates: int = 2, declared: Mapping[str, Declared] = MappingProxyType({})
+) -> None:
+    """Refuse hyper-parameters that are no numbers or out of range; `betas`, where there are, have `rates` numbers.
+
+    `declared`: the optimizer's own settings, whose ranges stand beside their defaults.
+    """
+    ranges = {**RANGES, **{name: own.within for name, own in declared.items() if own.within is not None}}
+    for name, (accept, words) in ranges.items():
+        may_be_none = name in (*MAY_BE_NONE, "beta2") or (name in declared and declared[name].default is None)
+        if name not in group or (group[name] is None and may_be_none):
             continue
         value = number_of(owner, name, group[name])
         if value is not None and not (math.isfinite(value) and accept(value)):

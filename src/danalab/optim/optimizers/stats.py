@@ -92,11 +92,12 @@ def update_rms(optimizer: Any) -> Tensor:
         own = {key: local(value) for key, value in state.items()}
         moments = [decode(own, name) for name in rule.moments]
         g = local_gradient(p.grad, p).to(moments[0].dtype)
-        scalars = rule.scalars(group, state["step"].to(g.device))
+        scalars = rule.scalars({**group, "lr": 1.0, "peak_lr": 1.0}, state["step"].to(g.device))
+        rate = scalars["lr"]  # 1, but for a share of the gradient (`fresh`)
         for name in ("lr", "decay_factor", "cautious", *rule.gains):
             scalars.pop(name, None)
         direction = rule.direction(-g if group["maximize"] else g, *moments, **scalars)
-        return {"squares": direction.square().sum()}
+        return {"squares": direction.mul(rate).square().sum()}
 
     totals = _total(optimizer, sums)
     if "squares" not in totals:

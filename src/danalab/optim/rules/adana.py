@@ -29,9 +29,10 @@ def adana_update(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of ADana (`clipsnr` None) or DanaMK4.
 
-    m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps          u = m / r
-    p <- k (p - lr [ g/r + gamma3 (clip(alpha u) + alpha_offset u) ])
+        m <- m + a (g - m)          v <- v + a (g^2 - v)          r = sqrt(v) + eps          u = m / r
+        p <- k (p - lr [ g/r + gamma3 (clip(alpha u) + alpha_offset u) ])
 
+    `cautious` 1: k acts only where the step moves p towards zero; see `step_and_decay`.
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain * (g - m)

@@ -38,9 +38,10 @@ def ademamix_update(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One step of AdEMAMix; weight decay enters as a factor of the parameter.
 
-    m <- m + (1-beta1) (g - m)      s <- s + (1-beta3(t)) (g - s)      v <- v + (1-beta2) (g^2 - v)
-    p <- k p - lr (m / (1-beta1^t) + weight s) / (sqrt(v / (1-beta2^t)) + eps)
+        m <- m + (1-beta1) (g - m)      s <- s + (1-beta3(t)) (g - s)      v <- v + (1-beta2) (g^2 - v)
+        p <- k p - lr (m / (1-beta1^t) + weight s) / (sqrt(v / (1-beta2^t)) + eps)
 
+    `correction1`, `correction2` are 1 - beta^t, `weight` is gamma3 alpha(t).
     """
     p, g = p.to(m.dtype), g.to(m.dtype)
     m = m + gain1 * (g - m)

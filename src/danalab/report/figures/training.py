@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from danalab.train.coordinates import Coordinates
+    from danalab.train.preflight import Coordinates
 
 SEEDS = ("seed", "data_seed")
 SHAPE = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads")

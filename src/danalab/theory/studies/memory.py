@@ -26,6 +26,7 @@ from jax.scipy.special import erf
 from matplotlib.figure import Figure
 
 from danalab.errors import UserError
+from danalab.optim.settings import LogTime
 from danalab.theory.curve import enable_x64
 from danalab.theory.problem import Spectrum, binned_spectrum
 from danalab.theory.studies.cooldown import LearningRateDecay
@@ -33,7 +34,7 @@ from danalab.theory.studies.study import Study, canvas, label
 
 MAPS = ("linear", "root", "sign")
 """What is done to the momentum."""
-DELTA = 8.0
+DELTA = LogTime.delta
 """Of log time: the mean age is t / (DELTA + 1)."""
 CONSTANTS = tuple(float(x) for x in 2.0 ** np.arange(0, 10.5, 0.5))
 """Constant mean ages [steps]."""

@@ -106,7 +106,7 @@ class Callback:
 
 
 CALLBACKS: Registry[type[Callback]] = Registry("callback")
-"""Of plugins; every run has them, after its own."""
+"""Callbacks of plugins; every run has them, after its own."""
 
 
 class RowsCallback(Callback):

@@ -188,7 +188,7 @@ class TextSamples(RowsCallback):
 
     @classmethod
     def build(cls, context: CallbackContext) -> "TextSamples | None":
-        """On the first rank, which must hold the whole model."""
+        """Starts on the first rank, which must hold the whole model."""
         world = context.strategy.world
         if world.layout.backend == "fsdp" or world.layout.expert_parallel:
             raise UserError("--sample-prompts: no rank has the whole model; sample the checkpoints by danalab generate")

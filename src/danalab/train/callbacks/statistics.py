@@ -142,7 +142,7 @@ class SignalToNoise(RowsCallback):
 
     @classmethod
     def build(cls, context: CallbackContext) -> "SignalToNoise | None":
-        """For log-time optimizers that keep the second moment, without which there is no such ratio."""
+        """Starts for log-time optimizers that keep the second moment, without which there is no such ratio."""
         if not optimizer_spec(context.spec.plan.opt).log_time:
             return None
         callback = cls(context)

@@ -160,7 +160,7 @@ class _Writer(dcp.FileSystemWriter):
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without torch's warning that a process saves or loads alone, which is intended."""
+    """Hides torch's warning that a process saves or loads alone, which is intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

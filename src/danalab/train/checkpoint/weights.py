@@ -143,7 +143,7 @@ class _Unpickler(pickle._Unpickler):  # the one in C allocates a memo as large a
         self._real_classes = real_classes
         self._records: dict[str, type] = {}
         self._tuples: dict[int, tuple[Any, int, int]] = {}
-        """By id: a tuple, which is kept alive, its size with all parts written out, and its depth."""
+        """Tuples by id: a tuple, which is kept alive, its size with all parts written out, and its depth."""
 
     def check_tuple(self) -> None:
         made = self.stack[-1]  # pyright: ignore[reportAttributeAccessIssue]

@@ -4,6 +4,7 @@ Needs no torch.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -170,6 +171,13 @@ def _finite(name: str, value: Any) -> float:
     return number
 
 
+def shared_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The shared settings of a run that were given, numbers; None, or the default of the laws, for the others."""
+    usual = {**dict.fromkeys(SHARED_SETTINGS), "kappa": LogTime.kappa, "delta": LogTime.delta}
+    read = {name: _finite(name, given[name]) for name in SHARED_SETTINGS if given.get(name) is not None}
+    return usual | read
+
+
 class _TakesShared(type):
     """Sections that take the shared settings as keywords, too: `TrainConfig(kappa=0.8)`, and `dataclasses.replace`."""
 
@@ -204,7 +212,7 @@ class OptimizerSettings(Section, metaclass=_TakesShared):
     wd_ts: float | None = setting(None, aliases=("wd-ts-const",))
     """Time scale of the decaying weight decay [steps]; default iterations / wd-ts-divisor."""
     wd_ts_divisor: Positive = 10.0
-    """Where --wd-ts isn't given: iterations / wd-ts-divisor."""
+    """Divisor of the default time scale: iterations / wd-ts-divisor, if --wd-ts isn't given."""
     decay_bound: NonNegative | None = None
     """Largest weight decay, times the peak learning rate; 0: no bound. Default 2 for log-time optimizers,
     1 for others, 0 with --weight-decay."""
@@ -361,3 +369,15 @@ class BatchSettings(Section):
                 f"not --acc-steps {self.acc_steps}; leave one of them out"
             )
         return batch_size, acc_steps, total
+
+    def steps_of_epochs(self, n_tokens: int | None, seq_len: int, global_batch: int) -> int:
+        """floor(epochs x sequences / global batch), of data with `n_tokens` tokens in an epoch, None: not known."""
+        epochs = self.epochs or 0.0
+        if n_tokens is None:
+            raise UserError(f"--epochs {epochs:g}: the number of tokens is not known before the data are prepared")
+        steps = int(epochs * (n_tokens // seq_len) / global_batch)
+        if steps < 1:
+            raise UserError(f"--epochs {epochs:g}: {n_tokens:,} tokens are less than one step")
+        if self.iterations not in (None, steps):
+            raise UserError(f"--epochs {epochs:g} is {steps} steps, not --iterations {self.iterations}; give one")
+        return steps

@@ -6,8 +6,6 @@ Automatic values follow from the scaling rules; explicit ones win. Sizes of batc
 beside their settings, in `experiment` and `execution`; laws and horizons in `danalab.scaling`.
 """
 
-import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,24 +15,24 @@ from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.models.parametrization import BASE_D_MODEL, BASE_N_LAYERS, multiples
-from danalab.optim.catalogue import OPTIMIZERS, short_name
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import Dimensions, dimensions, explicit_dimensions, flops_per_token
+from danalab.scaling.dimensions import check_resonance, if_resonance
 from danalab.scaling.learning_rate import PeakRate, at_horizon, decay_lr
-from danalab.scaling.plan import OMEGA, Budget, OptimizerPlan, budget_of, decay_of, horizon_of, law_rate
-from danalab.scaling.resonance import check_resonance, if_resonance
+from danalab.scaling.plan import OMEGA, OptimizerPlan, TrainingBudget, budget_of, decay_of, horizon_of, law_rate
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
-from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings
-from danalab.train.config.fields import flag, names_of
+from danalab.train.config.experiment import ModelSettings
+from danalab.train.config.fields import flag
 from danalab.train.config.rules import Rules, SizeRule, read_rules
 from danalab.train.config.run_spec import BatchSchedule, Execution, RunBudget, RunSpec, checked_settings
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import TrainConfig, default_name
 
 DEFAULT_SEQ_LEN = 2048
 LARGEST_AUTOMATIC_DECAY = 0.5
 """Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
 omega / t, would take more than the whole weight."""
 _DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}
-"""As in the paper, arXiv 2311.08105."""
+"""Defaults of the paper, arXiv 2311.08105."""
 NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
 MODEL_FLAGS = (
     "arch", *NUMBERS, "vocab_size", "seq_len", "n_kv_heads", "attention_gate", "tied_head", "num_frequencies", "mixer",
@@ -150,12 +148,13 @@ def model_dimensions(settings: ModelSettings, vocab_size: int, rule: SizeRule | 
 
 def choose_budget(
     given: TrainConfig, dataset: Vocabulary, dims: Dimensions, seq_len: int, global_batch: int
-) -> tuple[Budget, Budget]:
+) -> tuple[TrainingBudget, TrainingBudget]:
     """(the budget at a constant batch, which decides the horizon; that of the run, with its ramps)."""
     batches = BatchSchedule.of(global_batch, seq_len, given.batch_ramp, given.seq_len_ramp)
     asked = given
     if given.epochs is not None:
-        asked = replace(given, iterations=_steps_of_epochs(given, dataset, seq_len, global_batch))
+        tokens = getattr(dataset, "tokens_per_epoch", None)
+        asked = replace(given, iterations=given.steps_of_epochs(tokens and tokens(seq_len), seq_len, global_batch))
     nominal = budget = budget_of(asked, dims, seq_len, global_batch)
     if batches.batch.stages and asked.iterations is None:  # more steps, for as many tokens
         steps = max(1, batches.batch.steps_within(nominal.steps * global_batch))
@@ -168,24 +167,10 @@ def choose_budget(
     return nominal, budget
 
 
-def _steps_of_epochs(given: TrainConfig, dataset: Vocabulary, seq_len: int, global_batch: int) -> int:
-    """floor(epochs x sequences / global batch)."""
-    epochs, tokens_per_epoch = given.epochs or 0.0, getattr(dataset, "tokens_per_epoch", None)
-    if tokens_per_epoch is None:
-        raise UserError(f"--epochs {epochs:g}: the number of tokens is not known before the data are prepared")
-    n_tokens = tokens_per_epoch(seq_len)
-    steps = int(epochs * (n_tokens // seq_len) / global_batch)
-    if steps < 1:
-        raise UserError(f"--epochs {epochs:g}: {n_tokens:,} tokens are less than one step")
-    if given.iterations not in (None, steps):
-        raise UserError(f"--epochs {epochs:g} is {steps} steps, not --iterations {given.iterations}; give one")
-    return steps
-
-
 # ---- learning rate ----
 
 
-def choose_rate(given: TrainConfig, dims: Dimensions, nominal: Budget, rules: Rules) -> tuple[PeakRate, float]:
+def choose_rate(given: TrainConfig, dims: Dimensions, nominal: TrainingBudget, rules: Rules) -> tuple[PeakRate, float]:
     """(peak learning rate: as given, by --rules, or by the fitted law; the horizon f that weight decay follows)."""
     if given.lr is not None:
         return PeakRate(given.lr, "given"), 1.0
@@ -212,7 +197,7 @@ def choose_rate(given: TrainConfig, dims: Dimensions, nominal: Budget, rules: Ru
 
 
 def choose_decay(
-    given: TrainConfig, dims: Dimensions, budget: Budget, peak: PeakRate, f: float, rules: Rules
+    given: TrainConfig, dims: Dimensions, budget: TrainingBudget, peak: PeakRate, f: float, rules: Rules
 ) -> tuple[OptimizerPlan, list[str]]:
     """(optimizer with its weight decay, notes). An automatic decay is limited; a given one must not flip signs."""
     opt = OPTIMIZERS.canonical(given.opt)
@@ -244,7 +229,7 @@ def choose_decay(
 
 
 def choose_execution(
-    given: TrainConfig, model: ModelConfig, chosen: OptimizerPlan, budget: Budget, dataset: Vocabulary,
+    given: TrainConfig, model: ModelConfig, chosen: OptimizerPlan, budget: TrainingBudget, dataset: Vocabulary,
     world_size: int, device_type: str | None,
 ) -> Execution:  # fmt: skip
     """Device, number format, compiler, ranks, and the run folder."""
@@ -267,67 +252,6 @@ def choose_execution(
         compile=(on_gpu and not oscillates) if given.compile is None else given.compile,
         backend=given.usual_backend(world_size),
     )
-
-
-_SHOWN = frozenset(
-    {"arch", "opt", "d_model", "n_layers", "n_experts", "top_k", "full_attention_interval", "mixer",
-     "learned_positions", "conv_width", "phase_lr_factor", "global_batch", "seq_len", "iterations", "lr", "seed",
-     "scheduler"}
-)  # fmt: skip
-"""Settings that stand in a name by themselves."""
-
-
-def default_name(given: TrainConfig, model: ModelConfig, chosen: OptimizerPlan, budget: Budget, data_name: str) -> str:
-    """The name of a run: its main settings, then a digest of all others that were given."""
-    size = f"h{given.heads}" if given.heads is not None else f"d{model.d_model}x{model.n_layers}"
-    if (sparse := model.sparsity) is not None:
-        size += f"-e{sparse.n_experts}k{sparse.top_k}"
-    if (model.full_attention_interval or 1) > 1:
-        size += f"-a{model.full_attention_interval}"
-    if given.mixer is not None:
-        size += "-nomixer" if given.mixer == "none" else f"-{given.mixer}"
-    if given.learned_positions is not None:
-        size += "-positions" if given.learned_positions else "-nopositions"
-    if given.conv_width:
-        size += f"-conv{given.conv_width}"
-    if given.phase_lr_factor != 1:
-        size += f"-phase{given.phase_lr_factor:g}"
-    words = [model.arch, short_name(chosen.opt), size, data_name, f"b{budget.global_batch}x{budget.seq_len}"]
-    words += [f"i{budget.steps}", f"lr{chosen.lr:.3g}", f"s{given.seed}"]
-    if given.scheduler != TrainConfig.scheduler:
-        words.append(given.scheduler)
-    if given.kappa != _DEFAULTS.kappa:
-        words.append(f"k{given.kappa:g}")
-    names = names_of(TrainConfig, "run") - _SHOWN
-    if given.lr is not None and float(f"{given.lr:.3g}") != given.lr:
-        names |= {"lr"}
-    further = {name: value for name, value in given.optimizer_settings.items() if name != "kappa"}
-    if digest := digest_of(replace(given, optimizer_settings=further | {"omega": chosen.omega}), names):
-        words.append(digest)
-    return "-".join(words)
-
-
-def digest_of(config: TrainConfig, names: frozenset[str]) -> str:
-    """Eight characters that tell apart configurations with other values of `names`; empty where all are defaults."""
-    own = dict(config.optimizer_settings)
-    shared = {name: own.pop(name) for name in SHARED_SETTINGS if name in own}
-    values = {**config.as_dict(), "optimizer_settings": own, **shared}
-    usual = {
-        **_DEFAULTS.as_dict(),
-        "optimizer_settings": {},
-        "omega": OMEGA,
-        "kappa": _DEFAULTS.kappa,
-        "delta": _DEFAULTS.delta,
-    }
-    changed = {
-        name: value
-        for name, value in values.items()
-        if (name in names or name in shared) and value is not None and value != usual.get(name)
-    }
-    return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8] if changed else ""
-
-
-_DEFAULTS = TrainConfig()
 
 
 # ---- notes ----

@@ -130,7 +130,7 @@ class _OriginalRule:
     weight_tying: Literal[False] = False
     lr_formula: _Formula = field(default_factory=dict)
     lr_formulas: _Formula = field(default_factory=dict)
-    """As `lr_formula`; the spelling of its documents."""
+    """Another spelling of `lr_formula`, that of its documents."""
     lr_formula_512: _Formula = field(default_factory=dict)
 
 

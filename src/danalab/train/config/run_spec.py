@@ -16,9 +16,9 @@ from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Dimensions, Plan, flops_per_token
 from danalab.scaling.hardware import memory_gib
 from danalab.scaling.learning_rate import slow_momentum
-from danalab.scaling.plan import Budget, OptimizerPlan
+from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 from danalab.scaling.shape import ROUTER_SETTINGS
-from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings
+from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings, shared_settings
 from danalab.train.config.fields import flag, plain
 from danalab.train.config.train_config import TrainConfig
 
@@ -28,7 +28,7 @@ _SIZES = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "num_
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunBudget(Budget):
+class RunBudget(TrainingBudget):
     """Batch, length and evaluations of a run."""
 
     batch_size: int
@@ -172,8 +172,7 @@ class RunSpec:
         """All settings by the names of their flags, those of every optimizer beside the others."""
         settings, chosen = self.config.as_dict() | settings_of(self.model), self.optimizer
         own = {name: value for name, value in settings["optimizer_settings"].items() if name not in SHARED_SETTINGS}
-        shared = {name: self.given.optimizer_settings.get(name) for name in SHARED_SETTINGS}
-        shared |= {"kappa": chosen.kappa, "delta": chosen.delta, "omega": chosen.omega}
+        shared = shared_settings(self.given.optimizer_settings) | {"omega": chosen.omega}
         return {**settings, **shared, "optimizer_settings": own}
 
     def as_dict(self) -> dict[str, Any]:
@@ -303,7 +302,7 @@ class BatchSchedule:
 
     @classmethod
     def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> "BatchSchedule":
-        """From the flags."""
+        """The schedule that the flags describe."""
         schedule = cls(
             Ramp.parse(batch_ramp, global_batch, "--batch-ramp"), Ramp.parse(seq_len_ramp, seq_len, "--seq-len-ramp")
         )

@@ -3,12 +3,16 @@
 Needs no torch; the docstring below each field is its help on the command line.
 """
 
+import hashlib
+import json
 import os
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from danalab.errors import UserError
+from danalab.optim.catalogue import short_name
+from danalab.optim.run_length import OMEGA
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.train.config.execution import (
     CheckpointSettings,
@@ -19,6 +23,7 @@ from danalab.train.config.execution import (
     TrackingSettings,
 )
 from danalab.train.config.experiment import (
+    SHARED_SETTINGS,
     BatchSettings,
     DataSettings,
     LossSettings,
@@ -27,7 +32,13 @@ from danalab.train.config.experiment import (
     ScheduleSettings,
     SeedSettings,
     StartSettings,
+    shared_settings,
 )
+from danalab.train.config.fields import names_of
+
+if TYPE_CHECKING:
+    from danalab.models.config import ModelConfig
+    from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 
 BUILT_IN_TEXT = "stdlib"
 """The source that needs neither network nor files."""
@@ -129,3 +140,62 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
     if "moe" in named and not {"--moe-num-experts", "--n-experts"} & given:
         translated.append("--n-experts=8")
     return translated
+
+
+# ---- names of runs ----
+
+_SHOWN = frozenset(
+    {"arch", "opt", "d_model", "n_layers", "n_experts", "top_k", "full_attention_interval", "mixer",
+     "learned_positions", "conv_width", "phase_lr_factor", "global_batch", "seq_len", "iterations", "lr", "seed",
+     "scheduler"}
+)  # fmt: skip
+"""Settings that stand in a name by themselves."""
+
+
+def default_name(
+    given: TrainConfig, model: "ModelConfig", chosen: "OptimizerPlan", budget: "TrainingBudget", data_name: str
+) -> str:
+    """The name of a run: its main settings, then a digest of all others that were given."""
+    size = f"h{given.heads}" if given.heads is not None else f"d{model.d_model}x{model.n_layers}"
+    if (sparse := model.sparsity) is not None:
+        size += f"-e{sparse.n_experts}k{sparse.top_k}"
+    if (model.full_attention_interval or 1) > 1:
+        size += f"-a{model.full_attention_interval}"
+    if given.mixer is not None:
+        size += "-nomixer" if given.mixer == "none" else f"-{given.mixer}"
+    if given.learned_positions is not None:
+        size += "-positions" if given.learned_positions else "-nopositions"
+    if given.conv_width:
+        size += f"-conv{given.conv_width}"
+    if given.phase_lr_factor != 1:
+        size += f"-phase{given.phase_lr_factor:g}"
+    words = [model.arch, short_name(chosen.opt), size, data_name, f"b{budget.global_batch}x{budget.seq_len}"]
+    words += [f"i{budget.steps}", f"lr{chosen.lr:.3g}", f"s{given.seed}"]
+    if given.scheduler != TrainConfig.scheduler:
+        words.append(given.scheduler)
+    if given.kappa != _DEFAULTS.kappa:
+        words.append(f"k{given.kappa:g}")
+    names = names_of(TrainConfig, "run") - _SHOWN
+    if given.lr is not None and float(f"{given.lr:.3g}") != given.lr:
+        names |= {"lr"}
+    further = {name: value for name, value in given.optimizer_settings.items() if name != "kappa"}
+    if digest := digest_of(replace(given, optimizer_settings=further | {"omega": chosen.omega}), names):
+        words.append(digest)
+    return "-".join(words)
+
+
+def digest_of(config: TrainConfig, names: frozenset[str]) -> str:
+    """Eight characters that tell apart configurations with other values of `names`; empty where all are defaults."""
+    own = dict(config.optimizer_settings)
+    shared = {name: own.pop(name) for name in SHARED_SETTINGS if name in own}
+    values = {**config.as_dict(), "optimizer_settings": own, **shared}
+    usual = {**_DEFAULTS.as_dict(), **shared_settings({"omega": OMEGA})}
+    changed = {
+        name: value
+        for name, value in values.items()
+        if (name in names or name in shared) and value is not None and value != usual.get(name)
+    }
+    return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8] if changed else ""
+
+
+_DEFAULTS = TrainConfig()

@@ -34,7 +34,7 @@ class HarnessResult:
     num_fewshot: dict[str, int]
     """Task -> examples before each question."""
     version: str
-    """Of the harness."""
+    """Version of the harness."""
 
 
 def evaluate_tasks(

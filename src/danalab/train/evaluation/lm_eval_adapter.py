@@ -79,11 +79,11 @@ class HarnessModel(TemplateLM):
 
     @property
     def tokenizer_name(self) -> str:
-        """For the harness's cache of requests."""
+        """Name in the harness's cache of requests."""
         return self._tokens.fingerprint
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """For the harness's records."""
+        """Name in the harness's records."""
         return "" if self._chat is None else type(self._chat).__name__
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:

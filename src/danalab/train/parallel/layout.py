@@ -101,11 +101,11 @@ def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
         return
     require_supported(spec, layout.mode)
     if layout.expert_parallel:
-        from danalab.models.parallel.experts import check_expert_parallel
+        from danalab.models.parallel import check_expert_parallel
 
         check_expert_parallel(resolved.model, ranks)
     if layout.tp_size > 1:
-        from danalab.models.parallel.tensor import check_tensor_parallel
+        from danalab.models.parallel import check_tensor_parallel
 
         check_tensor_parallel(resolved.model, layout.tp_size)
 
@@ -122,7 +122,7 @@ class Place:
     local_rank: int
     """Among the processes of this machine."""
     address: str
-    """Where rank 0 listens."""
+    """Address at which rank 0 listens."""
     port: int
     launcher: str
     """"torchrun" or "srun"."""

@@ -35,7 +35,7 @@ class MergedRun:
 
     folder: Path
     steps: tuple[int, ...]
-    """Of the checkpoints that were merged; the last one is that of the new checkpoint."""
+    """Steps of the checkpoints that were merged; the last one is that of the new checkpoint."""
     weights: tuple[float, ...]
 
 

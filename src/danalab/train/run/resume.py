@@ -56,7 +56,7 @@ class ResumePoint:
     weights_only: bool = False
     """Only the model is loaded; the run starts at step 0."""
     with_optimizer: bool = False
-    """With `weights_only`: the optimizer's moments and step counts are loaded, too."""
+    """Whether the optimizer's moments and step counts are loaded, too, with `weights_only`."""
     export: Path | None = None
     """A model in Hugging Face format, in place of checkpoints."""
 

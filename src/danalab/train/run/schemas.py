@@ -7,12 +7,13 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, with_config
 from typing_extensions import Required, TypedDict
 
+from danalab.errors import UserError
 from danalab.files import validated as validated_content
 from danalab.models.config import ModelConfig
 from danalab.scaling import Plan
 from danalab.scaling.learning_rate import PeakRate
-from danalab.scaling.plan import Budget, OptimizerPlan
-from danalab.train.config.experiment import SHARED_SETTINGS
+from danalab.scaling.plan import OptimizerPlan, TrainingBudget
+from danalab.train.config.experiment import SHARED_SETTINGS, shared_settings
 from danalab.train.config.fields import plain, validated
 from danalab.train.config.run_spec import RECORDED_AS, dimensions_of, settings_of
 from danalab.train.config.train_config import TrainConfig
@@ -127,7 +128,11 @@ def check_record(content: Any, where: str) -> dict[str, Any]:
     settings = validated(TrainConfig, {k: v for k, v in record["config"].items() if k in known}, f"{where}: config")
     # Version 0.1 had no bound of the weight decay, and 0.2 no law of the horizon.
     older = {"decay_bound": 0.0, "horizon_law": "none"}
-    record["config"] = {**TrainConfig().as_dict(), **older, **record["config"], **plain(settings)}
+    try:
+        shared = shared_settings(record["config"])
+    except UserError as error:
+        raise UserError(f"{where}: config: {error}") from error
+    record["config"] = {**TrainConfig().as_dict(), **older, **record["config"], **plain(settings), **shared}
     # A file that was written by hand may lack them; a run always has them.
     for name, value in (("seq_len", record.setdefault("model", {}).get("seq_len")), ("batch_size", 1)):
         if record["config"][name] is None:
@@ -152,7 +157,9 @@ def _joined(record: dict[str, Any], where: str) -> dict[str, Any]:
         rate: dict[str, Any] = {name[3:]: chosen.get(name) for name in ("lr_source", "lr_law_batch", "lr_batch_factor")}
         planned = Plan(
             dims=dimensions_of(model),
-            budget=Budget(**{each.name: budget[RECORDED_AS.get(each.name, each.name)] for each in fields(Budget)}),
+            budget=TrainingBudget(
+                **{each.name: budget[RECORDED_AS.get(each.name, each.name)] for each in fields(TrainingBudget)}
+            ),
             optimizer=OptimizerPlan(
                 peak=PeakRate(chosen["lr"], **rate),
                 **{each.name: chosen[each.name] for each in fields(OptimizerPlan) if each.name != "peak"},

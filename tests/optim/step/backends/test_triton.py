@@ -72,7 +72,7 @@ def exact(rule: Rule, batch: TensorBatch, t: int, i: int) -> list[Tensor]:
     tensors = [x.double() for x in (batch.params[i], batch.grads[i], *batch.moments[i])]
     if batch.group["maximize"]:
         tensors[1] = -tensors[1]
-    return list(rule.update(*tensors, **rule.scalars(batch.group, t)))
+    return list(rule.update(*tensors, **rule.scalars(batch.settings, t)))
 
 
 def assert_updates(rule: Rule, batch: TensorBatch, counts: list[int]) -> None:
@@ -112,6 +112,16 @@ def test_parameters_with_their_own_step_counts_on_the_device_have_their_own_scal
     counts = [1, 50, 3]
     batch = make_batch(rule, group, torch.tensor(counts).double(), torch.float32)
     assert_updates(rule, batch, counts)
+
+
+@pytest.mark.parametrize("name", ["adana", "dana-star-mk4", "auto-dana"])
+def test_the_momentum_has_the_age_of_its_path_and_its_share_of_the_gradient(name):
+    rule, group = rule_and_group(name)
+    memory = {"momentum_cooldown": 0.0, "age": "follow(8, 3, 1, 1)", "fresh": 0.2}
+    batch = make_batch(rule, {**group, **memory}, 7, torch.float32)
+    batch.ages = (2.0, 2.5)
+    assert rule.scalars(batch.settings, 7)["gain"] == 1 - 2.5 / 3
+    assert_updates(rule, batch, [7] * len(SHAPES))
 
 
 def test_the_learning_rate_may_be_a_tensor():
@@ -191,8 +201,9 @@ def test_new_gradients_are_found_at_their_own_addresses():
 
 
 @pytest.mark.compiled
+@pytest.mark.parametrize("memory", [{}, {"age": "follow(8, 0.5, 1, 0.1)", "fresh": 0.2}], ids=["own", "age"])
 @pytest.mark.parametrize("capturable", [False, True])
-def test_a_repeated_step_is_the_one_that_would_have_been_prepared_anew(capturable):
+def test_a_repeated_step_is_the_one_that_would_have_been_prepared_anew(capturable, memory):
     class Launched(DanaMK4):
         def backend_of(self, rule, batch):
             return triton_step.fused
@@ -201,7 +212,7 @@ def test_a_repeated_step_is_the_one_that_would_have_been_prepared_anew(capturabl
     for cls in (Launched, DanaMK4):
         draw = torch.Generator().manual_seed(0)
         params = [torch.randn(shape, generator=draw).requires_grad_() for shape in ((9, 5), (7,))]
-        optimizer = cls(params, lr=0.1, omega=2.0, horizon=100, capturable=capturable, foreach=False)
+        optimizer = cls(params, lr=0.1, omega=2.0, horizon=100, capturable=capturable, foreach=False, **memory)
         for step in range(6):
             for p in params:
                 p.grad = torch.randn(p.shape, generator=draw)

@@ -156,9 +156,9 @@ class Mixture(nn.Module):
         weights, chosen = self.router(rows)
         total = torch.zeros_like(rows)
         for expert in chosen.unique().tolist():
-            token, place = torch.where(chosen == expert)
+            token, choice = torch.where(chosen == expert)
             output = self.experts(rows[token], expert)
-            total.index_add_(0, token, output * weights[token, place, None].to(output.dtype))
+            total.index_add_(0, token, output * weights[token, choice, None].to(output.dtype))
         if self.shared is not None:
             gate = 1.0 if self.shared_gate is None else torch.sigmoid(self.shared_gate(rows))
             total = total + gate * self.shared(rows)

@@ -256,14 +256,14 @@ class DanalabResonanceForCausalLM(PreTrainedModel, GenerationMixin):
         read = 0 if past_key_values is None else past_key_values.get_seq_length()
         length = input_ids.shape[1]
         if attention_mask is None:
-            places = torch.arange(read, read + length, device=input_ids.device).unsqueeze(0)
+            positions = torch.arange(read, read + length, device=input_ids.device).unsqueeze(0)
         elif attention_mask.shape[1] != read + length:
             raise ValueError(f"attention_mask has {attention_mask.shape[1]} tokens, expected {read} + {length}")
         else:
-            places = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, read:]
-        if int(places.max()) >= self.config.seq_len:
-            raise ValueError(f"{int(places.max()) + 1} tokens are more than the model's {self.config.seq_len}")
-        return places
+            positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, read:]
+        if int(positions.max()) >= self.config.seq_len:
+            raise ValueError(f"{int(positions.max()) + 1} tokens are more than the model's {self.config.seq_len}")
+        return positions
 
     def forward(
         self,

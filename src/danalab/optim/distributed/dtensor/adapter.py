@@ -379,6 +379,9 @@ def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[st
             _check_number(owner, name, value, 1e-3)
         elif name in known and not (value is None and (known[name].default is None or name in checks.MAY_BE_NONE)):
             _check_value(owner, name, value, known[name])
+            within = known[name].within
+            if within is not None and not within[0](value):
+                raise UserError(f"{owner}: {name} is {value}; it must be {within[1]}")
 
 
 def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:

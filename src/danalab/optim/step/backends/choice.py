@@ -20,7 +20,6 @@ from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends import native, triton_step
 from danalab.optim.step.backends.kernel_library import library
 from danalab.optim.step.backends.plain import compiled, eager, foreach
-from danalab.optim.step.backends.plan import Call
 from danalab.optim.step.backends.rounding import element_noise, hash32, rounding_seed
 from danalab.optim.step.batch import TensorBatch
 from danalab.optim.step.state_formats import REST, decode, encode, join, split, stored_shapes
@@ -50,7 +49,7 @@ def choose_backend(rule: Rule, flags: Mapping[str, Any], device: str) -> Backend
     return foreach if rule.foreach else eager
 
 
-def call_of(backend: Backend) -> type[Call] | None:
+def call_of(backend: Backend) -> Callable[..., Any] | None:
     """The kernel call of a back end whose steps can be repeated; None: it has none, or the host cannot count steps."""
     if backend is native.fused:
         return native.KernelCall

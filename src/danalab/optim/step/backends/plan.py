@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from operator import attrgetter, is_
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,21 +25,13 @@ FLAGS = ("fused", "foreach", "capturable", "stochastic_rounding", "cautious_deca
 _gradient, _layout, _dtype, _shape = map(attrgetter, ("grad", "layout", "dtype", "shape"))
 
 
-class Call(Protocol):
-    """A kernel call for all parameters of some batches, in order."""
-
-    def __init__(
-        self, rule: Rule, batches: list[TensorBatch], params: list[Tensor], moments: list[list[Tensor]], /
-    ) -> None: ...
-
-    def run(self, grads: array[int], /) -> None:
-        """Update the parameters in place, given the addresses of their gradients."""
-
-
 class StepPlan:
-    """The kernel call of a step whose parameters, states and groups are still those of the last step's `batches`."""
+    """The kernel call of a step whose parameters, states and groups are still those of the last step's `batches`.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, rule: Rule, batches: list[TensorBatch], call: type[Call]):
+    `call`: (rule, batches, parameters, moments) -> an object whose `run(addresses of gradients)` makes the step.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, rule: Rule, batches: list[TensorBatch], call: Any):
         groups = optimizer.param_groups
         self._groups = [(group, list(map(group.get, FLAGS)), list(group["params"])) for group in groups]
         self._entries = list(optimizer.state.values())

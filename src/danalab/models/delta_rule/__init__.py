@@ -1,1 +1,0 @@
-"""The gated delta rule: linear attention with a decaying, overwriting state, in place of softmax attention."""

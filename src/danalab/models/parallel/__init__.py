@@ -1,1 +1,0 @@
-"""Tensor, expert and vocabulary parallelism of models."""

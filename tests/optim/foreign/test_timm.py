@@ -1,0 +1,70 @@
+"""The generic part of timm's tests of its optimizers (source archive of timm 1.0), on every optimizer of the registry.
+
+`tests/test_optim.py` there: state that loads into equal parameters, repeated groups, parameters with gaps in memory,
+and two problems on which the loss must fall.
+"""
+
+from __future__ import annotations
+
+import functools
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_utils import TestCase
+
+from danalab.optim import build_optimizer
+from danalab.optim.catalogue import OPTIMIZERS
+from sdists import sdist
+
+ADAM_LIKE = 5e-2
+"""timm's own rate for Adam and AdamW on Rosenbrock's function; with 1e-3, 2,000 steps of alternating gradients do not
+come nearer to the minimum."""
+RATES = dict.fromkeys(
+    ("adamw", "nadam", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "muon", "d-muon", "dana-muon", "muon-h",
+     "adam-h", "dion2"),
+    ADAM_LIKE,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def timm(tmp_path_factory) -> Any:
+    source = (sdist("timm", "1.0.20", tmp_path_factory.getbasetemp().parent) / "tests/test_optim.py").read_text()
+    helpers = source[source.index("def _test_basic_cases_template") : source.index("@pytest.mark.parametrize(")]
+
+    def create(params, opt, lr=1e-3, **settings):
+        return build_optimizer(opt, params, lr=lr, **settings)
+
+    known: dict[str, Any] = {
+        "torch": torch,
+        "Parameter": torch.nn.Parameter,
+        "deepcopy": deepcopy,
+        "functools": functools,
+        "PlateauLRScheduler": (),
+        "torch_device": "cpu",
+        "create_optimizer_v2": create,
+        "torch_tc": TestCase(),
+    }
+    exec(compile(helpers, "timm/tests/test_optim.py", "exec"), known)
+    return SimpleNamespace(**known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+@pytest.mark.parametrize("case", ["parameters", "groups", "a group", "rosenbrock", "model"])
+def test_timms_tests_pass(timm, name, case):
+    def build(params, lr=1e-2):
+        return timm.create_optimizer_v2(params, name, lr=lr)
+
+    if case == "parameters":
+        timm._test_basic_cases(lambda weight, bias: build([weight, bias]))
+    elif case == "groups":
+        timm._test_basic_cases(lambda weight, bias: build(timm._build_params_dict(weight, bias, lr=1e-2), 1e-3))
+    elif case == "a group":
+        timm._test_basic_cases(lambda weight, bias: build(timm._build_params_dict_single(weight, bias, lr=1e-2), 1e-3))
+    elif case == "rosenbrock":
+        timm._test_rosenbrock(lambda params: build(params, RATES.get(name, 1e-3)))
+    else:
+        timm._test_model(name, {"lr": 1e-3}, after_step=1)
