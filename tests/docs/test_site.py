@@ -168,6 +168,17 @@ def test_in_a_browser_a_page_fits_a_phone_and_the_search_needs_no_server(site):
             missing = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
             page_is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
             assert tab.evaluate(f"[{cut}, {missing}, {page_is_wide}]") == [0, 0, False], name
+        tab.goto(f"file://{site}/ladder.html")
+        hints = (
+            "[...document.querySelectorAll('.table-wrapper.scrolls')].map(t => getComputedStyle(t, '::before').content)"
+        )
+        assert set(tab.evaluate(hints)) == {'"more columns: scroll \u2192"'}
+        header = "[...document.querySelectorAll('.header-right > *')].map(e => e.getBoundingClientRect())"
+        assert tab.evaluate(f"(([a, b]) => b.left - a.right >= 8)({header})")
+        tab.goto(f"file://{site}/guide/summary.html")
+        svg = "document.querySelector('figure.moving svg')"
+        ends = f"[...{svg}.querySelectorAll('text')].map(t => t.getBBox().x + t.getBBox().width)"
+        assert tab.evaluate(f"Math.max(...{ends}) <= {svg}.viewBox.baseVal.width")
         tab.goto(f"file://{site}/guide/pipeline/update.html")
         assert "Math" in tab.evaluate("getComputedStyle(document.querySelector('math')).fontFamily")
 
@@ -189,6 +200,24 @@ def test_in_a_browser_the_search_finds_the_right_page_first(site):
             first.wait_for()
             found[words] = (first.get_attribute("href") or "").partition(".html")[0]
     assert found == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_at_1280_pixels_the_contents_are_open_and_formulas_fit(site):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = chromium.new_context(viewport={"width": 1280, "height": 900}, offline=True).new_page()
+        for name in ("guide/summary", "guide/pipeline/matrices", "optimizers/muon", "theory"):
+            tab.goto(f"file://{site}/{name}.html")
+            right = tab.evaluate("document.querySelector('.toc-drawer').getBoundingClientRect().right")
+            assert 0 < right <= 1280, name
+            assert not tab.evaluate("document.documentElement.scrollWidth > 1280"), name
+            wide = "[...document.querySelectorAll('div.math')].filter(d => d.scrollWidth > d.clientWidth).length"
+            assert tab.evaluate(wide) == 0, name
 
 
 def test_words_of_the_search_are_entries_below_the_title_of_one_page():
