@@ -202,7 +202,7 @@ def test_a_ramp_of_lengths_costs_fewer_flops_for_the_same_tokens():
     [
         ({"seq_len_ramp": "300:10"}, "300 does not divide --seq-len 2048"),
         ({"batch_ramp": "64:10"}, "64 is not between 1 and the full value, 32"),
-        ({"batch_ramp": "8"}, "--batch-ramp 8"),
+        ({"batch_ramp": "8"}, "--batch-ramp is 8"),
     ],
 )
 def test_ramps_that_do_not_fit_are_refused(settings, reason):
