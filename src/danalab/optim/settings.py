@@ -485,8 +485,6 @@ HELP = {
 }
 
 COUPLED_HELP = {
-    "age": "mean age of the momentum's gradients [steps], as a path: constant(20), log_time(8), follow(8, 60, 1, 8) =\
- log time up to 60 lr / peak_lr, at least 8; none = the optimizer's own memory",
     "omega": "strength of weight decay over the run, instead of weight_decay: omega / (lr horizon)",
     "horizon": "length of the run [steps], with omega",
     "decay_bound": "largest weight_decay; none = 1 with omega, else no bound; 0 = no bound",

@@ -109,7 +109,7 @@ numbers = st.floats(0.0, 300.0)
 rates = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=80)
 
 
-@given(numbers, numbers, st.floats(0.1, 3.0), numbers, rates)
+@given(numbers, numbers, st.floats(-1.0, 3.0), numbers, rates)
 def test_ages_follow_their_path_grow_by_one_at_most_and_gains_are_shares(delta, peak, power, floor, rates):
     path = age_path("test", f"follow({delta + 0.01}, {peak}, {power}, {floor})")
     age = 0.0

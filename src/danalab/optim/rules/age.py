@@ -48,8 +48,8 @@ def log_time(t: Any, s: Any, delta: float) -> Any:
 
 
 def follow(t: Any, s: Any, delta: float, peak: float, power: float, floor: float) -> Any:
-    """Logarithmic time until the age is peak s^power, at least `floor`: it falls with the learning rate."""
-    return least(t / (delta + 1), most(peak * s**power, floor))
+    """Logarithmic time until the age is peak s^power, at least `floor`: it falls with the rate; power < 0: it rises."""
+    return least(t / (delta + 1), most(peak * most(s, 1e-3) ** power, floor))
 
 
 for _path in (constant, log_time, follow):
@@ -87,7 +87,7 @@ def age_path(owner: str, text: Any) -> AgePath:
     if len(numbers) != len(names):
         raise UserError(f"{owner}: age is {text!r}; it must be {named[1]}({', '.join(names)}) with numbers")
     for name, number in zip(names, numbers, strict=True):
-        accept, words = RANGES.get(name, (lambda x: x >= 0, "not negative"))
+        accept, words = RANGES.get(name, (lambda x: x >= 0, "not negative")) if name != "power" else (math.isfinite, "")
         if not (math.isfinite(number) and accept(number)):
             raise UserError(f"{owner}: age is {text!r}; {name} must be finite and {words}")
     return AgePath(text, path, numbers)
