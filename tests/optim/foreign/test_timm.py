@@ -25,7 +25,7 @@ ADAM_LIKE = 5e-2
 come nearer to the minimum."""
 RATES = dict.fromkeys(
     ("adamw", "nadam", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "muon", "d-muon", "dana-muon", "muon-h",
-     "adam-h", "dion2", "snoo", "soda", "soda-muon", "ema-nesterov"),
+     "adam-h", "dion2", "snoo", "soda", "soda-muon", "ema-nesterov", "sf-adamw"),
     ADAM_LIKE,
 )  # fmt: skip
 
