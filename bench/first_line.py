@@ -437,8 +437,8 @@ def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
             behind = any(high < 0 for *_, high in leads)
             rates = ", ".join(f"{lr:g}" for lr in RATES[opt])
             if behind or 2 * len(ahead) <= len(leads):
-                span = _span([mean for mean, *_ in leads])
-                lines.append([what, "no clear winner", rates, f"{NAMES[opt]} {span} nats ahead", f"{len(known)}"])
+                margin = f"{NAMES[opt]} {_span([mean for mean, *_ in leads])} nats ahead of {NAMES[rival]}"
+                lines.append([what, "no clear winner", "-", margin, f"{len(known)}"])
                 break
             rest = "" if len(ahead) == len(leads) else f" on {len(ahead)} of them, level on the rest"
             lines.append(
