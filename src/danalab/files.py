@@ -163,8 +163,9 @@ def read_text(path: str | os.PathLike[str]) -> str:
             raise UserError(f"{path}: not a regular file")
         if status.st_size > MAX_TEXT_BYTES:
             raise UserError(f"{path}: {status.st_size:,} bytes; at most {MAX_TEXT_BYTES:,} are read")
-        opened = gzip.open if str(path).endswith(".gz") else open
-        with opened(path, "rt", encoding="utf-8-sig") as file:  # some editors write a byte order mark
+        if not str(path).endswith(".gz"):
+            return Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
+        with gzip.open(path, "rt", encoding="utf-8-sig") as file:
             text = file.read(MAX_TEXT_BYTES + 1)
         if len(text) > MAX_TEXT_BYTES:
             raise UserError(f"{path} has more than {MAX_TEXT_BYTES:,} bytes unpacked; it must have at most that many")

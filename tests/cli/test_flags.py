@@ -320,7 +320,7 @@ def test_plan_has_a_rough_price_of_a_named_accelerator(capsys):
 
 
 def test_plan_takes_explicit_dimensions(capsys):
-    arguments = ["plan", "--d-model", "128", "--n-layers", "2", "--n-heads", "2", "--vocab-size", "512"]
+    arguments = ["plan", "--d-model", "128", "--n-layers", "2", "--n-heads", "2", "--vocab-size", "4096"]
     assert main(arguments) == 0
     assert "2 heads of 64, 2 layers, d_model 128, mlp 512" in capsys.readouterr().out
     assert main([*arguments[:-4], "--n-heads", "3"]) == 2

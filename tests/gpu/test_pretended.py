@@ -97,7 +97,11 @@ def test_checks_before_a_launch_know_the_gpu(monkeypatch, tmp_path):
         folder.path.mkdir()
         folder.metrics_file.write_text(f'{{"step": 1, "train/loss": {number}}}\n')
     trial = SimpleNamespace(rows=[{"memory_gib": 40.0}], steps=4, whole=folders[0], resumed=folders[1])
-    spec = SimpleNamespace(device_type="cuda", micro_batch=4, config=SimpleNamespace(deterministic=False))
+    spec = SimpleNamespace(
+        execution=SimpleNamespace(device_type="cuda"),
+        budget=SimpleNamespace(batch_size=4),
+        config=SimpleNamespace(deterministic=False),
+    )
     assert "40.0 of 80 GiB of the GPU" in check_memory(spec, trial).text
     assert check_resume(spec, trial).status == "warning"
 

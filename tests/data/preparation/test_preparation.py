@@ -182,9 +182,9 @@ def test_a_folder_with_other_files_is_left_alone(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"max_documents": 1}, "--max-documents 1"),
-        ({"max_tokens": 0}, "--max-tokens 0"),
-        ({"val_documents": 0}, "--val-documents 0"),
+        ({"max_documents": 1}, "--max-documents is 1"),
+        ({"max_tokens": 0}, "--max-tokens is 0"),
+        ({"val_documents": 0}, "--val-documents is 0"),
         ({"val_documents": 3, "val_fraction": 0.1}, "give only one of them"),
         ({"val_fraction": 0.0}, "--val-fraction"),
         ({"val_fraction": 1.5}, "--val-fraction"),

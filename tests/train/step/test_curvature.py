@@ -135,7 +135,6 @@ def test_an_estimate_for_a_step_that_is_skipped_is_drawn_anew_for_the_next(tiny)
 def test_settings_of_the_run_are_not_taken_a_second_time(tiny):
     dataset = open_dataset(tiny().data)
     for settings, message in (
-        ({"kappa": 0.9}, "give it as --kappa"),
         ({"horizon": 5.0}, "the run's length is --iterations"),
         ({"alpha_ofset": 1.0}, "did you mean 'alpha_offset'"),
         ({"alpha_offset": -1.0}, "alpha_offset is -1.0"),

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from danalab.errors import UserError
@@ -173,7 +174,7 @@ def default_name(
     words += [f"i{budget.steps}", f"lr{chosen.lr:.3g}", f"s{given.seed}"]
     if given.scheduler != TrainConfig.scheduler:
         words.append(given.scheduler)
-    if given.kappa != _DEFAULTS.kappa:
+    if given.kappa != _defaults().kappa:
         words.append(f"k{given.kappa:g}")
     names = names_of(TrainConfig, "run") - _SHOWN
     if given.lr is not None and float(f"{given.lr:.3g}") != given.lr:
@@ -189,7 +190,7 @@ def digest_of(config: TrainConfig, names: frozenset[str]) -> str:
     own = dict(config.optimizer_settings)
     shared = {name: own.pop(name) for name in SHARED_SETTINGS if name in own}
     values = {**config.as_dict(), "optimizer_settings": own, **shared}
-    usual = {**_DEFAULTS.as_dict(), **shared_settings({"omega": OMEGA})}
+    usual = {**_defaults().as_dict(), **shared_settings({"omega": OMEGA})}
     changed = {
         name: value
         for name, value in values.items()
@@ -198,4 +199,7 @@ def digest_of(config: TrainConfig, names: frozenset[str]) -> str:
     return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8] if changed else ""
 
 
-_DEFAULTS = TrainConfig()
+@cache
+def _defaults() -> TrainConfig:
+    # Made when it is needed: the validation imports pydantic, which help does without.
+    return TrainConfig()
