@@ -21,7 +21,6 @@ from nanogpt import table
 BENCH = Path(__file__).parent
 RESULTS = BENCH / "results" / "nanogpt_shakespeare_cpu"
 DATA, LADDER = Path("datasets", "nanogpt-shakespeare"), Path("ladders", "nanogpt_shakespeare")
-BASELINES = ("adamw", "muon")
 
 
 def prepare(text: str, folder: Path) -> None:
@@ -45,4 +44,4 @@ if __name__ == "__main__":
         if code := danalab(["ladder", str(BENCH / "nanogpt_shakespeare.yaml"), "--out", str(LADDER)]):
             raise SystemExit(code)
         pack(read_ladder(LADDER), RESULTS)
-    print(as_markdown(table(read_ladder(RESULTS), BASELINES)), end="")
+    print(as_markdown(table(read_ladder(RESULTS))), end="")
