@@ -380,7 +380,7 @@ def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[st
         elif name in known and not (value is None and (known[name].default is None or name in checks.MAY_BE_NONE)):
             _check_value(owner, name, value, known[name])
             within = known[name].within
-            if within is not None and not within[0](value):
+            if within is not None and value is not None and not within[0](value):
                 raise UserError(f"{owner}: {name} is {value}; it must be {within[1]}")
 
 
