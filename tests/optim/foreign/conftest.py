@@ -1,5 +1,6 @@
-"""Other libraries' tests are slow ones: the fast suite does not even import them, since torch's helpers for tests freeze
-torch's global flags, which trainers set."""
+"""Other libraries' tests are slow ones. The fast suite does not even import them: torch's helpers for tests freeze
+torch's global flags, which trainers set.
+"""
 
 from __future__ import annotations
 
