@@ -20,7 +20,7 @@ from danalab.optim import build_optimizer
 from danalab.optim.catalogue import OPTIMIZERS
 from sdists import sdist
 
-vars(torch.backends)["__allow_nonbracketed_mutation_flag"] = True  # which torch's helpers for tests turn off
+torch.backends.__dict__["__allow_nonbracketed_mutation_flag"] = True  # which torch's helpers for tests turn off
 
 ADAM_LIKE = 5e-2
 """timm's own rate for Adam and AdamW on Rosenbrock's function; with 1e-3, 2,000 steps of alternating gradients do not

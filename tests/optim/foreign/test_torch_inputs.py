@@ -22,7 +22,7 @@ import danalab.optim
 from danalab.errors import UserError
 
 tables = pytest.importorskip("torch.testing._internal.common_optimizers", reason="torch's tests need expecttest")
-vars(torch.backends)["__allow_nonbracketed_mutation_flag"] = True  # which torch's helpers for tests turn off
+torch.backends.__dict__["__allow_nonbracketed_mutation_flag"] = True  # which torch's helpers for tests turn off
 pytestmark = pytest.mark.slow
 
 CLASSES = ("AdamWDecayingWD", "ADana", "AdEMAMix", "AdEMAMixDecayingWD", "AutoDana", "Dana", "DanaMK4", "DanaStar",
