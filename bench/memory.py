@@ -3,7 +3,7 @@
 python bench/memory.py --predict      # theory only: ten minutes of one core; refuses to change a file that is there
 python bench/memory.py                # the stored predictions as a table
 
-The runs that test them are ladders with the setting `age` (danalab optim list --opt muon); none is stored yet.
+Ladders with the setting `age` (danalab optim list --opt muon) test them.
 """
 
 import argparse

@@ -40,6 +40,7 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("weight_decay", "decay_bound", "matched_rms", "momentum_cooldown"), NOT_NEGATIVE),
     **dict.fromkeys(("kappa", "kappa_min", "kappa_max", "fresh"), SHARE),
     "beta2": (lambda x: 0 <= x < 1, "in [0, 1)"),
+    "power": (lambda x: True, "of either sign"),
     "buffers": (lambda x: x >= 1 and x == int(x), "a whole number, at least 1"),
 }
 """Setting that several optimizers share -> its range; for the optimizers of torch and of optax. Other settings have it

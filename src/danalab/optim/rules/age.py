@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.optim.settings import RANGES
+from danalab.optim.settings import NOT_NEGATIVE, RANGES
 from danalab.registry import Registry
 
 AGES: Registry[Callable[..., Any]] = Registry("age")
@@ -87,7 +87,7 @@ def age_path(owner: str, text: Any) -> AgePath:
     if len(numbers) != len(names):
         raise UserError(f"{owner}: age is {text!r}; it must be {named[1]}({', '.join(names)}) with numbers")
     for name, number in zip(names, numbers, strict=True):
-        accept, words = RANGES.get(name, (lambda x: x >= 0, "not negative")) if name != "power" else (math.isfinite, "")
+        accept, words = RANGES.get(name, NOT_NEGATIVE)
         if not (math.isfinite(number) and accept(number)):
             raise UserError(f"{owner}: age is {text!r}; {name} must be finite and {words}")
     return AgePath(text, path, numbers)
