@@ -71,6 +71,7 @@ def test_models_answer_side_by_side_and_a_card_tells_of_their_runs(lab, two_mode
     lab.get_by_label("Write another answer").first.click()
     lab.locator(".count", has_text="2/2").wait_for()
     lab.reload()
+    ready(lab)
     finished(lab, 4)
     assert lab.get_by_label("Model", exact=True).input_value() == "*"
     lab.locator("#card").click()
