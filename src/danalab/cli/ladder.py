@@ -72,9 +72,8 @@ def run(flags: Flags) -> int:
         return 0
     if flags.dry_run:
         return _show_plan(flags, folder, plan)
-    cluster = flags.cluster() if flags.executor in ("slurm", "submitit") else None
     found = run_ladder(
-        folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=cluster, registered=flags.preregister
+        folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=flags.cluster(), registered=flags.preregister
     )
     printed = {
         "folder": str(folder), "rows": with_costs(found.rows, flags.dollars_per_hour),

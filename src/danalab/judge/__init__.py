@@ -39,7 +39,7 @@ class JudgeConfig:
     jobs: int | None = None
     """Runs at a time; default two, one for each side."""
     executor: PathText = "pool"
-    """Where runs are made: pool (processes here), submitit, or FILE.py:NAME as in danalab sweep."""
+    """Where runs are made: pool (processes here), or FILE.py:NAME as in danalab sweep."""
     run_limit: float | None = None
     """Time after which a run is killed [seconds]; default 20 times the longest so far, at least 60."""
 
@@ -76,5 +76,5 @@ class JudgeConfig:
             if value is not None and value < 1:
                 raise UserError(f"--{name} {value}: is below 1")
         if self.executor == "slurm":
-            raise UserError("--executor slurm: a judgement waits for its runs; pool, submitit or FILE.py:NAME can")
+            raise UserError("--executor slurm: a judgement waits for its runs; pool or FILE.py:NAME can")
         self.limits()
