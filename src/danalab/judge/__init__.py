@@ -75,6 +75,6 @@ class JudgeConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} {value}: is below 1")
-        if self.executor == "slurm":
-            raise UserError("--executor slurm: a judgement waits for its runs; pool or FILE.py:NAME can")
+        if self.executor in ("slurm", "submitit"):
+            raise UserError(f"--executor {self.executor}: a judgement waits for its runs; pool or FILE.py:NAME can")
         self.limits()

@@ -23,9 +23,11 @@ from danalab.judge import JudgeConfig
 from danalab.judge.ledger import Ledger, stored_runs
 from danalab.judge.tracks import get_track
 from danalab.judge.verdict import PairedVerdict, bounds, compute_saved, decide, spent, verdict_from_row, warnings
-from danalab.judge.workers import Contestant, ExecutorWorkers, PlannedRun, RunResult, Workers, read_contestant
+from danalab.judge.workers import Contestant, PlannedRun, RunResult, Workers, read_contestant
+from danalab.ladder.runs.sweep import open_executor
+from danalab.optim.rate_search import next_exponent
 from danalab.showcase.problems import SmallProblem
-from danalab.showcase.trials import SPACING, next_exponent, usual_lr
+from danalab.showcase.trials import SPACING, usual_lr
 
 MOST_PAIRS = 1000
 BOUND_SHARE = 0.1  # of the loss before training; a run that is stuck on a plateau loses about as much
@@ -53,7 +55,8 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
         if each.digest == baseline.digest or each.digest in {other.digest for other in contenders[:i]}:
             raise UserError(f"contestant '{each.label}': the same optimizer with the same settings is there already")
     track = get_track(config.track_name, config.steps)
-    with Workers(config.jobs or 2) if config.executor == "pool" else ExecutorWorkers.open(config) as workers:
+    jobs = config.jobs or 2
+    with Workers(jobs if config.executor == "pool" else open_executor(config.executor, config.ledger)) as workers:
         return [_Judgement(config, track, baseline, each, workers, report).verdict() for each in contenders]
 
 
@@ -66,7 +69,7 @@ class _Judgement:
         track: SmallProblem,
         baseline: Contestant,
         contender: Contestant,
-        workers: Workers | ExecutorWorkers,
+        workers: Workers,
         report: Callable[[str], None],
     ):
         self._config, self._track, self._workers, self._report = config, track, workers, report

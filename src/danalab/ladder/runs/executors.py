@@ -12,7 +12,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,6 +129,14 @@ class InlineExecutor(PolledExecutor):
             future.set_exception(error)
 
 
+def done_of(executor: Executor, futures: Collection[Future[Any]], *, hurry: bool = False) -> set[Future[Any]]:
+    """Those that have ended; waits a little for one, unless in a `hurry`."""
+    if isinstance(executor, PolledExecutor):
+        executor.poll()
+    seconds = 0.0 if hurry else getattr(executor, "poll_seconds", POLL_SECONDS)
+    return wait(futures, timeout=seconds, return_when=FIRST_COMPLETED).done if futures else set()
+
+
 class Runs:
     """Runs at an executor: started in any number at a time, and known as they end."""
 
@@ -157,10 +165,7 @@ class Runs:
         """Runs that have ended since the last call, with the reason if they failed; waits for one. Empty: nothing is
         left that this process waits for."""
         while True:
-            if isinstance(self.executor, PolledExecutor):
-                self.executor.poll()
-            seconds = getattr(self.executor, "poll_seconds", POLL_SECONDS) if not self._ended else 0
-            done = wait(self.open, timeout=seconds, return_when=FIRST_COMPLETED).done if self.open else set()
+            done = done_of(self.executor, self.open, hurry=bool(self._ended))
             self._ended += [(job, _reason(each)) for each, job in self.open.items() if each in done]
             for each in done:
                 del self.open[each]
