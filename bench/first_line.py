@@ -440,7 +440,7 @@ def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
                 margin = f"{NAMES[opt]} {_span([mean for mean, *_ in leads])} nats ahead of {NAMES[rival]}"
                 lines.append([what, "no clear winner", "-", margin, f"{len(known)}"])
                 break
-            rest = "" if len(ahead) == len(leads) else f" on {len(ahead)} of them, level on the rest"
+            rest = "" if len(ahead) == len(leads) else f" on {len(ahead)} of them, no measurable difference on the rest"
             lines.append(
                 [name, NAMES[opt], rates, f"{_span(ahead)} nats ahead of {NAMES[rival]}{rest}", f"{len(known)}"]
             )

@@ -1,7 +1,7 @@
 """What docs/optimizers/*.md say of optimizers' settings, from the registry: `python docs/build_optimizers.py`.
 
-A family's page has a section for each optimizer, whose title ends with its name as code. The section's paragraph that
-ends with `Source: ...` has facts. A block `<!-- meanings -->` is a table of the family's settings. The site's reference has
+A family's page has a section for each optimizer, whose title ends with its name as code. The section's line that ends
+with `Source: ...` has facts. A block `<!-- meanings -->` is a table of the family's settings. The site's reference has
 all settings of all optimizers. A test compares pages and registry.
 """
 
@@ -33,7 +33,8 @@ SHARED = (
 
 _TITLE = re.compile(r"^##+ [^\n]*: `(\S+)`$", re.MULTILINE)
 _FACTS = re.compile(
-    r"(?P<before>^##+ [^\n]*: `(?P<name>\S+)`\n(?:(?!^##)(?![^\n]*Source: )[^\n]*\n)*)[^\n]*Source: [^\n]*", re.MULTILINE
+    r"(?P<before>^##+ [^\n]*: `(?P<name>\S+)`\n(?:(?!^##)(?![^\n]*Source: )[^\n]*\n)*)[^\n]*Source: [^\n]*",
+    re.MULTILINE,
 )
 _MEANINGS = re.compile(r"<!-- meanings -->\n.*?<!-- end -->", re.DOTALL)
 
