@@ -71,8 +71,8 @@ def require_points(plan: LadderPlan) -> None:
     kind = "chinchilla" if 1 < len(sizes) < len(others) else "saturated"
     if len(others) < points_needed(kind):
         raise UserError(
-            f"--preregister: a {kind} law needs {points_needed(kind)} sizes and lengths besides the largest, the file has "
-            f"{len(others)}; add sizes or horizons"
+            f"--preregister: a {kind} law needs {points_needed(kind)} sizes and lengths besides the largest, "
+            f"the file has {len(others)}; add sizes or horizons"
         )
 
 

@@ -67,7 +67,8 @@ def analysis_tables(
     return tables | {
         "laws": (f"Laws of the final loss, {formula}{shared}", law_table(analysis)),
         "registered": (
-            "Preregistered: predicted from the other sizes and lengths before the largest one ran", registered_table(outcomes)
+            "Preregistered: predicted from the other sizes and lengths before the largest one ran",
+            registered_table(outcomes),
         ),
         "lr-laws": ("Laws of the best learning rate, a (b + P)^d", lr_law_table(analysis)),
         "predicted": ("Learning rates by these laws", predicted_table(analysis)),
