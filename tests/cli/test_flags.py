@@ -333,7 +333,7 @@ def test_plan_takes_the_weight_decay_that_a_run_would_take(capsys):
     assert main(["plan", "--heads", "3", "--iterations", "20"]) == 0
     assert "times the schedule; at most 2 times the learning rate" in capsys.readouterr().out
     assert main(["plan", "--heads", "3", "--iterations", "20", "--decay-bound", "0"]) == 0
-    assert "weight decay 0.75 in place of 2: the run has only 20 steps" in capsys.readouterr().out
+    assert "weight decay 0.75 instead of 2: the run has only 20 steps" in capsys.readouterr().out
 
 
 @pytest.mark.sample(3)  # those of all at once are in test_help.py

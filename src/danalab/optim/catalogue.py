@@ -204,7 +204,7 @@ _log_time_adam("adana", "optimizers.elementwise:ADana", "AdamW in logarithmic ti
 _log_time_adam("dana-mk4", "optimizers.elementwise:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped",
                color="#CD853F", marker="v")
 _log_time_adam("dana-star", "optimizers.elementwise:DanaStar", "ADana with an effective time for each coordinate",
-               state_words=3.0, rate=Relative("dana-star-mk4", 1.0, "the same update but for the clip"),
+               state_words=3.0, rate=Relative("dana-star-mk4", 1.0, "the same update except for the clip"),
                color="#7f7f7f", marker="<")
 _log_time_adam("dana-star-mk4", "optimizers.elementwise:DanaStarMK4",
                "ADana with both: an effective time for each coordinate, and the clip", state_words=3.0,

@@ -226,7 +226,7 @@ class Averages(SecondMoment, kw_only=True):
 
 
 class Age(Settings, kw_only=True):
-    """The momentum's memory, in place of the optimizer's own; see `danalab.optim.rules.age`."""
+    """The momentum's memory, instead of the optimizer's own; see `danalab.optim.rules.age`."""
 
     age: str | None = None
     fresh: float | None = None

@@ -151,7 +151,7 @@ SHARED_SETTINGS = {
     "beta1": "First of the optimizer's betas, AdamW's rate of the first moment; default as `danalab optim list --opt` "
     "shows.",
     "beta2": "Second of the optimizer's betas, AdamW's rate of the second moment; default as there. adana and its "
-    "clipped and tau variants: a constant rate in place of beta(t).",
+    "clipped and tau variants: a constant rate instead of beta(t).",
 }
 """Settings of optimizers that are flags and keys whatever the optimizer, with their help: the laws of scaling need the
 first three, and the others have one name for several optimizers. Their values are in `optimizer_settings`."""
