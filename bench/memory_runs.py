@@ -3,11 +3,12 @@
     python bench/memory_runs.py --run      # goes on where it stopped; any prefix of the runs is of use
     python bench/memory.py                 # the page from them
 
-A byte GPT of one layer and width 32, 4 x 32 tokens a step: the smallest batch and the greatest lengths that fit, which is
-where the theory's effects are largest. Nothing about a path of ages is tuned: constants are a grid by factors of 2,
-`follow` is the one that the predictions file names for the map and length, and the buffers and the falling age are those
-of the race for 124 M parameters (3,210 steps), scaled by (steps / 3210)^0.43, the predicted exponent. Each arm has its
-own learning rate, found for all in the same way with seed 0, which decides nothing else: seeds 1, 2, ... are compared.
+A byte GPT of one layer and width 32, 4 x 32 tokens a step: the smallest batch and the greatest lengths that fit, which
+is where the theory's effects are largest. Nothing about a path of ages is tuned: constants are a grid by factors of 2,
+`follow` is the one that the predictions file names for the map and length, and the buffers and the falling age are
+those of the race for 124 M parameters (3,210 steps), scaled by (steps / 3210)^0.43, the predicted exponent. Each arm
+has its own learning rate, found for all in the same way with seed 0, which decides nothing else: seeds 1, 2, ... are
+compared.
 """
 
 import argparse
@@ -188,7 +189,7 @@ class Runs:
         )
 
     def arms(self, opt: str, steps: int) -> list[str]:
-        """Arms at a length: constants, with further ones where the best with seed 0 is the outermost, and the others."""
+        """Constants, with further ones where the best with seed 0 is the outermost, and the other arms."""
         if opt == "dana-muon":
             return [*FEW, *(BETA2 if steps == LENGTHS[1] else ())]
         if steps == LENGTHS[-1]:
