@@ -1,21 +1,32 @@
-"""The memory of momentum: what the theory says before runs, in a file with its date and commit.
+"""The memory of momentum: what the theory says before runs, in a file with its date and commit, and what runs say.
 
 python bench/memory.py --predict      # theory only: ten minutes of one core; refuses to change a file that is there
-python bench/memory.py                # the stored predictions as a table
-
-Ladders with the setting `age` (danalab optim list --opt muon) test them.
+python bench/memory_runs.py --run     # the runs: an hour of one core
+python bench/memory.py                # docs/memory.md and its figure from the stored predictions and rows
 """
 
 import argparse
 import json
+import math
 import subprocess
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
-from danalab.report.formats import as_markdown
+import numpy as np
 
-PREDICTIONS = Path(__file__).parent / "results" / "memory_predictions.json"
+from danalab.ladder.fit.statistics import Interval, student_interval
+from danalab.optim.rules.age import age_path
+from danalab.optim.schedules import get_schedule
+from danalab.report.formats import Table, as_markdown
+from danalab_bench.pages import fill_parts
+from memory_runs import LENGTHS, OPTIMIZERS, OTHERS, PREDICTIONS, ROWS, Rows, read_rows, settings_of
+
+ROOT = Path(__file__).parents[1]
+PAGE, FIGURE = ROOT / "docs" / "memory.md", ROOT / "docs" / "figures" / "memory_cpu.png"
 TOLD = {
     "exponent": "Under sign the best constant age grows like steps^p with p the mean of its exponents, 0.43; the map "
     "root (Adam, ADana without its damped Nesterov term) and the linear map at batch 1 want ages of 1 to 2 always.",
@@ -25,13 +36,20 @@ TOLD = {
     "under 1% of the excess risk.",
 }
 """What the runs are to show or to contradict, in words."""
+NAMES = {"muon": "Muon", "adana": "ADana", "root": "ADana, no damped term", "dana-muon": "DanaMuon"}
+ARMS = {
+    "log time": "log time", "follow": "follow, as predicted", "falling": "falls with the rate",
+    "two": "two buffers", "eight": "eight buffers, falling",
+}  # fmt: skip
+COLORS = {"constant": "#8c959f", "log time": "#d62728", "follow": "#238b45", "falling": "#1f6fb5", "two": "#c25a00",
+          "eight": "#6639ba"}  # fmt: skip
 
 
 def predict() -> dict[str, Any]:
     """The study of `danalab theory memory` at three lengths, and its words."""
     from danalab.theory.studies.memory import compute
 
-    study = compute(horizons=(300, 1200, 4800))
+    study = compute(horizons=LENGTHS)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     return {
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -42,15 +60,205 @@ def predict() -> dict[str, Any]:
     }
 
 
-def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """A line for each map, batch and length: excess risks relative to the best path."""
-    head = ["map", "batch", "steps", "best constant age", "with it", "log time", "follows the rate", "which"]
-    return head, [
-        [row["map"], f"{row['batch']:g}", f"{row['steps']:,}", f"{row['best constant age']:.1f}"]
-        + [f"{row[name]:.3f}" for name in ("best constant", "log time", "follows the rate")]
-        + [row["which"]]
-        for row in rows
-    ]
+def predicted(kind: str, steps: int) -> dict[str, Any]:
+    """The prediction for a map and length at batch 1."""
+    rows = json.loads(PREDICTIONS.read_text(encoding="utf-8"))["rows"]
+    return next(row for row in rows if (row["map"], row["batch"], row["steps"]) == (kind, 1, steps))
+
+
+# ---- what the rows say ----
+class Found:
+    """Losses of the arms by seed, at each arm's own rate; seed 0 chose the rates and is left out."""
+
+    def __init__(self, rows: Rows):
+        self.rows = rows
+
+    @cached_property
+    def losses(self) -> dict[tuple[str, int], dict[str, dict[int, float]]]:
+        """(optimizer, steps) -> arm -> seed -> loss, of seeds that all arms have."""
+        found: dict[tuple[str, int], dict[str, dict[int, float]]] = {}
+        for row in self.rows:
+            if row["seed"]:
+                arm = found.setdefault((row["opt"], row["steps"]), {}).setdefault(row["arm"], {})
+                arm[row["seed"]] = math.inf if row["loss"] is None else row["loss"]
+        for key, arms in found.items():
+            common = set.intersection(*(set(losses) for losses in arms.values()))
+            found[key] = {arm: {seed: losses[seed] for seed in sorted(common)} for arm, losses in arms.items()}
+        return {key: arms for key, arms in found.items() if len(next(iter(arms.values()))) > 1}
+
+    def constants(self, opt: str, steps: int) -> dict[float, list[float]]:
+        """Constant age -> losses by seed."""
+        arms = self.losses[opt, steps]
+        return {
+            float(arm.split()[1]): list(losses.values())
+            for arm, losses in sorted(arms.items(), key=lambda each: each[0])
+            if arm.startswith("constant")
+        }
+
+    def best_constant(self, opt: str, steps: int) -> str:
+        """The arm with the least mean loss: chosen by the seeds that it is compared with, which favours it."""
+        known = self.constants(opt, steps)
+        return f"constant {min(known, key=lambda age: fmean(known[age])):g}"
+
+    def lead(self, opt: str, steps: int, arm: str, over: str) -> tuple[float, Interval]:
+        """Mean loss of `over` minus that of `arm`, paired by seed [nats/byte]."""
+        arms = self.losses[opt, steps]
+        leads = [arms[over][seed] - loss for seed, loss in arms[arm].items()]
+        return _mean(leads)
+
+    def ages(self, opt: str, steps: int) -> list[float]:
+        """log2 of the best constant age, by seed: the bottom of a parabola in log2 age, at most the grid's ends."""
+        known = dict(sorted(self.constants(opt, steps).items()))
+        x = np.log2([*known])
+        return [_bottom(x, np.array(losses)) for losses in zip(*known.values(), strict=True)]
+
+    def exponent(self, opt: str, lengths: Sequence[int]) -> tuple[float, Interval]:
+        """Of the best constant age in steps, a slope for each seed that all lengths have."""
+        known = [self.ages(opt, steps) for steps in lengths]
+        x = np.log2(lengths)
+        return _mean([float(np.polyfit(x, each, 1)[0]) for each in zip(*known, strict=False)])
+
+    def lengths(self, opt: str) -> list[int]:
+        return [steps for steps in LENGTHS if (opt, steps) in self.losses]
+
+
+def _mean(values: Sequence[float]) -> tuple[float, Interval]:
+    mean = fmean(values)
+    return mean, student_interval(mean, stdev(values) / len(values) ** 0.5, len(values) - 1)
+
+
+def _bottom(x: np.ndarray, y: np.ndarray) -> float:
+    curve, slope, _ = np.polyfit(x, y, 2)
+    if curve <= 0:
+        return float(x[y.argmin()])
+    return float(np.clip(-slope / (2 * curve), x[0], x[-1]))
+
+
+# ---- the page ----
+def shown(lead: tuple[float, Interval]) -> str:
+    mean, known = lead
+    return f"{mean:+.3f} ({known.low:+.3f} to {known.high:+.3f})"
+
+
+def ages_table(found: Found) -> Table:
+    """Best constant ages and their exponent, beside the predicted ones."""
+    lines = []
+    for opt, (_, kind, _) in OPTIMIZERS.items():
+        lengths = found.lengths(opt)
+        if opt == "dana-muon" or len(lengths) < 2:
+            continue
+        cells = [f"{2.0 ** fmean(found.ages(opt, steps)):.1f}" if steps in lengths else "-" for steps in LENGTHS]
+        mean, known = found.exponent(opt, lengths)
+        told = "none" if kind == "none" else f"{predicted(kind, LENGTHS[0])['its exponent in steps']:.2f}"
+        lines.append([NAMES[opt], *cells, f"{mean:.2f} ({known.low:.2f} to {known.high:.2f})", told])
+    return ["optimizer", *(f"{steps:,} steps" for steps in LENGTHS), "exponent, 95% interval", "predicted"], lines
+
+
+def leads_table(found: Found) -> Table:
+    """Each arm's lead over the best constant age."""
+    lines = []
+    for opt in ("muon", "adana", "root"):
+        for arm in OTHERS:
+            cells = [
+                shown(found.lead(opt, steps, arm, found.best_constant(opt, steps)))
+                if arm in found.losses.get((opt, steps), {}) else "-"
+                for steps in LENGTHS
+            ]  # fmt: skip
+            if set(cells) != {"-"}:
+                lines.append([NAMES[opt], ARMS[arm], *cells])
+    return ["optimizer", "memory", *(f"{steps:,} steps" for steps in LENGTHS)], lines
+
+
+def default_table(found: Found) -> Table:
+    """DanaMuon's own memory, log time, beside others."""
+    lines = []
+    for arm, name in (("follow", ARMS["follow"]), ("constant 8", "constant 8")):
+        cells = [
+            shown(found.lead("dana-muon", steps, arm, "own")) if ("dana-muon", steps) in found.losses else "-"
+            for steps in LENGTHS
+        ]
+        lines.append([name, *cells])
+    return ["memory in place of log time", *(f"{steps:,} steps" for steps in LENGTHS)], lines
+
+
+def beta2_table(found: Found) -> Table:
+    """DanaMuon with constants of beta2 beside log time."""
+    names = {"beta2 0.95": "0.95", "beta2 by kind": "0.995 embedding, 0.96 head, 0.99 vectors"}
+    lines = [[name, shown(found.lead("dana-muon", 1200, arm, "own"))] for arm, name in names.items()]
+    return ["constant beta2", "lead over log-time beta2"], lines
+
+
+def parts(rows: Rows) -> dict[str, str]:
+    found = Found(rows)
+    seeds = {(opt, steps): len(next(iter(arms.values()))) for (opt, steps), arms in found.losses.items()}
+    told = json.loads(PREDICTIONS.read_text(encoding="utf-8"))["made"]
+    cost = sum(row["seconds"] for row in rows) / 3600
+    compared = [f"{NAMES[opt]} {', '.join(str(seeds.get((opt, steps), 0)) for steps in LENGTHS)}" for opt in OPTIMIZERS]
+    return {
+        "ages": as_markdown(ages_table(found)),
+        "leads": as_markdown(leads_table(found)),
+        "default": as_markdown(default_table(found)),
+        "beta2": as_markdown(beta2_table(found)),
+        "cost": f"Predicted {_minute(told)}, first run {_minute(min(row['at'] for row in rows))} (UTC). "
+        f"{len(rows)} runs, {cost:.1f} hours of one core. Seeds compared, by length: {'; '.join(compared)}.\n",
+    }
+
+
+def _minute(time: str) -> str:
+    return time[:16].replace("T", " ")
+
+
+# ---- the figure ----
+def followed(settings: Mapping[str, Any], steps: int) -> np.ndarray:
+    """The mean age at each step of a run [steps]."""
+    path, schedule = age_path("figure", settings["age"]), get_schedule("cos", steps, steps // 20, final_div_factor=100)
+    ages = [0.0]
+    for t in range(1, steps + 1):
+        ages.append(path.step(float(t), schedule(t - 1), ages[-1]))
+    return np.array(ages[1:])
+
+
+def draw(rows: Rows) -> None:
+    """Age against step for each rule, and what each is worth beside the best constant age."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    found = Found(rows)
+    opts = [opt for opt in ("muon", "adana") if found.lengths(opt)]
+    figure, axes = plt.subplots(1, 1 + len(opts), figsize=(4.6 * (1 + len(opts)), 3.9), layout="constrained")
+    steps = found.lengths("muon")[-1]
+    best = found.best_constant("muon", steps)
+    for arm in (best, "log time", "follow", "falling", "two"):
+        color = COLORS["constant" if arm == best else arm]
+        name = {"two": "two buffers", "falling": "falling, one or eight", best: f"best {best}"}.get(arm, arm)
+        axes[0].plot(
+            range(1, steps + 1), followed(settings_of("muon", arm, steps), steps), color=color, label=name, lw=1.8
+        )
+    axes[0].set(xlabel="step", ylabel="mean age of the momentum [steps]", yscale="log", ylim=(1, None))
+    axes[0].set_title(f"Muon, {steps:,} steps", loc="left")
+    axes[0].legend(frameon=False, fontsize=8)
+    for axis, opt in zip(axes[1:], opts, strict=True):
+        for i, arm in enumerate(OTHERS):
+            leads = [found.lead(opt, each, arm, found.best_constant(opt, each)) for each in found.lengths(opt)]
+            x = [each * 1.07 ** (i - 2) for each in found.lengths(opt)]
+            low, high = (
+                [abs(mean - end) for mean, known in leads for end in [getattr(known, side)]] for side in ("low", "high")
+            )
+            axis.errorbar(
+                x, [mean for mean, _ in leads], yerr=[low, high], fmt="o-", color=COLORS[arm], label=ARMS[arm], ms=4,
+                lw=1.4, capsize=2,
+            )  # fmt: skip
+        axis.axhline(0, color=COLORS["constant"])
+        axis.set_xscale("log")
+        axis.set_xticks(found.lengths(opt), [f"{each:,}" for each in found.lengths(opt)])
+        axis.minorticks_off()
+        axis.set(xlabel="steps", ylabel="lead over the best constant age [nats/byte]")
+        axis.set_title(NAMES[opt], loc="left")
+        axis.legend(frameon=False, fontsize=8)
+    figure.savefig(FIGURE, dpi=110)
+    plt.close(figure)
 
 
 if __name__ == "__main__":
@@ -60,4 +268,7 @@ if __name__ == "__main__":
         if PREDICTIONS.exists():
             raise SystemExit(f"{PREDICTIONS} is there: predictions are made once")
         PREDICTIONS.write_text(json.dumps(predict(), indent=1) + "\n", encoding="utf-8")
-    print(as_markdown(table(json.loads(PREDICTIONS.read_text(encoding="utf-8"))["rows"])), end="")
+    stored = read_rows(ROWS)
+    PAGE.write_text(fill_parts(PAGE.read_text(encoding="utf-8"), "memory", parts(stored)), encoding="utf-8")
+    draw(stored)
+    print(f"refreshed {PAGE} and {FIGURE}")

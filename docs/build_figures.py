@@ -173,6 +173,10 @@ def moving() -> None:
         "remaining": ("step", "linear", "linear", {
             "omega / (T / 10 + t), at most 2 lr": (ends, arithmetic.remaining(4, 1e-3, 1000, 0, 50)),
             "constant: 0.1 lr, as AdamW": (ends, arithmetic.remaining(4, 1e-3, 1000, 0.1, 50))}),
+        "ages": ("step", "linear", "log", {
+            name: (np.linspace(20, 1000, 50), arithmetic.ages(8, peak, power, 1000, 50))
+            for name, peak, power in (
+                ("follows the rate", 20, -0.5), ("logarithmic time", 1e9, 0), ("constant", 20, 0))}),
         "power": ("seeds on each side", "linear", "linear", {
             "chance to find the gap": (counts, [arithmetic.power(0.02, 0.01, n) for n in counts]),
             "four times of five": (counts, [0.8] * len(counts))}),

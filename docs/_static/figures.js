@@ -51,6 +51,19 @@ const ARITHMETIC = {
     return left;
   },
 
+  // Mean age of the gradients in a momentum that follows peak s^power, s the rate's share, after each of `points` equal
+  // parts of a run: logarithmic time at first, at least 1, and never more than one step older in a step.
+  ages({ delta, peak, power, steps, points }) {
+    const ages = [];
+    let age = 0;
+    for (let i = 0; i < steps; i++) {
+      const t = i + 1, share = Math.max((1 + Math.cos((Math.PI * i) / steps)) / 2, 1e-3);
+      age = Math.min(t / (delta + 1), Math.max(peak * share ** power, 1), 1 + age);
+      if (Math.floor((t * points) / steps) > Math.floor((i * points) / steps)) ages.push(age);
+    }
+    return ages;
+  },
+
   // Chance that a test at 5% finds a gap between two means of n seeds each.
   power({ gap, sigma, n }) {
     const z = gap / (sigma * Math.sqrt(2 / n));
@@ -121,6 +134,21 @@ const FIGURES = {
           { name: "constant: 0.1 lr, as AdamW", color: 1, points: curve(constant) }],
         x: "step", y: "what is left of a weight", log: [false, false], low: 0, high: 1,
         says: `At the end ${percent(log[log.length - 1])} of a weight without a gradient is left; with a constant decay of 0.1, ${percent(constant[constant.length - 1])}.`,
+      };
+    },
+  },
+  ages: {
+    controls: { peak: ["age at the peak rate [steps]", 1, 200, 20, "log"], power: ["power of the rate", -1, 1, -0.5, 0.25],
+      steps: ["length of the run [steps]", 100, 1e4, 1000, "log"] },
+    draw({ peak, power, steps }) {
+      const T = Math.round(steps), points = 50, at = range(T / points, T, points);
+      const of = (given) => ARITHMETIC.ages({ delta: 8, steps: T, points, ...given }).map((age, i) => [at[i], age]);
+      const mine = of({ peak, power });
+      return {
+        lines: [{ name: "follows the rate", color: 0, points: mine }, { name: "logarithmic time", color: 1, points: of({ peak: 1e9, power: 0 }) },
+          { name: "constant", color: 2, points: of({ peak, power: 0 }) }],
+        x: "step", y: "mean age [steps]", log: [false, true],
+        says: `Half way the mean age is ${short(mine[24][1])} steps, at the end ${short(mine[49][1])}; logarithmic time ends at ${short(T / 9)}.`,
       };
     },
   },

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from danalab.optim.rules.age import follow
+
 
 def schedule(delta: float, kappa: float, t: float) -> dict[str, float]:
     """ADana's beta, alpha and memory [steps] at step t."""
@@ -40,6 +42,18 @@ def remaining(omega: float, lr: float, steps: int, coupled: float, points: int) 
     decay = np.full(steps, lr * coupled) if coupled else np.minimum(omega / (steps / 10 + i + 1), 2 * lr)
     left = np.cumprod(1 - factor * decay)
     return [1.0, *left[((i + 1) * points // steps) > (i * points // steps)].tolist()]
+
+
+def ages(delta: float, peak: float, power: float, steps: int, points: int) -> list[float]:
+    """Mean ages of `follow(delta, peak, power, 1)` after each of `points` equal parts of a run with a cosine to 0."""
+    age = 0.0
+    found: list[float] = []
+    for i in range(steps):
+        share = (1 + math.cos(math.pi * i / steps)) / 2
+        age = min(follow(i + 1, share, delta, peak, power, 1.0), 1 + age)
+        if (i + 1) * points // steps > i * points // steps:
+            found.append(age)
+    return found
 
 
 def power(gap: float, sigma: float, n: int) -> float:

@@ -27,6 +27,10 @@ CALLS = [
         ("remaining", {"omega": w, "lr": r, "steps": n, "coupled": c, "points": 10})
         for w, r, n, c in ((4, 1e-3, 1000, 0), (4, 1e-1, 137, 0), (0.5, 1e-2, 500, 0.1))
     ],
+    *[
+        ("ages", {"delta": d, "peak": a, "power": p, "steps": n, "points": 10})
+        for d, a, p, n in ((8, 20, -0.5, 1000), (8, 60, 1, 137), (2, 1e9, 0, 500))
+    ],
     *[("power", {"gap": g, "sigma": s, "n": n}) for g, s, n in ((0.02, 0.01, 3), (0.001, 0.1, 2), (0.1, 0.001, 20))],
     *[("saved", {"gap": g, "reducible": r, "slope": p}) for g, r, p in ((0.05, 1, 0.15), (0, 2, 0.3), (0.3, 0.3, 0.5))],
 ]
@@ -57,7 +61,7 @@ def test_the_schedule_is_that_of_the_optimizer():
 
 def test_each_figure_is_on_one_page_of_the_guide_with_pictures_for_readers_without_scripts():
     names = re.findall(r"^  (\w+): \{\n    controls", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(names) == 5
+    assert len(names) == 6
     pages = [page.read_text(encoding="utf-8") for page in (DOCS / "guide").rglob("*.md")]
     for name in names:
         assert sum(f"figures/moving/{name}-light.svg" in page for page in pages) == 1, name

@@ -1,0 +1,58 @@
+"""docs/memory.md shows what the stored runs say; they are younger than the predictions, and hold the same ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime
+from statistics import fmean
+
+import pytest
+from bench import memory
+
+from danalab_bench.pages import fill_parts
+
+ROWS = memory.read_rows()
+TOLD = json.loads(memory.PREDICTIONS.read_text(encoding="utf-8"))
+FOUND = memory.Found(ROWS)
+
+
+def test_the_page_has_the_tables_of_the_stored_runs():
+    page = memory.PAGE.read_text(encoding="utf-8")
+    assert "<!-- memory: leads -->" in page
+    assert fill_parts(page, "memory", memory.parts(ROWS)) == page, "run: python bench/memory.py"
+    assert memory.FIGURE.is_file()
+
+
+def test_every_run_is_younger_than_the_predictions_and_held_them():
+    made, told = datetime.fromisoformat(TOLD["made"]), hashlib.sha256(memory.PREDICTIONS.read_bytes()).hexdigest()
+    assert all(datetime.fromisoformat(row["at"]) > made for row in ROWS)
+    assert {row["predictions"] for row in ROWS} == {told}
+    assert all(len(row["commit"]) == 40 and row["commit"] != TOLD["commit"] for row in ROWS)
+
+
+def test_follow_is_the_path_that_the_predictions_name():
+    for kind, steps, text in (("sign", 300, "follow(8, 3, -0.5, 1)"), ("root", 1200, "follow(8, 1.2, -0.5, 1)")):
+        row = next(r for r in TOLD["rows"] if (r["map"], r["batch"], r["steps"]) == (kind, 1, steps))
+        share = float(text.split(",")[1]) / steps
+        assert row["which"] == f"follow {share:g} T s^-0.5"
+        opt = {"sign": "muon", "root": "root"}[kind]
+        assert memory.settings_of(opt, "follow", steps)["age"] == text
+
+
+@pytest.mark.parametrize(("opt", "steps"), list(FOUND.losses))
+def test_leads_and_ages_are_those_of_the_rows_by_a_second_path(opt, steps):
+    own = [row for row in ROWS if (row["opt"], row["steps"]) == (opt, steps) and row["seed"] > 0]
+    arms = {row["arm"] for row in own}
+    losses = {arm: {row["seed"]: row["loss"] for row in own if row["arm"] == arm} for arm in arms}
+    assert all(len({row["lr"] for row in own if row["arm"] == arm}) == 1 for arm in arms)
+    common = set.intersection(*(set(each) for each in losses.values()))
+    first, second = sorted(arms)[:2]
+    mean, known = FOUND.lead(opt, steps, first, second)
+    assert mean == pytest.approx(fmean(losses[second][seed] - losses[first][seed] for seed in common))
+    assert known.low < mean < known.high
+    if opt != "dana-muon":
+        ages = {float(arm.split()[1]) for arm in arms if arm.startswith("constant")}
+        assert all(min(ages) <= 2**age <= max(ages) for age in FOUND.ages(opt, steps))
+        means = {arm: fmean(losses[arm][seed] for seed in common) for arm in arms if arm.startswith("constant")}
+        assert means[FOUND.best_constant(opt, steps)] == min(means.values())
