@@ -4,7 +4,7 @@ danalab ladder bench/ladder_cpu.yaml
 danalab ladder bench/ladder_cpu_large.yaml
 danalab ladder bench/ladder_cpu_largest.yaml
 danalab ladder bench/ladder_cpu_adamw.yaml
-python bench/ladder_today.py ladders/ladder_cpu{,_large,_largest,_adamw}    # packs the four into bench/results/ladder_cpu
+python bench/ladder_today.py ladders/ladder_cpu{,_large,_largest,_adamw}    # packs these into bench/results/ladder_cpu
 python bench/ladder_today.py                                                # from the stored rows
 """
 

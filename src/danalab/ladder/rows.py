@@ -7,7 +7,7 @@ batch                         sequences per step
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
 tokens, flops, seconds, tokens_per_second, device_hours
 optimizer_flops               of the optimizer's own matrix products; `flops` are the model's
-optimizer_settings            all settings of the optimizer's own: its defaults when the run was made, and what was given
+optimizer_settings            all settings of the optimizer: its defaults when the run was made, and what was given
 data_tokens, entropy          of the training data; exact entropy [nats/token] of a generated language, else null
 final_loss                    [nats/token] over the share val_share of the validation split, mostly all of it
 best_loss                     least on the fixed windows
@@ -18,6 +18,7 @@ Rows hold no absolute paths, so that a ladder can be moved, committed and read e
 """
 
 import gzip
+import itertools
 import json
 import logging
 import math
@@ -134,9 +135,15 @@ def optimizer_settings_of(opt: str, settings: Mapping[str, Any]) -> dict[str, An
     from danalab.optim.registry import optimizer_spec  # imports torch
 
     defaults = {name: told.default for name, told in optimizer_spec(opt).settings.items()}
-    known = {**defaults, **{name: value for name, value in settings.items() if name in defaults}}
-    known |= settings.get("optimizer_settings") or {}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items() if value is not None}
+    given = {**settings, **(settings.get("optimizer_settings") or {})}
+    known = defaults | {name: value for name, value in given.items() if name in defaults and value is not None}
+    if "betas" in known:
+        single = [given.get(name) for name in ("beta1", "beta2")]
+        pairs = itertools.zip_longest(single, known["betas"])
+        known["betas"] = [usual if own is None else own for own, usual in pairs]
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in known.items() if value is not None
+    }
 
 
 def _entropy(data: Path) -> float | None:
