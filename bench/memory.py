@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from danalab.ladder.fit.statistics import Interval, student_interval
+from danalab.models import build_model
 from danalab.optim.rules.age import age_path
 from danalab.optim.schedules import get_schedule
 from danalab.report.formats import Table, as_markdown
 from danalab_bench.pages import fill_parts
-from memory_runs import LENGTHS, OPTIMIZERS, OTHERS, PREDICTIONS, ROWS, Rows, read_rows, settings_of
+from memory_runs import LENGTHS, MODEL, OPTIMIZERS, OTHERS, PREDICTIONS, ROWS, Rows, read_rows, settings_of
 
 ROOT = Path(__file__).parents[1]
 PAGE, FIGURE = ROOT / "docs" / "memory.md", ROOT / "docs" / "figures" / "memory_cpu.png"
@@ -41,6 +42,7 @@ ARMS = {
     "log time": "log time", "follow": "follow, as predicted", "falling": "falls with the rate",
     "two": "two buffers", "eight": "eight buffers, falling",
 }  # fmt: skip
+PARAMETERS = sum(weight.numel() for weight in build_model(MODEL).parameters())
 COLORS = {"constant": "#8c959f", "log time": "#d62728", "follow": "#238b45", "falling": "#1f6fb5", "two": "#c25a00",
           "eight": "#6639ba"}  # fmt: skip
 
@@ -107,16 +109,23 @@ class Found:
         return _mean(leads)
 
     def ages(self, opt: str, steps: int) -> list[float]:
-        """log2 of the best constant age, by seed: the bottom of a parabola in log2 age, at most the grid's ends."""
+        """log2 of the best constant age, by seed: the bottom of a parabola through the five ages around the best mean."""
         known = dict(sorted(self.constants(opt, steps).items()))
-        x = np.log2([*known])
-        return [_bottom(x, np.array(losses)) for losses in zip(*known.values(), strict=True)]
+        best = int(np.argmin([fmean(losses) for losses in known.values()]))
+        first = min(max(best - 2, 0), len(known) - 5)
+        x, y = np.log2([*known])[first : first + 5], np.array([*known.values()])[first : first + 5]
+        return [_bottom(x, losses) for losses in y.T]
 
     def exponent(self, opt: str, lengths: Sequence[int]) -> tuple[float, Interval]:
         """Of the best constant age in steps, a slope for each seed that all lengths have."""
         known = [self.ages(opt, steps) for steps in lengths]
         x = np.log2(lengths)
         return _mean([float(np.polyfit(x, each, 1)[0]) for each in zip(*known, strict=False)])
+
+    def seeds(self, opt: str) -> str:
+        """How many are compared at each length."""
+        counts = [len(next(iter(self.losses[opt, steps].values()))) for steps in self.lengths(opt)]
+        return "seeds " + ", ".join(map(str, counts))
 
     def lengths(self, opt: str) -> list[int]:
         return [steps for steps in LENGTHS if (opt, steps) in self.losses]
@@ -190,17 +199,16 @@ def beta2_table(found: Found) -> Table:
 
 def parts(rows: Rows) -> dict[str, str]:
     found = Found(rows)
-    seeds = {(opt, steps): len(next(iter(arms.values()))) for (opt, steps), arms in found.losses.items()}
     told = json.loads(PREDICTIONS.read_text(encoding="utf-8"))["made"]
     cost = sum(row["seconds"] for row in rows) / 3600
-    compared = [f"{NAMES[opt]} {', '.join(str(seeds.get((opt, steps), 0)) for steps in LENGTHS)}" for opt in OPTIMIZERS]
+    compared = [f"{NAMES[opt]} {found.seeds(opt)}" for opt in OPTIMIZERS if found.lengths(opt)]
     return {
         "ages": as_markdown(ages_table(found)),
         "leads": as_markdown(leads_table(found)),
         "default": as_markdown(default_table(found)),
         "beta2": as_markdown(beta2_table(found)),
         "cost": f"Predicted {_minute(told)}, first run {_minute(min(row['at'] for row in rows))} (UTC). "
-        f"{len(rows)} runs, {cost:.1f} hours of one core. Seeds compared, by length: {'; '.join(compared)}.\n",
+        f"{len(rows)} runs, {cost:.1f} hours of one core. By length: {'; '.join(compared)}.\n",
     }
 
 

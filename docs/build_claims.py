@@ -23,6 +23,7 @@ from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab.ladder.rows import read_ladder
 from danalab.report.formats import short
 from danalab_bench.pages import RESULTS, benchmark
+from memory import PARAMETERS, Found, read_rows
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "claims.md", ROOT / "notes" / "claims.md")
@@ -30,7 +31,11 @@ _PART = re.compile(r"(<!-- (ten|claims) -->\n).*?(<!-- end -->)", re.DOTALL)
 REPORT = "danalab report bench/results/{} --tables-only"
 RATES, FINDINGS = "python bench/horizon_rates.py", "python bench/decay_law.py findings family"
 TRANSFER, GPT, IMAGES = "python bench/width_transfer.py", "python bench/nanogpt.py", "python bench/images.py"
-LARGER = "larger models: an interval on the other side"
+LARGER, LONGER, MEMORY = (
+    "larger models: an interval on the other side",
+    "longer runs",
+    "python bench/memory_runs.py --run",
+)
 NATS, SAVED, TOKENS, P = "nats/token", "% of compute", "% of tokens", "exponent"
 
 
@@ -313,6 +318,18 @@ def resonance() -> Measure:
     return Measure(Interval(low, high, 0.95), NATS, of)
 
 
+def memory(opt: str, arm: str = "") -> Measure:
+    """An arm's lead over the best constant age at the longest length, or the exponent of that age in steps."""
+    found = Found(read_rows())
+    lengths = found.lengths(opt)
+    last = lengths[-1]
+    own = found.lead(opt, last, arm, found.best_constant(opt, last)) if arm else found.exponent(opt, lengths)
+    steps = f"{last:,}" if arm else f"{lengths[0]:,} to {last:,}"
+    return Measure(
+        own[1], "nats/byte" if arm else P, f"{short(PARAMETERS)} parameters, {steps} steps, {found.seeds(opt)}"
+    )
+
+
 PAPER, HORIZONS, BATCHES, MUP, OURS = (
     "arXiv 2602.05298", "arXiv 2609.04577", "arXiv 2507.07101", "arXiv 2203.03466", "ours",
 )  # fmt: skip
@@ -399,6 +416,13 @@ def claims() -> dict[str, Claim]:
          "more bases of one optimizer", "python bench/chat.py"),
         ("forgets", "fine-tuning by the base's own optimizer forgets less [-0.3]", "two papers of 2026",
          own_optimizer_forgets(), -0.3, "more seeds", "python bench/chat.py --opts adamw adana muon --cross"),
+        ("age", "Muon's best constant memory grows like length^0.43, as predicted", OURS, memory("muon"), 0.43, LONGER,
+         MEMORY),
+        *((f"age-{arm}", text, OURS, memory("muon", arm), 0.02, LONGER, MEMORY) for arm, text in (
+            ("follow", "a memory that grows as the rate falls is better for Muon than the best constant one [0.02]"),
+            ("eight", "so are eight averages whose age falls [0.02]"))),
+        ("age-adana", "log time is better for ADana than the best constant memory [0.02]", OURS,
+         memory("adana", "log time"), 0.02, LONGER, MEMORY),
         ("resonance", "resonance reaches attention's loss", "the published code", resonance(), 0, "long contexts",
          "python bench/resonance_wikitext2.py", 0, ("its loss is lower", "its loss is higher")),
         ("bf16", "bf16 training ends at fp32's loss", "folklore", Measure(None), 0, "three paired seeds on a GPU", ""),
