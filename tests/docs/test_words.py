@@ -27,7 +27,8 @@ LEVELS = levels()
 PAGES = [page for pages in LEVELS.values() for page in pages]
 READ = [page for level, pages in LEVELS.items() if level != "Reference" for page in pages]
 PRIVATE = (
-    r"\b(?:rungs?|in place of|but for|beside torch|is taken|what is no matrix|the ladder before|two valleys|verbs?)\b"
+    r"\b(?:rungs?|in place of|but for|beside torch|is taken|what is no matrix|the ladder before|two valleys|verbs?|anew"
+    r"|level (?:on|with))\b"
 )
 HEADLINES = {
     "saving": r"(\d+(?:\.\d+)?)% (?:less compute|fewer tokens|of (?:the |AdamW's )?compute)|\bsav\w+ (\d+)%",
