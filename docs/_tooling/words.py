@@ -17,6 +17,8 @@ ALL_WORDS = 56_000
 """Words of all pages together as `wc -w` counts them, with the comments that no reader sees, at most."""
 README_WORDS, SENTENCE_WORDS, NUMBERS = 600, 20, 3.0
 """At most: words of README; median words of a sentence and numbers per 100 words of a page, but in the reference."""
+LONGEST_SENTENCE = 32
+"""Words of any sentence, at most."""
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _GENERATED = re.compile(r"^<!-- [^>]* -->\n.*?^<!-- end -->$", re.DOTALL | re.MULTILINE)

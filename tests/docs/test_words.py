@@ -11,6 +11,7 @@ from _tooling.words import (
     ALL_WORDS,
     DOCS,
     LIMITS,
+    LONGEST_SENTENCE,
     NUMBERS,
     README_WORDS,
     ROOT,
@@ -18,6 +19,7 @@ from _tooling.words import (
     count,
     levels,
     prose,
+    sentences,
     words,
 )
 
@@ -25,7 +27,8 @@ LEVELS = levels()
 PAGES = [page for pages in LEVELS.values() for page in pages]
 READ = [page for level, pages in LEVELS.items() if level != "Reference" for page in pages]
 PRIVATE = (
-    r"\b(?:rungs?|in place of|but for|beside torch|is taken|what is no matrix|the ladder before|two valleys|verbs?)\b"
+    r"\b(?:rungs?|in place of|but for|beside torch|is taken|what is no matrix|the ladder before|two valleys|verbs?|anew"
+    r"|level (?:on|with))\b"
 )
 HEADLINES = {
     "saving": r"(\d+(?:\.\d+)?)% (?:less compute|fewer tokens|of (?:the |AdamW's )?compute)|\bsav\w+ (\d+)%",
@@ -61,6 +64,22 @@ def test_prose_has_short_sentences_few_numbers_and_no_private_words(page):
     assert found.sentence <= SENTENCE_WORDS
     assert found.numbers <= NUMBERS
     assert re.findall(PRIVATE, " ".join(prose(text))) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_sentence_is_very_long(page):
+    found = [each for part in prose(page.read_text(encoding="utf-8")) for each in sentences(part)]
+    assert [each for each in found if words(each) > LONGEST_SENTENCE] == []
+
+
+@pytest.mark.parametrize("name", ["AGENTS.md", "CONTRIBUTING.md"])
+def test_pages_for_those_who_change_the_code_have_no_private_words(name):
+    assert (
+        re.findall(
+            PRIVATE, " ".join(prose((ROOT / name).read_text(encoding="utf-8"))).replace("Functions are verbs", "")
+        )
+        == []
+    )
 
 
 def test_a_headline_number_is_written_once():

@@ -19,7 +19,7 @@ class JudgeConfig:
     track: str = "char"
     """Problem: char, synthetic, stdlib, images or nanogpt."""
     data: PathText | None = None
-    """Data set of your own in place of a track; nanogpt's model is trained on it."""
+    """Data set of your own instead of a track; nanogpt's model is trained on it."""
     steps: int | None = None
     """Length of a run [steps]; default the track's."""
     budget: str = "10m"

@@ -248,8 +248,8 @@ _matrix("muon-h", "optimizers.matrix:MuonH", "Muon with matrices of constant nor
         "Wen et al. 2026, arXiv 2606.16899", aliases=("hyperball",), texts=_OF_HEADS,
         flops=products.orthogonalised, state_words=1.3,
         rate=Usual(0.018, "arXiv 2606.16899"), color="#c04000",
-        advice="matrices keep the norm that they start with: weights of 0.02 are too small, --init scaled-gpt is "
-               "not; meant for a rate that falls linearly over the whole run: --scheduler linear")
+        advice="matrices keep the norm that they start with, so use --init scaled-gpt. It is meant for "
+               "--scheduler linear")
 _matrix("adam-h", "optimizers.matrix:AdamH", "Adam with matrices of constant norm (Hyperball), AdamW for the rest",
         "Wen et al. 2026, arXiv 2606.16899", texts=_OF_HEADS, rate=Usual(0.018, "arXiv 2606.16899"), color="#4682b4",
         advice="meant for 250 steps of warm-up and a rate that falls linearly")
