@@ -50,7 +50,8 @@ FIXED = {
 _DECIDED = {
     "x.numel() == 0": False,
     "multiplies_bfloat16()": False,
-    "size < 4 * _PANEL or out.device.type != 'cpu'": True,
+    "_operator is None": True,
+    "chain[0] == NEWTON_SCHULZ": True,
 }
 """What is decided in the files for Muon: no case for empty tensors, no bfloat16 on CPUs, symmetric products as one."""
 

@@ -10,7 +10,7 @@ from danalab.errors import UserError
 from danalab.optim.distributed.dtensor.layout import RowExchange
 from danalab.optim.distributed.shards import owners
 from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, matrix_shape, orthogonalize_each
-from danalab.optim.products import newton_schulz_step
+from danalab.optim.products import newton_schulz
 
 
 def orthogonalize_shards(
@@ -52,7 +52,7 @@ def _by_owners(
     """Row shards: an all-to-all to the owner of each matrix, which computes it, and an all-to-all back."""
     mesh = like[0].device_mesh
     shapes = [matrix_shape(p.shape) for p in like]
-    exchange = RowExchange(shapes, owners([newton_schulz_step(*shape) for shape in shapes], mesh.size()), mesh)
+    exchange = RowExchange(shapes, owners([newton_schulz(*shape, len(chain)) for shape in shapes], mesh.size()), mesh)
     wholes = exchange.to_owners(local)
     mine, dtypes = [shapes[i] for i in exchange.mine], [local[0].dtype] * len(exchange.mine)
     work = orthogonalize_each(mine, lambda k: wholes[exchange.mine[k]], chain, dtypes, local[0].device)
