@@ -20,7 +20,8 @@ STEPS = 3
 SETTINGS = {
     "soap": [{"precondition_frequency": 2}, {"max_precondition_dim": 20}, {"precondition_1d": True},
              {"merge_dims": True, "max_precondition_dim": 30}],
-    "kl-soap": [{"precondition_frequency": 3}, {"by_kind": {"matrix": {"precondition_frequency": 1}}}],
+    "kl-soap": [{"precondition_frequency": 3}, {"by_kind": {"matrix": {"precondition_frequency": 1}}},
+                {"orthogonalise": True, "ns_steps": 2}],
     "mars": [{"mars_type": "shampoo"}],
     "dion2": [{"fraction": 0.6}],
     "muon": [{"ns_steps": 7, "ns_method": "polar-express"}, {"by_kind": {"experts": {"ns_steps": 2}}},

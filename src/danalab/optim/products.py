@@ -103,8 +103,9 @@ def kl_soap(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps:
     """Factors, their halves and two changes of basis; a new basis is S Q, and turns the first moment."""
     count, rows, columns = _matrices(kind, shape)
     both = 2 * rows * columns * (rows + columns)
+    o = _orthogonalisation(rows, columns, settings) if settings.get("orthogonalise") else 0
     turns = (steps - 1) // settings.get("precondition_frequency", KLSOAPSettings.precondition_frequency)
-    return count * (both * (4 * steps - 3) + turns * (2 * both + 2 * (rows**3 + columns**3)))
+    return count * ((steps - 1) * o + both * (4 * steps - 3) + turns * (2 * both + 2 * (rows**3 + columns**3)))
 
 
 def kron(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:

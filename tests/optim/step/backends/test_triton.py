@@ -263,7 +263,7 @@ def test_fused_on_a_gpu_without_triton_is_refused(monkeypatch):
     assert not triton_step.can_run(ADANA, ADana([torch.zeros(1)]).param_groups[0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # the interpreter multiplies no bfloat16
 @pytest.mark.parametrize(("size", "inner"), [(1, 1), (64, 32), (70, 50), (200, 33)])
 def test_a_symmetric_product_is_mirrored_and_reads_any_strides(size, inner, dtype):
     draw = torch.Generator().manual_seed(size)
@@ -279,11 +279,11 @@ def test_the_product_of_torch_is_used_where_the_kernels_differs(monkeypatch, cap
     monkeypatch.setattr(triton_step, "is_installed", lambda: True)
     monkeypatch.setattr(torch, "randn", partial(_on_cpu, torch.randn))
     symmetric._kernel_agrees.cache_clear()
-    assert symmetric._kernel_agrees(torch.bfloat16, 0)
+    assert symmetric._kernel_agrees(torch.float16, 0)
     monkeypatch.setattr(symmetric, "launch", lambda left, right, out: out.fill_(1))
     symmetric._kernel_agrees.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert not symmetric._kernel_agrees(torch.bfloat16, 0)
+        assert not symmetric._kernel_agrees(torch.float16, 0)
     assert "differs from torch's product" in caplog.text
     symmetric._kernel_agrees.cache_clear()
 

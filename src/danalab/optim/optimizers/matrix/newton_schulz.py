@@ -12,6 +12,7 @@ Source: K. Jordan et al., Muon (2024); Amsel et al. 2025, arXiv 2505.16932.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -36,6 +37,9 @@ POLAR_EXPRESS: tuple[Coefficients, ...] = (
 """Minimax polynomials of five steps, with a 2% margin for rounding: [1e-3, 1] maps to 0.85..1.14."""
 
 METHODS = ("newton-schulz", "polar-express")
+
+DIMENSIONS = {"rows": -1, "columns": -2}
+NORMALISATIONS = ("rows", "columns", "rows-columns", "columns-rows")
 
 EPS = 1e-7
 """Added to the Frobenius norm: a zero matrix stays zero."""
@@ -89,27 +93,52 @@ def orthogonalize(x: Tensor, method: str = "newton-schulz", steps: int = 5, dtyp
     return (stack.mT if tall else stack).reshape(x.shape)
 
 
+@dataclass(frozen=True)
+class Form:
+    """How matrices are orthogonalised, and what is done with the result."""
+
+    chain: Sequence[Coefficients]
+    """Of each step."""
+    normalise: str | None = None
+    """See `normalised`."""
+    heads: int | None = None
+    """Equal parts of the rows of each matrix, which are matrices of their own."""
+
+
 def orthogonalize_each(
     shapes: Sequence[tuple[int, int]],
     fetch: Callable[[int], Tensor],
-    chain: Sequence[Coefficients],
+    form: Form,
     dtypes: Sequence[torch.dtype],
     device: torch.device,
 ) -> Iterator[tuple[int, Tensor]]:
     """Orthogonalise many matrices; those of equal shape, up to transposition, in one batch.
 
     `shapes`: (rows, columns) of each; `dtypes`: of its computation, the same for equal shapes; `fetch`: index -> matrix
-    in any dtype, called once for each, shortly before it is needed; `chain`: coefficients of each step. Yields index
-    and a [rows, columns] tensor in its dtype, ordered by shape.
+    in any dtype, called once for each, shortly before it is needed. Yields index and a [rows, columns] tensor in its
+    dtype, ordered by shape.
     """
-    for members in _batches(shapes, device.type):
-        stack = torch.empty(len(members), *sorted(shapes[members[0]]), dtype=dtypes[members[0]], device=device)
+    heads = form.heads or 1
+    parts = [(rows // heads, columns) for rows, columns in shapes]
+    for members in _batches(parts, device.type, heads):
+        size = len(members), heads, *sorted(parts[members[0]])
+        stack = torch.empty(size, dtype=dtypes[members[0]], device=device)
         for k, i in enumerate(members):
-            x = fetch(i)
-            stack[k].copy_(x if shapes[i][0] <= shapes[i][1] else x.mT)
-        stack = iterate(stack, chain)
+            x = fetch(i).reshape(heads, *parts[i])
+            stack[k].copy_(x if parts[i][0] <= parts[i][1] else x.mT)
+        stack = iterate(stack.flatten(0, 1), form.chain).view(size)
         for k, i in enumerate(members):
-            yield i, stack[k] if shapes[i][0] <= shapes[i][1] else stack[k].mT
+            o = stack[k] if parts[i][0] <= parts[i][1] else stack[k].mT
+            yield i, normalised(o, form.normalise).reshape(shapes[i])
+
+
+def normalised(o: Tensor, how: str | None) -> Tensor:
+    """`o` [..., rows, columns] with rows, columns, or both one after the other, of equal norms; its own norm stays."""
+    for side in () if how is None else how.split("-"):
+        norm = o.norm(dim=(-2, -1), keepdim=True)
+        o = o / o.norm(dim=DIMENSIONS[side], keepdim=True).clamp_min(EPS)
+        o = o * (norm / o.norm(dim=(-2, -1), keepdim=True).clamp_min(EPS))
+    return o
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
@@ -117,15 +146,16 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return shape[0], math.prod(shape[1:])
 
 
-def _batches(shapes: Sequence[tuple[int, int]], device: str) -> list[list[int]]:
-    """Indices of matrices to be stacked: equal shapes, up to transposition, at most a chunk in size."""
+def _batches(shapes: Sequence[tuple[int, int]], device: str, each: int) -> list[list[int]]:
+    """Indices of matrices, of which each is so many, to be stacked: equal shapes, up to transposition, at most a chunk
+    in size."""
     alike: dict[tuple[int, int], list[int]] = {}
     for i, (rows, columns) in enumerate(shapes):
         alike.setdefault((min(rows, columns), max(rows, columns)), []).append(i)
     limit = _CHUNK["cpu" if device == "cpu" else "other"]
     batches = []
     for (rows, columns), indices in alike.items():
-        size = max(1, limit // max(1, rows * columns))
+        size = max(1, limit // max(1, each * rows * columns))
         batches += [indices[i : i + size] for i in range(0, len(indices), size)]
     return batches
 

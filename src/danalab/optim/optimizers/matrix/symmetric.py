@@ -3,7 +3,7 @@
 An operator of torch, which its counter of FLOPs counts as m (m + 1) k for [m, k] [k, m]: the entries that are needed.
 CUDA devices have a Triton kernel, which computes the tiles on and below the diagonal. CPUs compute panels of columns
 where this is faster: not of small matrices, and not in 16 bits, where one whole product takes a third of the time
-(`bench/symmetric.py`).
+(`bench/muon.py`).
 """
 
 import functools
