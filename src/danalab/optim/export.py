@@ -41,7 +41,7 @@ EXPORTED = (
 
 FIXED = {
     **dict.fromkeys(("cautious_decay", "scaled_decay", "dana_momentum"), False),
-    **dict.fromkeys(("beta2", "ns_dtype", "age", "fresh"), None),
+    **dict.fromkeys(("beta2", "ns_dtype", "age", "fresh", "normalise", "hold_norm"), None),
     "momentum_cooldown": 0.0,
     "ns_method": "newton-schulz",
 }
@@ -50,7 +50,8 @@ FIXED = {
 _DECIDED = {
     "x.numel() == 0": False,
     "multiplies_bfloat16()": False,
-    "size < 4 * _PANEL or out.device.type != 'cpu'": True,
+    "_operator is None": True,
+    "chain[0] == NEWTON_SCHULZ": True,
 }
 """What is decided in the files for Muon: no case for empty tensors, no bfloat16 on CPUs, symmetric products as one."""
 

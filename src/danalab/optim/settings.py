@@ -325,12 +325,23 @@ class Auxiliary(Settings, kw_only=True):
     by_kind: Mapping[str, Mapping[str, Any]] | None = None
 
 
+class Around(Settings, kw_only=True):
+    """What is done around the orthogonalisation of a matrix."""
+
+    normalise: str | None = setting(
+        None, "what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows; none = as it is"
+    )
+    hold_norm: bool | None = setting(
+        None, "steps of angle lr that keep each matrix's norm (Hyperball), in place of its weight decay"
+    )
+
+
 class AuxiliaryAdam(Auxiliary, kw_only=True):
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
 
 
-class MuonSettings(MuonRuntime, AuxiliaryAdam, CautiousDecay, Memory, Orthogonal, Rate):
+class MuonSettings(MuonRuntime, Around, AuxiliaryAdam, CautiousDecay, Memory, Orthogonal, Rate):
     lr: float = 0.02
     _: KW_ONLY
     aux_lr_factor: float | None = 0.15
@@ -352,7 +363,7 @@ as long as its learning rate, and vectors (gains, biases) have few gradients tha
 """
 
 
-class DanaMuonSettings(MuonRuntime, Auxiliary, CautiousDecay, Memory, SecondMoment, LogTime, NewtonSchulz, Rate):
+class DanaMuonSettings(MuonRuntime, Around, Auxiliary, CautiousDecay, Memory, SecondMoment, LogTime, NewtonSchulz, Rate):
     lr: float = 0.032
     _: KW_ONLY
     matched_rms: float = 0.2
@@ -398,12 +409,13 @@ class AdamMiniSettings(Direction, AuxiliaryAdam, Rate):
     pass
 
 
-class KLSOAPSettings(AdamMiniSettings):
+class KLSOAPSettings(NewtonSchulz, AdamMiniSettings):
     lr: float = 3e-3
     _: KW_ONLY
     betas: tuple[float, float] = (0.95, 0.9)
     shampoo_beta: float = 0.9
     precondition_frequency: int = 10
+    orthogonalise: bool = setting(False, "orthogonalise the update, as D-Muon does the momentum")
 
 
 class KronSettings(AdamMiniSettings):

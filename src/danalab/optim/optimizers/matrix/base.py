@@ -22,7 +22,7 @@ from danalab.optim.optimizers.groups import (
     warn_of_guesses,
 )
 from danalab.optim.optimizers.kinds import DECAYED, kinds_by_names, parameter_kinds, undecayed
-from danalab.optim.optimizers.matrix.newton_schulz import coefficients, orthogonalize
+from danalab.optim.optimizers.matrix.newton_schulz import NORMALISATIONS, coefficients, orthogonalize
 from danalab.optim.optimizers.stats import describe
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
 from danalab.optim.rules.scalars import adam_scalars, coupled_decay_factor
@@ -110,6 +110,9 @@ class TwoRules(torch.optim.Optimizer):
         if "ns_method" in group:
             coefficients(group["ns_method"], group["ns_steps"])
             dtype_name(self.name, group["ns_dtype"])
+        if group.get("normalise") not in (None, *NORMALISATIONS):
+            how = ", ".join(NORMALISATIONS)
+            raise UserError(f"{self.name}: normalise is {group['normalise']!r}; it must be one of {how}, or None")
         checks.check_coupled_decay(self.name, group)
 
 
