@@ -10,6 +10,7 @@ and not decayed). A YAML file has `opt` (any of the other forms), and settings o
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
@@ -58,10 +59,10 @@ def read_contestant(text: str) -> Contestant:
 
 def _split(text: str) -> tuple[str, dict[str, str]]:
     """`adana:kappa=0.8,omega=2` -> ("adana", {"kappa": "0.8", "omega": "2"}); commas in a value's numbers stay."""
-    head, colon, tail = text.rpartition(":")
-    if not colon or "=" not in tail:
+    parts = re.match(r"(.*?):\s*([\w-]+\s*=.*)", text, re.DOTALL)  # a value may have colons: age=FILE.py:NAME
+    if parts is None:
         return text, {}
-    given: dict[str, str] = {}
+    (head, tail), given = parts.groups(), dict[str, str]()
     for word in tail.split(","):
         name, equals, value = word.partition("=")
         if equals:
@@ -83,6 +84,12 @@ def _contestant(label: str, opt: str, given: Mapping[str, Any]) -> Contestant:
     what = json.dumps([code, spec.name, settings], sort_keys=True, default=str)
     digest = hashlib.sha256(what.encode()).hexdigest()[:16]
     return Contestant(label, spec.name, tuple(settings.items()), digest)
+
+
+def without(side: Contestant, part: str) -> Contestant:
+    """A contestant with one setting at the optimizer's own value."""
+    rest = {name: value for name, value in side.settings if name != part}
+    return _contestant(f"{side.label} without {part}", side.opt, rest)
 
 
 @dataclass(frozen=True)

@@ -433,9 +433,10 @@ _library("normuon", "NorMuon", "Muon with each neuron's update normalised, AdamW
 
 # ---- beside their rules ----
 def _rows_of_rules() -> Iterator[Row]:
-    """Rows beside their rule, `ROW = Row(...)` in a module of `danalab.optim.rules`; they are read, not imported."""
+    """Rows beside their rule or matrix optimizer, `ROW = Row(...)` in its module; they are read, not imported."""
     known = {"Row": Row, "Relative": Relative, "Usual": Usual, "products": products}
-    for file in sorted((Path(__file__).parent / "rules").glob("*.py")):
+    here = Path(__file__).parent
+    for file in sorted([*here.glob("rules/*.py"), *here.glob("optimizers/matrix/*.py")]):
         text = file.read_text(encoding="utf-8")
         for node in ast.parse(text).body if "\nROW = " in text else ():
             match node:

@@ -22,7 +22,7 @@ from danalab.optim.optimizers.matrix.newton_schulz import matrix_shape, orthogon
 from danalab.optim.registry import optimizer_spec
 from danalab.optim.rules.foreach import TensorList
 from danalab.optim.rules.rule import Rule
-from danalab.optim.run_length import DECAY_BOUND
+from danalab.optim.run_length import DECAY_BOUND, FREE_WD_TS
 from danalab.optim.settings import HELP
 from danalab.optim.source_text import WIDTH, filled
 from danalab.optim.specialise import Sources
@@ -71,9 +71,9 @@ class {name}(torch.optim.Optimizer):
 
 {init}
         if omega is not None:
-            if weight_decay or (horizon is None) == (wd_ts is None):
-                raise ValueError("omega needs either horizon or wd_ts, and no weight_decay")
-            wd_ts = wd_ts if horizon is None else horizon / 10
+            if weight_decay or (horizon is not None and wd_ts is not None):
+                raise ValueError("omega excludes weight_decay, and horizon excludes wd_ts")
+            wd_ts = horizon / 10 if horizon is not None else {free} if wd_ts is None else wd_ts
             weight_decay = omega / wd_ts
             decay_bound = {bound} if decay_bound is None else decay_bound
         decay_bound = decay_bound or None
@@ -217,7 +217,7 @@ def export(name: str) -> str:
         wanted: list[Any] = [update_matrix, rules[1].scalars, first.update, first.scalars, kind_of]
     else:
         assert first.foreach is not None
-        parts |= {"foreach": first.foreach.__name__, "bound": build.decay_bound}
+        parts |= {"foreach": first.foreach.__name__, "bound": build.decay_bound, "free": FREE_WD_TS}
         text = _ELEMENTWISE.format(**parts)
         wanted = [first.update, first.foreach, first.scalars, TensorList]
     left_out = sorted(FIXED.keys() & every.keys())

@@ -469,7 +469,7 @@ HELP = {
     "fresh": "share of the new gradient in the update, that of the momentum is the rest; none = the optimizer's own",
     "gamma3": "scale of the momentum term",
     "hessian_interval": "steps between estimates of the curvature",
-    "horizon": "length of the run [steps], with omega; wd_ts = horizon/10",
+    "horizon": "length of the run [steps], with omega; wd_ts = horizon/10; none = not known: wd_ts, by default 100",
     "kappa": "exponent of the damping (1+t)^(1-kappa)",
     "kappa_max": "kappa of coordinates whose gradients are noise",
     "kappa_min": "kappa of coordinates whose gradients agree",
