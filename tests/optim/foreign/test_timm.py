@@ -27,8 +27,8 @@ ADAM_LIKE = 5e-2
 come nearer to the minimum."""
 RATES = dict.fromkeys(
     ("adamw", "nadam", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "muon", "d-muon", "dana-muon", "muon-h",
-     "adam-h", "dion2", "snoo", "soda", "soda-muon", "ema-nesterov", "sf-adamw", "signsgd", "adabelief", "laprop", "grams",
-     "came", "adamuon"),
+     "adam-h", "dion2", "snoo", "soda", "soda-muon", "ema-nesterov", "sf-adamw", "signsgd", "adabelief", "laprop",
+     "grams", "came", "adamuon"),
     ADAM_LIKE,
 )  # fmt: skip
 ESTIMATED = {"prodigy": 6}
