@@ -310,7 +310,7 @@ def _named(entry: Any) -> tuple[str, Tensor]:
     return (str(entry[0]), entry[1]) if isinstance(entry, tuple) else ("", entry)
 
 
-def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+def coupled(scalars: Callable[..., dict[str, Any]], factor_of: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """Scalars of an element-wise rule with decay before the update: p <- k p - lr u.
 
     The rules of this package compute p <- k (p - lr' u), which is the same with lr' = lr / k; cautious decay of either
@@ -318,7 +318,7 @@ def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., 
     """
 
     def rescaled(group: Mapping[str, Any], t: Any) -> dict[str, Any]:
-        factor = decay_factor(group, t)
+        factor = factor_of(group, t)
         if factor <= 0:
             raise UserError(f"weight decay takes {1 - factor:g} of a parameter in one step (lr {group['lr']:g})")
         coupled_scalars = {**scalars(group, t), "decay_factor": factor}
