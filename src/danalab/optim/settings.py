@@ -331,6 +331,7 @@ class Around(Settings, kw_only=True):
     normalise: str | None = setting(
         None, "what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows; none = as it is"
     )
+    per_head: bool = setting(False, "orthogonalise each attention head of queries, keys and values by itself")
     hold_norm: bool | None = setting(
         None, "steps of angle lr that keep each matrix's norm (Hyperball), in place of its weight decay"
     )
