@@ -95,6 +95,11 @@ def test_so_they_are_with_each_form_of_weight_decay(name, settings):
 
 
 @pytest.mark.parametrize("name", [name for name in EXPORTED if name not in MATRICES])
+def test_so_they_are_without_a_horizon(name):
+    assert_same(name, 12, omega=4.0)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPORTED if name not in MATRICES])
 def test_lists_of_tensors_make_the_steps_of_the_librarys_lists(name):
     assert_same(name, 20, foreach=True, **SETTINGS[0])
 
