@@ -5,8 +5,6 @@ exit code. Rank 0 has the terminal; the output of other ranks is kept, and shown
 """
 
 import contextlib
-import ctypes
-import json
 import logging
 import os
 import signal
@@ -17,23 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from danalab.errors import FirstRankError, LostRankError, UserError, describe_os_error
+from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.files import write_json
 from danalab.scaling.hardware import available_cores, chosen_threads
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.system.signals import (
-    INTERRUPTED,
-    ORDERLY,
-    REQUEUE,
-    STOP_SIGNALS,
-    StopRequest,
-    holding_signals,
-    release_signals,
-)
+from danalab.train.system.signals import INTERRUPTED, ORDERLY, REQUEUE, STOP_SIGNALS, StopRequest, holding_signals
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +99,7 @@ def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[b
 
 
 def _command(config: Path) -> list[str]:
-    return [sys.executable, "-m", "danalab.train.parallel.launcher", str(config), str(os.getpid())]
+    return [sys.executable, "-m", "danalab.train.parallel.rank_main", str(config), str(os.getpid())]
 
 
 def _output(folder: Path, rank: int) -> Path:
@@ -220,56 +209,3 @@ def _raise(rank: int, code: int, folder: Path) -> None:
         if len(said) > 1:
             print("\n".join(f"[rank {rank}] {line}" for line in said[-30:]), file=sys.stderr)
     raise LostRankError(f"rank {rank} {reason}; start the job again to resume from the last checkpoint")
-
-
-# ---- a rank ----
-
-
-def rank_main(arguments: list[str]) -> int:
-    """One rank of the group in the environment: `python -m danalab.train.parallel.launcher CONFIG.json PARENT`."""
-    with StopRequest() as stop:  # before the imports below, which take seconds
-        release_signals()
-        _end_with(int(arguments[1]))
-        return _train(Path(arguments[0]), stop)
-
-
-def _train(config: Path, stop: StopRequest) -> int:
-    from danalab.train.callbacks.console import log_to_stderr
-    from danalab.train.job import run_training
-
-    log_to_stderr()
-    if os.environ["RANK"] != "0":
-        logging.getLogger("danalab").setLevel(logging.ERROR)
-    try:
-        content = json.loads(config.read_text())
-        module, _, name = content["kind"].partition(":")
-        return run_training(getattr(import_module(module), name)(**content["settings"]), stop).exit_code
-    except FirstRankError:
-        return 2
-    except (UserError, OSError) as error:
-        reason = str(error) if isinstance(error, UserError) else describe_os_error(error)
-        if reason is None:
-            raise
-        print("danalab: error: " + " ".join(reason.split()), file=sys.stderr)
-        return 2
-    except LostRankError:
-        return LOST_CODE  # the launcher names the lost rank
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def _end_with(parent: int) -> None:
-    """Receive SIGTERM when the launcher dies (Linux)."""
-    if sys.platform.startswith("linux"):
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-if __name__ == "__main__":
-    code = rank_main(sys.argv[1:])
-    sys.stderr.flush()
-    if code not in ORDERLY:
-        os._exit(code)  # threads may wait for dead ranks
-    sys.exit(code)
