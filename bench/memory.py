@@ -109,7 +109,7 @@ class Found:
         return _mean(leads)
 
     def ages(self, opt: str, steps: int) -> list[float]:
-        """log2 of the best constant age, by seed: the bottom of a parabola through the five ages around the best mean."""
+        """log2 of the best constant age, by seed: the bottom of a parabola through five ages around the best."""
         known = dict(sorted(self.constants(opt, steps).items()))
         best = int(np.argmin([fmean(losses) for losses in known.values()]))
         first = min(max(best - 2, 0), len(known) - 5)

@@ -230,28 +230,20 @@ def stages(runs: Runs) -> Iterator[str]:
         for opt in ("muon", "adana"):
             runs.seeds(opt, steps, range(1, 3))
             yield f"two seeds of {opt} at {steps}"
-    for opt in ("muon", "adana"):
-        runs.trials(opt, REFERENCE, last)
-        runs.seeds(opt, last, range(1, 2))
-        yield f"one seed of {opt} at {last}"
     for opt in ("dana-muon", "root"):
         for steps in short:
             for arm in runs.arms(opt, steps):
                 runs.trials(opt, arm, steps)
             runs.seeds(opt, steps, range(1, 3))
             yield f"two seeds of {opt} at {steps}"
-    for seed in range(2, 4):
-        for opt in ("muon", "adana", "dana-muon"):
-            runs.seeds(opt, last, range(1, seed + 1))
-            yield f"seeds 1 to {seed} of {opt} at {last}"
-        for opt in ("muon", "adana", "dana-muon", "root"):
-            for steps in short:
-                runs.seeds(opt, steps, range(1, 2 * seed + (seed > 2)))
-                yield f"seeds of {opt} at {steps}"
-    for seed in range(4, 9):
+    for seed in range(1, 9):
         for opt in ("muon", "dana-muon", "adana"):
             runs.seeds(opt, last, range(1, seed + 1))
             yield f"seeds 1 to {seed} of {opt} at {last}"
+        for opt in ("muon", "dana-muon", "adana", "root"):
+            for steps in short:
+                runs.seeds(opt, steps, range(1, seed + 3))
+                yield f"seeds 1 to {seed + 2} of {opt} at {steps}"
 
 
 def valley(found: Mapping[float, float]) -> float:
