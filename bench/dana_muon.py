@@ -36,7 +36,8 @@ def table(rows: Rows) -> tuple[list[str], list[list[str]]]:
     opts = sorted({each.opt for each in tuned}, key=lambda opt: cells[opt, horizons[-1]].loss)
     lines = []
     for opt in opts:
-        losses = [f"{cells[opt, f].loss:.3f} at {cells[opt, f].lr:.2g}" for f in horizons]
+        each = [cells[opt, f] for f in horizons]
+        losses = [f"{own.loss:.3f} at {own.lr:.2g}{' (edge)' * (own.bracket == 'edge')}" for own in each]
         lines.append([opt, *losses, *(shown_lead(tests[baseline].get((opt, horizons[-1]))) for baseline in BASELINES)])
     over = [f"lead over {baseline} at f = {horizons[-1]:g} [nats/token]" for baseline in BASELINES]
     return ["optimizer", *(f"loss at f = {f:g}" for f in horizons), *over], lines

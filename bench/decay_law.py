@@ -39,9 +39,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from danalab.optim import build_optimizer, get_schedule
+from danalab.optim.rate_search import next_exponent
 from danalab.optim.run_length import warmup_steps
 from danalab.showcase.problems import Objective
-from danalab.showcase.trials import descend, next_exponent
+from danalab.showcase.trials import descend
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("docs/decay-law.md", "docs/findings.md", "notes/decay-law.md", "notes/findings.md")]

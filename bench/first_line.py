@@ -220,7 +220,7 @@ PROBLEMS = {
     "enoki-58k": Problem("Enoki, 58 k parameters, 20 tokens each", 1140, 22, lambda seed: enoki(32, 1, seed)),
     "enoki-105k": Problem("Enoki, 105 k parameters, 20 tokens each", 2050, 41, lambda seed: enoki(48, 2, seed)),
     "digits": Problem("a residual network with batch normalisation on scanned digits", 300, 15, digits),
-    "moe": Problem("Enoki with 8 experts in place of each MLP", 1000, 20, experts),
+    "moe": Problem("Enoki with 8 experts instead of each MLP", 1000, 20, experts),
 }
 
 
@@ -440,7 +440,7 @@ def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
                 margin = f"{NAMES[opt]} {_span([mean for mean, *_ in leads])} nats ahead of {NAMES[rival]}"
                 lines.append([what, "no clear winner", "-", margin, f"{len(known)}"])
                 break
-            rest = "" if len(ahead) == len(leads) else f" on {len(ahead)} of them, level on the rest"
+            rest = "" if len(ahead) == len(leads) else f" on {len(ahead)} of them, no measurable difference on the rest"
             lines.append(
                 [name, NAMES[opt], rates, f"{_span(ahead)} nats ahead of {NAMES[rival]}{rest}", f"{len(known)}"]
             )

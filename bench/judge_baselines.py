@@ -23,8 +23,9 @@ import torch
 from danalab.judge.ledger import STORED, processor
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.optim import optimizer_spec
+from danalab.optim.rate_search import next_exponent
 from danalab.showcase.problems import SmallProblem
-from danalab.showcase.trials import SPACING, ProblemRun, next_exponent, train, usual_lr
+from danalab.showcase.trials import SPACING, ProblemRun, train, usual_lr
 from danalab.train.system.device import machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "judge.md"

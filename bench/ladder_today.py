@@ -3,8 +3,9 @@
 danalab ladder bench/ladder_cpu.yaml
 danalab ladder bench/ladder_cpu_large.yaml
 danalab ladder bench/ladder_cpu_largest.yaml
-python bench/ladder_today.py ladders/ladder_cpu{,_large,_largest}    # packs the three into bench/results/ladder_cpu
-python bench/ladder_today.py                                         # from the stored rows
+danalab ladder bench/ladder_cpu_adamw.yaml
+python bench/ladder_today.py ladders/ladder_cpu{,_large,_largest,_adamw}    # packs these into bench/results/ladder_cpu
+python bench/ladder_today.py                                                # from the stored rows
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.fit.statistics import Interval
+from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.rows import read_ladder
 from danalab.report.formats import Table, as_markdown
 from danalab.scaling import dimensions, flops_per_token, optimizer_flops
@@ -31,7 +33,7 @@ NAMES = {
 def losses(found: Analysis, sizes: Sequence[int]) -> Table:
     """A line for each optimizer: its loss at each size [nats/token], the mean over the seeds, whose number follows."""
     at = {
-        (each.opt, each.params): f"{each.loss:.3f}{f' ({each.bracket})' if each.bracket else ''}"
+        (each.opt, each.params): f"{each.loss:.3f}{f' ({noted})' if (noted := _noted(each)) else ''}"
         for each in found.tuned
     }
     lines = [[name, *(at.get((opt, size), "") for size in sizes)] for opt, name in NAMES.items()]
@@ -40,6 +42,12 @@ def losses(found: Analysis, sizes: Sequence[int]) -> Table:
     lines.append(["seeds", *(" or ".join(map(str, counts[size])) for size in sizes)])
     lines.append(["epochs of the data", *(f"{epochs[size]:.2g}" for size in sizes)])
     return ["loss [nats/token]", *map(_size, sizes)], lines
+
+
+def _noted(tuned: Tuned) -> str:
+    """What was not tried of an optimizer at a size: rates beyond the best, AdamW's tuned betas."""
+    torchs = tuned.opt == "adamw" and tuned.runs[0]["optimizer_settings"]["betas"] == [0.9, 0.999]
+    return ", ".join(filter(None, (tuned.bracket, "torch's betas" if torchs else "")))
 
 
 def savings(found: Analysis, sizes: Sequence[int], what: str = "compute") -> Table:

@@ -27,7 +27,8 @@ from torch import Tensor
 from danalab.files import write_json
 from danalab.models import ModelConfig, build_model
 from danalab.optim import Muon
-from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, coefficients, flops, orthogonalize_each
+from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, coefficients, orthogonalize_each
+from danalab.optim.products import library_newton_schulz
 from danalab.train.system.device import machine
 from danalab_bench.timing import interleaved, ratios, wall_clock
 
@@ -124,7 +125,7 @@ def measure(layers: int, width: int, rounds: int, say: Callable[[str], None]) ->
     cpu = {name: median(busy for _, busy in found) for name, found in times_of.items()}
     square = torch.randn(2048, 2048)
     gemm = 2 * 2048**3 / wall_clock(lambda: torch.mm(square, square)) / 1e9
-    plain = 2 * 5 * layers * sum(flops(*shape) for shape in shapes(width))
+    plain = layers * sum(library_newton_schulz(*shape, 5) for shape in shapes(width))
     reference = median(times["polar-express loop"])
     results: dict[str, Any] = {
         "question": "time to orthogonalise the matrices of Enoki, interleaved contenders, medians",

@@ -45,7 +45,7 @@ def table(rows: Rows) -> Table:
     over = {baseline: {opt: test for (opt, _), test in leads(rows, baseline).items()} for baseline in BASELINES}
     lines = []
     for opt, parts in PARTS.items():
-        loss = f"{tuned[opt].loss:.3f} at {tuned[opt].lr:.2g}"
+        loss = f"{tuned[opt].loss:.3f} at {tuned[opt].lr:.2g}{' (edge)' * (tuned[opt].bracket == 'edge')}"
         lines.append([opt, *parts, loss, *(shown_lead(own.get(opt)) for own in over.values())])
     header = ["optimizer", "momentum of matrices", "other parameters", "loss"]
     return [*header, *(f"lead over {baseline} [nats/token]" for baseline in BASELINES)], lines

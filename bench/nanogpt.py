@@ -1,11 +1,8 @@
-"""A small GPT on characters: a table of docs/small-models.md.
+"""A small GPT on bytes: a table of docs/small-models.md.
 
-danalab ladder bench/nanogpt.yaml --horizons 0.3662      # 600 steps
-python bench/nanogpt.py ladders/nanogpt                  # packs its rows into bench/results/nanogpt_cpu, too
-python bench/nanogpt.py                                  # from the stored rows
-
-`--part init`, `kappa`, `wide`, `long` or `polar` packs a ladder of bench/nanogpt_PART.yaml into
-bench/results/nanogpt_PART_cpu.
+danalab ladder bench/nanogpt.yaml && python bench/nanogpt.py ladders/nanogpt                  # 600 steps at two widths
+danalab ladder bench/nanogpt_long.yaml && python bench/nanogpt.py ladders/nanogpt_long --long     # 4,800 steps
+python bench/nanogpt.py                                                                       # from the stored rows
 """
 
 import argparse
@@ -16,27 +13,32 @@ from danalab.ladder.budget import Dial, budget_of
 from danalab.ladder.fit.tuning import Tuned, horizon_of, is_usable, tune
 from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab.ladder.rows import pack, read_ladder
-from danalab.report.formats import as_markdown
-from danalab_bench.pages import cost, fill_parts, shown_lead
+from danalab.report.formats import Table, as_markdown
+from danalab_bench.pages import cost, fill_parts, joined, shown_lead
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "bench" / "results" / "nanogpt_cpu", ROOT / "docs" / "small-models.md"
-BASELINES = {
-    "table": ("adamw", "muon", "d-muon"),
-    "init": ("adamw", "muon"),
-    "kappa": ("muon", "d-muon"),
-    "wide": ("adamw", "muon-float32", "d-muon"),
-    "long": ("adamw", "muon", "d-muon", "manau"),
-    "polar": ("muon",),
-}
-"""Ladder -> the optimizers that leads are over; "table" is that of all optimizers."""
+RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "small-models.md"
+BASELINES = ("adamw", "muon", "d-muon")
+"""The optimizers that leads are over."""
 SHOWN = {
-    "manau-log": "DanaMuon (as `manau-log`)", "manau": "Manau", "muon": "Muon", "soap": "SOAP", "d-muon": "D-Muon",
-    "adana": "ADana", "dana-star-mk4": "Dana-Star-MK4", "ademamix": "AdEMAMix",
+    "dana-muon": "DanaMuon", "d-muon": "D-Muon", "muon": "Muon", "soap": "SOAP", "adana": "ADana",
+    "dana-star-mk4": "Dana-Star-MK4",
 }  # fmt: skip
-AT = {"table": "600 steps, width 64", "wide": "600 steps, width 128", "long": "4,800 steps, width 64"}
-"""What the page shows: optimizers, and ladders."""
+AT = {
+    "nanogpt": "600 steps, width 64", "nanogpt_wide": "600 steps, width 128", "nanogpt_long": "4,800 steps, width 64",
+}  # fmt: skip
+"""What the page shows: optimizers, and stored ladders; the first two are one ladder's widths."""
 Rows = list[dict[str, Any]]
+
+
+def stored(part: str) -> Rows:
+    """The stored rows of a ladder."""
+    return read_ladder(folder(part))
+
+
+def folder(part: str) -> Path:
+    """Where they are."""
+    return RESULTS / f"{part.removesuffix('_cpu')}_cpu"
 
 
 def tuned_runs(rows: Rows) -> list[Tuned]:
@@ -50,21 +52,22 @@ def leads(rows: Rows, baseline: str) -> dict[str, PairedTest]:
     return {test.second: test for test in tests if test.first == baseline}
 
 
-def table(rows: Rows, part: str = "table") -> tuple[list[str], list[list[str]]]:
+def table(rows: Rows) -> Table:
     """A line for each optimizer: best rate and dials, settings tried, loss over seeds, lead over the baselines."""
-    tests = {baseline: leads(rows, baseline) for baseline in BASELINES[part]}
+    tests = {baseline: leads(rows, baseline) for baseline in BASELINES}
     lines = []
     for each in tuned_runs(rows):
-        spread = "" if each.spread is None else f" ± {each.spread:.3f}"
-        line = [each.opt, f"{each.lr:.2g}{' (edge)' if each.at_edge else ''}"]
-        if part == "table":
-            budget = budget_of(each, horizon_of(each.runs[0]), rows)
-            line.append(", ".join(map(_words, budget.dials[1:])) or "-")
-        line += [str(each.trials), f"{each.loss:.3f}{spread}"]
-        lines.append([*line, *(shown_lead(test.get(each.opt)) for test in tests.values())])
-    others = ["best other settings"] if part == "table" else []
+        others = ", ".join(map(_words, budget_of(each, horizon_of(each.runs[0]), rows).dials[1:])) or "-"
+        line = [each.opt, f"{each.lr:.2g}{' (edge)' if each.bracket == 'edge' else ''}", others, str(each.trials)]
+        lines.append([*line, _loss(each), *(shown_lead(test.get(each.opt)) for test in tests.values())])
     over = [f"lead over {baseline} [nats/token]" for baseline in tests]
-    return ["optimizer", "best rate", *others, "tried", "val loss ± sd over seeds", *over], lines
+    return ["optimizer", "best rate", "best other settings", "tried", "val loss ± sd over seeds", *over], lines
+
+
+def _loss(tuned: Tuned) -> str:
+    """Loss over seeds, with its standard deviation."""
+    noted = f" ({tuned.bracket})" if tuned.bracket == "edge" else ""
+    return f"{tuned.loss:.3f}{'' if tuned.spread is None else f' ± {tuned.spread:.3f}'}{noted}"
 
 
 def _words(dial: Dial) -> str:
@@ -73,33 +76,41 @@ def _words(dial: Dial) -> str:
     return f"{dial.name} {best}"
 
 
-def results(part: str) -> Path:
-    """Folder of the stored rows."""
-    return RESULTS if part == "table" else RESULTS.with_name(f"nanogpt_{part}_cpu")
-
-
-def leads_table(stored: dict[str, Rows]) -> tuple[list[str], list[list[str]]]:
-    """A line for each optimizer: its lead over AdamW in each ladder, with the 95% interval."""
-    found = {part: leads(stored[part], "adamw") for part in AT}
-    for tests in found.values():
-        tests["muon"] = tests.get("muon") or tests["muon-float32"]
-    lines = [[name, *(shown_lead(tests.get(opt)) for tests in found.values())] for opt, name in SHOWN.items()]
+def leads_table() -> Table:
+    """A line for each optimizer: its lead over AdamW in each ladder, with the 95% interval; AdamW's losses."""
+    rows = {part: stored(part) for part in AT}
+    columns = {part: leads(own, "adamw") for part, own in rows.items()}
+    # DanaMuon with one rate for all parameters ran as Manau with logarithmic-time momentum
+    columns["nanogpt_long"]["dana-muon"] = columns["nanogpt_long"]["manau-log"]
+    edges = {part: {each.opt for each in tuned_runs(own) if each.bracket == "edge"} for part, own in rows.items()}
+    lines = []
+    for opt, name in SHOWN.items():
+        cells = [shown_lead(column.get(opt)) + " (edge)" * (opt in edges[part]) for part, column in columns.items()]
+        lines.append([name, *cells])
+    lines.append(["AdamW's loss", *(_loss(_named(own, "adamw")) for own in rows.values())])
     return ["lead over AdamW [nats/token]", *AT.values()], lines
 
 
+def _named(rows: Rows, opt: str) -> Tuned:
+    (found,) = (each for each in tuned_runs(rows) if each.opt == opt)
+    return found
+
+
 def fill(page: str) -> str:
-    """The page with the table of the stored rows, and their cost."""
-    stored = {part: read_ladder(results(part)) for part in BASELINES}
-    spent = cost([row for rows in stored.values() for row in rows])
-    return fill_parts(page, "nanogpt", {"leads": as_markdown(leads_table(stored)), "cost": spent})
+    """The page with the tables of the stored rows, and their cost."""
+    spent = cost([row for part in AT for row in stored(part)])
+    return fill_parts(page, "nanogpt", {"leads": as_markdown(leads_table()), "cost": spent})
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ladders", type=Path, nargs="*")
-    parser.add_argument("--part", choices=BASELINES, default="table", help="which ladder they are")
+    parser.add_argument("ladder", type=Path, nargs="?")
+    parser.add_argument("--long", action="store_true", help="it is that of bench/nanogpt_long.yaml")
     chosen = parser.parse_args()
-    if chosen.ladders:
-        pack([row for ladder in chosen.ladders for row in read_ladder(ladder)], results(chosen.part))
+    if chosen.ladder:
+        rows = joined([read_ladder(chosen.ladder)])
+        for part, width in (("nanogpt_long", 64),) if chosen.long else (("nanogpt", 64), ("nanogpt_wide", 128)):
+            pack([row for row in rows if row["settings"]["d_model"] == width], folder(part))
     PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(as_markdown(table(read_ladder(results(chosen.part)), chosen.part)), end="")
+    for part in AT:
+        print(f"{AT[part]}\n{as_markdown(table(stored(part)))}")

@@ -16,23 +16,23 @@ import numpy as np
 from danalab.cli.app import main as danalab
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import as_markdown
-from nanogpt import table
+from danalab_bench.pages import joined
+from nanogpt import folder, stored, table
 
 BENCH = Path(__file__).parent
-RESULTS = BENCH / "results" / "nanogpt_shakespeare_cpu"
-DATA, LADDER = Path("datasets", "nanogpt-shakespeare"), Path("ladders", "nanogpt_shakespeare")
+DATA, FILES = Path("datasets", "nanogpt-shakespeare"), ("nanogpt_shakespeare", "nanogpt_shakespeare_published")
 
 
-def prepare(text: str, folder: Path) -> None:
+def prepare(text: str, target: Path) -> None:
     """Write the text as nanoGPT does: train.bin and val.bin of uint16 ids, and meta.pkl with the characters."""
     characters = sorted(set(text))
     ids = {character: i for i, character in enumerate(characters)}
     data, cut = np.array([ids[character] for character in text], np.uint16), int(0.9 * len(text))
-    folder.mkdir(parents=True, exist_ok=True)
-    data[:cut].tofile(folder / "train.bin")
-    data[cut:].tofile(folder / "val.bin")
+    target.mkdir(parents=True, exist_ok=True)
+    data[:cut].tofile(target / "train.bin")
+    data[cut:].tofile(target / "val.bin")
     meta = {"vocab_size": len(characters), "itos": dict(enumerate(characters)), "stoi": ids}
-    (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+    (target / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 
 if __name__ == "__main__":
@@ -41,7 +41,9 @@ if __name__ == "__main__":
     chosen = parser.parse_args()
     if chosen.text:
         prepare(chosen.text.read_text(encoding="utf-8"), DATA)
-        if code := danalab(["ladder", str(BENCH / "nanogpt_shakespeare.yaml"), "--out", str(LADDER)]):
-            raise SystemExit(code)
-        pack(read_ladder(LADDER), RESULTS)
-    print(as_markdown(table(read_ladder(RESULTS))), end="")
+        ladders = [Path("ladders", name) for name in FILES]
+        for ladder in ladders:
+            if code := danalab(["ladder", str(BENCH / f"{ladder.name}.yaml"), "--out", str(ladder)]):
+                raise SystemExit(code)
+        pack(joined(map(read_ladder, ladders)), folder("nanogpt_shakespeare"))
+    print(as_markdown(table(stored("nanogpt_shakespeare"))), end="")

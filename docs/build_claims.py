@@ -392,18 +392,18 @@ def claims() -> dict[str, Claim]:
           for opt, name in (("adamw", "AdamW"), ("adana", "ADana"))),
         *((f"mup-{opt}", f"with mup {name}'s best rate is the same at every width", MUP, width_exponent(f"{opt}-mup"),
            0, "more seeds", TRANSFER) for opt, name in (("adamw", "AdamW"), ("adana", "ADana"))),
-        ("gpt-muon", "Muon beats AdamW on a small GPT [0.25]", OURS, lead_on_gpt("muon"), 0.25, "longer warm-up", GPT),
+        ("gpt-muon", "Muon beats AdamW on a small GPT [0.25]", OURS, lead_on_gpt("muon"), 0.25, "more seeds", GPT),
         ("gpt-muon-long", "the same, longer", OURS, lead_on_gpt("muon", of="long_"), 0.25, "more rates", GPT),
-        ("gpt", "ADana beats AdamW on a small GPT [0.05]", OURS, lead_on_gpt("adana"), 0.05, "longer warm-up", GPT),
+        ("gpt", "ADana beats AdamW on a small GPT [0.05]", OURS, lead_on_gpt("adana"), 0.05, "more seeds", GPT),
         ("gpt-long", "the same, longer", OURS, lead_on_gpt("adana", of="long_"), 0.05, "more rates", GPT),
-        ("gpt-wide", "the same, wider", OURS, lead_on_gpt("adana", of="wide_"), 0.05, "longer warm-up", GPT),
-        ("gpt-init", "the same, weights scaled by width and depth", OURS, lead_on_gpt("adana", of="init_"), 0.05,
-         "longer warm-up", GPT),
-        ("log-gpt", "log-time momentum improves Muon on a small GPT (D-Muon) [0.03]", OURS,
-         lead_on_gpt("manau-log", "d-muon"), 0.03, "more seeds", GPT),
-        ("log-wide", "the same, wider", OURS, lead_on_gpt("manau-log", "d-muon", "wide_"), 0.03, "longer warm-up", GPT),
-        ("log-long", "the same, longer", OURS, lead_on_gpt("manau-log", "d-muon", "long_"), 0.03, "more rates", GPT),
-        ("log-manau", "the same against Manau, longer", OURS, lead_on_gpt("manau-log", "manau", "long_"), 0.03,
+        ("gpt-wide", "the same, wider", OURS, lead_on_gpt("adana", of="wide_"), 0.05, "more seeds", GPT),
+        ("dana-gpt", "DanaMuon, with rates by kind, beats D-Muon on a small GPT [0.03]", OURS,
+         lead_on_gpt("dana-muon", "d-muon"), 0.03, "rates by kind for D-Muon", GPT),
+        ("dana-wide", "the same, wider", OURS, lead_on_gpt("dana-muon", "d-muon", "wide_"), 0.03,
+         "rates by kind for D-Muon", GPT),
+        ("log-long", "log-time momentum improves Muon on a small GPT (D-Muon) [0.03]", OURS,
+         lead_on_gpt("manau-log", "d-muon", "long_"), 0.03, "more rates", GPT),
+        ("log-manau", "the same against Manau", OURS, lead_on_gpt("manau-log", "manau", "long_"), 0.03,
          "more rates", GPT),
         ("log-enoki", "log-time momentum improves Muon on Enoki [0.03]", OURS, lead_on_enoki("dana-muon"), 0.03,
          "three seeds at larger sizes", "python bench/muon_parts.py"),
@@ -441,9 +441,10 @@ TEN = (
     "{length}: **ADana's advantage grows with training length.** AdamW needs length^p for the same loss, "
     "p = {length.span} ({length.where}).",
     "{gpt-long}: **ADana beats AdamW on a small GPT.** By {gpt-long.span} nats/token, Muon by {gpt-muon-long.span} "
-    "({gpt-long.where}). At 600 steps leads are larger, with a warm-up that is short for AdamW.",
-    "{log-enoki} (Enoki), {log-images} (images), {log-wide} (a GPT): **log-time momentum improves Muon.** By "
-    "{log-enoki.span}, {log-images.span} and, on the small GPT at width 128, {log-wide.span} nats.",
+    "({gpt-long.where}). At 600 steps by {gpt.span}; twice as wide {gpt-wide}, {gpt-wide.span}.",
+    "{log-enoki} (Enoki), {log-images} (images), {log-manau} (a GPT): **log-time momentum improves Muon.** By "
+    "{log-enoki.span}, {log-images.span} and {log-manau.span} nats. On the small GPT DanaMuon is ahead of D-Muon by "
+    "{dana-gpt.span}, but its rates by kind count, too.",
     "{decay} (with a bound on it), {decay-v1} (without): **decaying weight decay alone improves AdamW.** It saves "
     "{decay.span}% of compute, and {decay-v1.span}%.",
     "{adana-batch}: **ADana needs no other settings at other batches.** From the smallest to the largest batch its "

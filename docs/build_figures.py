@@ -9,7 +9,6 @@ moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
@@ -18,6 +17,7 @@ import numpy as np
 from _tooling import moving as arithmetic
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.rows import read_ladder, validation_points
+from danalab.ladder.saving import cost_to_reach, smoothed
 from danalab_bench.pages import benchmark
 
 mpl.use("svg")
@@ -45,12 +45,13 @@ def ladder() -> Analysis:
 
 
 def mean_curve(opt: str, params: int) -> tuple[list[float], list[float]]:
-    """Compute [FLOPs] and validation loss of an optimizer's best runs of a size, the mean over seeds."""
+    """Compute [FLOPs] and smoothed validation loss of an optimizer's best runs of a size, the mean over seeds."""
     (best,) = (each for each in ladder().tuned if (each.opt, each.params) == (opt, params))
     points = [validation_points(row) for row in best.runs]
-    losses = np.mean([[point["val/loss"] for point in own] for own in points], axis=0)
     whole = best.flops / points[0][-1]["flops"]  # with the optimizer's own matrix products, alike in every step
-    return [whole * point["flops"] for point in points[0]], losses.tolist()
+    compute = whole * np.array([point["flops"] for point in points[0]])
+    losses = np.mean([smoothed(compute, np.array([point["val/loss"] for point in own])) for own in points], axis=0)
+    return compute.tolist(), losses.tolist()
 
 
 def drawn(name: str, panels: int, width: float) -> Iterator[tuple[str, list[Axes]]]:
@@ -69,14 +70,6 @@ def drawn(name: str, panels: int, width: float) -> Iterator[tuple[str, list[Axes
             plt.close(figure)
 
 
-def at_loss(flops: list[float], losses: list[float], loss: float) -> float:
-    """Where a curve first reaches a loss, by interpolation."""
-    for (x0, y0), (x1, y1) in pairwise(zip(flops, losses, strict=True)):
-        if y1 <= loss <= y0:
-            return x0 + (x1 - x0) * (y0 - loss) / (y0 - y1)
-    return flops[-1]
-
-
 def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], first: float) -> None:
     """Curves with their names, and the arrow of what the best one saves at AdamW's final loss."""
     color, ink = COLORS[theme], INKS[theme]["text"]
@@ -91,7 +84,7 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
         axes.annotate(NAMES[opt], (farthest, place), xytext=(6, 0), textcoords="offset points",
                       color=color[opt], va="center", fontweight="bold")  # fmt: skip
     end, final = (values[-1] for values in curves["adamw"])
-    reached = min(at_loss(*curve, final) for curve in curves.values())
+    reached = min(cost_to_reach(*curve, final) or end for curve in curves.values())
     axes.annotate("", (reached, final), xytext=(end, final), arrowprops={"arrowstyle": "->", "color": ink, "lw": 1.6})
     axes.set_ylim(low - 0.12 * (high - low), high)
     axes.annotate(f"same loss, {100 * (1 - reached / end):.0f}% less compute", ((reached + end) / 2, final),
@@ -146,7 +139,10 @@ def demo() -> None:
     """The two best runs of `make demo`."""
     curves = benchmark("demo_curves")["curves"]
     for theme, (axes,) in drawn("demo", 1, width=8.0):
-        both: dict[str, tuple[list, list]] = {opt: tuple(curves[opt].values()) for opt in ("adamw", "adana")}
+        both = {}
+        for opt in ("adamw", "adana"):
+            tokens, losses = map(np.array, curves[opt].values())
+            both[opt] = tokens.tolist(), smoothed(tokens, losses).tolist()
         end = both["adamw"][0][-1]
         against_adamw(axes, theme, both, first=end * 0.2)
         axes.set_title("Two optimizers, tuned alike, on the same text")

@@ -1,8 +1,8 @@
 """What docs/optimizers/*.md say of optimizers' settings, from the registry: `python docs/build_optimizers.py`.
 
-A family's page has a section for each optimizer, whose title ends with its name as code, and in it a block
-`<!-- settings: NAME -->` of facts. A block `<!-- meanings -->` is a table of the family's settings. The site's
-reference has all settings of all optimizers. A test compares pages and registry.
+A family's page has a section for each optimizer, whose title ends with its name as code. The section's line that ends
+with `Source: ...` has facts. A block `<!-- meanings -->` is a table of the family's settings. The site's reference has
+all settings of all optimizers. A test compares pages and registry.
 """
 
 import re
@@ -32,7 +32,11 @@ SHARED = (
 """Settings that docs/optimizers.md explains, as it explains HOW."""
 
 _TITLE = re.compile(r"^##+ [^\n]*: `(\S+)`$", re.MULTILINE)
-_BLOCK = re.compile(r"<!-- (?P<kind>settings: (?P<name>\S+)|meanings) -->\n.*?<!-- end -->", re.DOTALL)
+_FACTS = re.compile(
+    r"(?P<before>^##+ [^\n]*: `(?P<name>\S+)`\n(?:(?!^##)(?![^\n]*Source: )[^\n]*\n)*)[^\n]*Source: [^\n]*",
+    re.MULTILINE,
+)
+_MEANINGS = re.compile(r"<!-- meanings -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def pages() -> dict[Path, str]:
@@ -41,10 +45,10 @@ def pages() -> dict[Path, str]:
 
 
 def refresh(texts: Mapping[Path, str]) -> dict[Path, str]:
-    """The pages with all blocks generated again."""
+    """The pages with all facts and tables written again."""
     titles = [name for text in texts.values() for name in _TITLE.findall(text)]
-    blocks = [match["name"] for text in texts.values() for match in _BLOCK.finditer(text) if match["name"]]
-    for what, found in (("section", titles), ("block '<!-- settings: NAME -->' ... '<!-- end -->'", blocks)):
+    told = [match["name"] for text in texts.values() for match in _FACTS.finditer(text)]
+    for what, found in (("section", titles), ("line that ends with 'Source: ...'", told)):
         missing, unknown = sorted({*list_optimizers()} - {*found}), sorted({*found} - {*list_optimizers()})
         if missing or unknown or len({*found}) < len(found):
             raise UserError(
@@ -52,11 +56,12 @@ def refresh(texts: Mapping[Path, str]) -> dict[Path, str]:
                 f" unknown: {', '.join(unknown) or 'none'}"
             )
 
-    def block(text: str, match: re.Match[str]) -> str:
-        lines = [facts(optimizer_spec(match["name"]))] if match["name"] else meanings(_TITLE.findall(text))
-        return "\n".join([f"<!-- {match['kind']} -->", "", *lines, "", "<!-- end -->"])
+    def page(text: str) -> str:
+        text = _FACTS.sub(lambda match: match["before"] + facts(optimizer_spec(match["name"])), text)
+        table = "\n".join(["<!-- meanings -->", "", *meanings(_TITLE.findall(text)), "", "<!-- end -->"])
+        return _MEANINGS.sub(lambda _: table, text)
 
-    return {page: _BLOCK.sub(lambda match, text=text: block(text, match), text) for page, text in texts.items()}
+    return {name: page(text) for name, text in texts.items()}
 
 
 def meanings(names: list[str]) -> list[str]:

@@ -71,9 +71,9 @@ def _run_apart(page: Path, folder: Path, used: Path, limit_seconds: float) -> tu
     """The results of a page's blocks, run in another process, and how that process failed, if it did."""
     words = [sys.executable, __file__, "--run", str(page), "--folder", str(folder), "--limit", f"{limit_seconds:g}"]
     done = subprocess.run(words, env=code_used.environment(used), capture_output=True, text=True, errors="replace")
-    last = done.stdout.strip().splitlines()[-1:]
-    results = json.loads(last[0]) if done.returncode == 0 and last else []
-    return results, "" if results or not blocks(page) else done.stderr[-2000:]
+    if done.returncode:
+        return [], f"the run of the page ended with exit code {done.returncode}: {done.stderr[-2000:]}"
+    return json.loads(done.stdout.strip().splitlines()[-1]), ""
 
 
 def _name(page: Path) -> str:

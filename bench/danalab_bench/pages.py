@@ -15,11 +15,13 @@ from typing import Any
 
 from danalab.files import parse_json, read_json, read_text, write_atomically
 from danalab.ladder.paired import PairedTest
-from danalab.ladder.rows import pack, read_ladder
+from danalab.ladder.rows import pack, read_ladder, validation_points
 from danalab.report.data import hours_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 BENCHMARKS = "benchmarks.jsonl"
+POINT = ("step", "tokens", "flops", "time", "val/loss")
+"""What is stored of a run's curve."""
 
 
 def benchmark(name: str, folder: Path = RESULTS) -> Any:
@@ -55,11 +57,28 @@ def refresh(usage: str | None, stored: Path, fill: Callable[[str, list[dict[str,
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ladders", type=Path, nargs="*")
     if folders := parser.parse_args().ladders:
-        pack([*{row["name"]: row for folder in folders for row in read_ladder(folder)}.values()], stored)
+        pack(joined(read_ladder(folder) for folder in folders), stored)
     rows = read_ladder(stored)
     for page in pages:
         page.write_text(fill(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
         print(f"refreshed {page}")
+
+
+def joined(ladders: Iterable[Iterable[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+    """The rows of several ladders, each run once, with the points of their curves; of two runs with one name the later
+    is named by its settings, too."""
+    rows: dict[tuple[str, float], Mapping[str, Any]] = {}
+    names: set[str] = set()
+    for row in (row for ladder in ladders for row in ladder):
+        name, run = row["name"], (row["name"], row["final_loss"])
+        if name in names and run not in rows:
+            start, _, seed = name.rpartition("-")
+            own = "".join(f"-{key}{value}" for key, value in row["settings"]["optimizer_settings"].items())
+            name = f"{start}{own.replace(' ', '')}-{seed}"
+        names.add(name)
+        points = [{key: point[key] for key in POINT} for point in validation_points(row)]
+        rows.setdefault((name, row["final_loss"]), {**row, "name": name, "points": points})
+    return [*rows.values()]
 
 
 def cost(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -19,6 +19,11 @@ from _tooling.code_used import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = {"danalab": "-m danalab", "python": "", "python3": ""}
+SMALL = (
+    "--data stdlib --tokenizer bytes --d-model 32 --n-layers 2 --n-heads 2"
+    " --seq-len 32 --batch-size 2 --iterations 2 --lr 1e-3"
+)
+"""Flags of a run of a second, which blocks of smaller cases name as $SMALL."""
 LINKS = ("bench", "docs", "examples", "scripts", "src", "tests", "CHANGELOG.md", "Makefile", "README.md")
 
 
@@ -64,7 +69,7 @@ def prepare(folder: Path) -> dict[str, str]:
     os.chdir(folder)
     os.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "DATASETS_DIR"))}
-    return {**kept, "PYTHONPATH": PYTHONPATH, "CUDA_VISIBLE_DEVICES": ""}
+    return {**kept, "PYTHONPATH": PYTHONPATH, "CUDA_VISIBLE_DEVICES": "", "SMALL": SMALL}
 
 
 def _run(block: Block, names: dict[str, Any], environment: dict[str, str], limit_seconds: float) -> str:

@@ -19,7 +19,6 @@ _EXTRAS = {
     "lab": "annotated_types cachetools jinja2 markupsafe matplotlib numpy pydantic pydantic_core rich safetensors"
     " tiktoken tokenizers typing_extensions yaml",
     "baselines": "pytorch_optimizer",
-    "cluster": "submitit",
     "data": "datasets fsspec huggingface_hub pyarrow zstandard",
     "gguf": "gguf",
     "hf": "lm_eval transformers",

@@ -308,6 +308,13 @@ def test_plan_of_several_devices_gives_wall_hours_device_hours_and_costs(capsys)
     assert main([*words, "--mfu", "0"]) == 2
 
 
+def test_hours_of_a_plan_count_the_optimizers_own_products(capsys):
+    assert main(["plan", "--heads", "12", "--opt", "muon", "--gpu", "h100", "--mfu", "0.5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    whole = told["flops"] + told["optimizer_flops"]
+    assert told["gpu_hours"]["H100"] == pytest.approx(whole / (0.5 * 989.4e12) / 3600)
+
+
 def test_plan_has_a_rough_price_of_a_named_accelerator(capsys):
     words = ["plan", "--heads", "12", "--gpu", "h100"]
     assert main([*words, "--json"]) == 0
@@ -333,7 +340,7 @@ def test_plan_takes_the_weight_decay_that_a_run_would_take(capsys):
     assert main(["plan", "--heads", "3", "--iterations", "20"]) == 0
     assert "times the schedule; at most 2 times the learning rate" in capsys.readouterr().out
     assert main(["plan", "--heads", "3", "--iterations", "20", "--decay-bound", "0"]) == 0
-    assert "weight decay 0.75 in place of 2: the run has only 20 steps" in capsys.readouterr().out
+    assert "weight decay 0.75 instead of 2: the run has only 20 steps" in capsys.readouterr().out
 
 
 @pytest.mark.sample(3)  # those of all at once are in test_help.py

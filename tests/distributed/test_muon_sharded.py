@@ -81,14 +81,14 @@ def test_fsdp2_equals_one_process(name, ranks):
             assert torch.allclose(b, c, rtol=0, atol=1e-5)
 
 
-def one_step(rank: int, ranks: int, shape: tuple[int, ...], layout: tuple[Any, ...]) -> Tensor:
+def one_step(rank: int, ranks: int, shape: tuple[int, ...], layout: tuple[Any, ...], **settings: Any) -> Tensor:
     """A step on one parameter spread over a mesh in some layout."""
     dimensions = (ranks,) if len(layout) == 1 else (2, ranks // 2)
     mesh = init_device_mesh("cpu", dimensions)
     generator = torch.Generator().manual_seed(0)
     p = nn.Parameter(distribute_tensor(torch.randn(shape, generator=generator), mesh, list(layout)))
     p.grad = distribute_tensor(torch.randn(shape, generator=generator), mesh, list(layout))
-    build_optimizer("d-muon", [{"params": [p], "use_muon": True}], lr=0.1).step()
+    build_optimizer("d-muon", [{"params": [p], "use_muon": True, **settings}], lr=0.1).step()
     return full(p.detach())
 
 
@@ -106,6 +106,29 @@ def test_any_layout_equals_the_whole_matrix(ranks, layout, shape):
     build_optimizer("d-muon", [{"params": [p], "use_muon": True}], lr=0.1).step()
     for found in run_ranks(one_step, ranks, shape, layout):
         assert torch.allclose(found, p.detach(), rtol=0, atol=1e-6)
+
+
+OPTIONS = [{"heads": 3}, {"normalise": "rows"}, {"normalise": "columns"}, {"hold_norm": True},
+           {"heads": 2, "normalise": "rows-columns", "hold_norm": True}]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "layout"), [(2, (Shard(0),)), (2, (Shard(1),)), (4, (Shard(0), Shard(1)))], ids=str
+)
+def test_options_around_a_sharded_matrix_are_those_of_the_whole(ranks, layout):
+    """Twelve rows of five: heads and columns are cut."""
+    generator = torch.Generator().manual_seed(0)
+    start, g = (torch.randn(12, 5, generator=generator) for _ in range(2))
+
+    def every(rank: int, ranks: int) -> list[Tensor]:
+        return [one_step(rank, ranks, (12, 5), layout, **options) for options in OPTIONS]
+
+    for found in run_ranks(every, ranks):
+        for options, each in zip(OPTIONS, found, strict=True):
+            p = nn.Parameter(start.clone())
+            p.grad = g.clone()
+            build_optimizer("d-muon", [{"params": [p], "use_muon": True, **options}], lr=0.1).step()
+            assert torch.allclose(each, p.detach(), rtol=0, atol=1e-6), options
 
 
 def through_checkpoint_helpers(rank: int, ranks: int) -> bool:

@@ -161,6 +161,16 @@ def test_a_page_passes_or_fails(tmp_path, monkeypatch, text, fault):
     assert (fault in faults[-1]) if fault else not any(faults), done.stderr
 
 
+def test_a_page_whose_process_is_killed_did_not_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(docs_check, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(docs_check, "ROOT", tmp_path)
+    file = page(tmp_path, "```bash\nkill -9 $PPID\n```\n")
+    monkeypatch.setattr(docs_check, "pages", lambda: [file])
+    result = docs_check.check(file, again=False, limit_seconds=10)
+    assert not result["passed"]
+    assert "exit code -9" in result["fault"]
+
+
 def test_a_page_that_passed_is_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(docs_check, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(docs_check, "ROOT", tmp_path)

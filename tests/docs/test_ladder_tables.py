@@ -16,7 +16,7 @@ from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.learning_rate import lr_law
-from danalab_bench.pages import fill_parts
+from danalab_bench.pages import POINT, fill_parts, joined
 
 
 def test_the_horizon_page_shows_the_stored_rows_of_the_closer_look():
@@ -150,3 +150,30 @@ def test_a_model_that_copies_is_told_from_one_that_does_not():
 
     found = induction.losses(Copies(), inputs, targets, mask)
     assert found == pytest.approx({"loss": (0.1 * 4 + 3 * 4) / 8, "to_copy": 0.1, "rest": 3.0})
+
+
+def test_runs_of_one_name_in_two_ladders_are_both_joined_under_names_that_tell_their_settings():
+    def ladder(betas, loss):
+        points = [
+            {"step": 1, "tokens": 8, "flops": 9.0, "time": 1.0, "val/loss": loss, "lr": 0.1},
+            {"step": 2, "lr": 0.1},
+        ]
+        settings = {"optimizer_settings": {"betas": betas}}
+        return [{"name": "adamw-lrx1-s0", "final_loss": loss, "points": points, "settings": settings}]
+
+    first, second = ladder([0.9, 0.999], 3.0), ladder([0.9, 0.95], 2.9)
+    rows = joined([first, second])
+    assert [row["name"] for row in rows] == ["adamw-lrx1-s0", "adamw-lrx1-betas[0.9,0.95]-s0"]
+    assert joined([rows, second]) == rows
+    assert [row["points"] for row in rows] == [[dict.fromkeys(POINT, 0) | own] for own in (
+        {"step": 1, "tokens": 8, "flops": 9.0, "time": 1.0, "val/loss": loss} for loss in (3.0, 2.9)
+    )]  # fmt: skip
+
+
+def test_the_ladder_says_where_the_baseline_has_torchs_betas():
+    rows = [row for row in read_ladder(ladder_today.RESULTS) if row["opt"] == "adamw"]
+    beside = {row["params"] for row in rows if row["optimizer_settings"]["betas"] != [0.9, 0.999]}
+    losses = page_table("../notes/ladder.md", "today: losses")
+    (line,) = [line for line in losses if line[0] == "AdamW"]
+    sizes = sorted({row["params"] for row in rows})
+    assert [("torch's betas" in cell) for cell in line[1:]] == [size not in beside for size in sizes]

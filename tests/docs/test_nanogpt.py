@@ -1,16 +1,27 @@
-"""bench/nanogpt.py: its table is that of the stored rows."""
+"""bench/nanogpt.py: its tables are those of the stored rows."""
 
 from __future__ import annotations
 
-from bench.nanogpt import PAGE, RESULTS, fill, table
-
-from danalab.ladder.rows import read_ladder
+import pytest
+from bench.nanogpt import PAGE, fill, stored, table, tuned_runs
 
 
 def test_the_page_shows_the_stored_rows():
     page = PAGE.read_text(encoding="utf-8")
     assert page.count("<!-- nanogpt: ") == 2
     assert fill(page) == page, "run: python bench/nanogpt.py"
-    lines = table(read_ladder(RESULTS))[1]
-    assert len(lines) == 12
-    assert len({line[3] for line in lines}) == 1, "every optimizer tried as many settings"
+
+
+@pytest.mark.parametrize(("part", "optimizers"), [("nanogpt", 7), ("nanogpt_wide", 7)])
+def test_every_optimizer_has_as_many_trials_and_three_seeds(part, optimizers):
+    lines = [line for line in table(stored(part))[1] if line[0] != "adamw-published"]
+    assert len(lines) == optimizers
+    assert len({line[3] for line in lines}) == 1
+    assert all(len(each.runs) == 3 and each.bracket == "" for each in tuned_runs(stored(part))[:optimizers])
+
+
+@pytest.mark.parametrize("part", ["nanogpt", "nanogpt_wide"])
+def test_the_small_gpt_has_nanogpts_recipe(part):
+    settings = [row["settings"] for row in stored(part)]
+    assert {(own["warmup_steps"], own.get("div_factor", 100), own["final_div_factor"])
+            for own in settings} == {(100, 100, 0.1)}  # fmt: skip

@@ -26,7 +26,7 @@ def test_the_facts_and_tables_are_those_of_the_registry():
 def test_every_optimizer_has_an_equation_and_a_reason_of_its_own():
     text = "".join(build_optimizers.pages().values())
     for name in list_optimizers():
-        match = re.search(rf"^##+ [^\n]*: `{name}`\n(.*?)<!-- settings: {name} -->", text, re.DOTALL | re.MULTILINE)
+        match = re.search(rf"^##+ [^\n]*: `{name}`\n(.*?)^[^\n]*Source: ", text, re.DOTALL | re.MULTILINE)
         assert match, name
         _, equation, reason = match[1].split("```")
         assert equation.strip(), name
@@ -50,11 +50,11 @@ def test_settings_of_one_meaning_share_a_row_that_says_whose_they_are():
     assert not any(row.startswith("| `weight_decay`") for row in rows), "docs/optimizers.md explains it"
 
 
-def test_an_optimizer_without_a_section_or_a_block_is_named():
+def test_an_optimizer_without_a_section_or_its_facts_is_named():
     pages = build_optimizers.pages()
     dana = build_optimizers.FAMILIES / "dana.md"
-    without = {**pages, dana: pages[dana].replace("<!-- settings: adana -->", "")}
-    with pytest.raises(UserError, match=r"block .* missing: adana; unknown: none"):
+    without = {**pages, dana: re.sub(r"[^\n]*Source: .*", "", pages[dana], count=1)}
+    with pytest.raises(UserError, match=r"Source: .* missing: adana; unknown: none"):
         build_optimizers.refresh(without)
     unknown = {**pages, dana: pages[dana] + "\n### ADana again: `adanna`\n"}
     with pytest.raises(UserError, match="section; missing: none; unknown: adanna"):

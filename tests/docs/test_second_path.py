@@ -179,9 +179,10 @@ CLAIMS = {
     "the same, longer": ("nanogpt_long_cpu", "adamw", "muon"),
     "Muon beats AdamW on a small GPT [0.25]": ("nanogpt_cpu", "adamw", "muon"),
     "ADana beats AdamW on a small GPT [0.05]": ("nanogpt_cpu", "adamw", "adana"),
-    "the same, weights scaled by width and depth": ("nanogpt_init_cpu", "adamw", "adana"),
     "momentum cooldown lowers ADana's loss [0.02]": ("horizon_cpu", "adana", "adana-cooldown"),
-    "log-time momentum improves Muon on a small GPT (D-Muon) [0.03]": ("nanogpt_cpu", "d-muon", "manau-log"),
+    "DanaMuon, with rates by kind, beats D-Muon on a small GPT [0.03]": ("nanogpt_cpu", "d-muon", "dana-muon"),
+    "the same, wider": ("nanogpt_wide_cpu", "adamw", "adana"),
+    "log-time momentum improves Muon on a small GPT (D-Muon) [0.03]": ("nanogpt_long_cpu", "d-muon", "manau-log"),
 }
 
 

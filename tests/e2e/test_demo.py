@@ -73,7 +73,7 @@ def test_it_ends_with_three_commands_that_this_shell_knows(made, monkeypatch, tm
 
 def test_started_again_it_trains_nothing(made, monkeypatch):
     config, demo = made
-    monkeypatch.setattr("danalab.ladder.runs.pool.WarmProcess", lambda *_: pytest.fail("a finished run was started"))
+    monkeypatch.setattr("danalab.ladder.runs.pool.Child", lambda *_: pytest.fail("a finished run was started"))
     monkeypatch.setattr(demo_module, "_write", lambda *_: None)  # the page is there
     assert run_demo(config).rows == demo.rows
 

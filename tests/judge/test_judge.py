@@ -22,7 +22,7 @@ from danalab.judge.judge import judge
 from danalab.judge.ledger import Ledger
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.judge.verdict import PairedVerdict, compute_saved, verdict_from_row
-from danalab.judge.workers import PlannedRun, RunResult, _run, read_contestant
+from danalab.judge.workers import PlannedRun, RunResult, read_contestant, run_trial
 
 
 class InThisProcess:
@@ -48,7 +48,7 @@ class InThisProcess:
             yield trial, self.run(trial)
 
     def run(self, trial):
-        return _run(trial)
+        return run_trial(trial)
 
 
 @pytest.fixture

@@ -7,17 +7,20 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from danalab.cli.app import main
 from danalab.judge import workers as workers_module
-from danalab.judge.workers import ExecutorWorkers, PlannedRun, RunResult, Workers, read_contestant
+from danalab.judge.workers import PlannedRun, RunResult, Workers, read_contestant
+from danalab.ladder.runs import processes
 
 
 @pytest.mark.slow
-def test_processes_that_hang_or_die_are_replaced_and_their_output_is_dropped(own, capfd):
+def test_processes_that_hang_or_die_are_replaced_and_their_output_is_dropped(own, capfd, monkeypatch):
+    monkeypatch.setattr(processes, "STARTING", 30.0)
     trials = [
         PlannedRun("synthetic", 3, read_contestant(f"{own}:{name}"), 0.01, 0)
         for name in ("Dies", "Hangs", "Signs", "Raises")
@@ -77,8 +80,8 @@ def test_runs_are_made_at_any_executor_and_one_that_it_loses_is_tried_again(monk
             raise OSError("the node is gone")
         return RunResult(2.0, seconds=limit)
 
-    monkeypatch.setattr(workers_module, "execute_one", make)
-    with ExecutorWorkers(ThreadPoolExecutor(2)) as here:
+    monkeypatch.setattr(workers_module, "TimedCall", lambda work, given, limit: partial(make, *given, limit))
+    with Workers(ThreadPoolExecutor(2)) as here:
         results = dict(here.execute(trials, 3.0))
     assert results[trials[0]] == RunResult(None, failure="OSError: the node is gone", from_outside=True)
     assert results[trials[1]] == RunResult(2.0, seconds=3.0)

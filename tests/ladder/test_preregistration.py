@@ -61,11 +61,15 @@ def test_a_prediction_is_written_once_and_compared(plan, tmp_path):
 
 
 def test_too_few_rungs_for_a_law_are_refused_before_they_run(plan, tmp_path):
-    with pytest.raises(UserError, match="a chinchilla law needs 6 rungs besides the largest, the file has 3"):
+    with pytest.raises(
+        UserError, match="a chinchilla law needs 6 sizes and lengths besides the largest, the file has 3"
+    ):
         run_ladder(tmp_path / "ladder", plan, executor="inline", registered=True)
     assert not (tmp_path / "ladder").exists()
     require_points(replace(plan, horizons=(1, 2, 4, 8)))
-    with pytest.raises(UserError, match="a saturated law needs 4 rungs besides the largest, the file has 3"):
+    with pytest.raises(
+        UserError, match="a saturated law needs 4 sizes and lengths besides the largest, the file has 3"
+    ):
         require_points(replace(plan, sizes=(SMALL,), horizons=(1, 2, 4, 8)))
 
 
@@ -74,7 +78,7 @@ def test_a_known_loss_is_not_predicted(plan, tmp_path):
     probe = preregister(tmp_path, plan, rows)[0]
     (tmp_path / FILE).unlink()
     rows.append({**rows[0], "name": "begun", "params": probe.params, "tokens": probe.tokens})
-    with pytest.raises(UserError, match=r"begun on the largest rung .* has run"):
+    with pytest.raises(UserError, match=r"begun at the largest size and length .* has run"):
         preregister(tmp_path, plan, rows)
     few = [row for row in plant_horizons(sizes={7_000: SIZES[7_000][:2]}) if row["opt"] == "adamw"]
     with pytest.raises(UserError, match=r"the runs give no law \(loss law of adamw: a saturated law needs"):

@@ -3,13 +3,14 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.ladder.analysis import analyse
-from danalab.ladder.rows import read_ladder
+from danalab.ladder.rows import optimizer_settings_of, read_ladder, written_rows
 from ladder.planted import plant
 
 
@@ -117,3 +118,28 @@ def test_settings_of_odd_types_are_never_a_traceback(tmp_path, capsys):
         ["report", "--tables-only", "--convention", "6nd"],
     ):
         assert main([verb[0], str(tmp_path), "--bootstrap", "0", *verb[1:]]) in (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "betas"),
+    [
+        ({}, [0.9, 0.999]),
+        ({"beta2": 0.95}, [0.9, 0.95]),
+        ({"beta1": 0.8, "beta2": None}, [0.8, 0.999]),
+        ({"optimizer_settings": {"betas": [0.9, 0.99]}}, [0.9, 0.99]),
+        ({"opt": "adamw", "optimizer_settings": None}, [0.9, 0.999]),
+    ],
+)
+def test_a_row_has_all_settings_of_its_optimizer(settings, betas):
+    known = optimizer_settings_of("adamw", {"weight_decay": 0.1, "d_model": 8, **settings})
+    assert known is not None
+    assert (known["betas"], known["eps"], known["weight_decay"]) == (betas, 1e-8, 0.1)
+    assert "d_model" not in known
+    assert optimizer_settings_of("mine.py:Mine", settings) is None or settings.get("opt")
+
+
+def test_every_stored_row_of_the_baseline_has_its_betas():
+    for file in (Path(__file__).parents[2] / "bench" / "results").glob("*/ladder.jsonl.gz"):
+        for row in written_rows(file):
+            if (row["settings"].get("opt") or row["opt"]) == "adamw":
+                assert len(row["optimizer_settings"]["betas"]) == 2, file

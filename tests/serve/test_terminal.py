@@ -70,7 +70,7 @@ def test_an_answer_is_written_anew_and_replaces_the_old_one(capsys):
     chat = terminal(lambda question: f"answer {next(number)}", ["/retry", "hi", "/retry"])
     chat.run()
     out, error = capsys.readouterr()
-    assert "there is no question to answer anew" in error
+    assert "there is no question to answer again" in error
     assert "answer 1\nanswer 2\n" in out
     assert [message.text for message in chat.session.turns] == ["hi", "answer 2"]
 

@@ -13,11 +13,12 @@ from danalab.cli.app import main
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
+from danalab.optim.rate_search import next_exponent
 from danalab.scaling import learning_rate
 from danalab.showcase import CompareConfig, compare
 from danalab.showcase.compare import compare_optimizers, curves_figure, orthogonalisation_figure
 from danalab.showcase.problems import PROBLEMS, Objective, SmallProblem, get_problem
-from danalab.showcase.trials import SPACING, ProblemRun, Result, next_exponent, search, settings_for, train, usual_lr
+from danalab.showcase.trials import SPACING, ProblemRun, Result, search, settings_for, train, usual_lr
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))
@@ -70,7 +71,7 @@ def test_the_search_extends_at_an_edge_and_halves_between_neighbours():
     assert next_exponent({0: 1.0}) == 1
     assert next_exponent({0: 1.0, 1: 2.0}) == -1
     assert next_exponent({0: 1.0, 1: 2.0, -1: 1.5}) == -0.5
-    assert next_exponent({0: 1.0, 1: 2.0, -1: 1.5, -0.5: 1.2}) == 0.5
+    assert next_exponent({0: 1.0, 1: 2.0, -1: 1.5, -0.5: 1.2}) == -0.25
     assert next_exponent({0: math.inf}) == -1
 
 

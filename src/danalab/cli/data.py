@@ -28,7 +28,7 @@ class PrepareFlags(JsonFlags):
     """Folder of the data set; default NAME-TOKENIZER in $DATASETS_DIR, or in ./datasets."""
     input: tuple[PathText, ...] = ()
     """Files or folders of the source text: .txt .md .jsonl .ndjson .json .parquet, also .gz and .zst. For a corpus of
-    the hub: one folder with the files of its repository (see danalab data download), in place of the network."""
+    the hub: one folder with the files of its repository (see danalab data download), instead of the network."""
     text_column: str = "text"
     """Field of the lines, or column of the tables, that holds the text; for the source text."""
     eos: str | None = None
@@ -150,7 +150,7 @@ def info(flags: InfoFlags) -> None:
     for split, part in facts["splits"].items():
         line = f"{part['tokens']:,} tokens in {part['shards']} shard(s), ids up to {part['max_id']}"
         if part["documents"] is not None:
-            line += f", {part['documents']:,} documents, {part['bytes_per_token']:.3f} bytes a token"
+            line += f", {part['documents']:,} documents, {part['bytes_per_token']:.3f} bytes per token"
         rows.append((split, line))
     rows += [("note", remark) for remark in facts["remarks"]]
     for name, value in rows:

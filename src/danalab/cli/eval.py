@@ -29,7 +29,7 @@ class Flags(JsonFlags, RunFlags):
     device: str | None = None
     """cpu, cuda or cuda:N; default cuda where there is one."""
     tasks: tuple[PathText, ...] = ()
-    """Let the run answer the test problems of tasks as a chat, in place of a split: NAME or NAME:KEY=VALUE,..., or
+    """Let the run answer the test problems of tasks as a chat, instead of a split: NAME or NAME:KEY=VALUE,..., or
     FILE.jsonl."""
     samples: int = 1
     """tasks: answers to each problem, for pass@k; needs a temperature."""
@@ -47,9 +47,9 @@ class Flags(JsonFlags, RunFlags):
     show: int = 0
     """tasks: print this number of problems of each task with their answers, at most 3."""
     core: Path | None = None
-    """Evaluate on the in-context tasks of a folder in DCLM's format, in place of a split."""
+    """Evaluate on the in-context tasks of a folder in DCLM's format, instead of a split."""
     lm_eval: PathText | None = None
-    """Evaluate on tasks of the lm-eval harness in place of a split: TASK,TASK, or paths of YAML files that define
+    """Evaluate on tasks of the lm-eval harness instead of a split: TASK,TASK, or paths of YAML files that define
     one."""
     num_fewshot: int | None = None
     """lm-eval: examples in front of each question; default the task's."""
@@ -107,7 +107,7 @@ def _on_split(flags: Flags, run: Path) -> None:
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
     bpb += f", accuracy {result.accuracy:.2%}"
     print(
-        f"{run}, step {result.step}, {result.split}: {result.loss:.4f} nats a token "
+        f"{run}, step {result.step}, {result.split}: {result.loss:.4f} nats/token "
         f"(perplexity {result.perplexity:.2f}){bpb}, over {result.tokens:,} tokens"
     )
     if len(result.by_position) > 1:

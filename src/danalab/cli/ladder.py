@@ -31,9 +31,9 @@ class Flags(SweepFlags):
     opts: tuple[PathText, ...] = ()
     """Only these optimizers of the file."""
     horizons: tuple[float, ...] = ()
-    """Horizons f = tokens / (20 parameters) of all sizes, in place of the file's."""
+    """Horizons f = tokens / (20 parameters) of all sizes, instead of the file's."""
     batches: tuple[int, ...] = ()
-    """Batches of all runs [sequences per step] at equal tokens, in place of the file's."""
+    """Batches of all runs [sequences per step] at equal tokens, instead of the file's."""
     sizes: int | None = None
     """Only this number of sizes, from the first."""
     tune_lr: bool = True
@@ -41,7 +41,7 @@ class Flags(SweepFlags):
     estimate: bool = False
     """Measure the speed of each optimizer at each size by a few steps, print hours and costs by rung, and stop."""
     tokens_per_second: float | None = None
-    """With --estimate: speed of a device at every size, in place of the measurement."""
+    """With --estimate: speed of a device at every size, instead of a measurement."""
     preregister: bool = False
     """Predict the loss of the largest rung from all others before it runs, in preregistered.json; danalab report
     compares."""
@@ -72,9 +72,8 @@ def run(flags: Flags) -> int:
         return 0
     if flags.dry_run:
         return _show_plan(flags, folder, plan)
-    cluster = flags.cluster() if flags.executor in ("slurm", "submitit") else None
     found = run_ladder(
-        folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=cluster, registered=flags.preregister
+        folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=flags.cluster(), registered=flags.preregister
     )
     printed = {
         "folder": str(folder), "rows": with_costs(found.rows, flags.dollars_per_hour),
@@ -146,7 +145,7 @@ class ImportWandbFlags(JsonFlags):
     out: Path
     """Folder of the ladder that is written."""
     api: str | None = None
-    """ENTITY/PROJECT to read over the network in place of files; needs wandb."""
+    """ENTITY/PROJECT to read over the network instead of files; needs wandb."""
     filter: tuple[str, ...] = ()
     """With --api: conditions on runs: group=enoki config.opt=adana."""
     map: tuple[str, ...] = ()

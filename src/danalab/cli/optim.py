@@ -186,6 +186,9 @@ def _rate(arch: str, opt: str) -> dict[str, str]:
 class OptimizerFileFlags(JsonFlags):
     name: Positional[str]
     """An optimizer of the Dana or the Muon family, or adamw-decaying-wd."""
+    style: str = "torch"
+    """Whose trainer it is for: torch: any loop; nanochat: its groups with a kind, the rates and decay that it sets;
+    track3: the optimizer part of a track-3 script of modded-nanogpt, with warm-up and cooldown."""
     out: Path | None = None
     """File to write; default: print it."""
 
@@ -195,7 +198,7 @@ def export_optimizer(flags: OptimizerFileFlags) -> None:
     from danalab.files import write_atomically
     from danalab.optim.export import export
 
-    text = export(flags.name)
+    text = export(flags.name, flags.style)
     if flags.out is not None:
         if flags.out.exists():
             raise UserError(f"{flags.out} exists already; --out must name a new file")

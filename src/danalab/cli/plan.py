@@ -54,7 +54,7 @@ def run(flags: Flags) -> None:
     spec = resolved_run(config, vocabulary)
     planned, micro_batch, ranks = spec.plan, spec.budget.batch_size, flags.nproc or 1
     memory = run_memory_gib(spec, micro_batch, ranks)
-    hours = accelerator_hours(planned.flops, flags.mfu)
+    hours = accelerator_hours(planned.total_flops, flags.mfu)
     price = flags.dollars_per_hour
     if flags.gpu is not None:
         gpu = named(flags.gpu)
@@ -113,7 +113,7 @@ def _optimizers_share(planned: Plan) -> list[tuple[str, str]]:
     own = planned.optimizer_flops
     if own is None:
         return [("", f"without the matrix products of {planned.opt} itself, which are not known")]
-    share = own / (planned.flops + own)
+    share = own / planned.total_flops
     return [("", f"and {own:.4g} in {planned.opt}'s own matrix products: {share:.1%} of a step")] if own else []
 
 

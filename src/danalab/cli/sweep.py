@@ -38,7 +38,6 @@ def run(flags: Flags) -> int:
     if flags.dry_run:
         cells = [at_multiplier(cell, m) for cell in cells for m in FIRST] if flags.find_lr else cells
         return show_plan(flags, flags.out, cells, [cell.name for cell in cells])
-    cluster = flags.cluster() if flags.executor in ("slurm", "submitit") else None
     train = find_rates if flags.find_lr else run_sweep
-    found = train(flags.out, cells, executor=flags.executor, jobs=flags.jobs, cluster=cluster)
+    found = train(flags.out, cells, executor=flags.executor, jobs=flags.jobs, cluster=flags.cluster())
     return show_rows(flags, flags.out, found.rows, found)

@@ -16,10 +16,14 @@ class JudgeConfig:
 
     contestants: tuple[PathText, ...] = ()
     """The baseline, then one or more contenders: NAME, NAME:SETTING=VALUE,..., FILE.yaml, FILE.py:NAME, module:NAME."""
+    ablate: bool = False
+    """Leave out one setting of the only contestant at a time: which of them help?"""
+    all_tracks: bool = False
+    """Run the only contestant and AdamW on every track at one rate each: how many steps does it save?"""
     track: str = "char"
     """Problem: char, synthetic, stdlib, images or nanogpt."""
     data: PathText | None = None
-    """Data set of your own in place of a track; nanogpt's model is trained on it."""
+    """Data set of your own instead of a track; nanogpt's model is trained on it."""
     steps: int | None = None
     """Length of a run [steps]; default the track's."""
     budget: str = "10m"
@@ -39,7 +43,7 @@ class JudgeConfig:
     jobs: int | None = None
     """Runs at a time; default two, one for each side."""
     executor: PathText = "pool"
-    """Where runs are made: pool (processes here), submitit, or FILE.py:NAME as in danalab sweep."""
+    """Where runs are made: pool (processes here), or FILE.py:NAME as in danalab sweep."""
     run_limit: float | None = None
     """Time after which a run is killed [seconds]; default 20 times the longest so far, at least 60."""
 
@@ -60,8 +64,16 @@ class JudgeConfig:
         return (math.inf, int(value)) if unit == "runs" else (value * _UNITS[unit], math.inf)
 
     def check(self) -> None:
-        """UserError: numbers out of range, or fewer than two contestants."""
-        if len(self.contestants) < 2:
+        """UserError: numbers out of range, too few contestants, or options that exclude each other."""
+        if self.ablate or self.all_tracks:
+            flag = "--ablate" if self.ablate else "--all-tracks"
+            if self.ablate and self.all_tracks:
+                raise UserError("--ablate and --all-tracks exclude each other; leave one of them out")
+            if len(self.contestants) != 1:
+                raise UserError(f"{flag}: {len(self.contestants)} contestants are given; it must be one")
+            if self.all_tracks and self.track_name != "char":
+                raise UserError("--all-tracks runs every track; leave --track and --data out")
+        elif len(self.contestants) < 2:
             raise UserError("judge: name a baseline and at least one contender, such as: danalab judge adamw adana")
         for name, low, high in (("alpha", 0.0, 1.0), ("difference", 0.0, float("inf"))):
             if not low < getattr(self, name) < high:
@@ -75,6 +87,6 @@ class JudgeConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} {value}: is below 1")
-        if self.executor == "slurm":
-            raise UserError("--executor slurm: a judgement waits for its runs; pool, submitit or FILE.py:NAME can")
+        if self.executor in ("slurm", "submitit"):
+            raise UserError(f"--executor {self.executor}: a judgement waits for its runs; pool or FILE.py:NAME can")
         self.limits()

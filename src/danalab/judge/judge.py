@@ -8,6 +8,8 @@
 Seed 0 chooses rates and judges nothing. Every run is in the ledger, so a judgement that was killed goes on, and sides
 that were judged before are not run again. A question with a verdict is answered from the ledger; `again` asks it with
 fresh seeds, and the answers to one question share alpha (`danalab.judge.verdict.spent`).
+
+`ablate` judges a contestant without one of its settings against the whole one, for each setting.
 """
 
 import math
@@ -23,9 +25,11 @@ from danalab.judge import JudgeConfig
 from danalab.judge.ledger import Ledger, stored_runs
 from danalab.judge.tracks import get_track
 from danalab.judge.verdict import PairedVerdict, bounds, compute_saved, decide, spent, verdict_from_row, warnings
-from danalab.judge.workers import Contestant, ExecutorWorkers, PlannedRun, RunResult, Workers, read_contestant
+from danalab.judge.workers import Contestant, PlannedRun, RunResult, Workers, read_contestant, without
+from danalab.ladder.runs.sweep import open_executor
+from danalab.optim.rate_search import next_exponent
 from danalab.showcase.problems import SmallProblem
-from danalab.showcase.trials import SPACING, next_exponent, usual_lr
+from danalab.showcase.trials import SPACING, settings_for, usual_lr
 
 MOST_PAIRS = 1000
 BOUND_SHARE = 0.1  # of the loss before training; a run that is stuck on a plateau loses about as much
@@ -53,8 +57,107 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
         if each.digest == baseline.digest or each.digest in {other.digest for other in contenders[:i]}:
             raise UserError(f"contestant '{each.label}': the same optimizer with the same settings is there already")
     track = get_track(config.track_name, config.steps)
-    with Workers(config.jobs or 2) if config.executor == "pool" else ExecutorWorkers.open(config) as workers:
-        return [_Judgement(config, track, baseline, each, workers, report).verdict() for each in contenders]
+    with open_workers(config) as workers:
+        return [
+            _Judgement(config, track, (baseline, each), len(contenders), workers, report).verdict()
+            for each in contenders
+        ]
+
+
+ANSWERS = {"worse": "helps", "better": "hurts"}
+"""Decision on a contestant without a part -> what the part does; the other decisions stay."""
+
+
+def ablate(config: JudgeConfig, report: Callable[[str], None] = lambda line: None) -> dict[str, Judged | str]:
+    """Setting of the only contestant -> the verdict on it without that setting; the settings share alpha equally.
+
+    A string says why nothing can be trained without it. Settings at the optimizer's own values are no parts.
+    UserError: as of `judge`, or there are no parts.
+    """
+    config.check()
+    whole, track = read_contestant(config.contestants[0]), get_track(config.track_name, config.steps)
+    own = {name: setting.default for name, setting in whole.spec.settings.items()}
+    own |= settings_for(whole.spec, track.steps, track.omega)
+    parts = [name for name, value in whole.settings if value != own[name]]
+    if not parts:
+        raise UserError(
+            f"--ablate {whole.label}: has no setting that differs from the optimizer's own, so nothing can be left out;"
+            " give some, such as adana:kappa=0.8,beta2=0.99"
+        )
+    found: dict[str, Judged | str] = {}
+    with open_workers(config) as workers:
+        for part in parts:
+            sides = (whole, without(whole, part))
+            try:
+                found[part] = _Judgement(config, track, sides, len(parts), workers, report).verdict()
+            except NothingTrains as error:
+                if error.side is whole:
+                    raise
+                found[part] = str(error)
+    return found
+
+
+class NothingTrains(UserError):
+    """A contestant has no finite loss at any of its rates."""
+
+    def __init__(self, side: Contestant, why: str):
+        super().__init__(f"contestant '{side.label}' has no finite loss at any of its rates: {why}")
+        self.side = side
+
+
+def open_workers(config: JudgeConfig) -> Workers:
+    """Where the runs are made; as a context, which ends them."""
+    jobs = config.jobs or 2
+    return Workers(jobs if config.executor == "pool" else open_executor(config.executor, config.ledger))
+
+
+class RunMaker:
+    """Runs from the ledger, or made now while the budget lasts."""
+
+    def __init__(
+        self,
+        config: JudgeConfig,
+        workers: Workers,
+        report: Callable[[str], None],
+        stored: dict[tuple[str, int], RunResult],
+    ):
+        """`stored`: of AdamW on the track of all runs, by rate and seed."""
+        self._workers, self._report, self._run_limit = workers, report, config.run_limit
+        self.ledger, self.began, self.made = Ledger(config.ledger), time.monotonic(), 0
+        self._limits = config.limits()
+        self.failures: dict[str, str] = {}
+        self._stored = stored
+        self._longest = 0.0  # time of the longest run so far [seconds]
+
+    def runs(self, trials: Sequence[PlannedRun]) -> list[RunResult] | None:
+        """Results of some runs, from the ledger or made now; None: the budget does not allow them."""
+        known = {trial.key: self.ledger.run(trial) for trial in trials}
+        missing = [trial for trial in trials if known[trial.key] is None]
+        seconds, runs = self._limits
+        if time.monotonic() - self.began >= seconds or self.made + len(missing) > runs:
+            return None
+        limit = self._run_limit or max(60.0, 20 * self._longest)
+        for trial, result in self._workers.execute(missing, limit):
+            self.ledger.add_run(trial, result)
+            self.made += 1
+            self._longest = max(self._longest, result.seconds)
+            known[trial.key] = result
+            self._take_stored(trial, result)
+            if result.failure:
+                self.failures[trial.contestant.label] = f"lr {trial.lr:.3g}, seed {trial.seed}: {result.failure}"
+                self._report(f"{trial.contestant.label}, {self.failures[trial.contestant.label]}")
+        return [result for result in known.values() if result is not None]
+
+    def _take_stored(self, trial: PlannedRun, result: RunResult) -> None:
+        """Use the stored runs of AdamW once one of them was reproduced here to the last bit."""
+        if (trial.contestant.opt, trial.contestant.settings) != ("adamw", ()) or not self._stored:
+            return
+        stored, self._stored = self._stored, {}
+        own = stored.pop((f"{trial.lr:.6g}", trial.seed), None)
+        if own is not None and own.losses == result.losses:
+            for (lr, seed), each in stored.items():
+                self.ledger.add_run(replace(trial, lr=float(lr), seed=seed), each)
+            self._report(f"{trial.contestant.label}: {len(stored)} runs are known for this type of processor")
 
 
 class _Judgement:
@@ -64,21 +167,18 @@ class _Judgement:
         self,
         config: JudgeConfig,
         track: SmallProblem,
-        baseline: Contestant,
-        contender: Contestant,
-        workers: Workers | ExecutorWorkers,
+        sides: tuple[Contestant, Contestant],
+        contenders: int,
+        workers: Workers,
         report: Callable[[str], None],
     ):
-        self._config, self._track, self._workers, self._report = config, track, workers, report
-        self._sides = (baseline, contender)
-        self._ledger, self._began, self._made = Ledger(config.ledger), time.monotonic(), 0
-        self._limits = config.limits()
-        self._contenders = len(config.contestants) - 1
-        self._share = config.alpha / self._contenders
+        """`sides`: baseline and contender; `contenders`: how many share alpha."""
+        self._config, self._track, self._report, self._sides = config, track, report, sides
+        self._maker = RunMaker(config, workers, report, stored_runs(track.name, track.steps))
+        self._ledger, self._runs = self._maker.ledger, self._maker.runs
+        self._contenders = contenders
+        self._share = config.alpha / contenders
         self._bound = math.nan  # known after the runs with seed 0
-        self._failures: dict[str, str] = {}
-        self._stored = stored_runs(track.name, track.steps)
-        self._longest = 0.0  # time of the longest run so far [seconds]
         # Another bound is another question to the same seeds, which were seen: it counts as a look at them.
         asked = {name: value for name, value in self._question().items() if name != "bound"}
         earlier = [row for row in self._ledger.verdicts() if asked.items() <= (row.get("question") or {}).items()]
@@ -156,43 +256,14 @@ class _Judgement:
                     start = result.losses[0]  # of weights of seed 0, whoever trains them
         for side, losses in zip(self._sides, tried, strict=True):
             if not any(map(math.isfinite, losses.values())):
-                why = self._failures.get(side.label, "the budget ended before the first run")
-                raise UserError(f"contestant '{side.label}' has no finite loss at any of its rates: {why}")
+                if (why := self._maker.failures.get(side.label)) is None and not losses:
+                    raise UserError(f"--budget {self._config.budget}: ended before the first run of '{side.label}'")
+                raise NothingTrains(side, why or "see the ledger")
         self._bound = self._config.bound or max(BOUND_SHARE * start, 2 * self._config.difference)
         rates = [usual * SPACING ** min(losses, key=lambda exponent: losses[exponent])
                  for usual, losses in zip(starts, tried, strict=True)]  # fmt: skip
         self._report(f"rates: {self._sides[0].label} {rates[0]:.3g}, {self._sides[1].label} {rates[1]:.3g}")
         return rates[0], rates[1]
-
-    def _runs(self, trials: Sequence[PlannedRun]) -> list[RunResult] | None:
-        """Results of some runs, from the ledger or made now; None: the budget does not allow them."""
-        known = {trial.key: self._ledger.run(trial) for trial in trials}
-        missing = [trial for trial in trials if known[trial.key] is None]
-        seconds, runs = self._limits
-        if time.monotonic() - self._began >= seconds or self._made + len(missing) > runs:
-            return None
-        limit = self._config.run_limit or max(60.0, 20 * self._longest)
-        for trial, result in self._workers.execute(missing, limit):
-            self._ledger.add_run(trial, result)
-            self._made += 1
-            self._longest = max(self._longest, result.seconds)
-            known[trial.key] = result
-            self._take_stored(trial, result)
-            if result.failure:
-                self._failures[trial.contestant.label] = f"lr {trial.lr:.3g}, seed {trial.seed}: {result.failure}"
-                self._report(f"{trial.contestant.label}, {self._failures[trial.contestant.label]}")
-        return [result for result in known.values() if result is not None]
-
-    def _take_stored(self, trial: PlannedRun, result: RunResult) -> None:
-        """Use the stored runs of AdamW once one of them was reproduced here to the last bit."""
-        if (trial.contestant.opt, trial.contestant.settings) != ("adamw", ()) or not self._stored:
-            return
-        stored, self._stored = self._stored, {}
-        own = stored.pop((f"{trial.lr:.6g}", trial.seed), None)
-        if own is not None and own.losses == result.losses:
-            for (lr, seed), each in stored.items():
-                self._ledger.add_run(replace(trial, lr=float(lr), seed=seed), each)
-            self._report(f"{trial.contestant.label}: {len(stored)} runs are known for this type of processor")
 
     def _concluded(
         self, differences: list[float], pairs: list[tuple[RunResult, RunResult]], rates: tuple[float, float]
@@ -206,8 +277,9 @@ class _Judgement:
             self._alpha, self._contenders, self._config.difference,
             stdev(losses) if len(losses) > 1 else math.nan, len(pairs),
             compute_saved(pairs, self._alpha), (rates[1], rates[0]),
-            self._made, time.monotonic() - self._began, self._look, self._track.unit.partition("[")[2].rstrip("]"),
-            tuple(f"{label}: {why}" for label, why in self._failures.items()),
+            self._maker.made, time.monotonic() - self._maker.began, self._look,
+            self._track.unit.partition("[")[2].rstrip("]"),
+            tuple(f"{label}: {why}" for label, why in self._maker.failures.items()),
             warnings(differences, self._bound),
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
     judge.jsonl    a row per verdict: question, code digests, settings, seeds, result, cost, machine; append-only
     runs.jsonl     a row per run; a run that is here is not made again, so a killed judgement goes on where it was
+    all-tracks.jsonl    a row per answer of `judge --all-tracks`
 
 A row is one line, written under a lock. A line that a kill cut short is skipped by readers, ended by the next writer.
 """
@@ -38,14 +39,14 @@ class Ledger:
 
     def add_run(self, trial: PlannedRun, result: RunResult) -> None:
         self._runs.setdefault(trial.key, result)
-        self._append("runs.jsonl", {"run": trial.key, "contestant": trial.contestant.label, **asdict(result)})
+        self.add_row("runs.jsonl", {"run": trial.key, "contestant": trial.contestant.label, **asdict(result)})
 
     def verdicts(self) -> list[dict[str, Any]]:
         """All verdicts, oldest first."""
         return list(sound_objects(_lines(self.folder / "judge.jsonl")[0]))
 
     def add_verdict(self, row: dict[str, Any]) -> None:
-        self._append("judge.jsonl", row)
+        self.add_row("judge.jsonl", row)
 
     def _read_runs(self) -> None:
         """Read the lines that came since the last time; a run that failed from outside counts as not made."""
@@ -55,7 +56,8 @@ class Ledger:
                 steps, losses = tuple(row["steps"]), tuple(row["losses"])
                 self._runs[row["run"]] = RunResult(row["loss"], steps, losses, row["seconds"], row["failure"])
 
-    def _append(self, name: str, row: dict[str, Any]) -> None:
+    def add_row(self, name: str, row: dict[str, Any]) -> None:
+        """Add a row to one of the ledger's files."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / name, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

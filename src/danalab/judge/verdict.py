@@ -254,15 +254,22 @@ def compute_saved(pairs: Sequence[tuple[RunResult, RunResult]], alpha: float) ->
     """Compute saved, pair by pair: 1 - (steps of the contender) / (steps of the baseline) at the higher final loss."""
     if len(pairs) < LEAST_PAIRS or any(side.loss is None for pair in pairs for side in pair):
         return None
-    logs = []
-    for base, other in pairs:
-        assert base.loss is not None
-        assert other.loss is not None
-        target = max(base.loss, other.loss)
-        logs.append(math.log(_reached(other, target) / _reached(base, target)))
+    logs = [-log_speed(base, other) for base, other in pairs]
     most = math.log(pairs[0][0].steps[-1])  # no run is faster or slower by more than its length
     low, high = (min(max(end, -most), most) for end in normal_bounds(logs, alpha))
     return 1 - math.exp(fmean(logs)), 1 - math.exp(high), 1 - math.exp(low)
+
+
+def log_speed(base: RunResult, other: RunResult) -> float:
+    """log of (steps of the baseline) / (steps of the contender) at the higher final loss.
+
+    A run without a loss is as slow as its length allows.
+    """
+    if base.loss is None or other.loss is None:
+        most = math.log((base if other.loss is None else other).steps[-1]) if base.loss != other.loss else 0.0
+        return -most if other.loss is None else most
+    target = max(base.loss, other.loss)
+    return math.log(_reached(base, target) / _reached(other, target))
 
 
 def _reached(run: RunResult, target: float) -> float:

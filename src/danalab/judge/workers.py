@@ -1,7 +1,6 @@
-"""What is judged, and processes that execute its runs: one that raises, hangs or dies costs its run, and nothing else.
+"""What is judged, and its runs: one that raises, hangs or dies costs its run, and nothing else.
 
-Each worker is a fresh process with one thread that serves many runs. A run that ends in an exception, in a death of its
-process or after the time limit has a `RunResult` without a loss; a worker that died or hung is replaced.
+A run that ends in an exception, in a death of its process or after the time limit has a `RunResult` without a loss.
 
 Contestants: `adana`, `adana:kappa=0.8,omega=2`, `FILE.yaml`, `module:NAME`, `FILE.py:NAME`.
 
@@ -11,21 +10,19 @@ and not decayed). A YAML file has `opt` (any of the other forms), and settings o
 
 import hashlib
 import json
-import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from danalab import __version__
 from danalab.errors import UserError
 from danalab.files import read_yaml
-from danalab.judge import JudgeConfig
+from danalab.ladder.runs.executors import done_of
+from danalab.ladder.runs.processes import ProcessDied, ProcessPool, TimedCall
 from danalab.optim import optimizer_spec
 from danalab.optim.catalogue import OPTIMIZERS, is_address
 from danalab.optim.registry import OptimizerSpec, read_settings
@@ -62,10 +59,10 @@ def read_contestant(text: str) -> Contestant:
 
 def _split(text: str) -> tuple[str, dict[str, str]]:
     """`adana:kappa=0.8,omega=2` -> ("adana", {"kappa": "0.8", "omega": "2"}); commas in a value's numbers stay."""
-    head, colon, tail = text.rpartition(":")
-    if not colon or "=" not in tail:
+    parts = re.match(r"(.*?):\s*([\w-]+\s*=.*)", text, re.DOTALL)  # a value may have colons: age=FILE.py:NAME
+    if parts is None:
         return text, {}
-    given: dict[str, str] = {}
+    (head, tail), given = parts.groups(), dict[str, str]()
     for word in tail.split(","):
         name, equals, value = word.partition("=")
         if equals:
@@ -87,6 +84,12 @@ def _contestant(label: str, opt: str, given: Mapping[str, Any]) -> Contestant:
     what = json.dumps([code, spec.name, settings], sort_keys=True, default=str)
     digest = hashlib.sha256(what.encode()).hexdigest()[:16]
     return Contestant(label, spec.name, tuple(settings.items()), digest)
+
+
+def without(side: Contestant, part: str) -> Contestant:
+    """A contestant with one setting at the optimizer's own value."""
+    rest = {name: value for name, value in side.settings if name != part}
+    return _contestant(f"{side.label} without {part}", side.opt, rest)
 
 
 @dataclass(frozen=True)
@@ -123,151 +126,43 @@ class RunResult:
 
 
 class Workers:
-    """`jobs` processes; as a context, which ends them."""
+    """Where runs are made: so many processes here, or an executor; as a context, which ends them."""
 
-    def __init__(self, jobs: int):
-        self._jobs = jobs
-        self._workers: list[_Worker] = []
+    def __init__(self, executor: int | Executor):
+        self._executor = ProcessPool(executor) if isinstance(executor, int) else executor
 
     def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.kill()
-
-    def execute(self, trials: Iterable[PlannedRun], limit: float) -> Iterator[tuple[PlannedRun, RunResult]]:
-        """Make runs; each with its result as it ends.
-
-        `limit`: time of a run [s]; the first of a process has more, for torch and data.
-        """
-        waiting = list(trials)
-        while len(self._workers) < min(self._jobs, len(waiting)):
-            self._workers.append(_Worker())
-        while waiting or any(worker.trial for worker in self._workers):
-            for worker in self._workers:
-                if waiting and worker.trial is None:
-                    worker.start(waiting.pop(0), limit)
-            ready = wait([each.pipe for each in self._workers if each.trial], timeout=0.2)
-            for i, worker in enumerate(self._workers):
-                if worker.trial is None:
-                    continue
-                if worker.pipe in ready:
-                    trial, result, alive = worker.take()
-                elif time.monotonic() > worker.deadline:
-                    trial, alive, why = worker.trial, False, f"did not end in {limit:.0f} s and was killed"
-                    result = RunResult(None, seconds=limit, failure=why, from_outside=True)
-                else:
-                    continue
-                if not alive:
-                    worker.kill()
-                    self._workers[i] = _Worker()
-                yield trial, result
-
-
-class ExecutorWorkers:
-    """Runs at an executor, each in a fresh process there; as a context, which ends them."""
-
-    def __init__(self, executor: Executor):
-        self._executor = executor
-
-    @classmethod
-    def open(cls, config: JudgeConfig) -> "ExecutorWorkers":
-        """Those of the executor that a judgement names."""
-        from danalab.ladder.runs.cluster import Cluster
-        from danalab.ladder.runs.sweep import open_executor
-        from danalab.train.system.slurm import Resources
-
-        cluster = Cluster(resources=Resources(gpus=0, cpus=1, time="60"), at_once=config.jobs or 2)
-        return cls(open_executor(config.executor, config.ledger, cluster=cluster))
-
-    def __enter__(self) -> "ExecutorWorkers":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown(cancel_futures=True)
 
     def execute(self, trials: Iterable[PlannedRun], limit: float) -> Iterator[tuple[PlannedRun, RunResult]]:
-        """As `Workers.execute`, in the order of `trials`."""
-        futures = [(trial, self._executor.submit(execute_one, trial, limit)) for trial in trials]
-        for trial, future in futures:
-            try:
-                yield trial, future.result()
-            except Exception as error:
-                why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                yield trial, RunResult(None, failure=why, from_outside=True)
+        """Make runs, each for `limit` seconds at most; each with its result as it ends."""
+        waiting = {self._executor.submit(TimedCall(run_trial, (trial,), limit)): trial for trial in trials}
+        while waiting:
+            for future in done_of(self._executor, waiting):
+                yield waiting.pop(future), _result(future, limit)
 
 
-def execute_one(trial: PlannedRun, limit: float) -> RunResult:
-    """The result of a run that is made in a process of its own."""
-    with Workers(1) as workers:
-        ((_, result),) = workers.execute([trial], limit)
-    return result
+def _result(future: Future[RunResult], limit: float) -> RunResult:
+    try:
+        return future.result()
+    except TimeoutError:
+        why = f"did not end in {limit:.0f} s and was killed"
+        return RunResult(None, seconds=limit, failure=why, from_outside=True)
+    except ProcessDied as died:
+        return RunResult(None, failure=f"its process died (exit code {died.code})", from_outside=died.code < 0)
+    except Exception as error:
+        return RunResult(None, failure=_words(error), from_outside=True)
 
 
-class _Worker:
-    """A process that makes one run after another."""
-
-    STARTING = 120.0  # further time of a first run, for torch and the data [seconds]
-
-    def __init__(self) -> None:
-        context = get_context("spawn")  # threads of torch do not survive a fork
-        self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._fresh = True
-        self.trial: PlannedRun | None = None
-        self.deadline = 0.0
-
-    def start(self, trial: PlannedRun, limit: float) -> None:
-        self.trial = trial
-        self.deadline = time.monotonic() + limit + (self.STARTING if self._fresh else 0)
-        self._fresh = False
-        self.pipe.send(trial)
-
-    def take(self) -> tuple[PlannedRun, RunResult, bool]:
-        """The trial, its result, and whether the process lives on."""
-        trial, self.trial = self.trial, None
-        assert trial is not None
-        try:
-            return trial, self.pipe.recv(), True
-        except (EOFError, OSError):
-            self._process.join(timeout=5.0)
-            code = self._process.exitcode or 0
-            return trial, RunResult(None, failure=f"its process died (exit code {code})", from_outside=code < 0), False
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self.pipe.close()
+def _words(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def _serve(pipe: Connection) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    Thread(target=_end_with_the_judge, daemon=True).start()
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)  # what an optimizer prints is not the verdict
-    os.dup2(silent, 2)
-    while True:
-        try:
-            trial: PlannedRun = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
-            return
-        pipe.send(_run(trial))
-
-
-def _end_with_the_judge() -> None:
-    """End when the judge does, also in the middle of a run that never would."""
-    judge = parent_process()
-    assert judge is not None
-    judge.join()
-    os._exit(1)
-
-
-def _run(trial: PlannedRun) -> RunResult:
+def run_trial(trial: PlannedRun) -> RunResult:
+    """Make a run in this process."""
     from danalab.judge.tracks import get_track
     from danalab.showcase.trials import train
 
@@ -276,8 +171,7 @@ def _run(trial: PlannedRun) -> RunResult:
         settings: dict[str, Any] = dict(trial.contestant.settings)
         done = train(get_track(trial.track, trial.steps), trial.contestant.spec, trial.lr, trial.seed, settings)
     except Exception as error:
-        failure = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return RunResult(None, seconds=time.perf_counter() - began, failure=failure)
+        return RunResult(None, seconds=time.perf_counter() - began, failure=_words(error))
     seconds = time.perf_counter() - began
     loss, failure = (done.loss, None) if done.loss < float("inf") else (None, "diverged")
     return RunResult(loss, done.steps, done.losses, seconds, failure)

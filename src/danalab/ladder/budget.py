@@ -21,7 +21,7 @@ from danalab.ladder.fit.tuning import (
     rung_of,
     trials_of,
 )
-from danalab.optim.catalogue import OPTIMIZERS
+from danalab.ladder.rows import optimizer_settings_of
 
 LEAST_VALUES = 3
 """Values of a dial from which one can be inside."""
@@ -95,12 +95,10 @@ def left_out_settings(tuned: Sequence[Tuned], rows: Sequence[Row]) -> list[str]:
 
 def _setting(row: Row, name: str) -> Any:
     """The value of a row's setting, or the optimizer's default."""
-    if (value := _value(row, name)) is None and (opt := row["settings"].get("opt") or row["opt"]) in OPTIMIZERS:
-        from danalab.optim.registry import optimizer_spec  # imports torch
-
-        default = optimizer_spec(opt).settings.get(name)
-        value = None if default is None else default.default
-    return list(value) if isinstance(value, tuple) else value
+    if (value := _value(row, name)) is None:
+        known = row.get("optimizer_settings") or optimizer_settings_of(row["opt"], row["settings"]) or {}
+        value = known.get(name)
+    return value
 
 
 def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize:

@@ -71,8 +71,8 @@ def require_points(plan: LadderPlan) -> None:
     kind = "chinchilla" if 1 < len(sizes) < len(others) else "saturated"
     if len(others) < points_needed(kind):
         raise UserError(
-            f"--preregister: a {kind} law needs {points_needed(kind)} rungs besides the largest, the file has "
-            f"{len(others)}; add sizes or horizons"
+            f"--preregister: a {kind} law needs {points_needed(kind)} sizes and lengths besides the largest, "
+            f"the file has {len(others)}; add sizes or horizons"
         )
 
 
@@ -88,7 +88,9 @@ def preregister(folder: Path, plan: LadderPlan, rows: Sequence[Row]) -> list[Pre
     largest = {(planned.exact_params, planned.tokens) for planned in at.values()}
     begun = [row["name"] for row in rows if (row["params"], row["tokens"]) in largest]
     if begun:
-        raise UserError(f"--preregister: {begun[0]} on the largest rung ({rung}) has run; its loss is known already")
+        raise UserError(
+            f"--preregister: {begun[0]} at the largest size and length ({rung}) has run; its loss is known already"
+        )
     analysis = analyse(rows, n_bootstrap=RESAMPLES)
     made = [
         _predict(analysis, opt, planned, len(plan.seeds)) for opt, planned in at.items() if opt in analysis.loss_laws

@@ -7,6 +7,7 @@ batch                         sequences per step
 params, non_emb_params, total_params    as built, and by the size law that learning rates are fitted against
 tokens, flops, seconds, tokens_per_second, device_hours
 optimizer_flops               of the optimizer's own matrix products; `flops` are the model's
+optimizer_settings            all settings of the optimizer: its defaults when the run was made, and what was given
 data_tokens, entropy          of the training data; exact entropy [nats/token] of a generated language, else null
 final_loss                    [nats/token] over the share val_share of the validation split, mostly all of it
 best_loss                     least on the fixed windows
@@ -17,6 +18,7 @@ Rows hold no absolute paths, so that a ladder can be moved, committed and read e
 """
 
 import gzip
+import itertools
 import json
 import logging
 import math
@@ -86,6 +88,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "tokens": summary.get("tokens"),
         "flops": summary.get("flops"),
         "optimizer_flops": optimizer_flops_of(config["opt"], config, summary.get("step")),
+        "optimizer_settings": optimizer_settings_of(config["opt"], config),
         "final_loss": finite(summary.get("val/loss")) if summary.get("status") == "finished" else None,
         "val_share": summary.get("val/share", 1.0),
         "best_loss": min(losses, default=None),
@@ -122,6 +125,25 @@ def optimizer_flops_of(opt: str, settings: Mapping[str, Any], steps: int | None)
         return optimizer_flops(opt, shape_of(settings), settings.get("optimizer_settings") or {}, int(steps))
     except (UserError, TypeError, ValueError, AttributeError, ArithmeticError):
         return None
+
+
+def optimizer_settings_of(opt: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An optimizer's settings in a run, defaults too; None: it is none of danalab's. `opt`: as above."""
+    opt = settings.get("opt") or opt
+    if is_address(opt) or opt not in OPTIMIZERS:
+        return None
+    from danalab.optim.registry import optimizer_spec  # imports torch
+
+    defaults = {name: told.default for name, told in optimizer_spec(opt).settings.items()}
+    given = {**settings, **(settings.get("optimizer_settings") or {})}
+    known = defaults | {name: value for name, value in given.items() if name in defaults and value is not None}
+    if "betas" in known:
+        single = [given.get(name) for name in ("beta1", "beta2")]
+        pairs = itertools.zip_longest(single, known["betas"])
+        known["betas"] = [usual if own is None else own for own, usual in pairs]
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in known.items() if value is not None
+    }
 
 
 def _entropy(data: Path) -> float | None:

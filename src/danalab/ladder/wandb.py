@@ -81,7 +81,7 @@ class Keys:
     """Keys of the exports, by meaning."""
 
     mapped: Mapping[str, str] = field(default_factory=dict)
-    """Setting or metric -> its key, in place of the known ones."""
+    """Setting or metric -> its key, instead of the known ones."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Values for all runs, which override their own."""
 

@@ -204,7 +204,7 @@ _log_time_adam("adana", "optimizers.elementwise:ADana", "AdamW in logarithmic ti
 _log_time_adam("dana-mk4", "optimizers.elementwise:DanaMK4", "ADana with its momentum's signal-to-noise ratio clipped",
                color="#CD853F", marker="v")
 _log_time_adam("dana-star", "optimizers.elementwise:DanaStar", "ADana with an effective time for each coordinate",
-               state_words=3.0, rate=Relative("dana-star-mk4", 1.0, "the same update but for the clip"),
+               state_words=3.0, rate=Relative("dana-star-mk4", 1.0, "the same update except for the clip"),
                color="#7f7f7f", marker="<")
 _log_time_adam("dana-star-mk4", "optimizers.elementwise:DanaStarMK4",
                "ADana with both: an effective time for each coordinate, and the clip", state_words=3.0,
@@ -248,8 +248,8 @@ _matrix("muon-h", "optimizers.matrix:MuonH", "Muon with matrices of constant nor
         "Wen et al. 2026, arXiv 2606.16899", aliases=("hyperball",), texts=_OF_HEADS,
         flops=products.orthogonalised, state_words=1.3,
         rate=Usual(0.018, "arXiv 2606.16899"), color="#c04000",
-        advice="matrices keep the norm that they start with: weights of 0.02 are too small, --init scaled-gpt is "
-               "not; meant for a rate that falls linearly over the whole run: --scheduler linear")
+        advice="matrices keep the norm that they start with, so use --init scaled-gpt. It is meant for "
+               "--scheduler linear")
 _matrix("adam-h", "optimizers.matrix:AdamH", "Adam with matrices of constant norm (Hyperball), AdamW for the rest",
         "Wen et al. 2026, arXiv 2606.16899", texts=_OF_HEADS, rate=Usual(0.018, "arXiv 2606.16899"), color="#4682b4",
         advice="meant for 250 steps of warm-up and a rate that falls linearly")
@@ -433,9 +433,10 @@ _library("normuon", "NorMuon", "Muon with each neuron's update normalised, AdamW
 
 # ---- beside their rules ----
 def _rows_of_rules() -> Iterator[Row]:
-    """Rows beside their rule, `ROW = Row(...)` in a module of `danalab.optim.rules`; they are read, not imported."""
+    """Rows beside their rule or matrix optimizer, `ROW = Row(...)` in its module; they are read, not imported."""
     known = {"Row": Row, "Relative": Relative, "Usual": Usual, "products": products}
-    for file in sorted((Path(__file__).parent / "rules").glob("*.py")):
+    here = Path(__file__).parent
+    for file in sorted([*here.glob("rules/*.py"), *here.glob("optimizers/matrix/*.py")]):
         text = file.read_text(encoding="utf-8")
         for node in ast.parse(text).body if "\nROW = " in text else ():
             match node:

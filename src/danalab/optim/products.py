@@ -1,10 +1,9 @@
 """FLOPs of the optimizers' own matrix products, by arithmetic alone: the column `flops` of the catalogue.
 
 A rule gives the FLOPs of the first `steps` steps for one parameter; a product [m, k] [k, n] is 2 m k n. That is the
-count of torch's FlopCounterMode for the dense implementation, which GPUs execute: symmetric products in full, and
-Newton-Schulz on X, not on X X^T. CPUs compute less (`danalab.optim.optimizers.matrix.newton_schulz`); the count does
-not depend on the device. Decompositions (eigh, QR, triangular solves) and elementwise work do not count, as in torch's
-counter.
+count of torch's FlopCounterMode, for orthogonalisation in float32 unless `ns_dtype` says 16 bits. Our symmetric products count what is on and below
+the diagonal, as `danalab.optim.optimizers.matrix.symmetric` tells that counter. Decompositions (eigh, QR, triangular
+solves) and elementwise work do not count.
 """
 
 import math
@@ -23,21 +22,49 @@ def none(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: in
     return 0
 
 
-def newton_schulz_step(rows: int, columns: int) -> int:
-    """A = X X^T, A A, and the product with X of one step of the orthogonalisation."""
+WIDE = 1.5
+"""Columns per row from which an orthogonalisation is cheaper on A = X X^T than on X."""
+RESTART, RESTART_POLAR = 5, 4
+"""Largest number of steps before A is computed from X again: in Newton-Schulz, and in Polar Express, whose steps are
+steeper. Rounding errors of A grow by the squares of their slopes at zero."""
+
+
+def newton_schulz(rows: int, columns: int, steps: int, restart: int = RESTART) -> int:
+    """The products of an orthogonalisation; `restart` 0: all steps are on X, as in 16 bits.
+
+    A step on X has A, A A, and the product with X. Up to `restart` steps on A have A, then A A, A P, P A P and Q P
+    (`danalab.optim.optimizers.matrix.newton_schulz`), and in the end Q X.
+    """
     short, long = sorted((rows, columns))
-    return 2 * short * short * (2 * long + short)
+    symmetric, whole = short * (short + 1), 2 * short * short * long
+    if not restart or long < WIDE * short:
+        return steps * (symmetric * (long + short) + whole)
+    parts = [min(restart, steps - first) for first in range(0, steps, restart)]
+    return sum(symmetric * (long + (4 * part - 3) * short) + whole for part in parts)
+
+
+def library_newton_schulz(rows: int, columns: int, steps: int) -> int:
+    """As the library pytorch-optimizer computes it: A = X X^T, A A, and the product with X of each step in full."""
+    short, long = sorted((rows, columns))
+    return steps * 2 * short * short * (2 * long + short)
 
 
 def orthogonalised(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:
-    """Of Muon and its relatives: `ns_steps` steps for each matrix, those of stacked experts one by one."""
+    """Of Muon and its relatives: each matrix, those of stacked experts one by one."""
     count, rows, columns = _matrices(kind, shape)
-    return steps * count * int(settings.get("ns_steps", NewtonSchulz.ns_steps)) * newton_schulz_step(rows, columns)
+    return steps * count * _orthogonalisation(rows, columns, settings)
+
+
+def _orthogonalisation(rows: int, columns: int, settings: Mapping[str, Any]) -> int:
+    restart = RESTART if settings.get("ns_method", NewtonSchulz.ns_method) == "newton-schulz" else RESTART_POLAR
+    restart = 0 if "16" in str(settings.get("ns_dtype")) else restart
+    return newton_schulz(rows, columns, int(settings.get("ns_steps", NewtonSchulz.ns_steps)), restart)
 
 
 def orthogonalised_single(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:
-    """As `orthogonalised`, where stacked experts are not matrices."""
-    return orthogonalised(kind, shape, settings, steps) if kind == "matrix" else 0
+    """Of the library's Muons, to which stacked experts are not matrices."""
+    count, rows, columns = _matrices(kind, shape) if kind == "matrix" else (0, 0, 0)
+    return steps * count * library_newton_schulz(rows, columns, int(settings["ns_steps"]))
 
 
 def dion2(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:
@@ -45,14 +72,14 @@ def dion2(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: i
     count, rows, columns = _matrices(kind, shape)
     short, long = sorted((rows, columns))
     part = math.ceil(settings.get("fraction", Dion2Settings.fraction) * short)
-    return steps * count * int(settings.get("ns_steps", NewtonSchulz.ns_steps)) * newton_schulz_step(part, long)
+    return steps * count * _orthogonalisation(part, long, settings)
 
 
 def mars(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:
     """With `mars_type` shampoo five steps of Newton-Schulz for tensors [first dimension, the rest]."""
     if settings["mars_type"] != "shampoo" or len(shape) < 2:
         return 0
-    return steps * 5 * newton_schulz_step(shape[0], math.prod(shape[1:]))
+    return steps * library_newton_schulz(shape[0], math.prod(shape[1:]), 5)
 
 
 def adafactor(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:
@@ -76,8 +103,9 @@ def kl_soap(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps:
     """Factors, their halves and two changes of basis; a new basis is S Q, and turns the first moment."""
     count, rows, columns = _matrices(kind, shape)
     both = 2 * rows * columns * (rows + columns)
+    o = _orthogonalisation(rows, columns, settings) if settings.get("orthogonalise") else 0
     turns = (steps - 1) // settings.get("precondition_frequency", KLSOAPSettings.precondition_frequency)
-    return count * (both * (4 * steps - 3) + turns * (2 * both + 2 * (rows**3 + columns**3)))
+    return count * ((steps - 1) * o + both * (4 * steps - 3) + turns * (2 * both + 2 * (rows**3 + columns**3)))
 
 
 def kron(kind: str, shape: Sequence[int], settings: Mapping[str, Any], steps: int) -> float:

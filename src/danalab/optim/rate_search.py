@@ -129,22 +129,38 @@ def next_rate(tried: Mapping[float, float], *, refine: bool = False) -> float | 
     """The next rate: beyond the outermost where that is best, at the distance of its neighbour.
 
     `tried`: rate -> final loss, two or more. With `refine`, where the best lies inside, the geometric mean of it and
-    its better neighbour; otherwise None. Rates that diverged below the others have a smaller one tried.
+    its better neighbour; otherwise None, as where all diverged.
     """
-    rates = sorted(tried)
-    losses = [tried[rate] for rate in rates]
-    best = losses.index(min(losses))
-    if math.isinf(losses[best]):
+    if not tried or min(tried.values()) == math.inf:
         return None
-    if best == 0:
-        return rounded(rates[0] ** 2 / rates[1])
-    if best == len(losses) - 1:
-        return rounded(rates[-1] ** 2 / rates[-2])
-    if not refine:
-        return None
-    neighbour = min(best - 1, best + 1, key=losses.__getitem__)
-    between = rounded(math.sqrt(rates[best] * rates[neighbour]))
-    return None if between in tried else between
+    best, neighbour, is_outermost = _best_pair(tried)
+    if is_outermost:
+        return rounded(best**2 / neighbour)
+    between = rounded(math.sqrt(best * neighbour))
+    return between if refine and between not in tried else None
+
+
+def next_exponent(tried: Mapping[float, float]) -> float:
+    """The next rate by the rule of `next_rate` with `refine`, as the exponent of a spacing: 0, 1 or -1, and so on.
+
+    `tried`: exponent -> final loss. Where all diverged, one below the least.
+    """
+    if not tried:
+        return 0.0
+    if min(tried.values()) == math.inf:
+        return min(tried) - 1
+    if len(tried) == 1:
+        return max(tried) + 1
+    best, neighbour, is_outermost = _best_pair(tried)
+    return 2 * best - neighbour if is_outermost else (best + neighbour) / 2
+
+
+def _best_pair(tried: Mapping[float, float]) -> tuple[float, float, bool]:
+    """The best, its better neighbour, and whether the best is the outermost."""
+    known = sorted(tried)
+    best = min(range(len(known)), key=lambda i: tried[known[i]])
+    beside = [known[i] for i in (best - 1, best + 1) if 0 <= i < len(known)]
+    return known[best], min(beside, key=tried.__getitem__), len(beside) == 1
 
 
 def rounded(rate: float) -> float:

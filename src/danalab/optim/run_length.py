@@ -13,6 +13,9 @@ The weight_decay of optimizers with coupled decay is at most this."""
 LOG_TIME_DECAY_BOUND = 2.0
 """The same for logarithmic-time optimizers, whose steps are several times as long as their learning rate."""
 
+FREE_WD_TS = 100.0
+"""wd_ts of the decay omega / (wd_ts + t) where the length of the run is not known [steps]."""
+
 
 def warmup_steps(steps: int) -> int:
     """Length of the warm-up of a run of `steps` steps: a fiftieth, or of a short run a tenth, up to 4 steps."""

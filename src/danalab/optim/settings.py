@@ -226,7 +226,7 @@ class Averages(SecondMoment, kw_only=True):
 
 
 class Age(Settings, kw_only=True):
-    """The momentum's memory, in place of the optimizer's own; see `danalab.optim.rules.age`."""
+    """The momentum's memory, instead of the optimizer's own; see `danalab.optim.rules.age`."""
 
     age: str | None = None
     fresh: float | None = None
@@ -325,12 +325,23 @@ class Auxiliary(Settings, kw_only=True):
     by_kind: Mapping[str, Mapping[str, Any]] | None = None
 
 
+class Around(Settings, kw_only=True):
+    """What is done around the orthogonalisation of a matrix."""
+
+    normalise: str | None = setting(
+        None, "what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows; none = as it is"
+    )
+    hold_norm: bool | None = setting(
+        None, "steps of angle lr that keep each matrix's norm (Hyperball), in place of its weight decay"
+    )
+
+
 class AuxiliaryAdam(Auxiliary, kw_only=True):
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
 
 
-class MuonSettings(MuonRuntime, AuxiliaryAdam, CautiousDecay, Memory, Orthogonal, Rate):
+class MuonSettings(MuonRuntime, Around, AuxiliaryAdam, CautiousDecay, Memory, Orthogonal, Rate):
     lr: float = 0.02
     _: KW_ONLY
     aux_lr_factor: float | None = 0.15
@@ -352,7 +363,7 @@ as long as its learning rate, and vectors (gains, biases) have few gradients tha
 """
 
 
-class DanaMuonSettings(MuonRuntime, Auxiliary, CautiousDecay, Memory, SecondMoment, LogTime, NewtonSchulz, Rate):
+class DanaMuonSettings(MuonRuntime, Around, Auxiliary, CautiousDecay, Memory, SecondMoment, LogTime, NewtonSchulz, Rate):
     lr: float = 0.032
     _: KW_ONLY
     matched_rms: float = 0.2
@@ -398,12 +409,13 @@ class AdamMiniSettings(Direction, AuxiliaryAdam, Rate):
     pass
 
 
-class KLSOAPSettings(AdamMiniSettings):
+class KLSOAPSettings(NewtonSchulz, AdamMiniSettings):
     lr: float = 3e-3
     _: KW_ONLY
     betas: tuple[float, float] = (0.95, 0.9)
     shampoo_beta: float = 0.9
     precondition_frequency: int = 10
+    orthogonalise: bool = setting(False, "orthogonalise the update, as D-Muon does the momentum")
 
 
 class KronSettings(AdamMiniSettings):
@@ -457,7 +469,7 @@ HELP = {
     "fresh": "share of the new gradient in the update, that of the momentum is the rest; none = the optimizer's own",
     "gamma3": "scale of the momentum term",
     "hessian_interval": "steps between estimates of the curvature",
-    "horizon": "length of the run [steps], with omega; wd_ts = horizon/10",
+    "horizon": "length of the run [steps], with omega; wd_ts = horizon/10; none = not known: wd_ts, by default 100",
     "kappa": "exponent of the damping (1+t)^(1-kappa)",
     "kappa_max": "kappa of coordinates whose gradients are noise",
     "kappa_min": "kappa of coordinates whose gradients agree",

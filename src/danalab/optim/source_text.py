@@ -1,7 +1,4 @@
-"""Definitions as source text, laid out as a formatter does: lines of at most 120 characters, double quotes.
-
-`ast.unparse` writes a statement in one line; where it is too long, it is broken in its last brackets.
-"""
+"""Definitions as source text: `ast.unparse`'s lines, with double quotes and at most 120 characters each."""
 
 from __future__ import annotations
 
@@ -14,87 +11,36 @@ from typing import Any
 WIDTH = 120
 
 
-def lines_of(statements: list[ast.stmt], depth: int) -> list[str]:
-    """The lines of a block."""
-    indent, lines = "    " * depth, list[str]()
-    for position, each in enumerate(statements):
-        if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
-            if depth and position:
-                lines.append("")
-            lines += _wrapped(_header(each), depth) + lines_of(each.body, depth + 1)
-            if depth and position + 1 < len(statements):
-                lines.append("")
-        elif isinstance(each, ast.If):
-            lines += _wrapped(f"if {ast.unparse(each.test)}:", depth) + lines_of(each.body, depth + 1)
-            if each.orelse:
-                other = lines_of(each.orelse, depth + (not isinstance(each.orelse[0], ast.If)))
-                is_elif = isinstance(each.orelse[0], ast.If)
-                lines += [f"{indent}el{other[0].strip()}", *other[1:]] if is_elif else [f"{indent}else:", *other]
-        elif isinstance(each, ast.For):
-            target = ast.unparse(each.target)
-            target = target[1:-1] if isinstance(each.target, ast.Tuple) and target[0] == "(" else target
-            head = f"for {target} in {ast.unparse(each.iter)}:"
-            lines += _wrapped(head, depth) + lines_of(each.body, depth + 1)
-        elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-            text = textwrap.indent(f'"""{each.value.value}' + '"""', indent).split("\n")
-            lines += text if len(text) == 1 else [*text[:-1], text[-1].removesuffix('"""'), f'{indent}"""']
-        elif isinstance(each, ast.Return) and isinstance(each.value, ast.Dict) and len(each.value.keys) > 3:
-            items = [_wrapped(part, 0)[0] for part in _split(ast.unparse(each.value)[1:-1])]
-            lines += filled("return {", items, "}", depth).split("\n")
-        else:
-            lines += _wrapped(_statement(each), depth)
-    return [line.rstrip() for line in lines]
+def lines_of(node: ast.AST) -> list[str]:
+    """The lines of a definition; one that is too long is broken in its last brackets."""
+    text = re.sub(r"'([\w-]*)'", r'"\1"', ast.unparse(node))
+    text = re.sub(r"^(def .{111,}) -> .*:$", r"\1:", text, flags=re.MULTILINE)
+    return [short for line in text.split("\n") for short in _wrapped(_bare(line.rstrip()))]
 
 
-def _statement(node: Any) -> str:
-    """A statement in one line, its tuples without brackets, as from Python 3.11 on."""
-    if isinstance(node, ast.Assign):
-        return f"{_bare(node.targets[0])} = {_bare(node.value)}"
-    if isinstance(node, ast.Return) and node.value is not None:
-        return f"return {_bare(node.value)}"
-    return ast.unparse(node)
+def _bare(line: str) -> str:
+    """An assignment or a return of a tuple without its brackets."""
+    head, equals, tuple_ = line.partition(" = (" if " = (" in line else "return (")
+    closed = _last_brackets(f"({tuple_}") == (0, len(tuple_)) and len(_split(tuple_[:-1])) > 1
+    return f"{head}{equals[:-1]}{tuple_[:-1]}" if closed else line
 
 
-def _bare(value: ast.expr) -> str:
-    text = ast.unparse(value)
-    return text[1:-1] if isinstance(value, ast.Tuple) and text.startswith("(") and len(value.elts) > 1 else text
-
-
-def _header(node: Any) -> str:
-    if isinstance(node, ast.ClassDef):
-        return f"class {node.name}({', '.join(map(ast.unparse, node.bases))}):"
-    head = f"def {node.name}({ast.unparse(node.args)})"
-    returned = "" if node.returns is None or len(head) > WIDTH - 10 else f" -> {ast.unparse(node.returns)}"
-    return f"{head}{returned}:" if len(head + returned) < WIDTH else f"{head}:"
-
-
-def _wrapped(text: str, depth: int, end: str = "") -> list[str]:
-    """A statement, in several lines where it is too long for one, as a formatter breaks it."""
-    text = re.sub(r"(?<![\w.)\]])([A-Za-z_]\w*|\d+) \*\* (-?[\w.]+)(?![\w(\[.])", r"\1**\2", text)
-    text = re.sub(r"(\w: \w+)=", r"\1 = ", re.sub(r"\[(\w+):(\w+ [+-] \w+)\]", r"[\1 : \2]", text))
-    text = text.replace("'", '"') if '"' not in text else text
-    indent = "    " * depth
-    if len(indent + text + end) <= WIDTH:
-        return [indent + text + end]
-    opening, closing = _last_brackets(text)
+def _wrapped(line: str) -> list[str]:
+    opening, closing = _last_brackets(line) if len(line) > WIDTH else (None, 0)
     if opening is None:
-        return [indent + text + end]
-    inner = text[opening + 1 : closing]
-    parts = _split(inner)
-    if len(indent) + 4 + len(inner) <= WIDTH:
-        middle = _wrapped(inner, depth + 1)
-    else:
-        middle = [line for part in parts for line in _wrapped(part, depth + 1, ",")]
-    return [indent + text[: opening + 1], *middle, indent + text[closing:] + end]
+        return [line]
+    depth = (len(line) - len(line.lstrip())) // 4
+    head, items = line[: opening + 1].lstrip(), _split(line[opening + 1 : closing])
+    return filled(head, items, line[closing:], depth).split("\n")
 
 
 def filled(head: str, items: Iterable[str], tail: str, depth: int) -> str:
     """`head`, the items with commas in as few lines as possible, and `tail`."""
     indent, margin = "    " * depth, "    " * (depth + 1)
-    text = ", ".join(each.replace(" ", "\0") for each in items) + ","
+    text = ", ".join(each.replace(" ", "\0") for each in items)
     how: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
     inner = textwrap.fill(text, WIDTH, initial_indent=margin, subsequent_indent=margin, **how).replace("\0", " ")
-    return f"{indent}{head}\n{inner}\n{indent}{tail}  # fmt: skip"
+    return f"{indent}{head}\n{inner}\n{indent}{tail}"
 
 
 def _last_brackets(text: str) -> tuple[int | None, int]:

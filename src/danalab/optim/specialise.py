@@ -17,7 +17,7 @@ from typing import Any
 
 from danalab.optim.source_text import lines_of
 
-_LONGEST_INLINED, _LONGEST_LINE = 70, 108
+_LONGEST_INLINED, _LONGEST_LINE = 90, 108
 
 _Scope = Mapping[str, Any]
 
@@ -53,7 +53,7 @@ class Sources:
         self._waiting += wanted
         while self._waiting:
             self.add(self._waiting.pop(0))
-        definitions = {name: "\n".join(lines_of([node], 0)) for name, node in self._definitions.items()}
+        definitions = {name: "\n".join(lines_of(node)) for name, node in self._definitions.items()}
         used, waiting = list[str](), [before]
         names: set[str] = set()
         while waiting:
@@ -63,15 +63,16 @@ class Sources:
             used += new
             waiting += [definitions[name] for name in new]
         known = {name: value for name, value in self.constants.items() if name in names}
-        numbers = {name: repr(value) for name, value in known.items() if isinstance(value, (int, float))}
+        numbers = {name: repr(value) for name, value in known.items() if isinstance(value, (int, float, tuple))}
         constants = [f"{', '.join(numbers)} = {', '.join(numbers.values())}"] if numbers else []
         constants += [f"{name} = {_written(value)}" for name, value in known.items() if name not in numbers]
         names |= set().union(*map(_names, constants))
         used.sort(key=lambda name: not isinstance(self._definitions[name], ast.ClassDef))  # annotations name classes
         classes = sum(isinstance(self._definitions[name], ast.ClassDef) for name in used)
         ordered = [definitions[name] for name in used]
-        blocks = ["\n".join(constants), *ordered[:classes], before.rstrip(), *ordered[classes:]]
-        return "\n\n\n".join(filter(None, ["\n".join(_imports(names)), *blocks])).replace("\n\n\n", "\n\n", 1) + "\n"
+        blocks = ["\n".join(constants), *ordered[:classes], before.strip(), *ordered[classes:]]
+        text = "\n\n".join(filter(None, ["\n".join(_imports(names)), *blocks])) + "\n"
+        return text.replace("import Tensor\n\nclass", "import Tensor\n\n\nclass")
 
     def specialised(self, wanted: Any, constants: Mapping[str, ast.expr]) -> Any:
         """The definition for arguments that are constants."""
@@ -450,4 +451,5 @@ def _annotation(given: ast.expr | None) -> ast.expr | None:
 def _shortened(docstring: str, equations: bool) -> str:
     """Its first paragraph, and the equations that follow."""
     first, *others = re.split(r"\n\n", docstring)
-    return "\n\n".join([first, *(textwrap.dedent(each) for each in others[:equations] if each.startswith("    "))])
+    shown = [textwrap.indent(textwrap.dedent(each), "    ") for each in others[:equations] if each.startswith("    ")]
+    return "\n\n".join([textwrap.indent(first, "    ").lstrip(), *shown]) + "\n    " * bool(shown)

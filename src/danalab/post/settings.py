@@ -236,11 +236,11 @@ class SpeedrunConfig(Section):
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0
     """Seed of the weights, of the order of all data, and of the sampling."""
     d_model: Count | None = None
-    """Width of the base run in place of the preset's size; heads of 32, and a layer for each."""
+    """Width of the base run instead of the preset's size; heads of 32, and a layer for each."""
     iterations: Count | None = None
-    """Steps of the base run in place of the preset's."""
+    """Steps of the base run instead of the preset's."""
     text: tuple[Path, ...] = ()
-    """Text files or folders, of several documents, for the base run in place of the preset's corpus."""
+    """Text files or folders, of several documents, for the base run instead of the preset's corpus."""
     chats: tuple[PathText, ...] = ()
     """Further conversations for mid-training and fine-tuning: FILE.jsonl, or tasks."""
     nproc: Count | None = setting(None, kind="job")

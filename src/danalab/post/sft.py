@@ -283,7 +283,7 @@ def extend_vocabulary(model: Decoder, n_ids: int) -> Decoder:
             target[name][: len(value)].copy_(value) if value.ndim else target[name].copy_(value)
             if value.ndim and len(target[name]) > len(value):
                 target[name][old:] = value.mean(0)
-    log.info("the model has %d token ids in place of %d; new rows are the mean of the others", padded(n_ids), old)
+    log.info("the model has %d token ids instead of %d; new rows are the mean of the others", padded(n_ids), old)
     return larger
 
 

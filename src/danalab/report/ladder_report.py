@@ -248,7 +248,7 @@ FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] =
     ),
     "cost": (
         cost_figure,
-        "Device-hours by purpose; right: time of a token against the baseline's at the largest common "
+        "Device-hours by purpose; right: time per token against the baseline's at the largest common "
         "size, of each optimizer's fastest run by its median step. Wall time, so other jobs on the machine add to it.",
     ),
 }

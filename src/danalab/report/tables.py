@@ -67,7 +67,8 @@ def analysis_tables(
     return tables | {
         "laws": (f"Laws of the final loss, {formula}{shared}", law_table(analysis)),
         "registered": (
-            "Preregistered: predicted from the other rungs before the largest one ran", registered_table(outcomes)
+            "Preregistered: predicted from the other sizes and lengths before the largest one ran",
+            registered_table(outcomes),
         ),
         "lr-laws": ("Laws of the best learning rate, a (b + P)^d", lr_law_table(analysis)),
         "predicted": ("Learning rates by these laws", predicted_table(analysis)),
@@ -201,7 +202,7 @@ def cost_table(data: ReportData) -> Table:
     ]  # fmt: skip
     priced = [] if price is None else [f"cost at {price:g} $/h"]
     hours = ["hours of trials", "of the chosen rate", "of failed runs", "device-hours"]
-    return ["optimizer", "device", "runs", *hours, f"time a token / {data.analysis.baseline}'s", *priced], lines
+    return ["optimizer", "device", "runs", *hours, f"time per token / {data.analysis.baseline}'s", *priced], lines
 
 
 def runs_table(rows: Sequence[Row], address: Address) -> Table:

@@ -62,7 +62,7 @@ class Architecture:
     expert_dim: Callable[[int], int] = lambda mlp_dim: mlp_dim
     """mlp_dim -> hidden width of an expert."""
     linear_attention: bool = False
-    """Layers may have the gated delta rule in place of attention."""
+    """Layers may have the gated delta rule instead of attention."""
     size_law: bool = False
     """Learning rates follow 12 d_model^2 n_layers, whatever the matrices are."""
 
@@ -111,8 +111,8 @@ _ROWS = (
         _QWEN3,
         name="qwen3next",
         aliases=("qwen3-next",),
-        summary="qwen3 with 8 experts and a shared one in place of each mlp; --full-attention-interval 4: the gated "
-        "delta rule in place of attention in three layers of four",
+        summary="qwen3 with 8 experts and a shared one instead of each MLP; --full-attention-interval 4: the gated "
+        "delta rule instead of attention in three layers of four",
         norm="rmsnorm-1p",
         n_experts=8,
         n_shared_experts=1,
@@ -151,7 +151,7 @@ _ROWS = (
         _ENOKI,
         name="moe",
         aliases=(),
-        summary="enoki with 8 experts in place of each mlp, 2 per token; the other architectures take --n-experts, too",
+        summary="enoki with 8 experts instead of each MLP, 2 per token; the other architectures take --n-experts, too",
         n_experts=8,
     ),
     Architecture(

@@ -112,6 +112,11 @@ class Plan:
         """Whether the learning rate's law was fitted at another batch, and no factor adapts it."""
         return self.lr_law_batch not in (None, self.budget.global_batch) and self.lr_batch_factor == 1
 
+    @property
+    def total_flops(self) -> float:
+        """The model's FLOPs and, where they are known, those of the optimizer's own matrix products."""
+        return self.budget.flops + (self.optimizer.optimizer_flops or 0)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, in one level."""
         budget = {each.name: getattr(self.budget, each.name) for each in fields(TrainingBudget)}  # a run's has more

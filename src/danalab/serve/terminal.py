@@ -48,7 +48,7 @@ class ChatSession:
     def retry(self) -> Generator[Delta, None, None]:
         """Another answer to the last question (UserError: there is none). An empty one does not replace the old."""
         if len(self.turns) < 2:
-            raise UserError("there is no question to answer anew")
+            raise UserError("there is no question to answer again")
         question, before = self.turns[-2].text, self.turns
         self.turns = before[:-2]
         try:
@@ -83,7 +83,7 @@ class ChatSession:
 
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "/retry": ("", "answer the last question anew"),
+    "/retry": ("", "answer the last question again"),
     "/reset": ("", "forget the conversation"),
     "/system": ("TEXT", "set the instructions, and forget the conversation; without TEXT: remove them"),
     "/temperature": ("X", "divide the logits by X; 0 takes the most likely token"),

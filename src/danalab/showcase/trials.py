@@ -1,23 +1,25 @@
 """Runs of one optimizer on one problem: the search for its learning rate, and more seeds at the best.
 
 Every optimizer gets the same number of trials, starting at its usual learning rate for a model of the problem's size:
-first by factors of 4 until the best lies between two others, then the middle (on a logarithmic scale) of the wider gap
-next to it, or of the gap on the side of lower loss.
+first by factors of 4 until the best lies between two others, then between the best and its better neighbour
+(`danalab.optim.rate_search`).
 """
 
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import torch
 
 from danalab.errors import UserError
 from danalab.files import finite
+from danalab.ladder.runs.executors import done_of
+from danalab.ladder.runs.processes import ProcessPool
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
+from danalab.optim.rate_search import next_exponent
 from danalab.optim.registry import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
@@ -121,33 +123,10 @@ def search_all(searches: Sequence[RateSearch], jobs: int | None) -> Iterator[tup
     if jobs == 1:
         yield from ((each, each.outcome()) for each in searches)
         return
-    # Fresh processes: threads of torch do not survive a fork.
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        pending = {pool.submit(each.outcome): each for each in searches}
-        try:
-            yield from ((pending[done], done.result()) for done in as_completed(pending))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def next_exponent(tried: Mapping[float, float]) -> float:
-    """The next exponent of `SPACING` to try, given the losses of those tried."""
-    if not tried:
-        return 0.0
-    known = sorted(tried)
-    best = min(known, key=lambda exponent: tried[exponent])
-    at = known.index(best)
-    if not math.isfinite(tried[best]):
-        return known[0] - 1
-    if at == len(known) - 1:
-        return best + 1
-    if at == 0:
-        return best - 1
-    left, right = known[at - 1], known[at + 1]
-    wider = (best - left) - (right - best)
-    to_left = wider > 0 or (wider == 0 and tried[left] <= tried[right])
-    return (left + best) / 2 if to_left else (best + right) / 2
+    with ProcessPool(jobs) as pool:
+        pending: dict[Future[Any], RateSearch] = {pool.submit(each.outcome): each for each in searches}
+        while pending:
+            yield from ((pending.pop(done), done.result()) for done in done_of(pool, pending))
 
 
 def train(problem: SmallProblem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> ProblemRun:

@@ -11,7 +11,7 @@ from danalab.cli.app import main
 from danalab.cli.ladder import Flags, run
 from danalab.errors import UserError
 from danalab.ladder.rows import portable_settings
-from danalab.ladder.runs.estimate import accelerator_rate, estimate, measured_rate, plan_of, trained_rate
+from danalab.ladder.runs.estimate import accelerator_rate, estimate, measured_rate, plan_of, token_rate, trained_rate
 from danalab.ladder.runs.grid import expand
 from danalab.scaling.hardware import named
 
@@ -22,6 +22,17 @@ def test_hours_follow_from_flops_and_a_named_accelerator(fixed, tmp_path):
     assert one.tokens == 10 * 4 * 16
     assert one.device_hours == pytest.approx(one.flops / (0.5 * 989.4e12) / 3600)
     assert one.cost == pytest.approx(2.5 * one.device_hours)
+
+
+@pytest.mark.parametrize("opt", ["adamw", "muon", "soap", "dana-muon"])
+def test_hours_count_the_optimizers_own_products_and_are_those_of_a_rate_of_tokens(opt, fixed, tmp_path):
+    cells = expand({}, fixed, [{"opt": opt}])
+    planned = plan_of(cells[0].config(tmp_path))
+    (one,) = estimate(cells, tmp_path, accelerator_rate("h100", 0.5))
+    assert one.device_hours == pytest.approx((one.flops + planned.optimizer_flops) / (0.5 * 989.4e12) / 3600)
+    assert (planned.optimizer_flops > 0) == (opt != "adamw")
+    (one,) = estimate(cells, tmp_path, token_rate(1000))
+    assert one.device_hours == pytest.approx(one.tokens / 1000 / 3600)
 
 
 def test_a_measured_rate_is_that_of_the_same_optimizer_at_the_nearest_size():

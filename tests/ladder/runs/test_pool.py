@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import Pipe
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -18,6 +20,7 @@ from danalab.errors import UserError
 from danalab.ladder.runs import pool
 from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.pool import Progress, run_jobs
+from danalab.ladder.runs.processes import ProcessDied
 
 NOTES_ITS_END = """
 import os, pathlib, signal, sys, time
@@ -35,7 +38,7 @@ class Waiting(Job):
     """A run that does nothing until it is told to stop."""
 
     def command(self) -> list[str]:
-        return [sys.executable, "-c", NOTES_ITS_END, str(self.folder)]
+        return [sys.executable, "-m", "stand_in_run", NOTES_ITS_END, str(self.folder)]
 
 
 @pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -60,7 +63,7 @@ class Scripted(Job):
     """A run that is a Python script of one line."""
 
     def command(self) -> list[str]:
-        return [sys.executable, "-c", self.settings["script"]]
+        return [sys.executable, "-m", "stand_in_run", self.settings["script"]]
 
 
 @pytest.mark.slow
@@ -84,7 +87,6 @@ def test_the_progress_of_a_pool_says_why_a_run_failed(tmp_path: Path, capsys) ->
 
 @pytest.mark.parametrize("content", ["{}", "null", "0", '"two"', "true"])
 def test_a_number_of_threads_that_is_none_is_refused_by_name(tmp_path, monkeypatch, content) -> None:
-    monkeypatch.setattr(pool, "WarmProcess", FakeWorker)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / pool.THREADS_FILE).write_text(content)
@@ -98,7 +100,7 @@ from danalab.ladder.runs.pool import run_jobs
 from danalab.ladder.runs.jobs import Job
 class Waiting(Job):
     def command(self):
-        return [sys.executable, "-c", sys.argv[2], str(self.folder)]
+        return [sys.executable, "-m", "stand_in_run", sys.argv[2], str(self.folder)]
 run_jobs([Waiting(pathlib.Path(sys.argv[1]), {})], title="waiting")
 """
 
@@ -106,7 +108,10 @@ run_jobs([Waiting(pathlib.Path(sys.argv[1]), {})], title="waiting")
 @pytest.mark.slow
 def test_a_pool_that_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    killed = subprocess.Popen([sys.executable, "-c", POOL, str(folder), NOTES_ITS_END], stderr=subprocess.DEVNULL)
+    path = os.pathsep.join(sys.path)
+    (tmp_path / "unguarded.py").write_text(POOL)
+    command = [sys.executable, str(tmp_path / "unguarded.py"), str(folder), NOTES_ITS_END]
+    killed = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path})
     wait_for(lambda: (folder / "begun").is_file() and (folder / "begun").read_text())
     killed.kill()
     killed.wait()
@@ -128,58 +133,63 @@ def is_running(pid: int) -> bool:
     return False
 
 
-class FakeWorker:
-    """A worker on a machine with four GPUs, where one thread is faster than two."""
+class FakeChild:
+    """A process on a machine with four GPUs whose runs end at once."""
 
-    devices = ("0", "1", "2", "3")
-    is_alive = True
+    started: ClassVar[list[tuple[str | None, int | None]]] = []
 
-    def __init__(self) -> None:
-        self.started: list[tuple[str | None, int | None]] = []
-        self.running: list[int] = []
-        self.measured = 0
-        FakeWorker.last = self
-
-    def start(self, index, command, log, environment, threads) -> None:
-        self.running.append(index)
+    def __init__(self, log, environment, threads) -> None:
         self.started.append((environment.get("CUDA_VISIBLE_DEVICES"), threads))
+        self.pipe, self._other = Pipe()
 
-    def tokens_per_second(self, settings, threads):
-        self.measured += 1
-        return {1: 48_700.0, 2: 19_500.0}
+    def call(self, work, *given) -> None:
+        self._other.send(None)
 
-    def ended(self):
-        found, self.running = [(index, 0) for index in self.running], []
-        return found
+    def result(self, limit: float) -> None:
+        self.pipe.recv()
+        raise ProcessDied(0)
 
-    def close(self) -> None: ...
+    def close(self, *, kill: bool = False) -> None: ...
 
 
-def test_runs_are_spread_over_the_gpus_with_as_many_as_they_have_ranks(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pool, "WarmProcess", FakeWorker)
+@pytest.fixture
+def started(monkeypatch):
+    """(GPUs, threads) of the runs that were started."""
+    monkeypatch.setattr(FakeChild, "started", [])
+    monkeypatch.setattr(pool, "Child", FakeChild)
+    monkeypatch.setattr(pool, "visible_devices", lambda: ["0", "1", "2", "3"])
+    return FakeChild.started
+
+
+def test_runs_are_spread_over_the_gpus_with_as_many_as_they_have_ranks(tmp_path, started) -> None:
     run_jobs([Job(tmp_path / str(i), {}) for i in range(4)], title="four")
-    assert [devices for devices, _ in FakeWorker.last.started] == ["0", "1", "2", "3"]
+    assert [devices for devices, _ in started] == ["0", "1", "2", "3"]
+    started.clear()
     run_jobs([Job(tmp_path / f"r{i}", {"nproc": 2}) for i in range(2)], title="two of two ranks")
-    assert [devices for devices, _ in FakeWorker.last.started] == ["0,1", "2,3"]
+    assert [devices for devices, _ in started] == ["0,1", "2,3"]
 
 
-def test_the_faster_number_of_threads_is_measured_once_a_size_and_kept_for_resuming(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pool, "WarmProcess", FakeWorker)
+def test_the_faster_number_of_threads_is_measured_once_a_size_and_kept_for_resuming(
+    tmp_path, monkeypatch, started
+) -> None:
+    measured = []
+    speeds = {1: 48_700.0, 2: 19_500.0}
+    monkeypatch.setattr(pool, "TimedCall", lambda *given: measured.append(given) or (lambda: speeds))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     jobs = [Job(tmp_path / str(i), {"device": "cpu", "d_model": 16, "seed": i}) for i in range(3)]
     run_jobs(jobs, title="three", parallel=1)
-    assert (FakeWorker.last.started, FakeWorker.last.measured) == ([(None, 1)] * 3, 1)
+    assert (started, len(measured)) == ([(None, 1)] * 3, 1)
     (jobs[0].folder / pool.THREADS_FILE).write_text("2")
+    started.clear()
     run_jobs(jobs[:1], title="again", parallel=1)
-    assert FakeWorker.last.started == [(None, 2)]
+    assert started == [(None, 2)]
 
 
-def test_a_number_of_threads_that_is_set_is_left_alone(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pool, "WarmProcess", FakeWorker)
+def test_a_number_of_threads_that_is_set_is_left_alone(tmp_path, monkeypatch, started) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     run_jobs([Job(tmp_path / "a", {"device": "cpu"})], title="one", parallel=1)
-    assert FakeWorker.last.started == [(None, None)]
+    assert started == [(None, None)]
 
 
 def test_a_line_of_progress_has_the_runs_under_way_and_the_remaining_time_by_their_cost(tmp_path) -> None:

@@ -162,7 +162,7 @@ def test_a_dry_run_writes_the_script_and_submits_nothing(slurm, fixed, tmp_path,
     assert "#SBATCH --account=abc\n" in Path(script).read_text()
     assert not slurm.queue.exists()
     assert main([*command, "--account", "abc"]) == 2
-    assert "--account: is for --executor slurm or submitit, not pool" in capsys.readouterr().err
+    assert "--account: is for --executor slurm, not pool" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_both_forms_of_a_decaying_weight_decay_at_once_are_refused():
 
 
 def test_schedule_free_comes_back_from_evaluation_to_the_very_weights_it_left():
-    for name in ("sf-adamw", "sf-sgd"):
+    for name in ("sf-adamw", "sf-sgd", "sf-normuon"):
         model = Net()
         optimizer = build_optimizer(name, model, lr=0.1)
         before = trained(model, optimizer)

@@ -154,7 +154,7 @@ def test_a_base_run_without_special_tokens_is_extended(size, grows, tmp_path, ch
         outcome = run_training(configure(flags, SftConfig))
     assert outcome.folder == tmp_path / "base-sft"
     assert f"8 special tokens are added, ids {size - 8} to {size - 1}" in caplog.text
-    assert ("the model has 384 token ids in place of 320" in caplog.text) == grows
+    assert ("the model has 384 token ids instead of 320" in caplog.text) == grows
     run = open_run(outcome.folder)
     assert run.model_config.vocab_size == (384 if grows else 320)
     assert "<|user_start|>" in run.tokenizer.specials

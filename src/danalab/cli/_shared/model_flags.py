@@ -19,7 +19,7 @@ class RunFlags:
     folder: Positional[Path | None] = None
     """Run folder, finished or not."""
     run: Path | None = None
-    """Run folder, in place of the first argument."""
+    """Run folder, if it is not the first argument."""
 
     def chosen_run(self) -> Path | None:
         """The run folder that is given, if any."""
@@ -38,7 +38,7 @@ class RunFlags:
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(RunFlags):
     from_: Path | None = None
-    """Folder in Hugging Face format in place of a run: an export of ours, or a model that danalab import accepts."""
+    """Folder in Hugging Face format instead of a run: an export of ours, or a model that danalab import accepts."""
     step: int | None = None
     """Checkpoint [steps]; default the newest that verifies."""
     tokenizer: PathText | None = None

@@ -33,7 +33,7 @@ class ResourceFlags(Resources):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFlags(ResourceFlags):
-    """Resources of each run, where the executor is slurm or submitit."""
+    """Resources of each run, where the executor is slurm."""
 
     last: ClassVar[float] = True
 
@@ -96,7 +96,7 @@ class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
 
     executor: PathText = "pool"
     """pool: processes side by side; inline: runs in turn in this process; slurm: array jobs, one run per task;
-    submitit: jobs of that library; FILE.py:NAME: a function of the folder that returns an executor of the shape of
+    FILE.py:NAME: a function of the folder that returns an executor of the shape of
     concurrent.futures."""
     jobs: int | None = None
     """Runs at a time of the pool; default one a core."""
@@ -108,11 +108,8 @@ class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
     def require_effect(self, is_plan: bool) -> None:
         """Refuse flags without effect."""
         for field in fields(ClusterFlags):
-            only = field.name in ("wait", "poll_seconds")
-            takes = self.executor == "slurm" or (self.executor == "submitit" and not only)
-            if not takes and getattr(self, field.name) != field.default:
-                where = "slurm" if only else "slurm or submitit"
-                raise UserError(f"{flag(field.name)}: is for --executor {where}, not {self.executor}")
+            if self.executor not in ("slurm", "submitit") and getattr(self, field.name) != field.default:
+                raise UserError(f"{flag(field.name)}: is for --executor slurm, not {self.executor}")
         if self.gpu is not None and not is_plan:
             raise UserError(f"--gpu {self.gpu}: is for plans (--dry-run); finished runs have their own hours")
         if self.mfu != CostFlags.mfu and self.gpu is None:

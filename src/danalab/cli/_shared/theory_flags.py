@@ -53,13 +53,13 @@ class Output(JsonFlags):
 @dataclass(frozen=True, kw_only=True)
 class FeaturesFlags(Output):
     alpha: float = 1.0
-    """Data exponent: eigenvalues fall like j^(-2 alpha)."""
+    """How fast the data's variances fall: the j-th eigenvalue is about j^(-2 alpha)."""
     beta: float = 0.3
-    """Target exponent; 2 (alpha + beta) must exceed 1."""
+    """How fast the target falls over these directions; 2 (alpha + beta) must exceed 1."""
     v: int = 800
-    """Hidden dimension, at least d."""
+    """Dimension of a sample, at least d."""
     d: int = 200
-    """Parameters; in a mixture, of each expert."""
+    """Number of parameters; with experts, of each expert."""
 
     def model(self) -> Any:
         """The power-law random features model."""
@@ -77,11 +77,11 @@ class ExpertFlags(FeaturesFlags):
     v: int = 200
     d: int = 50
     experts: int
-    """Experts."""
+    """Number of experts."""
     zeta: float
     """Expert probabilities are proportional to i^-zeta."""
     batch: int
-    """Samples a step."""
+    """Samples per step."""
 
 
 @arguments_of("studies.features", "plrf_study")
@@ -90,29 +90,29 @@ class PLRFFlags(FeaturesFlags):
     v: int = 2000
     d: int = 500
     batch: int
-    """Samples a step."""
+    """Samples per step."""
     steps: int
-    """Horizon [steps]."""
+    """Length of the run [steps]."""
     runs: int
-    """Stochastic runs of each algorithm."""
+    """Random runs of each algorithm, to compare with the exact curve."""
     h: float
-    """Step of the integrator in log(1 + t)."""
+    """Step size of the numerical integration, in log(1 + t)."""
     seed: int
-    """Seed of the draw and of the samples."""
+    """Seed of the features and of the samples."""
 
 
 @arguments_of("studies.phases", "phase_diagram", "compute_frontier")
 class PhaseFlags(Output):
     alpha: float = 1.0
-    """Data exponent of the compute-optimal frontier."""
+    """alpha of the compute-optimal frontier: the data's j-th eigenvalue is about j^(-2 alpha)."""
     beta: float = 0.3
-    """Target exponent of the compute-optimal frontier."""
+    """beta of the compute-optimal frontier: how fast the target falls over these directions."""
     sizes: int = 11
     """Number of sizes d = 100, 200, 400, ... of the frontier."""
     points: int
     """Grid points of the phase diagram along each axis."""
     h: float
-    """Step of the integrator in log(1 + t)."""
+    """Step size of the numerical integration, in log(1 + t)."""
 
 
 @arguments_of("studies.races", "hummingbird")
@@ -120,43 +120,43 @@ class HummingbirdFlags(ExpertFlags):
     v: int = 800
     d: int = 200
     steps: int
-    """Horizon [steps]."""
+    """Length of the run [steps]."""
     kappas: tuple[float, ...] | None
-    """Damping exponents to sweep, between 0 and 1; default 0, 0.1, ..., 1."""
+    """Values of kappa, which damps the momentum, between 0 and 1; default 0, 0.1, ..., 1."""
     lr: float
     """Learning rate of the Dana family and of Adam."""
     clipsnr: float
-    """Signal-to-noise clip of the MK4 members."""
+    """Largest signal-to-noise ratio of the momentum in the MK4 optimizers."""
     delta: float
     """Averaging window: 1 - beta(t) = delta / (delta + t)."""
     noise: float
-    """Scale of Student label noise with 3 degrees of freedom."""
+    """Scale of the label noise (Student's t with 3 degrees of freedom)."""
     seed: int
-    """Seed of the draw and of the samples."""
+    """Seed of the features and of the samples."""
 
 
 @arguments_of("studies.races", "moe")
 class MoEFlags(ExpertFlags):
     steps: int
-    """Horizon [steps]."""
+    """Length of the run [steps]."""
     kappas: tuple[float, ...]
-    """Damping exponents."""
+    """Values of kappa, which damps the momentum."""
     lr: float
     """Learning rate of all optimizers."""
     clipsnr: float
-    """Signal-to-noise clip of the MK4 members."""
+    """Largest signal-to-noise ratio of the momentum in the MK4 optimizers."""
     noise: float
-    """Scale of Student label noise with 3 degrees of freedom."""
+    """Scale of the label noise (Student's t with 3 degrees of freedom)."""
     seeds: int
-    """Draws of the features and of the stream."""
+    """Number of repetitions, each with other features and samples."""
 
 
 @arguments_of("studies.tau_statistics", "compute")
 class TauFlags(ExpertFlags):
     steps: int
-    """Horizon [steps]; tau is read at this time and at its halves."""
+    """Length of the run [steps]; tau is read at this time and at its halves."""
     kappa: float
-    """Damping exponent."""
+    """kappa, which damps the momentum."""
     synthetic_steps: int
     """Steps of the synthetic gradients."""
     seed: int
@@ -168,13 +168,13 @@ class ScheduleFlags(FeaturesFlags):
     v: int = 4000
     d: int = 1000
     batch: int
-    """Samples a step."""
+    """Samples per step."""
     horizon: float
-    """Last time [steps]."""
+    """Last step of the curves."""
     points: int
-    """Values of kappa."""
+    """Number of values of kappa."""
     h: float
-    """Step of the integrator in log(1 + t)."""
+    """Step size of the numerical integration, in log(1 + t)."""
 
 
 @arguments_of("studies.cooldown", "compute")
@@ -184,29 +184,29 @@ class CooldownFlags(Output):
     deltas: tuple[float, ...]
     """Averaging windows: 1 - beta(t) = delta / (delta + t)."""
     noises: tuple[float, ...]
-    """Irreducible risks (label noise)."""
+    """Levels of label noise: the loss that no weights can avoid."""
     d: int
-    """Modes of the spectrum."""
+    """Number of eigenvalues."""
 
 
 @arguments_of("studies.memory", "compute")
 class MemoryFlags(Output):
     alpha: float
-    """Data exponent."""
+    """How fast the data's variances fall: the j-th eigenvalue is about j^(-2 alpha)."""
     beta: float
-    """Target exponent."""
+    """How fast the target falls over these directions."""
     d: int
-    """Modes of the spectrum."""
+    """Number of eigenvalues."""
     noises: tuple[float, ...]
-    """Irreducible risks (label noise)."""
+    """Levels of label noise: the loss that no weights can avoid."""
     batches: tuple[float, ...]
-    """Samples a step."""
+    """Samples per step."""
     horizons: tuple[int, ...]
     """Lengths of the runs [steps]; 4,800 steps take ten minutes."""
     fresh: float
     """Weight of the newest gradient in the update."""
     descents: int
-    """Gradient descents for the best path."""
+    """Steps of the search for the best path of all."""
 
 
 @arguments_of("studies.rare_tokens", "compute")
@@ -216,7 +216,7 @@ class RareTokensFlags(Output):
     rows: int
     """Rows of the table: independent repetitions."""
     tokens: int
-    """Tokens of the table."""
+    """Tokens of the table, each with a frequency of its own."""
     rarest: float
     """Least frequency of a token of the table."""
     words: int = 512
@@ -247,14 +247,14 @@ class PredictFlags(Output):
     spectrum: Path | None = None
     """Eigenvalues, and optionally the target's squared coordinates: json, npy, npz, or text with one or two columns."""
     alpha: float | None
-    """Data exponent; default fitted to the spectrum."""
+    """How fast the eigenvalues fall; default fitted to the spectrum."""
     beta: float | None
-    """Target exponent; default fitted to the spectrum's rho."""
+    """How fast the target falls over them; default fitted to the spectrum's second column."""
     limit: float
-    """Irreducible risk, not negative."""
+    """Loss that no weights can avoid; not negative."""
     horizon: float
-    """Last time of the predicted curves [steps]."""
+    """Last step of the predicted curves."""
     batch: int
-    """Samples a step."""
+    """Samples per step."""
     runs: tuple[Path, ...] = ()
     """Measured curves to compare with: run folders of one model size, or one ladder.jsonl."""

@@ -1,5 +1,7 @@
 """Estimates before training: FLOPs by the scaling rules, hours by a rate, costs by a price.
 
+FLOPs of hours and rates have the optimizer's own matrix products.
+
     device-hours = FLOPs / (FLOP/s of one device) / 3600
 
 The rate is that of a named accelerator at a share of its peak, a number of tokens a second, the measured rate of
@@ -65,7 +67,7 @@ def token_rate(tokens_per_second: float) -> Rate:
     """The rate of a device that trains on so many tokens a second at every size."""
     if not 0 < tokens_per_second < math.inf:
         raise UserError(f"--tokens-per-second {tokens_per_second:g}: must be positive [tokens/s]")
-    return lambda planned: tokens_per_second * planned.flops_per_token
+    return lambda planned: tokens_per_second * planned.total_flops / planned.tokens
 
 
 def trained_rate(cells: Sequence[Cell]) -> Rate:
@@ -88,14 +90,14 @@ def trained_rate(cells: Sequence[Cell]) -> Rate:
                 continue
             run_training(config)
             last = [row for row in last_rows(RunFolder(run_dir).metrics_file) if "tokens_per_second" in row][-1]
-        rates[key] = last["tokens_per_second"] * planned.flops_per_token
+        rates[key] = last["tokens_per_second"] * planned.total_flops / planned.tokens
     return lambda planned: rates[planned.opt, planned.exact_params, planned.global_batch]
 
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
     """The measured rate of finished runs; None without any."""
     timed = [row for row in rows if row.get("final_loss") is not None and row.get("device_hours") and row.get("flops")]
-    speeds = [row["flops"] / (row["device_hours"] * 3600) for row in timed]
+    speeds = [(row["flops"] + (row.get("optimizer_flops") or 0)) / (row["device_hours"] * 3600) for row in timed]
     seen = [(row["opt"], row["params"], row.get("batch"), speed) for row, speed in zip(timed, speeds, strict=True)]
     if not seen:
         return None
@@ -121,7 +123,7 @@ def estimate(
     for cell in cells:
         config = cell.config(folder / "runs" / cell.name)
         planned = plan_of(config)
-        hours = None if rate is None else planned.flops / rate(planned) / 3600
+        hours = None if rate is None else planned.total_flops / rate(planned) / 3600
         tokens_per_epoch = getattr(_vocabulary(config.source, config.tokenizer), "tokens_per_epoch", None)
         data_tokens = tokens_per_epoch and tokens_per_epoch(planned.seq_len)
         estimates.append(

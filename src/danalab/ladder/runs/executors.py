@@ -4,7 +4,6 @@
 
 pool, inline        this machine: processes side by side (`pool`), or one run after the other in this process
 slurm               array jobs that outlive this process (`cluster`)
-submitit            the library submitit: jobs of SLURM, or processes where there is none
 NAME, FILE.py:NAME  a function of the sweep's folder that returns any executor of this shape: one that a plugin has
                     added to `sweep.EXECUTORS`, or in a file of one's own
 """
@@ -13,24 +12,18 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from danalab.errors import UserError
 from danalab.ladder.runs.jobs import DIVERGED, Job, is_taken
-from danalab.train.run.folder import RunFolder
-from danalab.train.system.signals import REQUEUE
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
-PREEMPTED = (REQUEUE, 143, -15)
-"""Exit codes of a run that was told to stop: after its checkpoint, and before it could write one."""
-FRUITLESS = 3  # attempts in a row without a step after which a run is not started again
 
 
 @dataclass
@@ -41,49 +34,24 @@ class Training:
     job: Job
     here: bool = False
     """In this process; otherwise in one of its own, with its output in the run's log.txt."""
-    resumes: bool = False
-    """A run that was told to stop is started again."""
     workdir: str = field(default_factory=os.getcwd)
-    step: int | None = None
-    """Step at the end of the last attempt."""
-    fruitless: int = 0
-    """Attempts in a row that ended at this step."""
 
     def __call__(self) -> None:
         """Raises UserError: the run failed; says why."""
         while is_taken(self.job):  # by another process
             time.sleep(1)
-        while not self.job.is_finished():
-            if self.job.has_diverged():
-                raise UserError(DIVERGED)
-            code = self._train_here() if self.here else self._run()
-            if self.resumes and code in PREEMPTED:
-                self.note_progress()
-            elif code:
-                raise UserError(end_of_log(self.job, code))
-            else:
-                return
-
-    def note_progress(self) -> None:
-        """After an attempt. Raises UserError if three in a row made no step."""
-        step = max([self.job.progress()[0], *RunFolder(self.job.folder).store.steps()])
-        self.fruitless = self.fruitless + 1 if step == self.step else 0
-        self.step = step
-        if self.fruitless >= FRUITLESS:
-            raise UserError(f"{FRUITLESS} attempts in a row ended at step {step}: not started again")
+        if self.job.is_finished():
+            return
+        if self.job.has_diverged():
+            raise UserError(DIVERGED)
+        if code := self._train_here() if self.here else self._run():
+            raise UserError(end_of_log(self.job, code))
 
     def _run(self) -> int:
         self.job.folder.mkdir(parents=True, exist_ok=True)
         with (self.job.folder / "log.txt").open("ab") as output:
-            process = subprocess.Popen(
-                self.job.command(), cwd=self.workdir, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=self.resumes,  # signals to this process's group are this process's to pass on
-            )  # fmt: skip
-            self._started(process)
-            return process.wait()
-
-    def _started(self, process: "subprocess.Popen[bytes]") -> None:
-        """For executors that pass signals on."""
+            where = {"cwd": self.workdir, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            return subprocess.call(self.job.command(), **where)
 
     def _train_here(self) -> int:
         from danalab.ladder.runs.grid import Cell
@@ -161,6 +129,14 @@ class InlineExecutor(PolledExecutor):
             future.set_exception(error)
 
 
+def done_of(executor: Executor, futures: Collection[Future[Any]], *, hurry: bool = False) -> set[Future[Any]]:
+    """Those that have ended; waits a little for one, unless in a `hurry`."""
+    if isinstance(executor, PolledExecutor):
+        executor.poll()
+    seconds = 0.0 if hurry else getattr(executor, "poll_seconds", POLL_SECONDS)
+    return wait(futures, timeout=seconds, return_when=FIRST_COMPLETED).done if futures else set()
+
+
 class Runs:
     """Runs at an executor: started in any number at a time, and known as they end."""
 
@@ -182,19 +158,14 @@ class Runs:
         if wanted:
             say = getattr(self.executor, "say", log.info)
             say(f"{title}: {len(wanted)} of {len(jobs)} runs to train")
-        batch = getattr(self.executor, "batch", nullcontext)  # as submitit has it: what belongs to one array
-        with batch():
-            for job in wanted:
-                self.open[self.executor.submit(Training(job, here=isinstance(self.executor, InlineExecutor)))] = job
+        for job in wanted:
+            self.open[self.executor.submit(Training(job, here=isinstance(self.executor, InlineExecutor)))] = job
 
     def ended(self) -> list[tuple[Job, str | None]]:
         """Runs that have ended since the last call, with the reason if they failed; waits for one. Empty: nothing is
         left that this process waits for."""
         while True:
-            if isinstance(self.executor, PolledExecutor):
-                self.executor.poll()
-            seconds = getattr(self.executor, "poll_seconds", POLL_SECONDS) if not self._ended else 0
-            done = wait(self.open, timeout=seconds, return_when=FIRST_COMPLETED).done if self.open else set()
+            done = done_of(self.executor, self.open, hurry=bool(self._ended))
             self._ended += [(job, _reason(each)) for each, job in self.open.items() if each in done]
             for each in done:
                 del self.open[each]

@@ -4,19 +4,23 @@ A run is its folder, so the pool keeps no state: finished runs are skipped, stop
 """
 
 import logging
+import math
+import os
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.ladder.runs.executors import PolledExecutor, PolledFuture, Runs, end_of_log
+from danalab.ladder.runs.executors import POLL_SECONDS, PolledFuture, Runs, Training, end_of_log
 from danalab.ladder.runs.jobs import Failure, Job, is_taken
-from danalab.ladder.runs.worker import WarmProcess
+from danalab.ladder.runs.processes import Child, ProcessDied, ProcessPool, TimedCall, become
 from danalab.scaling.hardware import available_cores, chosen_threads
 from danalab.train.config.fields import Count
 
@@ -25,6 +29,7 @@ log = logging.getLogger(__name__)
 LINE_SECONDS = 60.0
 FIRST_LINE_SECONDS = 15.0  # progress lines where the output is no terminal
 FIRST_STEPS = 50  # steps of a run after which the time of all runs is estimated
+SPEED_SECONDS = 0.5  # how long each number of threads is measured
 THREADS_FILE = "threads.json"  # in a run folder: its number of threads, which a resumed run keeps, as sums depend on it
 _COSTS_TIME = ("arch", "heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads",
                "vocab_size", "seq_len", "batch_size", "data")  # fmt: skip
@@ -59,7 +64,7 @@ def run_jobs(
     return failures
 
 
-class PoolExecutor(PolledExecutor):
+class PoolExecutor(ProcessPool):
     """Trains runs in processes side by side, those of the lowest priority number first.
 
     Each run gets its share of the cores as threads, or fewer where fewer are faster; OMP_NUM_THREADS overrides this.
@@ -71,49 +76,43 @@ class PoolExecutor(PolledExecutor):
     """
 
     def __init__(self, parallel: int | None = None):
-        super().__init__()
-        self._parallel, self._cores = parallel, available_cores()
+        super().__init__(parallel or 0)
+        self._cores = available_cores()
         self._jobs: list[Job] = []
-        self._futures: list[PolledFuture] = []
-        self._waiting: list[int] = []
-        self._running: dict[int, list[str]] = {}  # index of a run -> its GPUs
-        self._worker: WarmProcess | None = None
+        self._indices: dict[PolledFuture, int] = {}
+        self._devices: dict[PolledFuture, list[str]] = {}
         self._progress: Progress | None = None
         self._threads: dict[tuple[str, ...], int] = {}
-        self._load: Counter[str] = Counter()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **settings: Any) -> PolledFuture:
+        future = super().submit(fn, *args, **settings)
+        job = self.units[-1][0].job
+        self._indices[future] = len(self._jobs)
+        self._jobs.append(job)
+        self.progress.add(job)
+        return future
 
     def poll(self) -> None:
-        for unit, future in self.units:  # new ones
-            self._waiting.append(len(self._jobs))
-            self._jobs.append(unit.job)
-            self._futures.append(future)
-            self.progress.add(unit.job)
-        self.units.clear()
-        if not self._waiting and not self._running:
+        if not self.units and not self.running:
             return
-        worker = self._worker = self._worker or WarmProcess()
-        if not self._running and all(is_taken(self._jobs[i]) for i in self._waiting):
+        if not self.running and all(is_taken(unit.job) for unit, _ in self.units):
             self.say("waiting for runs that another process is training")
-        while len(self._running) < self._slots(worker) and (
-            free := [i for i in self._waiting if not is_taken(self._jobs[i])]
-        ):
-            index = min(free, key=lambda i: self._jobs[i].priority)
-            if self._jobs[index].is_finished():  # by another process
-                self._waiting.remove(index)
-                self._end(index)
-                continue
+            time.sleep(POLL_SECONDS)
+        while self.units and len(self.running) < self._slots():
+            free = [each for each in self.units if not is_taken(each[0].job)]
+            if not free:
+                break
+            chosen = min(free, key=lambda each: each[0].job.priority)
+            self.units.remove(chosen)
             try:
-                self._start(index, worker)
+                if chosen[0].job.is_finished():  # by another process
+                    self._end(*chosen, None, None)
+                else:
+                    self._start(*chosen)
             except UserError as error:
-                self._end(index, str(error))
-            self._waiting.remove(index)
-        self.progress.update(self._running)
-        for index, code in worker.ended():
-            self._load.subtract(self._running.pop(index))
-            self._end(index, end_of_log(self._jobs[index], code) if code != 0 else None)
-        if not worker.is_alive:
-            worker.close()
-            self._worker = None
+                self._end(*chosen, None, error)
+        self.progress.update([self._indices[future] for _, future, _ in self.running.values()])
+        self._take_results()
 
     def say(self, words: str) -> None:
         self.progress.say(words)
@@ -126,63 +125,103 @@ class PoolExecutor(PolledExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Stop the runs at a checkpoint."""
-        if self._running:
+        if self.running:
             self.say("stopping the runs at a checkpoint; start the same command again to go on")
-        if self._worker is not None:
-            self._worker.close()
+        super().shutdown()
         if self._progress is not None:
             self._progress.__exit__()
-        self._worker, self._progress = None, None
+        self._progress = None
 
-    def _end(self, index: int, reason: str | None = None) -> None:
-        self.progress.ended(index, reason)
-        if reason is None:
-            self._futures[index].set_result(None)
-        else:
-            self._futures[index].set_exception(UserError(reason))
+    def _end(self, unit: Any, future: PolledFuture, value: Any, error: Exception | None) -> None:
+        if isinstance(error, ProcessDied):  # as every run ends
+            error = UserError(end_of_log(unit.job, error.code)) if error.code else None
+        self.progress.ended(self._indices[future], None if error is None else str(error))
+        super()._end(unit, future, value, error)
 
-    def _slots(self, worker: WarmProcess) -> int:
-        devices = [] if all(map(_on_cpu, self._jobs)) else worker.devices
+    def _slots(self) -> int:
+        devices = [] if all(map(_on_cpu, self._jobs)) else visible_devices()
         ranks = max(int(job.settings.get("nproc") or 1) for job in self._jobs)
         slots = self._parallel or (max(1, len(devices) // ranks) if devices else self._cores)
         return max(1, min(slots, len(self._jobs)))
 
-    def _start(self, index: int, worker: WarmProcess) -> None:
-        job = self._jobs[index]
+    def _start(self, unit: Training, future: PolledFuture) -> None:
+        job = unit.job
         job.folder.mkdir(parents=True, exist_ok=True)
         environment = {"PYTHONUNBUFFERED": "1"}
-        devices: list[str] = []
-        if worker.devices and not _on_cpu(job):
+        if not _on_cpu(job) and visible_devices():
+            load = Counter(device for _, each, _ in self.running.values() for device in self._devices.get(each, ()))
             ranks = int(job.settings.get("nproc") or 1)
-            devices = sorted(worker.devices, key=lambda device: self._load[device])[:ranks]
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        threads = self._threads_of(job, worker)
-        self._load.update(devices)
-        self._running[index] = devices
-        worker.start(index, job.command(), job.folder / "log.txt", environment, threads)
+            self._devices[future] = sorted(visible_devices(), key=load.__getitem__)[:ranks]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._devices[future])
+        child = Child(job.folder / "log.txt", environment, self._threads_of(job))
+        child.call(become, job.command())
+        self.running[child] = unit, future, math.inf
 
-    def _threads_of(self, job: Job, worker: WarmProcess) -> int | None:
+    def _threads_of(self, job: Job) -> int | None:
         """Threads of a run: its share of the cores, or one, whichever is faster for its size; None: not ours to say."""
         if chosen_threads() is not None:
             return None
         recorded = job.folder / THREADS_FILE
         if recorded.is_file():
             return validated(Count, read_json(recorded), recorded, strict=True)  # pyright: ignore[reportArgumentType]
-        share = max(1, self._cores // self._slots(worker))
+        share = max(1, self._cores // self._slots())
         size = (str(share), *(str(job.settings.get(name)) for name in _COSTS_TIME))
-        if share == 1 or (worker.devices and not _on_cpu(job)):
+        if share == 1 or (not _on_cpu(job) and visible_devices()):
             self._threads[size] = share
         if size not in self._threads:
-            speeds = worker.tokens_per_second(job.settings, [1, share])
-            self._threads[size] = max(speeds, key=speeds.__getitem__, default=share)
-            shown = ", ".join(f"{count}: {speed:,.0f} tokens/s" for count, speed in speeds.items())
-            log.info("%s: %d threads (%s)", job.folder.name, self._threads[size], shown or "not measured")
-        write_json(recorded, self._threads[size])
+            with suppress(Exception):  # settings that cannot run: the run itself says why
+                speeds = TimedCall(measure_threads, (job.settings, [1, share]))()
+                self._threads[size] = max(speeds, key=speeds.__getitem__)
+                shown = ", ".join(f"{count}: {speed:,.0f} tokens/s" for count, speed in speeds.items())
+                log.info("%s: %d threads (%s)", job.folder.name, self._threads[size], shown)
+        write_json(recorded, self._threads.setdefault(size, share))
         return self._threads[size]
+
+
+@cache
+def visible_devices() -> list[str]:
+    """Names of the GPUs, as CUDA_VISIBLE_DEVICES takes them."""
+    visible = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
+    count = TimedCall(_device_count)()
+    return visible[:count] or [str(i) for i in range(count)]
+
+
+def _device_count() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _on_cpu(job: Job) -> bool:
     return str(job.settings.get("device") or "").startswith("cpu")
+
+
+def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[int, float]:
+    """Tokens a second of forward and backward passes of a run's model with each number of threads, on the CPU."""
+    import torch
+
+    from danalab.data import vocabulary_of
+    from danalab.ladder.runs.grid import Cell
+    from danalab.models import build_model
+    from danalab.models.layers.precision import onednn_products
+    from danalab.train.config.resolve import resolve
+
+    config = Cell("speed", settings).config(Path())
+    resolved = resolve(config, vocabulary_of(config.source, config.tokenizer))
+    model = build_model(resolved.model, seed=0)
+    tokens = torch.randint(resolved.model.vocab_size, (config.batch_size or 1, resolved.model.seq_len))
+    speeds = {}
+    with onednn_products(enabled=config.onednn):
+        for threads in candidates:
+            torch.set_num_threads(threads)
+            passes, began = -1, time.perf_counter()
+            while passes < 1 or time.perf_counter() - began < SPEED_SECONDS:
+                model(tokens, tokens)[0].backward()
+                passes += 1
+                if passes == 0:  # the first pass warms up
+                    began = time.perf_counter()
+            speeds[threads] = passes * tokens.numel() / (time.perf_counter() - began)
+    return speeds
 
 
 @contextmanager

@@ -14,14 +14,15 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.ladder.rows import FileName, RowsFile, portable_settings
-from danalab.ladder.runs.cluster import Cluster, SlurmExecutor, SubmititExecutor, queue_state, write_arrays
+from danalab.ladder.runs.cluster import Cluster, SlurmExecutor, queue_state, write_arrays
 from danalab.ladder.runs.estimate import plan_of
 from danalab.ladder.runs.executors import InlineExecutor, Runs
 from danalab.ladder.runs.grid import Cell
@@ -39,7 +40,6 @@ _OWN: dict[str, Callable[[Path, int | None, Cluster], Executor]] = {
     "pool": lambda folder, jobs, cluster: PoolExecutor(jobs),
     "inline": lambda folder, jobs, cluster: InlineExecutor(),
     "slurm": lambda folder, jobs, cluster: SlurmExecutor(folder, cluster),
-    "submitit": lambda folder, jobs, cluster: SubmititExecutor(folder, cluster),
 }
 EXECUTORS: Registry[Callable[..., Executor]] = Registry("executor")
 """Plugins add functions of the sweep's folder that return any executor of the shape of `concurrent.futures`."""
@@ -50,10 +50,14 @@ for _name, _factory in _OWN.items():
 def open_executor(name: str, folder: Path, *, jobs: int | None = None, cluster: Cluster | None = None) -> Executor:
     """The executor of a name or an address, for the sweep in `folder`; UserError: none, or it cannot be opened.
 
-    The pool takes `jobs` runs at a time (default one a core), slurm and submitit the `cluster` resources of each run.
+    The pool takes `jobs` runs at a time (default one a core), slurm the `cluster` resources of each run.
     """
+    cluster = cluster or Cluster()
+    if name == "submitit":  # the library's name, for one release: arrays requeue runs as it did
+        log.warning("--executor submitit is now: --executor slurm --wait, or pool where there is no sbatch")
+        name, cluster, jobs = ("slurm" if which("sbatch") else "pool"), replace(cluster, wait=True), cluster.at_once
     if name in _OWN:
-        return _OWN[name](folder, jobs, cluster or Cluster())
+        return _OWN[name](folder, jobs, cluster)
     factory = load_address(name) if ":" in name else EXECUTORS.get(name)
     try:
         executor = factory(folder)
@@ -138,7 +142,7 @@ def run_sweep(
     Args:
         executor: a name of `EXECUTORS`, or FILE.py:NAME.
         jobs: runs at a time of the pool; default one a core.
-        cluster: resources of each run, for slurm and submitit. Unless slurm waits, runs are submitted and the result
+        cluster: resources of each run, for slurm. Unless it waits, runs are submitted and the result
             says which are queued; call again to continue.
     Raises:
         UserError: a setting out of range, a run folder with other settings, an unknown executor; before anything runs.

@@ -13,7 +13,7 @@ from torch import Tensor
 from danalab.errors import UserError, first_line
 from danalab.optim.optimizers.groups import called
 from danalab.optim.rules.age import age_path
-from danalab.optim.run_length import DECAY_BOUND
+from danalab.optim.run_length import DECAY_BOUND, FREE_WD_TS
 from danalab.optim.run_length import OMEGA as USUAL_OMEGA
 from danalab.optim.settings import RANGES, Declared
 
@@ -155,7 +155,8 @@ def resolve_decay(
 ) -> tuple[float, float | None]:
     """(weight_decay, wd_ts) from either form: lambda(t) = weight_decay / (1 + t/wd_ts) = omega / (wd_ts + t).
 
-    With omega, wd_ts = horizon / 10 [steps of the run] unless given, and weight_decay = omega / wd_ts.
+    With omega, wd_ts = horizon / 10 [steps of the run] unless given, without a horizon FREE_WD_TS, and
+    weight_decay = omega / wd_ts.
     """
     if omega is None:
         if horizon is not None:
@@ -210,10 +211,9 @@ def refuse_two_decays(owner: str, group: Mapping[str, Any], omega: float | None)
 
 def omega_decay(owner: str, omega: Any, wd_ts: Any, horizon: Any) -> tuple[Any, Any]:
     """The second form of `resolve_decay` alone; its values may be of any type that can be divided."""
-    if (horizon is None) == (wd_ts is None):
-        both = "both horizon and wd_ts are given" if horizon is not None else "the horizon is missing"
-        raise UserError(f"{owner}: omega needs the length of the run, but {both}; give horizon=STEPS or wd_ts")
-    time_scale = horizon / 10 if wd_ts is None else wd_ts
+    if horizon is not None and wd_ts is not None:
+        raise UserError(f"{owner}: horizon and wd_ts both set the time scale of omega's decay; give one of them")
+    time_scale = wd_ts if wd_ts is not None else FREE_WD_TS if horizon is None else horizon / 10
     return omega / time_scale, time_scale
 
 

@@ -51,7 +51,7 @@ def follow_parameter(
         if tuple(state[key].shape) != shape:
             raise UserError(
                 f"a parameter has shape {tuple(p.shape)} now, and its state {key} shape {tuple(state[key].shape)}:"
-                " p.data was replaced by a tensor of another shape; build the optimizer anew"
+                " p.data was replaced by a tensor of another shape; build the optimizer again"
             )
         dtype = moment_dtype(p) if key in moments else state[key].dtype
         if state[key].device != p.device or state[key].dtype != dtype:

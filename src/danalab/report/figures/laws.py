@@ -141,7 +141,7 @@ def cost_figure(data: ReportData) -> Figure | MissingFigure:
         right.annotate(f" {ratios[opt]:.2f}", (ratios[opt], y), va="center", fontsize=8.5, color=drawing.SOFT)
     right.axvline(1, color=drawing.SOFT, linewidth=1, linestyle=":")
     right.set(
-        xlabel=f"time a token over {data.analysis.baseline}'s", xlim=(0, 1.15 * max(ratios.values(), default=1.0))
+        xlabel=f"time per token over {data.analysis.baseline}'s", xlim=(0, 1.15 * max(ratios.values(), default=1.0))
     )
     right.grid(False, axis="y")
     shares = {part: Patch(color=drawing.SOFT, alpha=_STRENGTHS[part], label=_LABELS[part]) for part in PARTS}

@@ -67,7 +67,7 @@ def _read(
         with open(folder / place.relative_path, "rb") as file:
             stored = torch.load(open_block(file, place), map_location="cpu", weights_only=True)
         if stored.shape != part.shape:
-            raise ValueError(f"a block of '{name}' has shape {list(stored.shape)} in place of {list(part.shape)}")
+            raise ValueError(f"a block of '{name}' has shape {list(stored.shape)} instead of {list(part.shape)}")
         part.copy_(stored)
         count += part.numel()
     if count != target.numel():

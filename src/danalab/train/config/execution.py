@@ -32,7 +32,7 @@ class ExecutionSettings(Section):
     tune_malloc: bool = setting(True, kind="execution")
     """CPU on Linux with glibc: keep freed memory in the process; up to twice as fast with large vocabularies."""
     onednn: bool = setting(True, kind="execution")
-    """AMD CPUs with AVX-512: float32 products by oneDNN in place of MKL, twice as fast and as exact."""
+    """AMD CPUs with AVX-512: float32 products by oneDNN instead of MKL, twice as fast and as exact."""
     gc_interval: Natural = setting(1000, kind="execution")
     """Steps between Python garbage collections (never in between); 0: leave it to Python."""
     on_nonfinite: Literal["stop", "skip"] = setting("stop", kind="execution")

@@ -31,7 +31,7 @@ class ModelSettings(Section):
     size: str | None = setting(None, kind="input")
     """Size of a resonance model, which has no heads: small, medium, large or xlarge; explicit dimensions win."""
     d_model: Count | None = setting(None, aliases=("model-dim", "n-embd"))
-    """Width, with --n-layers and --n-heads, in place of --heads."""
+    """Width, with --n-layers and --n-heads, instead of --heads."""
     n_layers: Count | None = setting(None, aliases=("num-layers", "n-layer"))
     """Number of blocks."""
     n_heads: Count | None = setting(None, aliases=("n-head",))
@@ -48,7 +48,7 @@ class ModelSettings(Section):
     head_dim: Count | None = setting(None, aliases=("qkv-dim",))
     """Width of a head; default d_model / n_heads."""
     mlp_dim: Count | None = setting(None, aliases=("mlp-hidden-dim",))
-    """Hidden width of the mlp; default 4 d_model (enoki, gpt), 3 d_model (qwen3), 8/3 d_model (llama)."""
+    """Hidden width of the MLP; default 4 d_model (enoki, gpt), 3 d_model (qwen3), 8/3 d_model (llama)."""
     n_kv_heads: Count | None = None
     """Key and value heads, each shared by n_heads / n_kv_heads query heads; default one for each query head."""
     attention_gate: bool | None = setting(None, aliases=("elementwise-attn-output-gate",))
@@ -56,7 +56,7 @@ class ModelSettings(Section):
     tied_head: bool | None = setting(None, aliases=("weight-tying",))
     """One matrix for embedding and head; default as the architecture (gpt has)."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Probability that a feature of the embedding, or of what an attention or mlp adds, is 0 in a training step."""
+    """Probability that a feature of the embedding, or of what an attention or MLP adds, is 0 in a training step."""
     parametrization: Literal["standard", "mup", "completep"] = "standard"
     """How initial weights and learning rates follow from width (mup, completep) and depth (completep), for Adam-like
     optimizers; an automatic peak rate is then that of the base model."""
@@ -65,7 +65,7 @@ class ModelSettings(Section):
     base_n_layers: Count | None = None
     """completep: number of blocks at which nothing differs from mup; default 2."""
     n_experts: Count | None = setting(None, aliases=("moe-num-experts",))
-    """Experts in place of each mlp, of any architecture with attention; default 8 (moe, qwen3next), else none."""
+    """Experts instead of each MLP, of any architecture with attention; default 8 (moe, qwen3next), else none."""
     top_k: Count | None = None
     """Experts that each token is sent to; default 2."""
     expert_dim: Count | None = None
@@ -75,9 +75,9 @@ class ModelSettings(Section):
     shared_expert_gate: bool | None = None
     """Gate the shared experts' output by sigmoid(w . x); default no (qwen3next: yes)."""
     decoder_sparse_step: Count = 1
-    """Interval of layers with experts (those whose number, from 1, it divides); the others have a dense mlp."""
+    """Interval of layers with experts (those whose number, from 1, it divides); the others have a dense MLP."""
     mlp_only_layers: tuple[Natural, ...] = ()
-    """Layers (from 0) that always have a dense mlp: 0 5 11."""
+    """Layers (from 0) that always have a dense MLP: 0 5 11."""
     full_attention_interval: Count | None = None
     """qwen3next: interval of layers with attention, the others have the gated delta rule; 4 as published, default 1."""
 
@@ -151,7 +151,7 @@ SHARED_SETTINGS = {
     "beta1": "First of the optimizer's betas, AdamW's rate of the first moment; default as `danalab optim list --opt` "
     "shows.",
     "beta2": "Second of the optimizer's betas, AdamW's rate of the second moment; default as there. adana and its "
-    "clipped and tau variants: a constant rate in place of beta(t).",
+    "clipped and tau variants: a constant rate instead of beta(t).",
 }
 """Settings of optimizers that are flags and keys whatever the optimizer, with their help: the laws of scaling need the
 first three, and the others have one name for several optimizers. Their values are in `optimizer_settings`."""
@@ -204,7 +204,7 @@ class OptimizerSettings(Section, metaclass=_TakesShared):
     """Correction of rate and decay for more than 20 tokens per parameter: measured, by the optimizer's exponent, or
     none. Has no effect on an explicit --lr and the laws of --rules."""
     rules: Path | None = setting(None, kind="input")
-    """File of laws, decays and dimensions in place of the built-in ones; `danalab report --rules FILE` writes one."""
+    """File of laws, decays and dimensions instead of the built-in ones; `danalab report --rules FILE` writes one."""
     phase_lr_factor: Positive = 1.0
     """resonance: factor on the learning rate of the oscillators' phases."""
     weight_decay: float | None = None
@@ -331,7 +331,7 @@ class BatchSettings(Section):
     iterations: Count | None = setting(None, main=True)
     """Length of the run [steps]; default by --tokens-per-param."""
     epochs: Positive | None = setting(None, kind="input")
-    """Length of the run in passes over the data, in place of --iterations."""
+    """Length of the run in passes over the data, instead of --iterations."""
     tokens_per_param: NonNegative = setting(20.0, kind="input")
     """Length of the run where --iterations isn't given [tokens/parameter]."""
     horizon_basis: Literal["total", "non-emb"] = setting("total", kind="input")

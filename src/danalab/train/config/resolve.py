@@ -220,7 +220,7 @@ def choose_decay(
         )
     if given.weight_decay is None and first > LARGEST_AUTOMATIC_DECAY:
         held = LARGEST_AUTOMATIC_DECAY / factor
-        note = f"weight decay {held:.4g} in place of {chosen.weight_decay:.4g}: the run has only {budget.steps} steps"
+        note = f"weight decay {held:.4g} instead of {chosen.weight_decay:.4g}: the run has only {budget.steps} steps"
         return replace(chosen, weight_decay=held), [note]
     return chosen, []
 

@@ -163,7 +163,7 @@ class HarnessModel(TemplateLM):
         # Where both do not fit: at most half of the context for the answer, and the end of the question.
         room = min(wanted, max(self.max_length - len(ids), self.max_length // 2))
         if room < wanted:
-            log.debug("%d tokens in place of %d: the model's context is %d", room, wanted, self.max_length)
+            log.debug("%d tokens instead of %d: the model's context is %d", room, wanted, self.max_length)
         temperature = float(settings.get("temperature", 0.0 if not settings.get("do_sample") else 1.0))
         parameters = SamplingParameters(
             max_tokens=room,

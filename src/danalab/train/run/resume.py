@@ -209,7 +209,7 @@ def _newest(store: CheckpointStore, own: bool) -> ResumePoint:
     if best is None:
         raise UserError(
             f"{store.folder}: no checkpoint can be used ({'; '.join(passed) or 'there is none'}); "
-            "to start anew, move the run folder away or take another --run-dir"
+            "to start again, move the run folder away or take another --run-dir"
         )
     older = [store.path(step) for step in reversed(store.steps()) if step < _step_of(best)]
     return ResumePoint([best, *older], own, _step_of(best))

@@ -11,7 +11,7 @@ from torch import nn
 
 from danalab.errors import UserError
 from danalab.optim import Muon, build_optimizer
-from danalab.optim.optimizers.matrix import KLSOAP, Dion2, Kron, MuonH, Scion
+from danalab.optim.optimizers.matrix import KLSOAP, Dion2, Kron, MuonH, Scion, SFNorMuon
 from danalab.optim.optimizers.matrix.preconditioned import fit_interval, probe
 
 SHAPES = ((7, 4), (4, 7))
@@ -153,6 +153,19 @@ def normuon(w, gs):
     return w
 
 
+def sf_normuon(w, gs):
+    """Apte et al. 2026: gradients at y = 0.1 z + 0.9 x, decay at z, x the average of z."""
+    m, v, z, x = np.zeros_like(w), np.zeros((len(w), 1)), w, w
+    for t, g in enumerate(gs, 1):
+        m = 0.95 * m + 0.05 * g
+        o = orthogonal(m)
+        v = 0.95 * v + 0.05 * np.mean(o**2, axis=1, keepdims=True)
+        o = o / (np.sqrt(v) + EPS)
+        z = (1 - LR * DECAY) * z - LR * 0.2 * math.sqrt(w.size) / np.linalg.norm(o) * o
+        x = x + (z - x) / t
+    return 0.1 * z + 0.9 * x
+
+
 ORACLES = {
     "muon-h": muon_h,
     "adam-h": adam_h,
@@ -161,6 +174,7 @@ ORACLES = {
     "adam-mini": adam_mini,
     "kl-soap": kl_soap,
     "psgd-kron": kron,
+    "sf-normuon": sf_normuon,
 }
 
 
@@ -234,6 +248,24 @@ def test_scion_steps_by_signs_on_other_parameters():
     assert torch.allclose(gain, torch.full((3,), 1 - 0.01 * 2))
 
 
+def test_schedule_free_normuon_is_schedule_free_adamw_on_other_parameters():
+    ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64)) for _ in range(2))
+    optimizers = [
+        build_optimizer("sf-normuon", [{"params": [ours], "use_muon": False}], lr=LR),
+        build_optimizer("sf-adamw", [theirs], lr=LR, betas=(0.9, 0.95)),
+    ]
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(STEPS):
+        ours.grad = torch.randn(5, generator=draw, dtype=torch.float64)
+        theirs.grad = ours.grad.clone()
+        for each in optimizers:
+            each.step()
+    assert torch.allclose(ours, theirs, rtol=1e-12)
+    for each in optimizers:
+        each.eval()
+    assert torch.allclose(ours, theirs, rtol=1e-12)
+
+
 def test_constrained_scion_stays_in_its_ball():
     p = nn.Parameter(5 * torch.randn(6, 6))
     optimizer = build_optimizer("scion", [{"params": [p], "use_muon": True}], lr=0.2, radius=3.0, weight_decay=1.0)
@@ -254,8 +286,8 @@ def test_a_hyperball_of_radius_0_is_refused():
 @pytest.mark.parametrize(
     ("classes", "settings", "words"),
     [
-        ((Dion2, MuonH, Scion, Kron), {"momentum": 1.0}, "momentum is 1.0"),
-        ((Dion2, MuonH, Scion), {"ns_steps": 0}, "ns_steps is 0"),
+        ((Dion2, MuonH, Scion, Kron, SFNorMuon), {"momentum": 1.0}, "momentum is 1.0"),
+        ((Dion2, MuonH, Scion, SFNorMuon), {"ns_steps": 0}, "ns_steps is 0"),
         ((Dion2, MuonH, Scion), {"ns_dtype": "float16"}, "ns_dtype is 'float16'"),
         ((Dion2, MuonH, Scion, Kron, KLSOAP), {"lr": 1.0, "weight_decay": 1.0}, "weight_decay 1 takes"),
         ((Dion2,), {"fraction": 0.0}, "fraction is 0.0"),

@@ -12,6 +12,7 @@ from danalab.errors import UserError
 from danalab.optim import Muon
 from danalab.optim.optimizers.matrix import newton_schulz
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients, orthogonalize
+from danalab.optim.optimizers.matrix.symmetric import symmetric_product
 
 SHAPES = [(48, 48), (48, 200), (200, 48), (40, 50)]
 
@@ -73,6 +74,15 @@ def test_wide_matrices_lose_less_than_1e_4_an_entry_in_float32(values, method):
     want = plain(x, coefficients(method, 5))
     assert torch.linalg.matrix_norm(orthogonalize(x.float(), method).double() - want, 2) < 1e-3
     assert (orthogonalize(x.float(), method) - want).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [6, 400])
+def test_symmetric_products_are_exact_in_panels_and_as_a_whole(size, dtype):
+    x = torch.randn(2, size, 30, generator=torch.Generator().manual_seed(5)).to(dtype)
+    out = torch.full((2, size, size), float("nan"), dtype=dtype)
+    symmetric_product(x, x.mT, out)
+    torch.testing.assert_close(out, x @ x.mT, rtol=0, atol=64 * torch.finfo(dtype).eps)
 
 
 def test_many_steps_stay_bounded_in_float32():

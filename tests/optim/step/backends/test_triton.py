@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from danalab.optim import ADana, DanaMK4, build_optimizer, optimizer_spec
+from danalab.optim.optimizers.matrix import symmetric
 from danalab.optim.rules.adana import ADANA
 from danalab.optim.rules.rule import Rule
 from danalab.optim.step.backends import choice, triton_step
@@ -259,3 +261,32 @@ def test_fused_on_a_gpu_without_triton_is_refused(monkeypatch):
     with pytest.raises(choice.UserError, match="needs Triton"):
         choice.require_backend("ADana", ADANA, {"fused": True, "foreach": None, "capturable": False}, ["cuda"])
     assert not triton_step.can_run(ADANA, ADana([torch.zeros(1)]).param_groups[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # the interpreter multiplies no bfloat16
+@pytest.mark.parametrize(("size", "inner"), [(1, 1), (64, 32), (70, 50), (200, 33)])
+def test_a_symmetric_product_is_mirrored_and_reads_any_strides(size, inner, dtype):
+    draw = torch.Generator().manual_seed(size)
+    x = torch.randn(2, inner, size, generator=draw).to(dtype).mT
+    out = torch.full((2, size, size), float("nan"), dtype=dtype)
+    symmetric.launch(x, x.mT, out)
+    want = x.double() @ x.double().mT
+    assert torch.equal(out, out.mT)
+    torch.testing.assert_close(out.double(), want, rtol=2 * torch.finfo(dtype).eps, atol=1e-5 * inner)
+
+
+def test_the_product_of_torch_is_used_where_the_kernels_differs(monkeypatch, caplog):
+    monkeypatch.setattr(triton_step, "is_installed", lambda: True)
+    monkeypatch.setattr(torch, "randn", partial(_on_cpu, torch.randn))
+    symmetric._kernel_agrees.cache_clear()
+    assert symmetric._kernel_agrees(torch.float16, 0)
+    monkeypatch.setattr(symmetric, "launch", lambda left, right, out: out.fill_(1))
+    symmetric._kernel_agrees.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert not symmetric._kernel_agrees(torch.float16, 0)
+    assert "differs from torch's product" in caplog.text
+    symmetric._kernel_agrees.cache_clear()
+
+
+def _on_cpu(make, *args, device, **kwargs):
+    return make(*args, **kwargs)

@@ -27,7 +27,7 @@ from danalab.optim.distributed.zero.state import OwnedState
 from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.optim.optimizers.groups import as_given, called, hyper, require_some
 from danalab.optim.optimizers.matrix.newton_schulz import matrix_shape
-from danalab.optim.products import newton_schulz_step
+from danalab.optim.products import newton_schulz
 from danalab.optim.registry import groups_of, optimizer_spec
 from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import has_zero_rate, loss_of, set_dummy_step
@@ -321,7 +321,7 @@ def content(spec: OptimizerSpec, group: Mapping[str, Any], name: str, p: Tensor)
     if matrix and p.ndim > 1:
         stacked = group.get("kind") == "experts"
         count, shape = (len(p), p.shape[1:]) if stacked else (1, p.shape)
-        cost += 2.5 * count * newton_schulz_step(*matrix_shape(shape))
+        cost += 2.5 * count * newton_schulz(*matrix_shape(shape), steps=1)
     return Content(p.numel(), cost, not matrix and p.is_contiguous(), (p.dtype, p.device))
 
 

@@ -10,3 +10,4 @@ from .orthogonalised import Scion as Scion
 from .preconditioned import KLSOAP as KLSOAP
 from .preconditioned import AdamMini as AdamMini
 from .preconditioned import Kron as Kron
+from .schedule_free import SFNorMuon as SFNorMuon

@@ -22,7 +22,7 @@ from danalab.optim.optimizers.groups import (
     warn_of_guesses,
 )
 from danalab.optim.optimizers.kinds import DECAYED, kinds_by_names, parameter_kinds, undecayed
-from danalab.optim.optimizers.matrix.newton_schulz import coefficients, orthogonalize
+from danalab.optim.optimizers.matrix.newton_schulz import NORMALISATIONS, coefficients, orthogonalize
 from danalab.optim.optimizers.stats import describe
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
 from danalab.optim.rules.scalars import adam_scalars, coupled_decay_factor
@@ -110,6 +110,9 @@ class TwoRules(torch.optim.Optimizer):
         if "ns_method" in group:
             coefficients(group["ns_method"], group["ns_steps"])
             dtype_name(self.name, group["ns_dtype"])
+        if group.get("normalise") not in (None, *NORMALISATIONS):
+            how = ", ".join(NORMALISATIONS)
+            raise UserError(f"{self.name}: normalise is {group['normalise']!r}; it must be one of {how}, or None")
         checks.check_coupled_decay(self.name, group)
 
 
@@ -307,7 +310,7 @@ def _named(entry: Any) -> tuple[str, Tensor]:
     return (str(entry[0]), entry[1]) if isinstance(entry, tuple) else ("", entry)
 
 
-def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+def coupled(scalars: Callable[..., dict[str, Any]], factor_of: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     """Scalars of an element-wise rule with decay before the update: p <- k p - lr u.
 
     The rules of this package compute p <- k (p - lr' u), which is the same with lr' = lr / k; cautious decay of either
@@ -315,7 +318,7 @@ def coupled(scalars: Callable[..., dict[str, Any]], decay_factor: Callable[..., 
     """
 
     def rescaled(group: Mapping[str, Any], t: Any) -> dict[str, Any]:
-        factor = decay_factor(group, t)
+        factor = factor_of(group, t)
         if factor <= 0:
             raise UserError(f"weight decay takes {1 - factor:g} of a parameter in one step (lr {group['lr']:g})")
         coupled_scalars = {**scalars(group, t), "decay_factor": factor}

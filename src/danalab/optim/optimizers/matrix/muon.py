@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from danalab.errors import UserError
 from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.optim.optimizers.matrix import newton_schulz
 from danalab.optim.optimizers.matrix.base import ADAMW_COUPLED, TwoRules, coupled
@@ -40,6 +41,7 @@ from danalab.optim.settings import (
 from danalab.optim.step.backends.choice import Backend
 from danalab.optim.step.backends.plain import foreach
 from danalab.optim.step.batch import TensorBatch
+from danalab.optim.step.state_dict import parameter_name
 
 
 def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
@@ -65,6 +67,9 @@ def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
         "decay_factor": coupled_decay_factor(group),
         "cautious": cautious(group),
         "matched_rms": group.get("matched_rms"),
+        "normalise": group.get("normalise"),
+        "heads": group.get("heads"),
+        "hold_norm": group.get("hold_norm") or None,
         "method": group["ns_method"],
         "steps": group["ns_steps"],
         "dtype": None if group["ns_dtype"] is None else getattr(torch, group["ns_dtype"]),
@@ -93,6 +98,8 @@ def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tens
     p, g = p.to(buffer.dtype), g.to(buffer.dtype)
     buffer = s["decay"] * buffer + s["gain"] * g
     direction = momentum_direction(g, buffer, **s)
+    if s["hold_norm"] is not None:
+        return held(p, direction, p.norm(), s["lr"]), buffer
     decayed = s["decay_factor"] * p if s["cautious"] is None else shrink(p, direction, s["decay_factor"])
     return decayed - s["lr"] * direction, buffer
 
@@ -100,8 +107,15 @@ def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tens
 def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
     """The update direction of `update`, from the new buffer."""
     x = (s["new"] * g + s["weight"] * buffer).flatten(1)
+    x = x.unflatten(0, (s["heads"] or 1, -1))
     o = newton_schulz.orthogonalize(x, s["method"], s["steps"], s["dtype"]).to(buffer.dtype)
-    return (scale(x.shape, s["matched_rms"]) * o).view_as(g)
+    return (scale(x.shape[1:], s["matched_rms"]) * newton_schulz.normalised(o, s["normalise"])).reshape(g.shape)
+
+
+def held(p: Tensor, u: Tensor, norm: Tensor, lr: float) -> Tensor:
+    """p after a step of constant angle along u, with its norm: Hyperball's R N(p - lr R N(u))."""
+    moved = p - lr * norm * (u / u.norm().clamp_min(torch.finfo(u.dtype).tiny))
+    return norm * (moved / moved.norm().clamp_min(torch.finfo(u.dtype).tiny))
 
 
 def scale(shape: Any, matched_rms: float | None) -> float:
@@ -117,13 +131,18 @@ def update_all(
     torch._foreach_mul_(buffers, s["decay"])
     torch._foreach_add_(buffers, gs, alpha=s["gain"])
     chain = newton_schulz.coefficients(s["method"], s["steps"])
+    form = newton_schulz.Form(chain, s["normalise"], s["heads"])
     dtypes = [s["dtype"] or newton_schulz.default_dtype(ps[0], p.shape) for p in like]
 
     def direction(i: int) -> Tensor:
         return mixed(gs[i], buffers[i], s).to(dtypes[i])
 
     def apply(i: int, o: Tensor) -> None:
-        move(ps[i], o, newton_schulz.matrix_shape(like[i].shape), s)
+        rows, columns = newton_schulz.matrix_shape(like[i].shape)
+        if s["hold_norm"] is None:
+            move(ps[i], o, (rows // (s["heads"] or 1), columns), s)
+        else:
+            hold(ps[i], o, like[i], s["lr"])
 
     whole: list[int] = []
     spread: dict[Any, list[int]] = {}
@@ -132,7 +151,7 @@ def update_all(
         (whole if mesh is None else spread.setdefault((mesh, placements, dtypes[i]), [])).append(i)
     shapes = [newton_schulz.matrix_shape(ps[i].shape) for i in whole]
     for k, o in newton_schulz.orthogonalize_each(
-        shapes, lambda k: direction(whole[k]).flatten(1), chain, [dtypes[i] for i in whole], ps[0].device
+        shapes, lambda k: direction(whole[k]).flatten(1), form, [dtypes[i] for i in whole], ps[0].device
     ):
         apply(whole[k], o)
     if spread:
@@ -140,7 +159,7 @@ def update_all(
 
         for indices in spread.values():
             parts = [direction(i) for i in indices]
-            for k, o in sharded.orthogonalize_shards([like[i] for i in indices], parts, chain):
+            for k, o in sharded.orthogonalize_shards([like[i] for i in indices], parts, form):
                 apply(indices[k], o)
 
 
@@ -155,6 +174,22 @@ def move(p: Tensor, o: Tensor, shape: tuple[int, int], s: Mapping[str, Any]) -> 
     rate = s["lr"] * scale(shape, s["matched_rms"])
     decay(p, s["decay_factor"], o if s["cautious"] else None)
     p.add_(o, alpha=-rate)
+
+
+def hold(p: Tensor, o: Tensor, like: Tensor, lr: float) -> None:
+    """`held` for a parameter, or for a part of a sharded one, in place."""
+
+    def norm(x: Tensor) -> Tensor:
+        if getattr(like, "device_mesh", None) is None:
+            return x.norm()
+        from danalab.optim.optimizers.matrix import sharded
+
+        return sharded.norm(like, x)
+
+    o = o.reshape(p.shape).to(p.dtype)
+    before = norm(p)
+    p.sub_(lr * before * (o / norm(o).clamp_min(torch.finfo(o.dtype).tiny)))
+    p.mul_(before / norm(p).clamp_min(torch.finfo(o.dtype).tiny))
 
 
 def update_stacks(
@@ -201,6 +236,23 @@ class HybridOptimizer(TwoRules, RuleOptimizer):
     def setup(self, params: Any, settings: dict[str, Any]) -> None:
         super().setup(params, {**self.of_matrices(settings), "capturable": False})
 
+    def _check_added(self, group: dict[str, Any]) -> None:
+        super()._check_added(group)
+        heads = group.get("heads")
+        if heads is not None and (type(heads) is not int or heads < 1):
+            raise UserError(f"{self.name}: heads is {heads!r}; it must be a whole number of equal parts of the rows")
+        for index, p in enumerate(group["params"] if group["use_muon"] else ()):
+            rows = p.shape[-2] if group.get("kind") == "experts" else len(p)
+            if rows % (heads or 1):
+                raise UserError(
+                    f"{self.name}: {parameter_name(group, index)} has {rows} rows; it must be a multiple of heads, {heads}"
+                )
+            if group.get("hold_norm") and not p.is_meta and not bool(p.detach().any()):
+                raise UserError(
+                    f"{self.name}: {parameter_name(group, index)} is zero, and hold_norm keeps its norm; initialise it"
+                    " with other values, or leave hold_norm out of its group"
+                )
+
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         return self.matrix_rule if group["use_muon"] else self.other_rule
 
@@ -231,11 +283,14 @@ class Muon(HybridOptimizer):
 
     A group sets `use_muon` (bool) or `kind` ("matrix", "experts": stacks of matrices, "router", "head", "embedding",
     "vector"). One without either is split by the kinds of names and shapes (`danalab.optim.optimizers.kinds`), with a
-    warning where names are missing; a model's parameters are split by the types of its modules, too.
+    warning where names are missing; a model's parameters are split by the types of its modules, too. `heads` in a
+    group cuts the rows of its matrices into equal parts, which are matrices of their own: attention heads of queries,
+    keys and values, also in one weight.
 
     Raises:
         UserError: a setting out of range, no parameters, or `use_muon` for a vector.
-    Source: K. Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
+    Source: K. Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; `normalise`: Zhang et al.
+    2026, arXiv 2602.21545 (Muon+); `hold_norm`: Wen et al. 2026, arXiv 2606.16899 (Hyperball).
     """
 
     matrix_rule = MUON

@@ -4,20 +4,22 @@ Each step applies an odd polynomial to all singular values at once,
 
     A = X X^T          X <- a X + (b A + c A^2) X          s <- a s + b s^3 + c s^5
 
-with the same three coefficients in every step (Newton-Schulz), or optimal ones for each step (Polar Express). Two
-optimisations make it 1.6 times as fast on CPUs (`bench/muon.py`): symmetric products are computed below the diagonal
-only, and wide matrices iterate on A, which is smaller than X (see `_gram_steps`).
+with the same three coefficients in every step (Newton-Schulz), or optimal ones for each step (Polar Express). Symmetric
+products are computed once (`symmetric`), and wide matrices iterate on A, which is smaller than X (see `_gram_steps`).
 
 Source: K. Jordan et al., Muon (2024); Amsel et al. 2025, arXiv 2505.16932.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from danalab.errors import UserError, nearest
+from danalab.optim.optimizers.matrix.symmetric import symmetric_product
+from danalab.optim.products import RESTART, RESTART_POLAR, WIDE
 from danalab.optim.step.backends.native_library import multiplies_bfloat16
 
 Coefficients = tuple[float, float, float]
@@ -36,14 +38,12 @@ POLAR_EXPRESS: tuple[Coefficients, ...] = (
 
 METHODS = ("newton-schulz", "polar-express")
 
+DIMENSIONS = {"rows": -1, "columns": -2}
+NORMALISATIONS = ("rows", "columns", "rows-columns", "columns-rows")
+
 EPS = 1e-7
 """Added to the Frobenius norm: a zero matrix stays zero."""
 
-_PANEL = 96  # columns of a symmetric product in one panel
-_RESTART = 3
-"""Largest number of steps on A before it is computed from X again: its rounding errors grow with every step."""
-
-_WIDE = 1.5  # ratio of columns to rows above which iterating on A is cheaper than on X
 _LEAST_IN_16_BITS = 128
 _CHUNK = {"cpu": 1 << 22, "other": 1 << 27}
 """Elements processed at once: on CPUs what fits near the cache, elsewhere what fills the device."""
@@ -93,27 +93,52 @@ def orthogonalize(x: Tensor, method: str = "newton-schulz", steps: int = 5, dtyp
     return (stack.mT if tall else stack).reshape(x.shape)
 
 
+@dataclass(frozen=True)
+class Form:
+    """How matrices are orthogonalised, and what is done with the result."""
+
+    chain: Sequence[Coefficients]
+    """Of each step."""
+    normalise: str | None = None
+    """See `normalised`."""
+    heads: int | None = None
+    """Equal parts of the rows of each matrix, which are matrices of their own."""
+
+
 def orthogonalize_each(
     shapes: Sequence[tuple[int, int]],
     fetch: Callable[[int], Tensor],
-    chain: Sequence[Coefficients],
+    form: Form,
     dtypes: Sequence[torch.dtype],
     device: torch.device,
 ) -> Iterator[tuple[int, Tensor]]:
     """Orthogonalise many matrices; those of equal shape, up to transposition, in one batch.
 
     `shapes`: (rows, columns) of each; `dtypes`: of its computation, the same for equal shapes; `fetch`: index -> matrix
-    in any dtype, called once for each, shortly before it is needed; `chain`: coefficients of each step. Yields index
-    and a [rows, columns] tensor in its dtype, ordered by shape.
+    in any dtype, called once for each, shortly before it is needed. Yields index and a [rows, columns] tensor in its
+    dtype, ordered by shape.
     """
-    for members in _batches(shapes, device.type):
-        stack = torch.empty(len(members), *sorted(shapes[members[0]]), dtype=dtypes[members[0]], device=device)
+    heads = form.heads or 1
+    parts = [(rows // heads, columns) for rows, columns in shapes]
+    for members in _batches(parts, device.type, heads):
+        size = len(members), heads, *sorted(parts[members[0]])
+        stack = torch.empty(size, dtype=dtypes[members[0]], device=device)
         for k, i in enumerate(members):
-            x = fetch(i)
-            stack[k].copy_(x if shapes[i][0] <= shapes[i][1] else x.mT)
-        stack = iterate(stack, chain)
+            x = fetch(i).reshape(heads, *parts[i])
+            stack[k].copy_(x if parts[i][0] <= parts[i][1] else x.mT)
+        stack = iterate(stack.flatten(0, 1), form.chain).view(size)
         for k, i in enumerate(members):
-            yield i, stack[k] if shapes[i][0] <= shapes[i][1] else stack[k].mT
+            o = stack[k] if parts[i][0] <= parts[i][1] else stack[k].mT
+            yield i, normalised(o, form.normalise).reshape(shapes[i])
+
+
+def normalised(o: Tensor, how: str | None) -> Tensor:
+    """`o` [..., rows, columns] with rows, columns, or both one after the other, of equal norms; its own norm stays."""
+    for side in () if how is None else how.split("-"):
+        norm = o.norm(dim=(-2, -1), keepdim=True)
+        o = o / o.norm(dim=DIMENSIONS[side], keepdim=True).clamp_min(EPS)
+        o = o * (norm / o.norm(dim=(-2, -1), keepdim=True).clamp_min(EPS))
+    return o
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
@@ -121,15 +146,16 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return shape[0], math.prod(shape[1:])
 
 
-def _batches(shapes: Sequence[tuple[int, int]], device: str) -> list[list[int]]:
-    """Indices of matrices to be stacked: equal shapes, up to transposition, at most a chunk in size."""
+def _batches(shapes: Sequence[tuple[int, int]], device: str, each: int) -> list[list[int]]:
+    """Indices of matrices, of which each is so many, to be stacked: equal shapes, up to transposition, at most a chunk
+    in size."""
     alike: dict[tuple[int, int], list[int]] = {}
     for i, (rows, columns) in enumerate(shapes):
         alike.setdefault((min(rows, columns), max(rows, columns)), []).append(i)
     limit = _CHUNK["cpu" if device == "cpu" else "other"]
     batches = []
     for (rows, columns), indices in alike.items():
-        size = max(1, limit // max(1, rows * columns))
+        size = max(1, limit // max(1, each * rows * columns))
         batches += [indices[i : i + size] for i in range(0, len(indices), size)]
     return batches
 
@@ -144,14 +170,15 @@ def iterate(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
     x.div_(x.norm(dim=(1, 2), keepdim=True).add_(EPS))
     rows, columns = x.shape[1:]
     # Not in 16 bits: rounding of A loses the small singular values of X, which are roots of A's eigenvalues.
-    if columns >= _WIDE * rows and x.dtype in (torch.float32, torch.float64):
-        for first in range(0, len(chain), _RESTART):
-            x = _gram_steps(x, chain[first : first + _RESTART])
+    if columns >= WIDE * rows and x.dtype in (torch.float32, torch.float64):
+        restart = RESTART if chain[0] == NEWTON_SCHULZ else RESTART_POLAR
+        for first in range(0, len(chain), restart):
+            x = _gram_steps(x, chain[first : first + restart])
         return x
     a_xx, b_aa, spare = x.new_empty(len(x), rows, rows), x.new_empty(len(x), rows, rows), torch.empty_like(x)
     for a, b, c in chain:
-        _symmetric_product(x, x.mT, a_xx)
-        _symmetric_product(a_xx, a_xx, b_aa)
+        symmetric_product(x, x.mT, a_xx)
+        symmetric_product(a_xx, a_xx, b_aa)
         b_aa.mul_(c).add_(a_xx, alpha=b)
         torch.baddbmm(x, b_aa, x, beta=a, out=spare)
         x, spare = spare, x
@@ -165,33 +192,17 @@ def _gram_steps(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
     every product is symmetric. Q accumulates the P's; X <- Q X is computed last.
     """
     gram, p, q, spare = (x.new_empty(len(x), x.shape[1], x.shape[1]) for _ in range(4))
-    _symmetric_product(x, x.mT, gram)
+    symmetric_product(x, x.mT, gram)
     for k, (a, b, c) in enumerate(chain):
-        _symmetric_product(gram, gram, p)
+        symmetric_product(gram, gram, p)
         p.mul_(c).add_(gram, alpha=b)
         p.diagonal(dim1=1, dim2=2).add_(a)
         if k == 0:
             q.copy_(p)
         else:
-            _symmetric_product(q, p, spare)
+            symmetric_product(q, p, spare)
             q, spare = spare, q
         if k + 1 < len(chain):
-            _symmetric_product(gram, p, spare)
-            _symmetric_product(spare, p, gram)
+            symmetric_product(gram, p, spare)
+            symmetric_product(spare, p, gram)
     return torch.bmm(q, x)
-
-
-def _symmetric_product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """out = left right [matrices, m, m], which must be symmetric.
-
-    On CPUs panel by panel below the diagonal, mirrored above it: nearly half the work. GPUs are faster with a single
-    product.
-    """
-    size = out.shape[-1]
-    if size < 4 * _PANEL or out.device.type != "cpu":
-        torch.bmm(left, right, out=out)
-        return
-    for start in range(0, size, _PANEL):
-        stop = min(start + _PANEL, size)
-        torch.bmm(left[:, start:], right[:, :, start:stop], out=out[:, start:, start:stop])
-        out[:, start:stop, stop:].copy_(out[:, stop:, start:stop].mT)

@@ -19,7 +19,8 @@ Between two bases S^-1 is Q diag(1 / l) Q^T, with eigenvalues l that are average
 
     la[i] <- rho la[i] + (1 - rho) mean_j G'[i, j]^2 / lb[j]          lb likewise
 
-A new basis is one step of the power iteration: Q of the QR decomposition of S Q; m is rotated into it.
+A new basis is one step of the power iteration: Q of the QR decomposition of S Q; m is rotated into it. With
+`orthogonalise` the step is that of D-Muon, along O(Qa (m / (sqrt(v) + eps)) Qb^T).
 Source: Lin et al. 2025, arXiv 2509.03378.
 
 PSGD-Kron: momentum, preconditioned by P = Q^T Q with a Kronecker product Q of two upper triangular matrices.
@@ -40,7 +41,8 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.optimizers.matrix.base import MatrixOptimizer, State, decayed, moment
+from danalab.optim.optimizers.matrix.base import MatrixOptimizer, State, decayed, moment, orthogonalised
+from danalab.optim.optimizers.matrix.muon import scale
 from danalab.optim.products import fit_interval
 from danalab.optim.settings import AdamMiniSettings, KLSOAPSettings, KronSettings, takes
 
@@ -62,6 +64,7 @@ class AdamMini(MatrixOptimizer):
         return decayed(x, group) - group["lr"] / (1 - beta1**t) * (m / root)
 
 
+MATCHED_RMS = 0.2
 FIRST_EIGENVALUE = 0.1
 """Of both factors, before any average."""
 
@@ -99,6 +102,8 @@ class KLSOAP(MatrixOptimizer):
         v.lerp_(projected.square(), 1 - group["betas"][1])
         c1, c2 = (1 - beta ** (t - 1) for beta in group["betas"])
         u = qa @ (m / c1 / ((v / c2).sqrt() + group["eps"])) @ qb.mT
+        if group["orthogonalise"]:
+            u = scale(x.shape[-2:], MATCHED_RMS) * orthogonalised(u, group)
         _update_factors(g, projected, state, 1 - rho)
         if (t - 1) % group["precondition_frequency"] == 0:
             _turn(m, state)

@@ -9,12 +9,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from danalab.errors import UserError
 from danalab.optim.distributed.dtensor.layout import RowExchange
 from danalab.optim.distributed.shards import owners
-from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, matrix_shape, orthogonalize_each
-from danalab.optim.products import newton_schulz_step
+from danalab.optim.optimizers.matrix.newton_schulz import Form, matrix_shape, orthogonalize_each
+from danalab.optim.products import newton_schulz
 
 
 def orthogonalize_shards(
-    like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
+    like: Sequence[Any], local: Sequence[Tensor], form: Form
 ) -> Iterator[tuple[int, Tensor]]:
     """Orthogonalise sharded matrices. Collective: all ranks of the mesh call it with the same matrices.
 
@@ -23,9 +23,9 @@ def orthogonalize_shards(
     """
     mesh, placements = like[0].device_mesh, like[0].placements
     if mesh.ndim == 1 and type(placements[0]) is Shard and placements[0].dim == 0:
-        yield from _by_owners(like, local, chain)
+        yield from _by_owners(like, local, form)
     else:
-        yield from _by_all(like, local, chain)
+        yield from _by_all(like, local, form)
 
 
 def matrices_of(stack: Any) -> list[Tensor]:
@@ -47,22 +47,22 @@ def matrices_of(stack: Any) -> list[Tensor]:
 
 
 def _by_owners(
-    like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
+    like: Sequence[Any], local: Sequence[Tensor], form: Form
 ) -> Iterator[tuple[int, Tensor]]:
     """Row shards: an all-to-all to the owner of each matrix, which computes it, and an all-to-all back."""
     mesh = like[0].device_mesh
     shapes = [matrix_shape(p.shape) for p in like]
-    exchange = RowExchange(shapes, owners([newton_schulz_step(*shape) for shape in shapes], mesh.size()), mesh)
+    exchange = RowExchange(shapes, owners([newton_schulz(*shape, len(form.chain)) for shape in shapes], mesh.size()), mesh)
     wholes = exchange.to_owners(local)
     mine, dtypes = [shapes[i] for i in exchange.mine], [local[0].dtype] * len(exchange.mine)
-    work = orthogonalize_each(mine, lambda k: wholes[exchange.mine[k]], chain, dtypes, local[0].device)
+    work = orthogonalize_each(mine, lambda k: wholes[exchange.mine[k]], form, dtypes, local[0].device)
     for k, o in work:
         wholes[exchange.mine[k]].copy_(o)
     yield from enumerate(exchange.from_owners(wholes, local[0]))
 
 
 def _by_all(
-    like: Sequence[Any], local: Sequence[Tensor], chain: Sequence[Coefficients]
+    like: Sequence[Any], local: Sequence[Tensor], form: Form
 ) -> Iterator[tuple[int, Tensor]]:
     """Any sharding: every rank gathers a few matrices at a time, computes them, and keeps its shard."""
     mesh, placements = like[0].device_mesh, like[0].placements
@@ -74,6 +74,15 @@ def _by_all(
 
     everywhere = [Replicate()] * mesh.ndim
     shapes = [matrix_shape(p.shape) for p in like]
-    for i, o in orthogonalize_each(shapes, whole, chain, [x.dtype for x in local], local[0].device):
+    for i, o in orthogonalize_each(shapes, whole, form, [x.dtype for x in local], local[0].device):
         o = o.reshape(like[i].shape).contiguous()
         yield i, DTensor.from_local(o, mesh, everywhere, run_check=False).redistribute(mesh, placements).to_local()
+
+
+def norm(like: Any, local: Tensor) -> Tensor:
+    """Frobenius norm of a matrix of which this rank has a part. Collective."""
+    spread = DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+    whole: Any = spread.square().sum()
+    return whole.full_tensor().sqrt()

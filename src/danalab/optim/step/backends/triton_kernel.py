@@ -188,3 +188,46 @@ def _write(pointers, values, inside, MASKED: tl.constexpr):
 @triton.jit
 def _sign(x):
     return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, x))
+
+
+@triton.jit
+def symmetric_product(
+    left,
+    right,
+    out,
+    size,
+    inner,
+    left_matrix,
+    left_row,
+    left_column,
+    right_matrix,
+    right_row,
+    right_column,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Tile `tl.program_id(0)` on or below the diagonal of a product of the stack, and its mirror image above.
+
+    Args:
+        left, right, out: [matrices, size, inner], [matrices, inner, size], and [matrices, size, size], contiguous.
+        left_matrix, ...: strides, in elements.
+    """
+    tile, matrix = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    i = ((tl.sqrt(8.0 * tile + 1.0) - 1.0) / 2.0).to(tl.int32)
+    i = tl.where(i * (i + 1) // 2 > tile, i - 1, i)  # the root is rounded
+    i = tl.where((i + 1) * (i + 2) // 2 <= tile, i + 1, i)
+    rows = i * TILE + tl.arange(0, TILE)
+    columns = (tile - i * (i + 1) // 2) * TILE + tl.arange(0, TILE)
+    total = tl.full((TILE, TILE), 0.0, tl.float32)
+    for start in range(0, inner, DEPTH):
+        k = start + tl.arange(0, DEPTH)
+        a_at = left + matrix * left_matrix + rows[:, None] * left_row + k[None, :] * left_column
+        b_at = right + matrix * right_matrix + k[:, None] * right_row + columns[None, :] * right_column
+        a = tl.load(a_at, mask=(rows[:, None] < size) & (k[None, :] < inner), other=0.0)
+        b = tl.load(b_at, mask=(k[:, None] < inner) & (columns[None, :] < size), other=0.0)
+        total = tl.dot(a, b, total, input_precision="ieee")
+    value = total.to(out.dtype.element_ty)
+    inside = (rows[:, None] < size) & (columns[None, :] < size)
+    own = out + matrix * size * size
+    tl.store(own + rows[:, None] * size + columns[None, :], value, mask=inside)
+    tl.store(own + columns[None, :] * size + rows[:, None], value, mask=inside)
