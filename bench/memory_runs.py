@@ -231,6 +231,11 @@ def stages(runs: Runs) -> Iterator[str]:
         for opt in ("muon", "adana"):
             runs.seeds(opt, steps, range(1, 3))
             yield f"two seeds of {opt} at {steps}"
+    for steps in short:
+        runs.seeds("dana-muon", steps, range(1, 3))
+        yield f"two seeds of dana-muon at {steps}"
+    runs.seeds("muon", last, range(1, 3))
+    yield f"two seeds of muon at {last}"
     for seed in (2, 3):
         for opt in ("dana-muon", "muon", "adana"):
             for steps in short:
