@@ -109,7 +109,7 @@ class Found:
         return _mean(leads)
 
     def ages(self, opt: str, steps: int) -> list[float]:
-        """log2 of the best constant age, by seed: the bottom of a parabola through the five ages around the best mean."""
+        """log2 of the best constant age, by seed: the bottom of a parabola through five ages around the best."""
         known = dict(sorted(self.constants(opt, steps).items()))
         best = int(np.argmin([fmean(losses) for losses in known.values()]))
         first = min(max(best - 2, 0), len(known) - 5)
@@ -193,7 +193,8 @@ def default_table(found: Found) -> Table:
 def beta2_table(found: Found) -> Table:
     """DanaMuon with constants of beta2 beside log time."""
     names = {"beta2 0.95": "0.95", "beta2 by kind": "0.995 embedding, 0.96 head, 0.99 vectors"}
-    lines = [[name, shown(found.lead("dana-muon", 1200, arm, "own"))] for arm, name in names.items()]
+    known = ("dana-muon", 1200) in found.losses
+    lines = [[name, shown(found.lead("dana-muon", 1200, arm, "own")) if known else "-"] for arm, name in names.items()]
     return ["constant beta2", "lead over log-time beta2"], lines
 
 

@@ -191,13 +191,14 @@ class Runs:
     def arms(self, opt: str, steps: int) -> list[str]:
         """Constants, with further ones where the best with seed 0 is the outermost, and the other arms."""
         if opt == "dana-muon":
-            return [*FEW, *(BETA2 if steps == LENGTHS[1] else ())]
+            return [*(FEW[:2] if steps == LENGTHS[-1] else FEW), *(BETA2 if steps == LENGTHS[1] else ())]
         if steps == LENGTHS[-1]:
             centre = min(self.constants(opt, LENGTHS[-2]), key=lambda age: self.least(opt, age, LENGTHS[-2]))
             ages = [centre * 2.0**i for i in (-1, 0, 1, 2, 3)]
         else:
             ages = self.constants(opt, steps)
-        return [*map(constant, ages), *(OTHERS[:2] if opt == "root" else OTHERS)]
+        few = opt == "root" or steps == LENGTHS[-1]
+        return [*map(constant, ages), *(OTHERS[:2] if few else OTHERS)]
 
     def constants(self, opt: str, steps: int) -> list[float]:
         ages = list(AGES)
@@ -230,28 +231,24 @@ def stages(runs: Runs) -> Iterator[str]:
         for opt in ("muon", "adana"):
             runs.seeds(opt, steps, range(1, 3))
             yield f"two seeds of {opt} at {steps}"
-    for opt in ("muon", "adana"):
-        runs.trials(opt, REFERENCE, last)
-        runs.seeds(opt, last, range(1, 2))
-        yield f"one seed of {opt} at {last}"
-    for opt in ("dana-muon", "root"):
-        for steps in short:
-            for arm in runs.arms(opt, steps):
-                runs.trials(opt, arm, steps)
-            runs.seeds(opt, steps, range(1, 3))
-            yield f"two seeds of {opt} at {steps}"
-    for seed in range(2, 4):
-        for opt in ("muon", "adana", "dana-muon"):
-            runs.seeds(opt, last, range(1, seed + 1))
-            yield f"seeds 1 to {seed} of {opt} at {last}"
-        for opt in ("muon", "adana", "dana-muon", "root"):
+    for steps in short:
+        runs.seeds("dana-muon", steps, range(1, 3))
+        yield f"two seeds of dana-muon at {steps}"
+    runs.seeds("muon", last, range(1, 3))
+    yield f"two seeds of muon at {last}"
+    for seed in (2, 3):
+        for opt in ("dana-muon", "muon", "adana"):
             for steps in short:
-                runs.seeds(opt, steps, range(1, 2 * seed + (seed > 2)))
-                yield f"seeds of {opt} at {steps}"
-    for seed in range(4, 9):
+                runs.seeds(opt, steps, range(1, seed + 1))
+                yield f"seeds 1 to {seed} of {opt} at {steps}"
+    for seed in range(2, 9):
         for opt in ("muon", "dana-muon", "adana"):
             runs.seeds(opt, last, range(1, seed + 1))
             yield f"seeds 1 to {seed} of {opt} at {last}"
+        for opt in ("root", "muon", "dana-muon", "adana"):
+            for steps in short:
+                runs.seeds(opt, steps, range(1, seed + 2))
+                yield f"seeds 1 to {seed + 1} of {opt} at {steps}"
 
 
 def valley(found: Mapping[float, float]) -> float:
