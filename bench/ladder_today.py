@@ -4,8 +4,9 @@ danalab ladder bench/ladder_cpu.yaml
 danalab ladder bench/ladder_cpu_large.yaml
 danalab ladder bench/ladder_cpu_largest.yaml
 danalab ladder bench/ladder_cpu_adamw.yaml
-python bench/ladder_today.py ladders/ladder_cpu{,_large,_largest,_adamw}    # packs these into bench/results/ladder_cpu
-python bench/ladder_today.py                                                # from the stored rows
+danalab ladder bench/ladder_cpu_adamw_small.yaml
+python bench/ladder_today.py ladders/ladder_cpu{,_large,_largest,_adamw,_adamw_small}    # packs these into RESULTS
+python bench/ladder_today.py                                                             # from the stored rows
 """
 
 from collections.abc import Sequence
