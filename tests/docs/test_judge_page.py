@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench.judge_baselines import table
+from bench.judge_baselines import saved, table
 from bench.judge_calibration import CASES, JUDGEMENTS, invented_row
 
 from danalab.judge.ledger import STORED as BASELINES
@@ -15,6 +15,7 @@ from danalab.judge.ledger import processor, stored_runs
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.optim import optimizer_spec
 from danalab.showcase.trials import train, usual_lr
+from danalab_bench.pages import fill_parts
 
 ROOT = Path(__file__).parents[2]
 STORED = json.loads((ROOT / "bench" / "results" / "judge_calibration.json").read_text())
@@ -32,6 +33,12 @@ def test_the_page_has_the_stored_numbers():
             f"| {row['worse']:.0%} | {row['better']:.0%} | {row['median_pairs']:.0f} | {STORED['t_test_pairs'][case]} |"
             in page
         )
+
+
+def test_the_page_has_the_best_stored_answer_on_all_tracks():
+    page = (ROOT / "docs" / "judge.md").read_text()
+    assert "<!-- judge: saved -->" in page
+    assert fill_parts(page, "judge", {"saved": saved()}) == page, "run: python bench/judge_baselines.py --tracks"
 
 
 def test_judgements_from_scratch_are_those_of_the_page_and_rarely_decided():
