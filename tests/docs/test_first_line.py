@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
 from statistics import fmean
 
 import pytest
 from bench import first_line
 
+import unknown_horizon
 from danalab.optim.rate_search import rates_to_try
 from danalab_bench.pages import fill_parts
 
@@ -54,3 +58,19 @@ def test_a_recommendation_is_ahead_on_most_of_the_problems_that_it_is_made_for_a
             ends = [first_line.lead(ROWS, problem, "dana-muon", "torch-muon")[1:] for problem in known]
             assert min(high for _, high in ends) > 0, line
             assert sum(low > 0 for low, _ in ends) > len(known) / 2, line
+
+
+def test_a_run_of_unknown_length_has_a_line_once_all_its_runs_are_stored(monkeypatch, tmp_path):
+    invented = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(unknown_horizon, "RESULTS", invented)
+    assert not any(line[0] == "a run of unknown length" for line in first_line.take_table(ROWS)[1])
+    rows = []
+    for i, (name, (_, knows, _, rates)) in enumerate(unknown_horizon.CONTENDERS.items()):
+        for seed, lr, steps in itertools.product(unknown_horizon.SEEDS, rates, unknown_horizon.LENGTHS):
+            far = abs(math.log(lr / rates[1]))
+            losses = {str(length): 2 + 0.1 * i + far for length in ([steps] if knows else unknown_horizon.LENGTHS)}
+            rows.append({"name": name, "lr": lr, "seed": seed, "steps": steps, "losses": losses})
+    invented.write_text("\n".join(map(json.dumps, rows)))
+    line = first_line.take_table(ROWS)[1][-1]
+    assert line[:3] == ["a run of unknown length", "`sf-normuon`", "0.016, 0.032, 0.064"]
+    assert line[3] == "0.30 to 0.30 nats behind `DanaMuon`, which knows the length"
