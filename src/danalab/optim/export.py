@@ -41,8 +41,8 @@ EXPORTED = (
 )
 
 FIXED = {
-    **dict.fromkeys(("cautious_decay", "scaled_decay", "dana_momentum", "per_head"), False),
-    **dict.fromkeys(("beta2", "ns_dtype", "age", "fresh", "normalise", "hold_norm"), None),
+    **dict.fromkeys(("cautious_decay", "scaled_decay", "dana_momentum", "per_head", "hold_norm"), False),
+    **dict.fromkeys(("beta2", "ns_dtype", "age", "fresh", "normalise"), None),
     "momentum_cooldown": 0.0,
     "ns_method": "newton-schulz",
 }

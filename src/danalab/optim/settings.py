@@ -329,12 +329,11 @@ class Around(Settings, kw_only=True):
     """What is done around the orthogonalisation of a matrix."""
 
     normalise: str | None = setting(
-        None,
-        "what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows; none = as it is",
+        default=None, help="what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows"
     )
-    per_head: bool = setting(False, "orthogonalise each attention head of queries, keys and values by itself")
-    hold_norm: bool | None = setting(
-        None, "steps of angle lr that keep each matrix's norm (Hyperball), in place of its weight decay"
+    per_head: bool = setting(default=False, help="orthogonalise each attention head of queries, keys and values")
+    hold_norm: bool = setting(
+        default=False, help="steps of angle lr that keep each matrix's norm (Hyperball), in place of its weight decay"
     )
 
 
@@ -419,7 +418,7 @@ class KLSOAPSettings(NewtonSchulz, AdamMiniSettings):
     betas: tuple[float, float] = (0.95, 0.9)
     shampoo_beta: float = 0.9
     precondition_frequency: int = 10
-    orthogonalise: bool = setting(False, "orthogonalise the update, as D-Muon does the momentum")
+    orthogonalise: bool = setting(default=False, help="orthogonalise the update, as D-Muon does the momentum")
 
 
 class KronSettings(AdamMiniSettings):

@@ -244,9 +244,8 @@ class HybridOptimizer(TwoRules, RuleOptimizer):
         for index, p in enumerate(group["params"] if group["use_muon"] else ()):
             rows = p.shape[-2] if group.get("kind") == "experts" else len(p)
             if rows % (heads or 1):
-                raise UserError(
-                    f"{self.name}: {parameter_name(group, index)} has {rows} rows; it must be a multiple of heads, {heads}"
-                )
+                called = f"{self.name}: {parameter_name(group, index)}"
+                raise UserError(f"{called} has {rows} rows; it must be a multiple of heads, {heads}")
             if group.get("hold_norm") and not p.is_meta and not bool(p.detach().any()):
                 raise UserError(
                     f"{self.name}: {parameter_name(group, index)} is zero, and hold_norm keeps its norm; initialise it"
