@@ -33,6 +33,8 @@ from danalab.optim.rate_search import next_rate, rates_to_try
 from danalab.report.formats import as_markdown
 from danalab.showcase.problems import Objective, library_bytes
 from danalab_bench.pages import fill_parts
+from unknown_horizon import CONTENDERS, LENGTHS, best_without, lag
+from unknown_horizon import finished as lengths_finished
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "first_line_cpu.jsonl"
@@ -444,6 +446,12 @@ def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
             lines.append(
                 [name, NAMES[opt], rates, f"{_span(ahead)} nats ahead of {NAMES[rival]}{rest}", f"{len(known)}"]
             )
+    if lengths_finished():
+        free = best_without()
+        lags = sorted(lag(free, steps)[0] for steps in LENGTHS)
+        rates = ", ".join(f"{lr:g}" for lr in CONTENDERS[free][3])
+        told = f"{_span(lags)} nats behind {NAMES['dana-muon']}, which knows the length"
+        lines.append(["a run of unknown length", f"`{free}`", rates, told, "1"])
     return ["what you train", "take", "rates to try", "measured", "problems"], lines
 
 

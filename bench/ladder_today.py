@@ -4,8 +4,9 @@ danalab ladder bench/ladder_cpu.yaml
 danalab ladder bench/ladder_cpu_large.yaml
 danalab ladder bench/ladder_cpu_largest.yaml
 danalab ladder bench/ladder_cpu_adamw.yaml
-python bench/ladder_today.py ladders/ladder_cpu{,_large,_largest,_adamw}    # packs these into bench/results/ladder_cpu
-python bench/ladder_today.py                                                # from the stored rows
+danalab ladder bench/ladder_cpu_adamw_small.yaml
+python bench/ladder_today.py ladders/ladder_cpu{,_large,_largest,_adamw,_adamw_small}    # packs these into RESULTS
+python bench/ladder_today.py                                                             # from the stored rows
 """
 
 from collections.abc import Sequence
@@ -91,11 +92,12 @@ def first_table(found: Analysis, sizes: Sequence[int]) -> Table:
 
 
 def overhead() -> Table:
-    """FLOPs of Newton-Schulz as a share of the model's, of enoki at 2,048 tokens of context and GPT-2's vocabulary."""
+    """FLOPs of Newton-Schulz in bfloat16 as a share of the model's, of enoki at 2,048 tokens of context and GPT-2's vocabulary."""
     batches, lines = (2**12, 2**15, 2**18, 2**20), []
     for heads in (6, 12, 32, 64):
         shape = dimensions("enoki", heads)
-        own, token = optimizer_flops("muon", shape, {}, 1) or 0.0, flops_per_token(shape, 2048)
+        own = optimizer_flops("muon", shape, {"ns_dtype": "bfloat16"}, 1) or 0.0
+        token = flops_per_token(shape, 2048)
         shares = [f"{100 * own / (token * batch):.{0 if own > 0.1 * token * batch else 1}f}%" for batch in batches]
         lines.append([f"{shape.d_model:,}", *shares, f"{own / (0.05 * token):,.0f}"])
     return ["d_model", *(f"{batch:,} tokens per step" for batch in batches), "below 5% from [tokens per step]"], lines

@@ -27,7 +27,7 @@ from torch import Tensor
 from danalab.files import write_json
 from danalab.models import ModelConfig, build_model
 from danalab.optim import Muon
-from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, coefficients, orthogonalize_each
+from danalab.optim.optimizers.matrix.newton_schulz import Coefficients, Form, coefficients, orthogonalize_each
 from danalab.optim.products import library_newton_schulz
 from danalab.train.system.device import machine
 from danalab_bench.timing import interleaved, ratios, wall_clock
@@ -56,7 +56,7 @@ def loop(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
 def batched(xs: list[Tensor], chain: tuple[Coefficients, ...]) -> None:
     """All matrices of a shape together."""
     sizes = [(x.shape[0], x.shape[1]) for x in xs]
-    for _ in orthogonalize_each(sizes, xs.__getitem__, chain, [torch.float32] * len(xs), xs[0].device):
+    for _ in orthogonalize_each(sizes, xs.__getitem__, Form(chain), [torch.float32] * len(xs), xs[0].device):
         pass
 
 

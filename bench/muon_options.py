@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import first_line
 from torch import nn
 
+import first_line
 from danalab.ladder.fit.statistics import student_interval
 from danalab.optim import build_optimizer
 from danalab.optim.optimizers.matrix.base import model_groups

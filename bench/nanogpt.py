@@ -1,4 +1,4 @@
-"""A small GPT on bytes: a table of docs/small-models.md.
+"""A small GPT on bytes, nanoGPT's Shakespeare, AdamW with long constant averages: tables of docs/small-models.md.
 
 danalab ladder bench/nanogpt.yaml && python bench/nanogpt.py ladders/nanogpt                  # 600 steps at two widths
 danalab ladder bench/nanogpt_long.yaml && python bench/nanogpt.py ladders/nanogpt_long --long     # 4,800 steps
@@ -26,8 +26,11 @@ SHOWN = {
 }  # fmt: skip
 AT = {
     "nanogpt": "600 steps, width 64", "nanogpt_wide": "600 steps, width 128", "nanogpt_long": "4,800 steps, width 64",
+    "nanogpt_shakespeare": "Shakespeare, 2,000 steps",
 }  # fmt: skip
 """What the page shows: optimizers, and stored ladders; the first two are one ladder's widths."""
+CONTROLS = {"adamw_long": "ladder_cpu", "nanogpt_adamw_long": "nanogpt"}
+"""Ladder of AdamW with long constant averages -> the one with AdamW and ADana as they are."""
 Rows = list[dict[str, Any]]
 
 
@@ -96,10 +99,40 @@ def _named(rows: Rows, opt: str) -> Tuned:
     return found
 
 
+def control_rows(control: str) -> Rows:
+    """AdamW with long constant averages, AdamW and ADana, on one size."""
+    long = stored(control)
+    size = long[0]["params"]
+    others = [row for row in stored(CONTROLS[control]) if row["params"] == size]
+    return [*long, *(row for row in others if row["opt"] in ("adamw", "adana"))]
+
+
+def controls_table() -> Table:
+    """A line for each pair of AdamW's betas: its loss on both problems, and how far ADana is ahead of it."""
+    cells: dict[str, list[str]] = {}
+    for column, control in enumerate(CONTROLS):
+        rows = control_rows(control)
+        for each in tuned_runs(rows):
+            if each.opt != "adana":
+                own = cells.setdefault(each.opt, ["-"] * 2 * len(CONTROLS))
+                own[2 * column : 2 * column + 2] = [_loss(each), shown_lead(leads(rows, each.opt).get("adana"))]
+    lines = [[opt.removeprefix("adamw-").replace("-", ", "), *own] for opt, own in sorted(cells.items())]
+    lines[0][0] = "tuned as elsewhere"
+    heads = [f"{title}: {what}" for title in ("Enoki, 105 k", "GPT, width 64") for what in ("loss", "ADana's lead")]
+    return ["AdamW's betas", *heads], lines
+
+
+def published() -> str:
+    """A sentence on AdamW at nanoGPT's own settings for Shakespeare."""
+    own = _named(stored("nanogpt_shakespeare"), "adamw-published")
+    return f"AdamW with nanoGPT's own settings for Shakespeare ends at {_loss(own)}. nanoGPT publishes 1.88.\n"
+
+
 def fill(page: str) -> str:
     """The page with the tables of the stored rows, and their cost."""
-    spent = cost([row for part in AT for row in stored(part)])
-    return fill_parts(page, "nanogpt", {"leads": as_markdown(leads_table()), "cost": spent})
+    spent = cost([row for part in (*AT, *CONTROLS) for row in stored(part)])
+    tables = {"leads": as_markdown(leads_table()), "controls": as_markdown(controls_table())}
+    return fill_parts(page, "nanogpt", {**tables, "published": published(), "cost": spent})
 
 
 if __name__ == "__main__":

@@ -114,6 +114,17 @@ def lag(name: str, steps: int, behind: str = "dana-muon") -> tuple[float, float,
     return fmean(pairs), known.low, known.high
 
 
+def finished() -> bool:
+    """Whether all runs are stored."""
+    return all(len(losses(name, steps)) == len(SEEDS) for name in CONTENDERS for steps in LENGTHS)
+
+
+def best_without() -> str:
+    """The one that does not know the length with the least loss, averaged over the lengths."""
+    free = [name for name, (_, knows, *_) in CONTENDERS.items() if not knows]
+    return min(free, key=lambda name: fmean(fmean(losses(name, steps)) for steps in LENGTHS))
+
+
 def table() -> tuple[list[str], list[list[str]]]:
     head = ["optimizer", "knows the length", "rate", *(f"{steps:,} steps [nats/byte]" for steps in LENGTHS), "seeds"]
     lines = []

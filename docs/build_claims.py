@@ -228,6 +228,15 @@ def lead_on_gpt(opt: str, baseline: str = "adamw", of: str = "") -> Measure:
     return Measure(found.interval, NATS, f"{found.where}, warm-up {span_of(warm, 'd')}")
 
 
+def over_long(control: str, folder: str) -> Measure:
+    """ADana's lead over the best AdamW of those with long constant averages, at their size."""
+    long = tuned(control)
+    best = min(long, key=lambda each: each.loss)
+    adana = [each for each in tuned(folder) if each.opt == "adana" and each.params == best.params]
+    (test,) = paired_tests(paired_runs([best, *adana], best.opt))
+    return Measure(test.interval, NATS, f"{where(control, best.opt)}, {best.opt}")
+
+
 def on_batches(first: str, second: str, *, growth: bool) -> Measure:
     """The second optimizer's lead at the smallest batch, or `growth`: at the largest minus that."""
     mine = [test for test in tests("batch_cpu", "adamw") if (test.first, test.second) == (first, second)]
@@ -397,6 +406,12 @@ def claims() -> dict[str, Claim]:
         ("gpt", "ADana beats AdamW on a small GPT [0.05]", OURS, lead_on_gpt("adana"), 0.05, "more seeds", GPT),
         ("gpt-long", "the same, longer", OURS, lead_on_gpt("adana", of="long_"), 0.05, "more rates", GPT),
         ("gpt-wide", "the same, wider", OURS, lead_on_gpt("adana", of="wide_"), 0.05, "more seeds", GPT),
+        ("long-gpt", "ADana beats AdamW of long constant averages on a small GPT [0.05]", OURS,
+         over_long("nanogpt_adamw_long_cpu", "nanogpt_cpu"), 0.05, "more values of both betas", GPT),
+        ("long-enoki", "the same, on Enoki", OURS, over_long("adamw_long_cpu", "ladder_cpu"), 0.05,
+         "more values of both betas", GPT),
+        ("gpt-shakespeare", "ADana beats AdamW on nanoGPT's Shakespeare [0.05]", OURS,
+         lead_on_gpt("adana", of="shakespeare_"), 0.05, "dropout, more steps", GPT),
         ("dana-gpt", "DanaMuon, with rates by kind, beats D-Muon on a small GPT [0.03]", OURS,
          lead_on_gpt("dana-muon", "d-muon"), 0.03, "rates by kind for D-Muon", GPT),
         ("dana-wide", "the same, wider", OURS, lead_on_gpt("dana-muon", "d-muon", "wide_"), 0.03,
@@ -441,7 +456,9 @@ TEN = (
     "{length}: **ADana's advantage grows with training length.** AdamW needs length^p for the same loss, "
     "p = {length.span} ({length.where}).",
     "{gpt-long}: **ADana beats AdamW on a small GPT.** By {gpt-long.span} nats/token, Muon by {gpt-muon-long.span} "
-    "({gpt-long.where}). At 600 steps by {gpt.span}; twice as wide {gpt-wide}, {gpt-wide.span}.",
+    "({gpt-long.where}). At 600 steps by {gpt.span}; twice as wide {gpt-wide}, {gpt-wide.span}; on nanoGPT's "
+    "Shakespeare by {gpt-shakespeare.span}. Of AdamW with long constant averages it is ahead by {long-gpt.span}, on Enoki by "
+    "{long-enoki.span}.",
     "{log-enoki} (Enoki), {log-images} (images), {log-manau} (a GPT): **log-time momentum improves Muon.** By "
     "{log-enoki.span}, {log-images.span} and {log-manau.span} nats. On the small GPT DanaMuon is ahead of D-Muon by "
     "{dana-gpt.span}, but its rates by kind count, too.",

@@ -2,7 +2,8 @@
 
     python examples/modded_nanogpt_loop.py      # its loop (records/track_3_optimization, 2026), a stand-in of its model
 
-The records' rule forbids such imports; `danalab optim export dana-muon` writes the file to paste.
+The records' rule forbids such imports; `danalab optim export dana-muon --style track3` writes this
+part, to paste.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def check(wheel: Path, folder: Path) -> None:
     steps = run("python", "-c", FIRST_STEPS)
     assert steps.returncode == 0, steps.stderr
     usage = run("danalab", "--help")
-    assert "usage: danalab VERB" in usage.stdout, usage.stderr
-    install = dict.fromkeys(("demo", "train", "serve", "theory"), "'danalab[lab]'") | {"bench": "-e '.[lab]'"}
+    assert "usage: danalab COMMAND" in usage.stdout, usage.stderr
+    install = dict.fromkeys(("demo", "train", "optim", "serve", "theory"), "'danalab[lab]'") | {"bench": "-e '.[lab]'"}
     for verb, what in install.items():
         said = run("danalab", verb)
         line = rf"danalab: error: danalab {verb} needs .*: .*pip install {re.escape(what)}\n"

@@ -20,7 +20,7 @@ LAYERS = [
 ]  # fmt: skip
 """Lowest first: a room may use those before it. `chat` is what evaluation, post-training and server share."""
 RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("judge")}
-COMMON = {"errors", "files", "lazy", "plugins", "registry"}
+COMMON = {"errors", "files", "lazy", "plugins", "processes", "registry"}
 THEORY = {"theory", "optim", "colors"} | COMMON
 USERS_OF_THEORY = {"theory", "report", "cli"}
 LARGEST_FOLDER, LONGEST_FILE, SMALLEST_FILE = 20, 500, 40

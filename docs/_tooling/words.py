@@ -11,7 +11,7 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-LIMITS = {"Landing": 900, "Start": 5_900, "How to": 12_100, "Learn": 12_000, "Results": 7_900, "Reference": 16_100}
+LIMITS = {"Landing": 900, "Start": 6_000, "How to": 12_100, "Learn": 12_000, "Results": 7_900, "Reference": 16_500}
 """Level -> words of all its pages together, at most."""
 ALL_WORDS = 56_000
 """Words of all pages together as `wc -w` counts them, with the comments that no reader sees, at most."""

@@ -86,11 +86,13 @@ def render(results: Mapping[str, Any]) -> str:
     for name in list_optimizers():
         cells = results["optimizers"][name]
         methods.setdefault(how(optimizer_spec(name)), []).append(name)
+        refused: dict[str, list[str]] = {}
         for mode in MODES:
             if "refused" in cells[mode]:
-                lines.append(f"- `{name}` is refused with `{mode}`: {cells[mode]['refused']}.")
+                refused.setdefault(cells[mode]["refused"], []).append(f"`{mode}`")
             elif written(cells[mode]) != "bitwise":
                 lines.append(f"- `{name}` differs with `{mode}` by {written(cells[mode])} of the largest update.")
+        lines += [f"- `{name}` is refused with {', '.join(modes)}: {why}." for why, modes in refused.items()]
     rows = [f"| {method} | {what} | {_few(methods.get(method, []))} |" for method, what in METHODS.items()]
     return HEAD.format(exceptions="\n".join(lines)) + TAIL.format(methods="\n".join(rows))
 

@@ -183,6 +183,7 @@ CLAIMS = {
     "DanaMuon, with rates by kind, beats D-Muon on a small GPT [0.03]": ("nanogpt_cpu", "d-muon", "dana-muon"),
     "the same, wider": ("nanogpt_wide_cpu", "adamw", "adana"),
     "log-time momentum improves Muon on a small GPT (D-Muon) [0.03]": ("nanogpt_long_cpu", "d-muon", "manau-log"),
+    "ADana beats AdamW on nanoGPT's Shakespeare [0.05]": ("nanogpt_shakespeare_cpu", "adamw", "adana"),
 }
 
 
@@ -217,3 +218,16 @@ def test_leads_on_images():
         half = STUDENT[len(lead) - 1] * lead.std(ddof=1) / len(lead) ** 0.5
         (row,) = [row for text, row in claims() if text.startswith(f"{claim} on images")]
         assert (lead.mean() - half, lead.mean() + half) == pytest.approx(numbers(row[3])[:2], abs=0.0006)
+
+
+@pytest.mark.parametrize(
+    ("start", "control", "folder"),
+    [
+        ("ADana beats AdamW of long constant averages", "nanogpt_adamw_long_cpu", "nanogpt_cpu"),
+        ("the same, on Enoki", "adamw_long_cpu", "ladder_cpu"),
+    ],
+)
+def test_the_lead_over_the_best_adamw_of_long_constant_averages(start, control, folder):
+    runs = min(best(control).values(), key=lambda runs: losses(runs).mean())
+    (row,) = [row for text, row in claims() if text.startswith(start)]
+    assert paired(runs, at(folder, "adana")[runs[0]["total_params"]]) == pytest.approx(numbers(row[3])[:2], abs=0.006)

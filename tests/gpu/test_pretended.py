@@ -13,7 +13,7 @@ from torch import nn
 
 from danalab.data.vocabulary import VocabularyInfo
 from danalab.errors import UserError
-from danalab.ladder.runs import worker
+from danalab.ladder.runs import pool
 from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor import placement
 from danalab.optim.distributed.dtensor.placement import Outline
@@ -62,7 +62,7 @@ def test_ranks_and_workers_have_a_gpu_each(monkeypatch):
     monkeypatch.setattr(world, "find_place", lambda environ: Place(0, 1, 0, "localhost", 29500, "torchrun"))
     world._diloco_worker(RankLayout(backend="diloco"), "cuda")
     assert chosen == [0]
-    assert worker._device_count() == 1
+    assert pool._device_count() == 1
     with pytest.raises(UserError, match="this machine has 1 GPUs; give --nproc 1"):
         launch(TrainConfig(), 2, "cuda", SimpleNamespace())  # pyright: ignore[reportArgumentType]
 

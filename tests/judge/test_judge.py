@@ -18,10 +18,11 @@ from danalab.errors import UserError
 from danalab.judge import JudgeConfig
 from danalab.judge import judge as module
 from danalab.judge import ledger as ledger_module
-from danalab.judge.judge import judge
+from danalab.judge.all_tracks import SEEDS, all_tracks
+from danalab.judge.judge import ablate, judge
 from danalab.judge.ledger import Ledger
 from danalab.judge.tracks import TRACKS, get_track
-from danalab.judge.verdict import PairedVerdict, compute_saved, verdict_from_row
+from danalab.judge.verdict import PairedVerdict, compute_saved, log_speed, verdict_from_row
 from danalab.judge.workers import PlannedRun, RunResult, read_contestant, run_trial
 
 
@@ -334,6 +335,81 @@ def test_the_command_judges_an_optimizer_in_a_file(own, tmp_path, capsys):
     assert "own.py:Signs:scale=2" in capsys.readouterr().out
 
 
+def of_parts(self, trial):
+    """Good makes a loss lower, bad higher, idle neither; without any setting nothing trains."""
+    settings = dict(trial.contestant.settings)
+    if not settings:
+        return RunResult(None, failure="diverged")
+    loss = 3 - 0.3 * settings.get("good", 0) + 0.3 * settings.get("bad", 0)
+    loss += random.Random(f"{trial.contestant.digest} {trial.seed}").gauss(0, 0.002)
+    return RunResult(loss, (0, trial.steps), (5.5, loss), 1.0)
+
+
+def test_an_ablation_says_which_parts_help_hurt_or_do_nothing_with_one_alpha(invented, own, tmp_path, capsys):
+    invented.run = of_parts
+    whole = f"{own}:Parts:good=true,bad=true,idle=3"
+    found = ablate(config(tmp_path, whole, ablate=True, difference=0.05, bound=0.2, budget="100runs"))
+    assert {part: each.verdict.decision for part, each in found.items()} == {
+        "good": "worse", "bad": "better", "idle": "no difference"
+    }  # fmt: skip
+    assert all(each.verdict.alpha == pytest.approx(0.8 * 0.05 / 3) for each in found.values())
+    firsts = {each.pairs[0][0] for each in found.values()}
+    assert len(firsts) == 1, "all parts are judged on the same seeds, against the same runs"
+    made = invented.made
+    words = ["--track", "synthetic", "--steps", "6", "--trials", "2", "--difference", "0.05", "--bound", "0.2"]
+    assert main(["judge", "--ablate", whole, *words, "--ledger", str(tmp_path), "--json"]) == 1
+    rows = json.loads(capsys.readouterr().out)["verdicts"]
+    assert [(row["part"], row["answer"]) for row in rows] == [
+        ("good", "helps"), ("bad", "hurts"), ("idle", "no difference")
+    ]  # fmt: skip
+    assert invented.made == made
+    assert rows[0]["sentence"].startswith(f"{whole} without good is worse than {whole} on synthetic")
+
+
+def test_a_part_without_which_nothing_trains_is_needed_and_the_optimizers_own_values_are_no_parts(
+    invented, own, tmp_path, capsys
+):
+    invented.run = of_parts
+    words = ["--track", "synthetic", "--steps", "6", "--ledger", str(tmp_path)]
+    assert main(["judge", "--ablate", f"{own}:Parts:good=true", *words, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert (row["part"], row["answer"]) == ("good", "needed")
+    assert "has no finite loss at any of its rates: lr" in row["sentence"]
+    (part,) = ablate(config(tmp_path, "adana:kappa=0.85,omega=4,beta2=0.9", ablate=True))
+    assert part == "beta2"
+
+
+def test_every_track_at_one_rate_gives_the_geometric_mean_of_steps_saved_and_the_worst(invented, tmp_path, capsys):
+    def run(self, trial):
+        assert trial.lr == {"adamw": 8e-3, "adana": 2.8e-3}[trial.contestant.opt]
+        fast = trial.contestant.opt == "adana" and trial.track != "images"
+        losses = (5.0, 3.0, 2.0) if fast else (5.0, 4.0, 3.0)
+        return RunResult(losses[-1], (0, trial.steps / 2, trial.steps), losses, 1.0)
+
+    invented.run = run
+    with pytest.raises(UserError, match="--budget 9runs: ended on track synthetic; ask again"):
+        all_tracks(JudgeConfig(contestants=("adana",), all_tracks=True, ledger=tmp_path, budget="9runs"))
+    words = ["judge", "--all-tracks", "adana", "--ledger", str(tmp_path), "--json"]
+    assert main(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["factor"] == pytest.approx(2 ** ((len(TRACKS) - 1) / len(TRACKS)), abs=1e-4)
+    assert (answer["worst"], answer["command"]) == ("images", "danalab judge --all-tracks adana")
+    assert answer["tracks"][0]["factors"] == [2.0] * len(SEEDS)
+    assert invented.made == 2 * len(SEEDS) * len(TRACKS), "what the first call made was not made again"
+    (row,) = map(json.loads, (tmp_path / "all-tracks.jsonl").read_text().splitlines())
+    assert row["tracks"] == answer["tracks"]
+    invented.failures = {}
+    invented.run = lambda self, trial: RunResult(None, failure="x") if trial.seed == 1 else run(self, trial)
+    assert main([*words[:3], "--ledger", str(tmp_path / "failing"), "--steps", "64"]) == 0, "neither has a loss"
+
+
+def test_a_run_without_a_loss_is_as_slow_as_its_length_allows():
+    done, failed = RunResult(1.0, (0, 100), (2.0, 1.0)), RunResult(None, failure="diverged")
+    assert math.exp(log_speed(done, failed)) == pytest.approx(0.01)
+    assert math.exp(log_speed(failed, done)) == pytest.approx(100)
+    assert log_speed(failed, failed) == 0.0
+
+
 def append_rows(folder, name):
     ledger = Ledger(folder)
     trial = PlannedRun("char", 1, read_contestant("adamw"), 0.1, 0)
@@ -375,6 +451,8 @@ def test_contestants_are_names_settings_files_and_addresses(own, tmp_path):
     before = read_contestant(f"{own}:Signs:scale=2")
     assert dict(before.settings) == {"scale": 2.0}
     assert before.spec.name == f"{own}:Signs"
+    aged = read_contestant("dana-muon:age=follow(8,60,1,8),by_kind=head:lr_factor=0.1")
+    assert dict(aged.settings) == {"age": "follow(8,60,1,8)", "by_kind": {"head": {"lr_factor": 0.1}}}
     own.write_text(own.read_text() + "\n# changed\n")
     assert read_contestant(f"{own}:Signs:scale=2").digest != before.digest, "changed code is another contestant"
 
@@ -394,6 +472,12 @@ def test_contestants_are_names_settings_files_and_addresses(own, tmp_path):
         (["adamw", "adana", "--difference", "0"], "--difference 0: is out of range"),
         (["adamw", "adana", "--trials", "0"], "--trials 0"),
         (["adamw", "adana", "--data", "absent"], "absent"),
+        (["--ablate", "adana"], "nothing can be left out"),
+        (["--ablate", "adana:kappa=0.85,omega=4"], "nothing can be left out"),
+        (["--ablate", "adamw", "adana:kappa=0.8"], "--ablate: 2 contestants are given; it must be one"),
+        (["--all-tracks"], "--all-tracks: 0 contestants are given; it must be one"),
+        (["--all-tracks", "--ablate", "adana"], "exclude each other"),
+        (["--all-tracks", "adana", "--track", "images"], "leave --track and --data out"),
     ],
 )
 def test_bad_input_is_one_line(words, message, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import subprocess
 import sys
 import types
@@ -91,6 +92,11 @@ def test_the_steps_are_the_librarys_bit_for_bit_through_a_resume(name):
 @pytest.mark.parametrize("name", EXPORTED)
 def test_so_they_are_with_each_form_of_weight_decay(name, settings):
     assert_same(name, 12, **settings)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPORTED if name not in MATRICES])
+def test_so_they_are_without_a_horizon(name):
+    assert_same(name, 12, omega=4.0)
 
 
 @pytest.mark.parametrize("name", [name for name in EXPORTED if name not in MATRICES])
@@ -202,14 +208,19 @@ def test_the_files_have_no_type_errors(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPORTED)
-def test_a_step_runs_compiled(name):
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "aot_eager") for name in EXPORTED), ("adana", "inductor"), ("dana-muon", "inductor")]
+)
+def test_a_step_runs_compiled(name, backend):
+    if backend == "inductor" and shutil.which("g++") is None:
+        pytest.skip("inductor needs a C++ compiler")
+
     def optimizer_and_parameters():
         named = named_parameters()
         return class_of(name)(named, lr=LR, omega=4.0, horizon=10), [p for _, p in named]
 
     (eager, ours), (compiled, theirs) = optimizer_and_parameters(), optimizer_and_parameters()
-    step = torch.compile(compiled.step, backend="aot_eager")
+    step = torch.compile(compiled.step, backend=backend)
     for _ in range(3):
         for p, q in zip(ours, theirs, strict=True):
             p.grad = 0.3 * p.detach() + 0.1

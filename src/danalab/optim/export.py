@@ -41,7 +41,7 @@ EXPORTED = (
 )
 
 FIXED = {
-    **dict.fromkeys(("cautious_decay", "scaled_decay", "dana_momentum"), False),
+    **dict.fromkeys(("cautious_decay", "scaled_decay", "dana_momentum", "per_head"), False),
     **dict.fromkeys(("beta2", "ns_dtype", "age", "fresh", "normalise", "hold_norm"), None),
     "momentum_cooldown": 0.0,
     "ns_method": "newton-schulz",

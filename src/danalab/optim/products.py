@@ -1,9 +1,9 @@
 """FLOPs of the optimizers' own matrix products, by arithmetic alone: the column `flops` of the catalogue.
 
 A rule gives the FLOPs of the first `steps` steps for one parameter; a product [m, k] [k, n] is 2 m k n. That is the
-count of torch's FlopCounterMode, for orthogonalisation in float32 unless `ns_dtype` says 16 bits. Our symmetric products count what is on and below
-the diagonal, as `danalab.optim.optimizers.matrix.symmetric` tells that counter. Decompositions (eigh, QR, triangular
-solves) and elementwise work do not count.
+count of torch's FlopCounterMode, for orthogonalisation in float32 unless `ns_dtype` says 16 bits. Our symmetric
+products count what is on and below the diagonal, as `danalab.optim.optimizers.matrix.symmetric` tells that counter.
+Decompositions (eigh, QR, triangular solves) and elementwise work do not count.
 """
 
 import math

@@ -159,7 +159,9 @@ def build_optimizer(
     omega = None if "omega" in spec.settings else settings.get("omega")
     settings = _translate_decay(spec, lr, settings)
     require_known(spec.name, spec.settings, settings)
-    groups: Any = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
+    groups: Any = model_or_params
+    if isinstance(groups, nn.Module):
+        groups = groups_of(spec, groups, bool(settings.get("per_head")))
     from danalab.optim.distributed.dtensor.adapter import build_adapted  # it imports this module to name alternatives
 
     groups = named_groups(spec.name, groups)
@@ -212,10 +214,10 @@ def list_optimizers() -> list[str]:
     return OPTIMIZERS.names()
 
 
-def groups_of(spec: OptimizerSpec, model: nn.Module) -> list[dict[str, Any]]:
+def groups_of(spec: OptimizerSpec, model: nn.Module, per_head: bool = False) -> list[dict[str, Any]]:
     """The groups into which an optimizer splits a model's parameters; see `split_by_rate`."""
     if spec.by_kind:
         from danalab.optim.optimizers.matrix.base import model_groups
 
-        return split_by_rate(model_groups(model), model)
+        return split_by_rate(model_groups(model, per_head), model)
     return split_by_rate(parameter_groups(model), model)

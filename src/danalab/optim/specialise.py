@@ -194,7 +194,8 @@ class _Folding(ast.NodeTransformer):
             kept = [pair for pair in pairs if pair not in fixed]
             columns = [name for name, _ in kept], [each for _, each in kept]
             target, value = (ast.Tuple(each) if len(each) > 1 else each[0] for each in columns)
-        if isinstance(value, ast.Constant) and isinstance(target, ast.Name):
+        outside = isinstance(value, ast.Name) and value.id not in self.local
+        if isinstance(target, ast.Name) and (outside or isinstance(value, ast.Constant)):
             self.bound[target.id] = value
             return None
         return ast.Assign([self.visit(target)], value, None)
@@ -255,17 +256,15 @@ class _Folding(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         ends = isinstance(node.op, ast.Or)
-        kept: list[ast.expr] = []
+        kept, last = list[ast.expr](), ast.Constant(None)
         for value in map(self.visit, node.values):
-            if isinstance(value, ast.Constant) and bool(value.value) == ends:
-                return (
-                    ast.Constant(ends)
-                    if isinstance(node.op, ast.And) or not kept
-                    else ast.BoolOp(node.op, [*kept, value])
-                )
             if not isinstance(value, ast.Constant):
                 kept.append(value)
-        return ast.BoolOp(node.op, kept) if len(kept) > 1 else kept[0] if kept else ast.Constant(not ends)
+            elif bool(value.value) == ends:
+                return ast.BoolOp(node.op, [*kept, value]) if ends and kept else value
+            else:
+                last = value
+        return ast.BoolOp(node.op, kept) if len(kept) > 1 else kept[0] if kept else last
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         value = self.visit(node.operand)

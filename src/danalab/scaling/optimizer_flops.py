@@ -89,12 +89,12 @@ def optimizer_flops(opt: str, shape: Shape, settings: Mapping[str, Any], steps: 
     Args:
         settings: of the optimizer, as far as they differ from the defaults.
     Returns:
-        None: an optimizer of your own, whose products are not known.
+        None: an optimizer of your own, or orthogonalisation by head, whose products are not known.
     Raises:
         UserError: unknown optimizer.
     """
     row = OPTIMIZERS.get(opt)
-    if row.flops is None:
+    if row.flops is None or settings.get("per_head"):  # a weight's heads are not known here
         return None
     given, total = _with_defaults(row, settings), 0.0
     for (kind, dims), times in weights(shape).items():

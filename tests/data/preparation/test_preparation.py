@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -297,7 +298,7 @@ def test_any_unicode_comes_back_byte_by_byte(documents, tmp_path_factory):
 
 
 def test_a_process_that_dies_is_one_line(corpus, tmp_path, small_chunks, as_if_large, monkeypatch):
-    monkeypatch.setattr("danalab.data.preparation.workers.sys.executable", "/bin/false")
+    monkeypatch.setattr("danalab.data.preparation.workers._begin", os._exit)  # ends each process
     with pytest.raises(UserError, match="a tokenising process died"):
         _prepare(corpus, tmp_path / "out", tokenizer="bytes", workers=2)
 

@@ -16,8 +16,10 @@ import torch
 from torch.testing._internal.common_utils import TestCase
 
 from danalab.errors import UserError
-from danalab.optim import build_optimizer
+from danalab.optim import build_optimizer, optimizer_spec
 from danalab.optim.catalogue import OPTIMIZERS
+from danalab.optim.export import EXPORTED, export
+from danalab.optim.optimizers.matrix.muon import HybridOptimizer
 from sdists import sdist
 
 torch.backends.__dict__["__allow_nonbracketed_mutation_flag"] = True  # which torch's helpers for tests turn off
@@ -61,6 +63,32 @@ def timm(tmp_path_factory) -> Any:
     }
     exec(compile(helpers, "timm/tests/test_optim.py", "exec"), known)
     return SimpleNamespace(**known)
+
+
+def exported(name: str) -> Any:
+    scope: dict[str, Any] = {}
+    exec(compile(export(name), f"{name}.py", "exec"), scope)
+    return scope[optimizer_spec(name).build.__name__]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("case", ["parameters", "groups", "a group"])
+def test_timms_tests_pass_on_an_exported_file(timm, name, case):
+    by_names = issubclass(optimizer_spec(name).build, HybridOptimizer)
+
+    def build(params, lr):
+        groups = [each if isinstance(each, dict) else {"params": each} for each in params]
+        for group in groups if by_names else ():  # the file wants names
+            tensors = group["params"] if isinstance(group["params"], list) else [group["params"]]
+            group["params"] = [(f"{p.ndim}", p) for p in tensors]
+        return exported(name)(groups, lr=lr)
+
+    if case == "parameters":
+        timm._test_basic_cases(lambda weight, bias: build([weight, bias], 1e-2))
+    else:
+        make = timm._build_params_dict if case == "groups" else timm._build_params_dict_single
+        timm._test_basic_cases(lambda weight, bias: build(make(weight, bias, lr=1e-2), 1e-3))
 
 
 @pytest.mark.slow

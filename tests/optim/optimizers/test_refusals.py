@@ -31,7 +31,6 @@ def param(*shape: int, dtype: torch.dtype = torch.float32, value: float = 1.0) -
         ({"wd_ts": 0.0}, "wd_ts"),
         ({"weight_decay": 100.0, "wd_ts": 1.0}, "first step"),
         ({"omega": 4.0, "weight_decay": 0.1, "horizon": 100}, "both set the weight decay"),
-        ({"omega": 4.0}, "horizon"),
         ({"horizon": 100}, "omega"),
         ({"omega": 4.0, "horizon": 100, "wd_ts": 3.0}, "both"),
         ({"omega": 4.0, "horizon": 0}, "horizon"),

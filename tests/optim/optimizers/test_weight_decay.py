@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from danalab.errors import UserError
-from danalab.optim import ADana
+from danalab.optim import ADana, build_optimizer
 
 
 def param(*shape: int, dtype: torch.dtype = torch.float32, value: float = 1.0) -> torch.Tensor:
@@ -35,6 +35,20 @@ def test_omega_and_horizon_give_omega_over_time():
     assert (group["weight_decay"], group["wd_ts"]) == (0.08, 50.0)
     group = ADana([{"params": [param(1)], "omega": 2.0, "horizon": 100}], weight_decay=0.01).param_groups[0]
     assert (group["weight_decay"], group["wd_ts"]) == (0.2, 10.0)
+
+
+@pytest.mark.parametrize("name", ["adana", "dana-star-mk4", "adamw-decaying-wd", "ademamix-decaying-wd"])
+def test_without_a_horizon_the_decay_follows_the_step_alone(name, caplog):
+    p = with_gradient(param(1, dtype=torch.float64))
+    optimizer = build_optimizer(name, [p], lr=1e-3, omega=4.0, decay_bound=0)
+    for t in range(1, 4):
+        optimizer.step()
+        assert optimizer.coefficients()["lambda"] == pytest.approx(4.0 / (100 + t), rel=1e-12)
+    optimizer.add_param_group({"params": [param(2)], "omega": 2.0})
+    assert optimizer.param_groups[-1]["wd_ts"] == 100.0
+    assert caplog.text == "", "no step is beyond a horizon"
+    with pytest.raises(UserError, match="horizon and wd_ts both set the time scale"):
+        build_optimizer(name, [p], lr=1e-3, omega=4.0, horizon=100, wd_ts=10.0)
 
 
 def test_a_group_with_weight_decay_beside_omega_is_refused_and_0_is_not():

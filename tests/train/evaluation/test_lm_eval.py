@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
 from danalab.cli.app import main
-from danalab.errors import MissingExtra, UserError
-from danalab.train.evaluation import lm_eval as harness
-from danalab.train.evaluation.lm_eval import evaluate_tasks
+from danalab.errors import UserError
 from danalab.train.job import train
 from danalab.train.run.open import open_run
 
 pytest.importorskip("lm_eval")
+evaluate_tasks = import_module("danalab.train.evaluation.lm_eval").evaluate_tasks
 
 QUESTIONS = [
     {"question": "the cat sat on", "choices": [" a mat", " the house and then", " it"], "answer": 0},
@@ -179,9 +180,9 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(run, tasks, tmp_path, caps
     assert "name at least one task" in refused("--lm-eval", "")
     (tmp_path / "gone.yaml").write_text(TASKS["read"].format(folder=tmp_path))
     assert "the harness says" in refused("--lm-eval", str(tmp_path / "gone.yaml"))
-    monkeypatch.setattr(harness, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"needs lm-eval: pip install 'danalab\[hf\]'"):
-        evaluate_tasks(run, [tasks["read"]])
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.delitem(sys.modules, "danalab.train.evaluation.lm_eval")
+    assert "--lm-eval needs lm-eval: pip install 'danalab[hf]'" in refused("--lm-eval", tasks["read"])
 
 
 @pytest.mark.slow  # the harness reads the definitions of all its tasks first

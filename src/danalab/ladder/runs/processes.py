@@ -8,21 +8,19 @@ GPU. A child whose starter has ended, also by a kill, gets SIGTERM: a run saves 
 
 import os
 import runpy
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from threading import Thread
-from types import ModuleType
 from typing import Any
 
 from danalab.ladder.runs.executors import POLL_SECONDS, PolledExecutor, PolledFuture
+from danalab.processes import end_with_starter, hidden_main
 
 WARM = ("danalab.cli.training", "danalab.train.job", "torch._dynamo")  # the last by torch's first optimizer
 
@@ -52,11 +50,8 @@ class Child:
         self.pipe, theirs = _context().Pipe()
         own = {**os.environ, **environment}  # the server has the one of its start
         self._process = _context().Process(target=_serve, args=(theirs, log, own, threads))
-        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-        try:
-            self._process.start()  # which would run a caller's unguarded script again
-        finally:
-            sys.modules["__main__"] = main
+        with hidden_main():
+            self._process.start()
         theirs.close()
 
     def call(self, work: Callable[..., Any], *given: Any) -> None:
@@ -171,7 +166,7 @@ def _serve(pipe: Connection, log: Path | None, environment: Mapping[str, str], t
     import torch
 
     os.setsid()  # Ctrl-C on a terminal reaches the pool alone, which then stops the runs once
-    Thread(target=_end_with_the_parent, daemon=True).start()
+    end_with_starter()
     output = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -190,11 +185,3 @@ def _serve(pipe: Connection, log: Path | None, environment: Mapping[str, str], t
         except Exception as error:
             answer = None, error
         pipe.send(answer)
-
-
-def _end_with_the_parent() -> None:
-    """End when the starter does, also in the middle of a call that never would."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)

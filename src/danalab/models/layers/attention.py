@@ -57,6 +57,10 @@ class Attention(nn.Module):
         self.q_norm = make_norm(config, config.head_dim) if config.qk_normed else None
         self.k_norm = make_norm(config, config.head_dim) if config.qk_normed else None
 
+    def attention_heads(self) -> dict[str, int]:
+        """Heads in the rows of the maps, for optimizers that orthogonalise by head."""
+        return {f"{name}.weight": getattr(self, name).out_features // self.head_dim for name in ("q", "k", "v")}
+
     def forward(
         self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, starts_BL: Tensor | None = None
     ) -> Tensor:

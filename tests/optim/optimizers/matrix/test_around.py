@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
-from danalab.optim import DanaMuon, DMuon, Manau, Muon
+from danalab.models import ModelConfig, build_model
+from danalab.optim import DanaMuon, DMuon, Manau, Muon, build_optimizer
 from danalab.optim.optimizers.matrix import KLSOAP, orthogonalize
 from danalab.optim.optimizers.matrix.newton_schulz import NORMALISATIONS, normalised
 
@@ -83,7 +84,9 @@ def test_heads_are_matrices_of_their_own(cls, settings):
         torch.testing.assert_close(found[i], want, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("settings", [{"normalise": "rows"}, {"hold_norm": True}, {"heads": 2}, {"cautious_decay": True}])
+@pytest.mark.parametrize(
+    "settings", [{"normalise": "rows"}, {"hold_norm": True}, {"heads": 2}, {"cautious_decay": True}]
+)
 @pytest.mark.parametrize("cls", CLASSES)
 def test_the_pure_function_is_the_step(cls, settings):
     start, g = draw(6, 4), draw(6, 4, seed=2)
@@ -118,3 +121,33 @@ def test_what_makes_no_sense_is_refused(settings, group, words):
     for cls in CLASSES:
         with pytest.raises(UserError, match=words):
             cls([{"params": [nn.Parameter(torch.zeros(6, 3))], "use_muon": True, **group}], **settings)
+
+
+@pytest.mark.parametrize("name", ["dana-muon", "muon"])
+def test_per_head_takes_the_heads_that_a_model_declares(name):
+    torch.manual_seed(0)
+    config = ModelConfig("gpt", 12, 2, 4, 3, 24, vocab_size=20, seq_len=8, n_kv_heads=2)
+    model, twin = build_model(config, seed=0), build_model(config, seed=0)
+    optimizer = build_optimizer(name, model, lr=0.1, per_head=True)
+    declared = {
+        key: group["heads"] for group in optimizer.param_groups if "heads" in group for key in group["param_names"]
+    }
+    own = {f"blocks.{i}.mixer.{part}.weight": count for i in range(2) for part, count in (("q", 4), ("k", 2), ("v", 2))}
+    assert {key.replace("attention", "mixer"): count for key, count in declared.items()} == own
+    named = dict(twin.named_parameters())
+    rest = [each for each in twin.named_parameters() if each[0] not in declared]
+    groups = [{"params": [(key, named[key])], "kind": "matrix", "heads": count} for key, count in declared.items()]
+    by_hand = build_optimizer(name, groups + build_optimizer(name, rest, lr=0.1).param_groups, lr=0.1)
+    for made, each in ((optimizer, model), (by_hand, twin)):
+        for seed, p in enumerate(each.parameters()):
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed))
+        made.step()
+    for key, p in model.named_parameters():
+        torch.testing.assert_close(p, named[key], rtol=0, atol=1e-6)
+
+
+def test_per_head_needs_a_model_that_declares_its_heads():
+    with pytest.raises(UserError, match="Linear has no method attention_heads"):
+        Muon(nn.Linear(4, 4), per_head=True)
+    with pytest.raises(UserError, match="per_head needs a model"):
+        Muon([nn.Parameter(torch.ones(4, 4))], per_head=True)

@@ -100,9 +100,9 @@ def test_matrices_of_a_shape_and_its_transpose_share_a_stack_and_come_back_right
     generator = torch.Generator().manual_seed(2)
     shapes = [(8, 20), (20, 8), (8, 8), (8, 20)]
     xs = [torch.randn(shape, generator=generator) for shape in shapes]
-    chain = coefficients("newton-schulz", 5)
+    form = newton_schulz.Form(coefficients("newton-schulz", 5))
     found = dict(
-        newton_schulz.orthogonalize_each(shapes, xs.__getitem__, chain, [torch.float32] * len(xs), torch.device("cpu"))
+        newton_schulz.orthogonalize_each(shapes, xs.__getitem__, form, [torch.float32] * len(xs), torch.device("cpu"))
     )
     assert sorted(found) == [0, 1, 2, 3]
     for i, x in enumerate(xs):

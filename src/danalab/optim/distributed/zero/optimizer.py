@@ -80,7 +80,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         self._rank = dist.get_rank(process_group) if joined else 0
         self._ranks = dist.get_world_size(process_group) if joined else 1
         lr, settings = plain_settings({"lr": lr})["lr"], plain_settings(settings)
-        groups = groups_for(spec, model_or_params)
+        groups = groups_for(spec, model_or_params, bool(settings.get("per_head")))
         self._params = [p for group in groups for _, p in group["params"]]
         names = [called(name, p) for group in groups for name, p in group["params"]]
         contents = [content(spec, group, name, p) for group in groups for name, p in group["params"]]
@@ -303,9 +303,10 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 OWNER = "DistributedMuonAdamW"
 
 
-def groups_for(spec: OptimizerSpec, model_or_params: Any) -> list[dict[str, Any]]:
+def groups_for(spec: OptimizerSpec, model_or_params: Any, per_head: bool) -> list[dict[str, Any]]:
     """Groups whose "params" are (name, parameter), the name "" where there is none."""
-    given = groups_of(spec, model_or_params) if isinstance(model_or_params, nn.Module) else model_or_params
+    is_model = isinstance(model_or_params, nn.Module)
+    given = groups_of(spec, model_or_params, per_head) if is_model else model_or_params
     groups = parameter_groups(spec, OWNER, given)
     require_some(OWNER, groups)
     return groups

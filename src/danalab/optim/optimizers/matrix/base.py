@@ -21,7 +21,7 @@ from danalab.optim.optimizers.groups import (
     split_by_rate,
     warn_of_guesses,
 )
-from danalab.optim.optimizers.kinds import DECAYED, kinds_by_names, parameter_kinds, undecayed
+from danalab.optim.optimizers.kinds import DECAYED, declared, kinds_by_names, parameter_kinds, undecayed
 from danalab.optim.optimizers.matrix.newton_schulz import NORMALISATIONS, coefficients, orthogonalize
 from danalab.optim.optimizers.stats import describe
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
@@ -88,10 +88,12 @@ class TwoRules(torch.optim.Optimizer):
         refuse_torch_zero(self.name)
         if isinstance(params, nn.Module):
             self.by_kinds = True
-            groups = split_by_rate(model_groups(params), params)
+            groups = split_by_rate(model_groups(params, bool(settings.get("per_head"))), params)
         else:
             params = params if isinstance(params, Tensor) else list(params)
             groups = named_groups(self.name, params) if len(params) else []
+            if settings.get("per_head") and not any("heads" in group for group in groups):
+                raise UserError(f"{self.name}: per_head needs a model; in groups the key heads says it")
             warn_of_guesses(self.name, groups)
         refuse_flat_shards(self.name, (p for group in groups for _, p in group["params"]))
         return [{**group, "params": as_given(group["params"])} for group in groups]
@@ -199,11 +201,15 @@ def orthogonalised(x: Tensor, group: Mapping[str, Any]) -> Tensor:
     return orthogonalize(x, group["ns_method"], group["ns_steps"], dtype).to(x.dtype)
 
 
-def model_groups(model: nn.Module) -> list[dict[str, Any]]:
+def model_groups(model: nn.Module, per_head: bool = False) -> list[dict[str, Any]]:
     """A group for each kind, with named parameters, `kind` and `use_muon`; embeddings and vectors without decay.
 
-    Parameters that the model declares to be without decay are in groups of their own.
+    Parameters that the model declares to be without decay are in groups of their own; with `per_head` those, too, that
+    it declares to consist of attention heads, in a method `attention_heads()`: name of the parameter -> their number.
     """
+    heads = declared(model, "attention_heads") if per_head else {}
+    if per_head and not heads:
+        raise UserError(f"per_head: {type(model).__name__} has no method attention_heads(); give groups with heads")
     kinds, plain = parameter_kinds(model), undecayed(model)
     of_kind: dict[tuple[str, bool], list[tuple[str, Tensor]]] = {
         (kind, decays): [] for kind in (*DECAYED, "embedding", "vector") for decays in (True, False)
@@ -214,8 +220,10 @@ def model_groups(model: nn.Module) -> list[dict[str, Any]]:
         of_kind[kind, kind in DECAYED and name not in plain].append((name, parameter))
     groups: list[dict[str, Any]] = []
     for (kind, decays), named in of_kind.items():
-        if named:
-            group: dict[str, Any] = {"params": named, "kind": kind, "use_muon": kind in ORTHOGONALISED}
+        for count in dict.fromkeys(heads.get(name) for name, _ in named):
+            own = [(name, p) for name, p in named if heads.get(name) == count]
+            group: dict[str, Any] = {"params": own, "kind": kind, "use_muon": kind in ORTHOGONALISED}
+            group |= {} if count is None else {"heads": count}
             groups.append(group if decays else {**group, "weight_decay": 0.0})
     return groups
 

@@ -69,7 +69,7 @@ def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
         "matched_rms": group.get("matched_rms"),
         "normalise": group.get("normalise"),
         "heads": group.get("heads"),
-        "hold_norm": group.get("hold_norm") or None,
+        "hold_norm": group.get("hold_norm"),
         "method": group["ns_method"],
         "steps": group["ns_steps"],
         "dtype": None if group["ns_dtype"] is None else getattr(torch, group["ns_dtype"]),
@@ -98,7 +98,7 @@ def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tens
     p, g = p.to(buffer.dtype), g.to(buffer.dtype)
     buffer = s["decay"] * buffer + s["gain"] * g
     direction = momentum_direction(g, buffer, **s)
-    if s["hold_norm"] is not None:
+    if s["hold_norm"]:
         return held(p, direction, p.norm(), s["lr"]), buffer
     decayed = s["decay_factor"] * p if s["cautious"] is None else shrink(p, direction, s["decay_factor"])
     return decayed - s["lr"] * direction, buffer
@@ -139,10 +139,10 @@ def update_all(
 
     def apply(i: int, o: Tensor) -> None:
         rows, columns = newton_schulz.matrix_shape(like[i].shape)
-        if s["hold_norm"] is None:
-            move(ps[i], o, (rows // (s["heads"] or 1), columns), s)
-        else:
+        if s["hold_norm"]:
             hold(ps[i], o, like[i], s["lr"])
+        else:
+            move(ps[i], o, (rows // (s["heads"] or 1), columns), s)
 
     whole: list[int] = []
     spread: dict[Any, list[int]] = {}

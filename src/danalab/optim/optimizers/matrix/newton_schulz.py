@@ -195,8 +195,7 @@ def _gram_steps(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
     symmetric_product(x, x.mT, gram)
     for k, (a, b, c) in enumerate(chain):
         symmetric_product(gram, gram, p)
-        p.mul_(c).add_(gram, alpha=b)
-        p.diagonal(dim1=1, dim2=2).add_(a)
+        p.mul_(c).add_(gram, alpha=b).diagonal(dim1=1, dim2=2).add_(a)
         if k == 0:
             q.copy_(p)
         else:
