@@ -9,16 +9,16 @@ import argparse
 import json
 import math
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from danalab.ladder.fit.statistics import Interval, student_interval
+from danalab.ladder.fit.statistics import Interval, percentile_interval, student_interval
 from danalab.models import build_model
 from danalab.optim.rules.age import age_path
 from danalab.optim.schedules import get_schedule
@@ -43,6 +43,8 @@ ARMS = {
     "two": "two buffers", "eight": "eight buffers, falling",
 }  # fmt: skip
 PARAMETERS = sum(weight.numel() for weight in build_model(MODEL).parameters())
+DRAWS = 1000
+"""For the intervals of best ages."""
 COLORS = {"constant": "#8c959f", "log time": "#d62728", "follow": "#238b45", "falling": "#1f6fb5", "two": "#c25a00",
           "eight": "#6639ba"}  # fmt: skip
 
@@ -91,36 +93,47 @@ class Found:
     def constants(self, opt: str, steps: int) -> dict[float, list[float]]:
         """Constant age -> losses by seed."""
         arms = self.losses[opt, steps]
-        return {
-            float(arm.split()[1]): list(losses.values())
-            for arm, losses in sorted(arms.items(), key=lambda each: each[0])
-            if arm.startswith("constant")
-        }
+        known = {float(arm.split()[1]): list(arms[arm].values()) for arm in arms if arm.startswith("constant")}
+        return dict(sorted(known.items()))
 
     def best_constant(self, opt: str, steps: int) -> str:
         """The arm with the least mean loss: chosen by the seeds that it is compared with, which favours it."""
         known = self.constants(opt, steps)
         return f"constant {min(known, key=lambda age: fmean(known[age])):g}"
 
+    def spread(self, opt: str, steps: int) -> tuple[float, int]:
+        """Variance of a loss beside the means of its arm and of its seed, one for all arms; its degrees of freedom."""
+        table = np.array([[*losses.values()] for losses in self.losses[opt, steps].values()])
+        left = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+        freedom = (len(table) - 1) * (table.shape[1] - 1)
+        return float((left**2).sum()) / freedom, freedom
+
     def lead(self, opt: str, steps: int, arm: str, over: str) -> tuple[float, Interval]:
-        """Mean loss of `over` minus that of `arm`, paired by seed [nats/byte]."""
-        arms = self.losses[opt, steps]
-        leads = [arms[over][seed] - loss for seed, loss in arms[arm].items()]
-        return _mean(leads)
+        """Mean loss of `over` minus that of `arm` [nats/byte], paired by seed, with the spread of all arms."""
+        arms, (variance, freedom) = self.losses[opt, steps], self.spread(opt, steps)
+        mean = fmean(arms[over][seed] - loss for seed, loss in arms[arm].items())
+        return mean, student_interval(mean, (2 * variance / len(arms[arm])) ** 0.5, freedom)
 
-    def ages(self, opt: str, steps: int) -> list[float]:
-        """log2 of the best constant age, by seed: the bottom of a parabola through five ages around the best."""
-        known = dict(sorted(self.constants(opt, steps).items()))
-        best = int(np.argmin([fmean(losses) for losses in known.values()]))
-        first = min(max(best - 2, 0), len(known) - 5)
-        x, y = np.log2([*known])[first : first + 5], np.array([*known.values()])[first : first + 5]
-        return [_bottom(x, losses) for losses in y.T]
+    def age(self, opt: str, steps: int) -> tuple[float, np.ndarray]:
+        """log2 of the best constant age, from a parabola through five ages around the best; and draws of it."""
+        known = self.constants(opt, steps)
+        means = np.array([fmean(losses) for losses in known.values()])
+        first = min(max(int(means.argmin()) - 2, 0), len(known) - 5)
+        x, y = np.log2([*known])[first : first + 5], means[first : first + 5]
+        variance, freedom = self.spread(opt, steps)
+        noise = (
+            np.random.default_rng(0).standard_t(freedom, (DRAWS, 5))
+            * (variance / len(next(iter(known.values())))) ** 0.5
+        )
+        return _bottom(x, y), np.array([_bottom(x, y + each) for each in noise])
 
-    def exponent(self, opt: str, lengths: Sequence[int]) -> tuple[float, Interval]:
-        """Of the best constant age in steps, a slope for each seed that all lengths have."""
-        known = [self.ages(opt, steps) for steps in lengths]
+    def exponent(self, opt: str) -> tuple[float, Interval]:
+        """Of the best constant age in steps."""
+        lengths = self.lengths(opt)
+        ages, draws = zip(*(self.age(opt, steps) for steps in lengths), strict=True)
         x = np.log2(lengths)
-        return _mean([float(np.polyfit(x, each, 1)[0]) for each in zip(*known, strict=False)])
+        draws = np.stack([np.random.default_rng(i).permutation(each) for i, each in enumerate(draws)])
+        return float(np.polyfit(x, ages, 1)[0]), percentile_interval(np.polyfit(x, draws, 1)[0])
 
     def seeds(self, opt: str) -> str:
         """How many are compared at each length."""
@@ -129,11 +142,6 @@ class Found:
 
     def lengths(self, opt: str) -> list[int]:
         return [steps for steps in LENGTHS if (opt, steps) in self.losses]
-
-
-def _mean(values: Sequence[float]) -> tuple[float, Interval]:
-    mean = fmean(values)
-    return mean, student_interval(mean, stdev(values) / len(values) ** 0.5, len(values) - 1)
 
 
 def _bottom(x: np.ndarray, y: np.ndarray) -> float:
@@ -146,7 +154,7 @@ def _bottom(x: np.ndarray, y: np.ndarray) -> float:
 # ---- the page ----
 def shown(lead: tuple[float, Interval]) -> str:
     mean, known = lead
-    return f"{mean:+.3f} ({known.low:+.3f} to {known.high:+.3f})"
+    return f"{mean:+.3f}±{(known.high - known.low) / 2:.3f}"
 
 
 def ages_table(found: Found) -> Table:
@@ -156,8 +164,8 @@ def ages_table(found: Found) -> Table:
         lengths = found.lengths(opt)
         if opt == "dana-muon" or len(lengths) < 2:
             continue
-        cells = [f"{2.0 ** fmean(found.ages(opt, steps)):.1f}" if steps in lengths else "-" for steps in LENGTHS]
-        mean, known = found.exponent(opt, lengths)
+        cells = [f"{2.0 ** found.age(opt, steps)[0]:.1f}" if steps in lengths else "-" for steps in LENGTHS]
+        mean, known = found.exponent(opt)
         told = "none" if kind == "none" else f"{predicted(kind, LENGTHS[0])['its exponent in steps']:.2f}"
         lines.append([NAMES[opt], *cells, f"{mean:.2f} ({known.low:.2f} to {known.high:.2f})", told])
     return ["optimizer", *(f"{steps:,} steps" for steps in LENGTHS), "exponent, 95% interval", "predicted"], lines
@@ -250,13 +258,12 @@ def draw(rows: Rows) -> None:
     axes[0].legend(frameon=False, fontsize=8)
     for axis, opt in zip(axes[1:], opts, strict=True):
         for i, arm in enumerate(OTHERS):
-            leads = [found.lead(opt, each, arm, found.best_constant(opt, each)) for each in found.lengths(opt)]
-            x = [each * 1.07 ** (i - 2) for each in found.lengths(opt)]
-            low, high = (
-                [abs(mean - end) for mean, known in leads for end in [getattr(known, side)]] for side in ("low", "high")
-            )
+            known = [each for each in found.lengths(opt) if arm in found.losses[opt, each]]
+            leads = [found.lead(opt, each, arm, found.best_constant(opt, each)) for each in known]
+            x = [each * 1.07 ** (i - 2) for each in known]
+            half = [(interval.high - interval.low) / 2 for _, interval in leads]
             axis.errorbar(
-                x, [mean for mean, _ in leads], yerr=[low, high], fmt="o-", color=COLORS[arm], label=ARMS[arm], ms=4,
+                x, [mean for mean, _ in leads], yerr=half, fmt="o-", color=COLORS[arm], label=ARMS[arm], ms=4,
                 lw=1.4, capsize=2,
             )  # fmt: skip
         axis.axhline(0, color=COLORS["constant"])

@@ -330,9 +330,9 @@ def resonance() -> Measure:
 def memory(opt: str, arm: str = "") -> Measure:
     """An arm's lead over the best constant age at the longest length, or the exponent of that age in steps."""
     found = Found(read_rows())
-    lengths = found.lengths(opt)
+    lengths = [steps for steps in found.lengths(opt) if not arm or arm in found.losses[opt, steps]]
     last = lengths[-1]
-    own = found.lead(opt, last, arm, found.best_constant(opt, last)) if arm else found.exponent(opt, lengths)
+    own = found.lead(opt, last, arm, found.best_constant(opt, last)) if arm else found.exponent(opt)
     steps = f"{last:,}" if arm else f"{lengths[0]:,} to {last:,}"
     return Measure(
         own[1], "nats/byte" if arm else P, f"{short(PARAMETERS)} parameters, {steps} steps, {found.seeds(opt)}"
