@@ -112,9 +112,7 @@ OPTIONS = [{"heads": 3}, {"normalise": "rows"}, {"normalise": "columns"}, {"hold
            {"heads": 2, "normalise": "rows-columns", "hold_norm": True}]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("ranks", "layout"), [(2, (Shard(0),)), (2, (Shard(1),)), (4, (Shard(0), Shard(1)))], ids=str
-)
+@pytest.mark.parametrize(("ranks", "layout"), [(2, (Shard(0),)), (2, (Shard(1),)), (4, (Shard(0), Shard(1)))], ids=str)
 def test_options_around_a_sharded_matrix_are_those_of_the_whole(ranks, layout):
     """Twelve rows of five: heads and columns are cut."""
     generator = torch.Generator().manual_seed(0)

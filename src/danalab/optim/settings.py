@@ -329,7 +329,8 @@ class Around(Settings, kw_only=True):
     """What is done around the orthogonalisation of a matrix."""
 
     normalise: str | None = setting(
-        None, "what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows; none = as it is"
+        None,
+        "what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows; none = as it is",
     )
     per_head: bool = setting(False, "orthogonalise each attention head of queries, keys and values by itself")
     hold_norm: bool | None = setting(
@@ -364,7 +365,9 @@ as long as its learning rate, and vectors (gains, biases) have few gradients tha
 """
 
 
-class DanaMuonSettings(MuonRuntime, Around, Auxiliary, CautiousDecay, Memory, SecondMoment, LogTime, NewtonSchulz, Rate):
+class DanaMuonSettings(
+    MuonRuntime, Around, Auxiliary, CautiousDecay, Memory, SecondMoment, LogTime, NewtonSchulz, Rate
+):
     lr: float = 0.032
     _: KW_ONLY
     matched_rms: float = 0.2

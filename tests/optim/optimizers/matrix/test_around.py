@@ -84,7 +84,9 @@ def test_heads_are_matrices_of_their_own(cls, settings):
         torch.testing.assert_close(found[i], want, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("settings", [{"normalise": "rows"}, {"hold_norm": True}, {"heads": 2}, {"cautious_decay": True}])
+@pytest.mark.parametrize(
+    "settings", [{"normalise": "rows"}, {"hold_norm": True}, {"heads": 2}, {"cautious_decay": True}]
+)
 @pytest.mark.parametrize("cls", CLASSES)
 def test_the_pure_function_is_the_step(cls, settings):
     start, g = draw(6, 4), draw(6, 4, seed=2)

@@ -13,9 +13,7 @@ from danalab.optim.optimizers.matrix.newton_schulz import Form, matrix_shape, or
 from danalab.optim.products import newton_schulz
 
 
-def orthogonalize_shards(
-    like: Sequence[Any], local: Sequence[Tensor], form: Form
-) -> Iterator[tuple[int, Tensor]]:
+def orthogonalize_shards(like: Sequence[Any], local: Sequence[Tensor], form: Form) -> Iterator[tuple[int, Tensor]]:
     """Orthogonalise sharded matrices. Collective: all ranks of the mesh call it with the same matrices.
 
     `like` are DTensor parameters on one mesh with the same placements, `local` this rank's shard of each, in the dtype
@@ -46,13 +44,13 @@ def matrices_of(stack: Any) -> list[Tensor]:
     ]
 
 
-def _by_owners(
-    like: Sequence[Any], local: Sequence[Tensor], form: Form
-) -> Iterator[tuple[int, Tensor]]:
+def _by_owners(like: Sequence[Any], local: Sequence[Tensor], form: Form) -> Iterator[tuple[int, Tensor]]:
     """Row shards: an all-to-all to the owner of each matrix, which computes it, and an all-to-all back."""
     mesh = like[0].device_mesh
     shapes = [matrix_shape(p.shape) for p in like]
-    exchange = RowExchange(shapes, owners([newton_schulz(*shape, len(form.chain)) for shape in shapes], mesh.size()), mesh)
+    exchange = RowExchange(
+        shapes, owners([newton_schulz(*shape, len(form.chain)) for shape in shapes], mesh.size()), mesh
+    )
     wholes = exchange.to_owners(local)
     mine, dtypes = [shapes[i] for i in exchange.mine], [local[0].dtype] * len(exchange.mine)
     work = orthogonalize_each(mine, lambda k: wholes[exchange.mine[k]], form, dtypes, local[0].device)
@@ -61,9 +59,7 @@ def _by_owners(
     yield from enumerate(exchange.from_owners(wholes, local[0]))
 
 
-def _by_all(
-    like: Sequence[Any], local: Sequence[Tensor], form: Form
-) -> Iterator[tuple[int, Tensor]]:
+def _by_all(like: Sequence[Any], local: Sequence[Tensor], form: Form) -> Iterator[tuple[int, Tensor]]:
     """Any sharding: every rank gathers a few matrices at a time, computes them, and keeps its shard."""
     mesh, placements = like[0].device_mesh, like[0].placements
 
