@@ -92,7 +92,7 @@ def first_table(found: Analysis, sizes: Sequence[int]) -> Table:
 
 
 def overhead() -> Table:
-    """FLOPs of Newton-Schulz in bfloat16 over the model's, of enoki, 2,048 tokens of context GPT-2's vocabulary."""
+    """FLOPs of Newton-Schulz in bfloat16 as a share of enoki's, at 2,048 tokens of context and GPT-2's vocabulary."""
     batches, lines = (2**12, 2**15, 2**18, 2**20), []
     for heads in (6, 12, 32, 64):
         shape = dimensions("enoki", heads)

@@ -20,7 +20,7 @@ from danalab_bench.pages import joined
 from nanogpt import folder, stored, table
 
 BENCH = Path(__file__).parent
-DATA, FILES = Path("datasets", "nanogpt-shakespeare"), ("nanogpt_shakespeare", "nanogpt_shakespeare_published")
+DATA, LADDER = Path("datasets", "nanogpt-shakespeare"), Path("ladders", "nanogpt_shakespeare")
 
 
 def prepare(text: str, target: Path) -> None:
@@ -41,9 +41,7 @@ if __name__ == "__main__":
     chosen = parser.parse_args()
     if chosen.text:
         prepare(chosen.text.read_text(encoding="utf-8"), DATA)
-        ladders = [Path("ladders", name) for name in FILES]
-        for ladder in ladders:
-            if code := danalab(["ladder", str(BENCH / f"{ladder.name}.yaml"), "--out", str(ladder)]):
-                raise SystemExit(code)
-        pack(joined(map(read_ladder, ladders)), folder("nanogpt_shakespeare"))
+        if code := danalab(["ladder", str(BENCH / "nanogpt_shakespeare.yaml"), "--out", str(LADDER)]):
+            raise SystemExit(code)
+        pack(joined([read_ladder(LADDER)]), folder("nanogpt_shakespeare"))
     print(as_markdown(table(stored("nanogpt_shakespeare"))), end="")

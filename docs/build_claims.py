@@ -457,8 +457,8 @@ TEN = (
     "p = {length.span} ({length.where}).",
     "{gpt-long}: **ADana beats AdamW on a small GPT.** By {gpt-long.span} nats/token, Muon by {gpt-muon-long.span} "
     "({gpt-long.where}). At 600 steps by {gpt.span}; twice as wide {gpt-wide}, {gpt-wide.span}; on nanoGPT's "
-    "Shakespeare by {gpt-shakespeare.span}. Of AdamW with long constant averages it is ahead by {long-gpt.span}, on Enoki by "
-    "{long-enoki.span}.",
+    "Shakespeare by {gpt-shakespeare.span}. Of AdamW with long constant averages it is ahead by {long-gpt.span}, on "
+    "Enoki by {long-enoki.span}.",
     "{log-enoki} (Enoki), {log-images} (images), {log-manau} (a GPT): **log-time momentum improves Muon.** By "
     "{log-enoki.span}, {log-images.span} and {log-manau.span} nats. On the small GPT DanaMuon is ahead of D-Muon by "
     "{dana-gpt.span}, but its rates by kind count, too.",
