@@ -1,4 +1,4 @@
-"""A small GPT on bytes, nanoGPT's Shakespeare, AdamW with long constant averages: tables of docs/small-models.md.
+"""A small GPT on bytes, nanoGPT's Shakespeare, AdamW with long constant averages: tables of pages.
 
 danalab ladder bench/nanogpt.yaml && python bench/nanogpt.py ladders/nanogpt                  # 600 steps at two widths
 danalab ladder bench/nanogpt_long.yaml && python bench/nanogpt.py ladders/nanogpt_long --long     # 4,800 steps
@@ -17,7 +17,8 @@ from danalab.report.formats import Table, as_markdown
 from danalab_bench.pages import cost, fill_parts, joined, shown_lead
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "small-models.md"
+RESULTS = ROOT / "bench" / "results"
+PAGES = ROOT / "docs" / "small-models.md", ROOT / "notes" / "ladder.md"
 BASELINES = ("adamw", "muon", "d-muon")
 """The optimizers that leads are over."""
 SHOWN = {
@@ -145,6 +146,7 @@ if __name__ == "__main__":
         rows = joined([read_ladder(chosen.ladder)])
         for part, width in (("nanogpt_long", 64),) if chosen.long else (("nanogpt", 64), ("nanogpt_wide", 128)):
             pack([row for row in rows if row["settings"]["d_model"] == width], folder(part))
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
     for part in AT:
         print(f"{AT[part]}\n{as_markdown(table(stored(part)))}")

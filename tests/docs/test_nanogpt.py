@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from bench.nanogpt import CONTROLS, PAGE, control_rows, fill, leads, stored, table, tuned_runs
+from bench.nanogpt import CONTROLS, PAGES, control_rows, fill, leads, stored, table, tuned_runs
 
 
 def test_the_page_shows_the_stored_rows():
-    page = PAGE.read_text(encoding="utf-8")
-    assert page.count("<!-- nanogpt: ") == 4
-    assert fill(page) == page, "run: python bench/nanogpt.py"
+    for file, parts in zip(PAGES, (3, 1), strict=True):
+        page = file.read_text(encoding="utf-8")
+        assert page.count("<!-- nanogpt: ") == parts
+        assert fill(page) == page, "run: python bench/nanogpt.py"
 
 
 @pytest.mark.parametrize(("part", "optimizers"), [("nanogpt", 7), ("nanogpt_wide", 7), ("nanogpt_shakespeare", 5)])
