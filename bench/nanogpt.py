@@ -23,7 +23,6 @@ BASELINES = ("adamw", "muon", "d-muon")
 """The optimizers that leads are over."""
 SHOWN = {
     "dana-muon": "DanaMuon", "d-muon": "D-Muon", "muon": "Muon", "soap": "SOAP", "adana": "ADana",
-    "dana-star-mk4": "Dana-Star-MK4",
 }  # fmt: skip
 AT = {
     "nanogpt": "600 steps, width 64", "nanogpt_wide": "600 steps, width 128", "nanogpt_long": "4,800 steps, width 64",
