@@ -431,7 +431,7 @@ def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
             continue
         mean = {opt: fmean(fmean(losses(rows, problem, opt)) for problem in known) for opt in BUILD}
         wins = min(mean, key=mean.__getitem__)
-        shares = [(what, wins), *([("the same, element by element", "adana")] if wins == "dana-muon" else [])]
+        shares = [(what, wins), *([("the same, without matrix products", "adana")] if wins == "dana-muon" else [])]
         for name, opt in shares:
             rival = RIVALS.get(opt) or min(RIVALS, key=mean.__getitem__)
             leads = [lead(rows, problem, opt, rival) for problem in known]
