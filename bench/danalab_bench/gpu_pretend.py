@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
+from torch.utils import _triton
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -277,7 +279,9 @@ def pretend_gpu(kernels: bool = False) -> Iterator[None]:
             (torch.amp.autocast_mode, "autocast", Autocast),
             (torch, "is_autocast_enabled", _of_host(torch.is_autocast_enabled)),
             (torch, "get_autocast_dtype", _of_host(torch.get_autocast_dtype)),
+            (torch.accelerator, "is_available", lambda: False),  # a build for CUDA asks the driver for its stream
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+            (_triton, "has_triton", inspect.unwrap(_triton.has_triton)),  # what it says here is not to be remembered
             (dist, "init_process_group", _start_gloo(dist.init_process_group)),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))

@@ -18,7 +18,6 @@ Rows hold no absolute paths, so that a ladder can be moved, committed and read e
 """
 
 import gzip
-import itertools
 import json
 import logging
 import math
@@ -114,8 +113,7 @@ def optimizer_flops_of(opt: str, settings: Mapping[str, Any], steps: int | None)
 
     `opt`: where the settings have none, as in rows of other programs.
     """
-    opt = settings.get("opt") or opt
-    if is_address(opt) or opt not in OPTIMIZERS:
+    if is_address(opt := settings.get("opt") or opt) or opt not in OPTIMIZERS:
         return None
     if OPTIMIZERS.get(opt).flops is none:
         return 0.0
@@ -129,21 +127,17 @@ def optimizer_flops_of(opt: str, settings: Mapping[str, Any], steps: int | None)
 
 def optimizer_settings_of(opt: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """An optimizer's settings in a run, defaults too; None: it is none of danalab's. `opt`: as above."""
-    opt = settings.get("opt") or opt
-    if is_address(opt) or opt not in OPTIMIZERS:
+    if is_address(opt := settings.get("opt") or opt) or opt not in OPTIMIZERS:
         return None
     from danalab.optim.registry import optimizer_spec  # imports torch
 
     defaults = {name: told.default for name, told in optimizer_spec(opt).settings.items()}
     given = {**settings, **(settings.get("optimizer_settings") or {})}
     known = defaults | {name: value for name, value in given.items() if name in defaults and value is not None}
-    if "betas" in known:
-        single = [given.get(name) for name in ("beta1", "beta2")]
-        pairs = itertools.zip_longest(single, known["betas"])
-        known["betas"] = [usual if own is None else own for own, usual in pairs]
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in known.items() if value is not None
-    }
+    for place, name in enumerate(("beta1", "beta2")):
+        if "betas" in known and given.get(name) is not None:
+            known["betas"] = [*known["betas"][:place], given[name], *known["betas"][place + 1 :]]
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in known.items() if value is not None}
 
 
 def _entropy(data: Path) -> float | None:

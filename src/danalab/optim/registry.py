@@ -18,7 +18,7 @@ from danalab.errors import MissingExtra, UserError
 from danalab.optim.catalogue import OPTIMIZERS, Row, is_address, own_row
 from danalab.optim.optimizers.checks import OMEGA, refuse_two_decays, with_coupled_decay
 from danalab.optim.optimizers.groups import named_groups, parameter_groups, require_some, split_by_rate
-from danalab.optim.settings import COUPLED_HELP, HELP, plain_settings
+from danalab.optim.settings import HELP, plain_settings
 from danalab.optim.values import (
     OptimizerSpec,
     Setting,
@@ -30,6 +30,13 @@ from danalab.optim.values import (
 )
 from danalab.plugins import load_address
 from danalab.registry import Registry
+
+_COUPLED_HELP = {
+    "omega": "strength of weight decay over the run, instead of weight_decay: omega / (lr horizon)",
+    "horizon": "length of the run [steps], with omega",
+    "decay_bound": "largest weight_decay; none = 1 with omega, else no bound; 0 = no bound",
+}
+"""Help of settings that mean something else where weight decay is multiplied by the learning rate."""
 
 
 def registered() -> Registry[Row]:
@@ -64,7 +71,7 @@ def _facts(row: Row) -> dict[str, Any]:
 def _spec_named(name: str) -> OptimizerSpec:
     row = OPTIMIZERS.get(name)
     facts = _facts(row)
-    texts = {"inner": "", **HELP, **(COUPLED_HELP if row.decay == "coupled" else {}), **row.texts}
+    texts = {"inner": "", **HELP, **(_COUPLED_HELP if row.decay == "coupled" else {}), **row.texts}
     module, _, name = row.path.partition(":")
     if module == "pytorch_optimizer":
         split = {key: value if _has_help(value) else (value, HELP[key]) for key, value in row.defaults.items()}

@@ -332,9 +332,7 @@ class Around(Settings, kw_only=True):
         default=None, help="what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows"
     )
     per_head: bool = setting(default=False, help="orthogonalise each attention head of queries, keys and values")
-    hold_norm: bool = setting(
-        default=False, help="steps of angle lr that keep each matrix's norm (Hyperball), in place of its weight decay"
-    )
+    hold_norm: bool = setting(default=False, help="steps of angle lr that keep a matrix's norm, without weight decay")
 
 
 class AuxiliaryAdam(Auxiliary, kw_only=True):
@@ -499,10 +497,3 @@ HELP = {
     "wd_ts": "time scale of the decay of weight decay [steps]; none = constant",
     "weight_decay": "weight decay of matrices and heads",
 }
-
-COUPLED_HELP = {
-    "omega": "strength of weight decay over the run, instead of weight_decay: omega / (lr horizon)",
-    "horizon": "length of the run [steps], with omega",
-    "decay_bound": "largest weight_decay; none = 1 with omega, else no bound; 0 = no bound",
-}
-"""Help of settings that mean something else where weight decay is multiplied by the learning rate."""

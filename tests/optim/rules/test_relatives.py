@@ -249,7 +249,6 @@ BAD = [
     (AdEMAMix, {"alpha": float("inf")}, "alpha"),
     (AdEMAMix, {"lr": 1.0, "weight_decay": 1.5}, "one step"),
     (AdEMAMixDecayingWD, {"weight_decay": 1.5}, "first step"),
-    (AdEMAMixDecayingWD, {"omega": 1.0}, "horizon"),
     (AutoDana, {"kappa_min": 1.0, "kappa_max": 0.5}, "order"),
     (AutoDana, {"significance": 0.0}, "significance"),
 ]

@@ -24,7 +24,7 @@ from danalab.optim.step.batch import TensorBatch, age_tensor, gather, update_buf
 from danalab.optim.step.state import fill_state, is_dummy_step, loss_of
 from danalab.optim.step.state_dict import (
     IMPLEMENTATION,
-    MEMORY,
+    NEWEST,
     by_names,
     check_rule_state,
     parameter_name,
@@ -276,7 +276,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         saved = seen[0]
         warn_of_replaced(self.name, built, self.param_groups)
         for group, saved_group, own, asked in zip(self.param_groups, saved["param_groups"], flags, built, strict=True):
-            later = {key: asked[key] for key in MEMORY if key in asked}
+            later = {key: asked[key] for key in NEWEST if key in asked}
             group.update(plain_settings({**later, **groups.hyper(group), **own}))
             group.setdefault("initial_lr", group["peak_lr"])
             group.pop("unstepped", None)

@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 """Group keys that choose how a step is computed: a checkpoint does not change them."""
 
-MEMORY = ("age", "fresh", "buffers", "buffer_ages")
+NEWEST = ("age", "fresh", "buffers", "buffer_ages", "normalise", "per_head", "hold_norm", "orthogonalise")
 """Settings that version 0.2 gained late: where a state_dict lacks them, those of construction stay."""
 
-LATER = ("decay_bound", "beta2", "momentum_cooldown", "cautious_decay", "scaled_decay", "state_dtype", *MEMORY)
+LATER = ("decay_bound", "beta2", "momentum_cooldown", "cautious_decay", "scaled_decay", "state_dtype", *NEWEST)
 """Settings that version 0.1 did not have: its state_dicts lack them."""
 
 _MOVING = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr", "params", "param_names", "use_muon", "kind")
