@@ -3,7 +3,7 @@
     python bench/judge_baselines.py                       # all tracks; 20 minutes of CPU
     python bench/judge_baselines.py --tracks char         # one of them; the others stay as they are
     python bench/judge_baselines.py --tracks              # none: only the line of `judge --all-tracks`, whose rows are
-                                                          # in bench/results/all_tracks_cpu.jsonl
+                                                          # all_tracks in bench/results/benchmarks.jsonl
 
 Writes the table of docs/judge.md and `src/danalab/judge/baselines.json`, which `judge` reads: by processor type and
 track the settings, the noise floor (standard deviation of the loss over seeds), the time of a run, and the runs
@@ -29,10 +29,9 @@ from danalab.optim.rate_search import next_exponent
 from danalab.showcase.problems import SmallProblem
 from danalab.showcase.trials import SPACING, ProblemRun, train, usual_lr
 from danalab.train.system.device import machine
-from danalab_bench.pages import fill_parts
+from danalab_bench.pages import benchmark, fill_parts
 
 PAGE = Path(__file__).parents[1] / "docs" / "judge.md"
-ALL_TRACKS = Path(__file__).parent / "results" / "all_tracks_cpu.jsonl"
 TRIALS = 5
 SEEDS = {"nanogpt": 3}
 """Paired seeds after the search; 10 where a run is short."""
@@ -92,10 +91,7 @@ def table(stored: dict) -> str:
 
 def saved() -> str:
     """The line of `danalab judge --all-tracks` on the page: the best of the stored answers."""
-    rows = [json.loads(line) for line in ALL_TRACKS.read_text().splitlines()] if ALL_TRACKS.exists() else []
-    if not rows:
-        return ""
-    best = max(rows, key=lambda row: row["factor"])
+    best = max(benchmark("all_tracks"), key=lambda row: row["factor"])
     lowest = min(each["factor"] for each in best["tracks"])
     return (f"`{best['command']}` says {best['factor']:.2f} times fewer steps than AdamW in the geometric mean, "
             f"{lowest:.2f} on the worst, `{best['worst']}`.\n")  # fmt: skip
