@@ -253,7 +253,8 @@ def draw(rows: Rows) -> None:
         axes[0].plot(
             range(1, steps + 1), followed(settings_of("muon", arm, steps), steps), color=color, label=name, lw=1.8
         )
-    axes[0].set(xlabel="step", ylabel="mean age of the momentum [steps]", yscale="log", ylim=(1, None))
+    label = "mean age of the momentum [steps]"
+    axes[0].set(xlabel="step", ylabel=label, yscale="log", ylim=(1, 2e4))  # room for the legend
     axes[0].set_title(f"Muon, {steps:,} steps", loc="left")
     axes[0].legend(frameon=False, fontsize=8)
     for axis, opt in zip(axes[1:], opts, strict=True):
@@ -272,7 +273,7 @@ def draw(rows: Rows) -> None:
         axis.minorticks_off()
         axis.set(xlabel="steps", ylabel="lead over the best constant age [nats/byte]")
         axis.set_title(NAMES[opt], loc="left")
-        axis.legend(frameon=False, fontsize=8)
+    axes[-1].legend(frameon=False, fontsize=8)  # the same colours in both
     figure.savefig(FIGURE, dpi=110)
     plt.close(figure)
 
