@@ -10,7 +10,6 @@ the best of these runs with five seeds, which are weights and data, the same for
 
 import argparse
 import json
-import re
 from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
@@ -23,6 +22,7 @@ from danalab.ladder.fit.statistics import student_interval
 from danalab.optim import optimizer_spec
 from danalab.report.formats import as_markdown
 from danalab.showcase.trials import ProblemRun, search, train
+from danalab_bench.pages import fill_parts
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results" / "images_cpu.jsonl", ROOT / "docs" / "small-models.md"
@@ -48,7 +48,6 @@ TWELVE: dict[str, tuple[str, dict[str, Any], Dials]] = {
 }
 """Name -> (optimizer, settings of all its runs, one other value of each of two settings)."""
 SHOWN = ("dana-muon", "soap", "d-muon", "muon", "dana-star-mk4", "adana", "ademamix", "adamw")
-_PART = re.compile(r"(<!-- images: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Rows = list[dict[str, Any]]
 
 
@@ -103,8 +102,7 @@ def fill(page: str, rows: Rows) -> str:
     """The page with the table of the rows, and their cost."""
     runs = sum(len(list(chain(row["trials"], row["dials"], row["losses"][1:]))) for row in rows)
     cost = f"{runs} runs, {sum(row['seconds'] for row in rows) / 60:.0f} minutes of one thread by the clock.\n"
-    parts = {"table": as_markdown(table(rows)), "cost": cost}
-    return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
+    return fill_parts(page, "images", {"table": as_markdown(table(rows)), "cost": cost})
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ def default_table(found: Found) -> Table:
             for steps in LENGTHS
         ]
         lines.append([name, *cells])
-    return ["memory in place of log time", *(f"{steps:,} steps" for steps in LENGTHS)], lines
+    return ["memory instead of log time", *(f"{steps:,} steps" for steps in LENGTHS)], lines
 
 
 def beta2_table(found: Found) -> Table:

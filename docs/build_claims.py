@@ -21,21 +21,17 @@ from danalab.ladder.fit.statistics import Interval, Variance, student_interval, 
 from danalab.ladder.fit.tuning import Tuned, is_usable, tune
 from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab.ladder.rows import read_ladder
-from danalab.report.formats import short
-from danalab_bench.pages import RESULTS, benchmark
+from danalab.report.formats import as_markdown, short
+from danalab_bench.pages import RESULTS, benchmark, fill_parts
 from memory import PARAMETERS, Found, read_rows
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "claims.md", ROOT / "notes" / "claims.md")
-_PART = re.compile(r"(<!-- (ten|claims) -->\n).*?(<!-- end -->)", re.DOTALL)
 REPORT = "danalab report bench/results/{} --tables-only"
 RATES, FINDINGS = "python bench/horizon_rates.py", "python bench/decay_law.py findings family"
 TRANSFER, GPT, IMAGES = "python bench/width_transfer.py", "python bench/nanogpt.py", "python bench/images.py"
-LARGER, LONGER, MEMORY = (
-    "larger models: an interval on the other side",
-    "longer runs",
-    "python bench/memory_runs.py --run",
-)
+MEMORY = "python bench/memory_runs.py --run"
+LARGER, LONGER = "larger models: an interval on the other side", "longer runs"
 NATS, SAVED, TOKENS, P = "nats/token", "% of compute", "% of tokens", "exponent"
 
 
@@ -483,23 +479,19 @@ def ten() -> str:
 
 
 def table() -> str:
-    """The page's table."""
-    lines = [
-        "| claim [tested against] | source | verdict | 95% interval | of | what would change it | repeat it |",
-        "|" + " --- |" * 7,
-    ]
+    """The appendix's table."""
+    lines = []
     for each in claims().values():
         command = f"`{each.command}`" if each.command else "-"
         of, span = each.measure.where or "-", f"{each.span} {each.measure.unit}".strip()
-        cells = (each.text, each.source, f"**{each.verdict}**", span, of, each.change, command)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append((each.text, each.source, f"**{each.verdict}**", span, of, each.change, command))
+    head = "claim [tested against]", "source", "verdict", "95% interval", "of", "what would change it", "repeat it"
+    return as_markdown((head, lines))
 
 
 def fill(page: str) -> str:
     """The page with its lists made again."""
-    parts = {"ten": ten(), "claims": table()}
-    return _PART.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
+    return fill_parts(page, "claims", {"ten": ten(), "all": table()})
 
 
 if __name__ == "__main__":

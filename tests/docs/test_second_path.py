@@ -198,7 +198,7 @@ def test_leads_of_the_claims(claim):
 
 
 def claims() -> list[tuple[str, list[str]]]:
-    text = (ROOT / "notes" / "claims.md").read_text(encoding="utf-8").partition("<!-- claims -->\n")[2]
+    text = (ROOT / "notes" / "claims.md").read_text(encoding="utf-8").partition("<!-- claims: all -->\n")[2]
     lines = [line.strip("|").split("|") for line in text.partition("<!-- end -->")[0].splitlines()[2:]]
     return [(line[0].strip(), [cell.strip() for cell in line]) for line in lines]
 
