@@ -1,6 +1,7 @@
 """Symmetric products, X X^T and products of polynomials in it: what is above the diagonal is copied from below it.
 
-An operator of torch, which its counter of FLOPs counts as m (m + 1) k for [m, k] [k, m]: the entries that are needed.
+An operator of torch, which its counter of FLOPs counts as m (m + 1) k for [m, k] [k, m] from 256 rows on: the entries
+that are needed.
 CUDA devices have a Triton kernel, which computes the tiles on and below the diagonal. CPUs compute panels of columns
 where this is faster: not of small matrices, and not in 16 bits, where one whole product takes a third of the time
 (`bench/muon.py`).
@@ -15,13 +16,13 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from danalab.errors import first_line
+from danalab.optim.products import HALVED, symmetric_entries
 from danalab.optim.step.backends import triton_step
 
 log = logging.getLogger(__name__)
 
 _PANEL = 96  # columns of one panel
 _TILE, _DEPTH = 64, 32  # of the Triton kernel
-_LEAST_ON_CUDA = 256
 LARGEST_ERROR = 2e-2
 """Between kernel and torch's product in 16 bits, relative to the largest entry."""
 
@@ -36,7 +37,7 @@ def symmetric_product(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
     size = out.shape[-1]
-    if out.device.type == "cuda" and size >= _LEAST_ON_CUDA and _kernel_agrees(out.dtype, out.device.index):
+    if out.device.type == "cuda" and size >= HALVED and _kernel_agrees(out.dtype, out.device.index):
         launch(left, right, out)
     elif out.device.type != "cpu" or size < 4 * _PANEL or out.dtype.itemsize < 4:
         torch.bmm(left, right, out=out)
@@ -56,7 +57,7 @@ _operator: Any = torch.ops.danalab.symmetric_product.default
 @register_flop_formula(torch.ops.danalab.symmetric_product)
 def _flops(left: Any, right: Any, out: Any, out_shape: Any = None) -> int:
     matrices, size, inner = left
-    return matrices * size * (size + 1) * inner
+    return matrices * symmetric_entries(size) * inner
 
 
 def launch(left: Tensor, right: Tensor, out: Tensor) -> None:
