@@ -65,8 +65,8 @@ def test_the_optimizers_own_products_count_by_the_settings_of_a_row_that_lacks_t
     plain = {"opt": "muon-wide", "params": 1, "lr": 0.1, "batch": 4, "tokens": 320, "flops": 1e6, "final_loss": 2.0,
              "curve": "a.jsonl", "settings": settings}  # fmt: skip
     row = checked_row(plain)
-    # 2 layers of 4 matrices 8 x 8 and 2 of 8 x 32; symmetric products of 8 rows count 8 x 9
-    assert row["optimizer_flops"] == 10 * 2 * (4 * 3 * (72 * 16 + 128 * 8) + 2 * (72 * (32 + 9 * 8) + 128 * 32))
+    # 2 layers of 4 matrices 8 x 8 and 2 of 8 x 32; symmetric products of 8 rows count in full
+    assert row["optimizer_flops"] == 10 * 2 * (4 * 3 * (128 * 16 + 128 * 8) + 2 * (128 * (32 + 9 * 8) + 128 * 32))
     assert flops_of(row, 160, "exact") == (1e6 + row["optimizer_flops"]) / 2
     assert flops_of(row, 160, "model") == 5e5
     assert checked_row({**plain, "optimizer_flops": 7.0})["optimizer_flops"] == 7.0
