@@ -41,7 +41,7 @@ coverage: $(VENV)/.dev
 	$(COVERAGE) erase
 	$(COVERAGE) run -m pytest -n auto --maxprocesses 4 --deselect $(LIMITED_FILES)
 	$(COVERAGE) combine --quiet
-	$(COVERAGE) json --quiet --include "src/danalab/*" -o build/coverage/report.json
+	$(COVERAGE) json --quiet --include "src/*" -o build/coverage/report.json
 	$(BIN)/python docs/build_coverage.py build/coverage/report.json
 
 lint: $(VENV)/.dev

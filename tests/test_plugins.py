@@ -23,6 +23,7 @@ from danalab.ladder.runs.jobs import Job
 from danalab.optim import build_optimizer, optimizer_spec
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.schedules import SCHEDULES
+from danalab.registry import Registry
 from danalab.train.callbacks.base import CALLBACKS
 from text_data import prepare_lines
 
@@ -105,6 +106,7 @@ from danalab.chat.tasks import TASKS, Problem, Task
 from danalab.data.sources import SOURCES, Source
 from danalab.optim.registry import register
 from danalab.optim.schedules import SCHEDULES
+from danalab.registry import Registry
 from danalab.train.callbacks.base import CALLBACKS, Callback
 
 
@@ -254,3 +256,24 @@ def test_ranks_load_them(plugin, tmp_path):
     done = subprocess.run([sys.executable, "-m", "danalab", *words, "--device", "cpu"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert str(plugin) in json.loads((tmp_path / "run" / "config.json").read_text())["plugins"]
+
+
+def test_annexes_are_loaded_by_the_registries_of_their_kind_alone(tmp_path, monkeypatch):
+    (tmp_path / "annexes_of_a_test").mkdir()
+    (tmp_path / "annexes_of_a_test" / "__init__.py").write_text("MODULES = {'colour': ('reds',)}")
+    (tmp_path / "annexes_of_a_test" / "reds.py").write_text(
+        "from danalab.plugins import colours\ncolours.add('red', 1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "ANNEXES", "annexes_of_a_test")
+    colours: Registry[int] = Registry("colour")
+    monkeypatch.setattr(plugins, "colours", colours, raising=False)
+    assert "red" not in Registry("sound")
+    assert "annexes_of_a_test.reds" not in sys.modules
+    assert colours.get("red") == 1
+    assert colours.plugin("red") == ""
+
+
+def test_the_core_works_without_annexes(monkeypatch):
+    monkeypatch.setattr(plugins, "ANNEXES", "annexes_that_are_not_installed")
+    assert "red" not in Registry("colour")

@@ -34,6 +34,7 @@ def module_name(path: Path) -> str:
 
 
 FILES = {module_name(path): path for path in sorted((SOURCE / "danalab").rglob("*.py"))}
+ANNEXES = {module_name(path): path for path in sorted((SOURCE / "danalab_annexes").rglob("*.py"))}
 PACKAGES = {name for name, path in FILES.items() if path.name == "__init__.py"}
 ROOMS = sorted(name.removeprefix("danalab.") for name in PACKAGES - {"danalab"} if "_shared" not in name)
 
@@ -150,11 +151,16 @@ def test_every_room_has_a_layer():
     assert {room(name) for name in FILES if room(name)} - {"__main__"} == set(RANK) | COMMON | {"theory"}
 
 
+def test_the_core_knows_no_annex():
+    known = [name for name, path in FILES.items() for module, *_ in source(path).imports if module in ANNEXES]
+    assert known == []
+
+
 def test_folders_and_files_stay_small():
     folders = {path.parent for path in FILES.values()}
     modules = {folder: sum(path.stem != "__init__" for path in folder.glob("*.py")) for folder in folders}
     assert {str(folder): n for folder, n in modules.items() if n > LARGEST_FOLDER and folder.name != "cli"} == {}
-    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in {**FILES, **ANNEXES}.items()}
     assert {name: n for name, n in lines.items() if n > LONGEST_FILE} == {}
 
 

@@ -3,9 +3,10 @@
     FILE.py:NAME, module:NAME     one object, such as an optimizer: `load_address`
     --plugin FILE.py              a file that registers something when it is imported: `use`
     entry point danalab.plugins   the same of an installed package: a module, or a function that is called
+    danalab_annexes               what comes with danalab and only some runs need, by kind of registry
 
 A file is imported once, as a module of its own. The files of --plugin are in $DANALAB_PLUGINS, which the processes of a
-command inherit: a registry that lacks a name loads them, and then the entry points (`load`).
+command inherit: a registry that lacks a name loads them, the annexes of its kind, and then the entry points (`load`).
 """
 
 import hashlib
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 ENVIRONMENT = "DANALAB_PLUGINS"
 GROUP = "danalab.plugins"
+ANNEXES = "danalab_annexes"
 
 _plugins: dict[str, ModuleType] = {}  # loaded plugins: the path of a file, or the value of an entry point -> its module
 _state = {"entry points": False, "loading": ""}
@@ -45,11 +47,13 @@ def in_use() -> list[str]:
     return [path for path in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if path]
 
 
-def load() -> None:
-    """Load what has not been loaded: the files in use, and entry points; one of these that fails is left out."""
+def load(kind: str = "") -> None:
+    """Load what has not been loaded: the files in use, the annexes that add to registries of `kind`, and entry points;
+    one of these that fails is left out."""
     from importlib.metadata import entry_points
 
     use(())
+    _load_annexes(kind)
     if _state["entry points"]:
         return
     _state["entry points"] = True
@@ -95,6 +99,17 @@ def _digest(module: ModuleType) -> str:
     if file is None:
         raise UserError(f"plugin {module.__name__} has no source file")
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def _load_annexes(kind: str) -> None:
+    if importlib.util.find_spec(ANNEXES) is None:
+        return
+    outer, _state["loading"] = _state["loading"], ""  # an annex is no plugin whose source a run must keep
+    try:
+        for module in importlib.import_module(ANNEXES).MODULES.get(kind, ()):
+            importlib.import_module(f"{ANNEXES}.{module}")
+    finally:
+        _state["loading"] = outer
 
 
 def _load(path: str) -> None:

@@ -52,7 +52,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """The registered names, aliases apart, in order of registration, with those of plugins."""
-        plugins.load()
+        plugins.load(self.kind)
         return list(self._items)
 
     def _has(self, name: str) -> bool:
@@ -60,7 +60,7 @@ class Registry(Generic[T]):
 
     def __contains__(self, name: str) -> bool:
         if not self._has(name):
-            plugins.load()
+            plugins.load(self.kind)
         return self._has(name)
 
     def __iter__(self) -> Iterator[str]:

@@ -1,0 +1,7 @@
+"""What only some runs need, as plug-ins: the core, `danalab`, imports none of it, and works without it.
+
+A registry of the core that lacks a name loads the modules of its kind, which add to it (`danalab.plugins.load`).
+"""
+
+MODULES: dict[str, tuple[str, ...]] = {}
+"""Kind of a registry (`Registry.kind`) -> modules of this package that add to it when they are imported."""
