@@ -223,8 +223,6 @@ INLINE Vector stepped(const Constants& k, Vector x, Vector g, Vector m, Vector i
 
 #ifdef __AVX512F__
 
-constexpr int block = 256;
-
 // A step of n elements, whole vectors and at most a block.
 template <bool CLIP, bool CAUTIOUS>
 void advance(const Constants& k, float* __restrict p, const float* __restrict grad, float* __restrict m, float* __restrict v,
@@ -246,8 +244,6 @@ void advance(const Constants& k, float* __restrict p, const float* __restrict gr
 }
 
 #else
-
-constexpr int block = 64;
 
 // A step of n elements, whole vectors and at most a block.
 template <bool CLIP, bool CAUTIOUS>
@@ -278,6 +274,7 @@ void run_blocks(const Constants& k, float* __restrict p, const float* __restrict
                 float* __restrict tau, int64_t begin, int64_t end) {
   const int64_t whole = begin + (end - begin) / lanes * lanes;
   for (int64_t i = begin; i < whole; i += block) {
+    prefetch(i, p, grad, m, v, tau);
     advance<CLIP, CAUTIOUS>(k, p + i, grad + i, m + i, v + i, tau + i, whole - i < block ? whole - i : block);
   }
   if (whole == end) return;
