@@ -13,11 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
+from danalab.errors import UserError
 from danalab.theory.algorithms import standard
 from danalab.theory.exponents import FAMILIES, IVA_BORDER, compute_optimum, frontier, phase, time_exponents
 from danalab.theory.moments import ode
 from danalab.theory.problem import binned_spectrum, power_sum
-from danalab.theory.studies.study import LABELS, Study, canvas, label
+from danalab_annexes.theory.studies import PhaseFlags
+from danalab_annexes.theory.study import LABELS, Study, canvas, label
 
 SLOPE_POINTS = ((1.0, 0.3), (1.0, 0.7), (1.0, 1.3))
 """(alpha, beta) in the phases Ia, II and III."""
@@ -27,7 +29,15 @@ _NAMES = {
 }  # fmt: skip
 
 
-def phase_diagram(points: int = 121) -> Study:
+def compute(p: PhaseFlags) -> list[Study]:
+    """The diagram, the frontier at one point of it, and the slopes."""
+    if p.sizes < 3 or p.points < 3:
+        raise UserError(f"--sizes {p.sizes} and --points {p.points}: at least 3 of each are needed")
+    sizes = [100 * 2**k for k in range(p.sizes)]
+    return [_phase_diagram(p.points), _compute_frontier(p.alpha, p.beta, sizes, p.h), _local_slopes(p.h)]
+
+
+def _phase_diagram(points: int) -> Study:
     """Exponents e of P ~ f^-e on a grid of 2 alpha in (0, 3], 2 beta in (0, 3]; NaN where no phase is defined."""
     two_alpha, two_beta = np.linspace(0.05, 3, points), np.linspace(0.0, 3, points)
     arrays = {"two_alpha": two_alpha, "two_beta": two_beta}
@@ -75,7 +85,7 @@ def _draw_borders(panel: Axes) -> None:
         panel.text(x, y, name, color="white", ha="center", va="center", fontsize=9, fontweight="bold", rotation=turn)
 
 
-def compute_frontier(alpha: float, beta: float, sizes: Sequence[int], h: float = 1e-2) -> Study:
+def _compute_frontier(alpha: float, beta: float, sizes: Sequence[int], h: float) -> Study:
     """Compute-optimal frontiers over d in `sizes`, v = 4 d, batch 1."""
     flops = np.geomspace(1e4, 20.0 * float(sizes[-1]) ** 3, 201)
     arrays = {"flops": flops, "sizes": np.asarray(sizes)}
@@ -114,8 +124,9 @@ def _draw_frontier(study: Study) -> Figure:
     return figure
 
 
-def local_slopes(*, horizon: float = 1e8, h: float = 1e-2, d_constant: int = 100_000, d_other: int = 10**9) -> Study:
+def _local_slopes(h: float) -> Study:
     """-d log P / d log t in the phases Ia, II and III, without the limit risk."""
+    horizon, d_constant, d_other = 1e8, 100_000, 10**9
     centers = np.geomspace(3, horizon / 3, 120)
     arrays = {"t": centers}
     findings = {}

@@ -10,7 +10,6 @@ With all exponents 0 this is ADana, whose momentum knows nothing of the learning
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +22,8 @@ from danalab.errors import UserError
 from danalab.theory.algorithms import Rates
 from danalab.theory.moments import moment_recursion
 from danalab.theory.problem import Spectrum, binned_spectrum
-from danalab.theory.studies.study import Study, canvas, label
+from danalab_annexes.theory.studies import CooldownFlags
+from danalab_annexes.theory.study import Study, canvas, label
 
 POINTS = ((0.6, 0.3), (1.0, 0.3), (1.0, 0.7), (1.3, 0.7))
 """Exponents (alpha, beta) of the problems."""
@@ -34,19 +34,12 @@ LR_POWERS = np.arange(-10.0, 2.1, 0.75)
 """Powers of two of the peak learning rate, in units of 1 / (2 trace)."""
 
 
-def compute(
-    *,
-    horizons: Sequence[int] = (100, 1000),
-    deltas: Sequence[float] = (4.0, 8.0, 16.0),
-    noises: Sequence[float] = (0.001, 0.1, 1.0),
-    d: int = 100_000,
-) -> Study:
+def compute(p: CooldownFlags) -> Study:
     """Least excess risk at the end of a run over learning rate and kappa, for each candidate on each problem.
 
-    Lengths of the runs `horizons` [steps], averaging windows `deltas`, irreducible risks `noises` (label noise that
-    does not shrink while the model learns), `d` modes of the spectrum. UserError: an empty list, or a value that is not
-    positive.
+    UserError: an empty list, or a value that is not positive.
     """
+    horizons, deltas, noises = p.horizons, p.deltas, p.noises
     for name, values, least in (("horizons", horizons, 10), ("deltas", deltas, 0.1), ("noises", noises, 0)):
         if not values or not min(values) >= least:
             raise UserError(f"{name} = {list(values)}: at least one value is needed, each at least {least:g}")
@@ -54,7 +47,7 @@ def compute(
     best = np.empty((len(problems), len(deltas), len(COOLDOWNS)))
     edges = np.zeros(len(COOLDOWNS), int)
     for i, ((alpha, beta), noise, horizon, schedule) in enumerate(problems):
-        spectrum = binned_spectrum(alpha, beta, d, noise, exact=20, per_decade=12)
+        spectrum = binned_spectrum(alpha, beta, p.d, noise, exact=20, per_decade=12)
         for k, delta in enumerate(deltas):
             risk = _final_risk(spectrum, LearningRateDecay(float(horizon), **DECAYS[schedule]), delta)
             best[i, k] = risk.min(axis=(1, 2))
@@ -81,8 +74,7 @@ def compute(
         "least worst case": min(table, key=lambda row: row["worst"])["cooldown"],
         "problems": len(problems) * len(deltas),
     }
-    settings = {"horizons": list(horizons), "deltas": list(deltas), "noises": list(noises), "d": d}
-    return Study("cooldown", arrays, {**settings, "cooldowns": list(COOLDOWNS)}, findings, draw_figure)
+    return Study("cooldown", arrays, {**p.settings(), "cooldowns": list(COOLDOWNS)}, findings, draw_figure)
 
 
 def _mean(ratios: np.ndarray) -> float:

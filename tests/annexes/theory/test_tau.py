@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.theory import measure_tau, tau_limit
-from danalab.theory.studies.tau_statistics import pooled_cdf
+from danalab_annexes.theory.tau_statistics import measure_tau, pooled_cdf, tau_limit
 
 ACTIVITIES = [1.0, 0.5, 0.1, 0.01]
 

@@ -33,7 +33,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +44,12 @@ from scipy.optimize import brentq
 from scipy.special import exp1, gammainc, gammaln, stdtrit
 from torch import nn
 
+from danalab.data.sources.synthetic import Language
 from danalab.errors import UserError
 from danalab.optim import build_optimizer
 from danalab.optim.schedules import get_schedule, lr_scheduler
-from danalab.theory.studies.study import Study, canvas, label
+from danalab_annexes.theory.studies import RareTokensFlags
+from danalab_annexes.theory.study import Study, canvas, label
 
 _U = np.exp(np.linspace(-80.0, 60.0, 3501))  # nodes of the integrals, even in log u
 
@@ -150,61 +152,42 @@ SHOWN = (0.1, 0.03, 0.01, 0.004, 0.002)
 """Frequencies of the printed table, the nearest tokens to them."""
 
 
-def compute(
-    corpus: Corpus,
-    *,
-    steps: int = 20_000,
-    rows: int = 64,
-    tokens: int = 16,
-    rarest: float = 0.002,
-    language_steps: int = 4000,
-    documents: int = 1,
-    seeds: int = 3,
-    seed: int = 0,
-) -> Study:
-    """Bias of rare tokens under all contenders.
-
-    Args:
-        corpus: the language, whose true probabilities are known.
-        steps, rows, tokens, rarest, seed: of the table; `rarest` is the least frequency.
-        language_steps, documents: training on the language; documents per step.
-        seeds: of the language model, at the best learning rate; its choice uses the first one.
-    """
-    for name, value, least in (("steps", steps, 100), ("rows", rows, 2), ("language-steps", language_steps, 10)):
+def compute(p: RareTokensFlags) -> Study:
+    """Bias of rare tokens under all contenders; the first seed of the language model chooses its learning rate."""
+    for name, value, least in (("steps", p.steps, 100), ("rows", p.rows, 2), ("language-steps", p.language_steps, 10)):
         if value < least:
             raise UserError(f"--{name} {value}: at least {least} are needed")
-    if seeds < 2:
-        raise UserError(f"--seeds {seeds}: at least 2 are needed for an interval")
-    f = geometric_frequencies(rarest, tokens)
+    if p.seeds < 2:
+        raise UserError(f"--seeds {p.seeds}: at least 2 are needed for an interval")
+    f = geometric_frequencies(p.rarest, p.tokens)
     arrays: dict[str, np.ndarray] = {"frequency": f}
     shown = [int(np.abs(np.log(f / x)).argmin()) for x in SHOWN]
     table, language = [], []
     for name, contender in CONTENDERS.items():
-        ratio = table_bias(contender.at(contender.table_lr), f, steps=steps, rows=rows, seed=seed)
+        ratio = table_bias(contender.at(contender.table_lr), f, steps=p.steps, rows=p.rows, seed=p.seed)
         arrays[f"table {name}"] = ratio
-        theory = _theory(contender, f, 0.95 * steps)
+        theory = _theory(contender, f, 0.95 * p.steps)
         if theory is not None:
             arrays[f"theory {name}"] = theory
         mean, width = mean_and_interval(ratio)
         expected = ["" if theory is None else f" ({theory[i]:.2f})" for i in shown]
         cells = [f"{mean[i]:.2f} ±{width[i]:.2f}{e}" for i, e in zip(shown, expected, strict=True)]
         table.append({"p / f (theory)": name, **{f"f = {f[i]:.2g}": x for i, x in zip(shown, cells, strict=True)}})
+    corpus = Language(words=p.words, document_tokens=64)
     held_out = HeldOut.of(corpus)
     true = held_out.frequencies
     for name, contender in CONTENDERS.items():
-        best, lr, ratios = _on_language(corpus, held_out, contender, language_steps, documents, seeds)
+        best, lr, ratios = _on_language(corpus, held_out, contender, p.language_steps, p.documents, p.seeds)
         arrays[f"language {name}"] = ratios
         mean, width = mean_and_interval(ratios)
         columns = {f"{x:.2g}": f"{m:.2f} ±{w:.2f}" for x, m, w in zip(true, mean, width, strict=True)}
         language.append({"p / f at f =": name, **columns, "loss": best, "lr": lr})
     findings = {
-        f"a table of logits, after {steps} steps": table,
-        f"words of the language, after {language_steps} steps": language,
+        f"a table of logits, after {p.steps} steps": table,
+        f"words of the language, after {p.language_steps} steps": language,
     }
     arrays["word_frequency"] = true
-    settings = {"steps": steps, "rows": rows, "tokens": tokens, "rarest": rarest, "seed": seed, "seeds": seeds}
-    more = {"words": corpus.words, "language_steps": language_steps, "documents": documents}
-    return Study("rare-tokens", arrays, {**settings, **more}, findings, draw_figure)
+    return Study("rare-tokens", arrays, p.settings(), findings, draw_figure)
 
 
 def _theory(contender: RareTokenOptimizer, f: np.ndarray, t: float) -> np.ndarray | None:
@@ -220,7 +203,7 @@ def _theory(contender: RareTokenOptimizer, f: np.ndarray, t: float) -> np.ndarra
 
 
 def _on_language(
-    corpus: Corpus, held_out: HeldOut, contender: RareTokenOptimizer, steps: int, documents: int, seeds: int
+    corpus: Language, held_out: HeldOut, contender: RareTokenOptimizer, steps: int, documents: int, seeds: int
 ) -> tuple[float, str, np.ndarray]:
     """Least loss, the learning rate that has it (marked at an edge of the grid), and p / f of all seeds there."""
     run = partial(language_bias, corpus, held_out, steps=steps, documents=documents)
@@ -300,17 +283,6 @@ def table_bias(build: Build, frequencies: np.ndarray, *, steps: int, rows: int, 
     return torch.empty_like(ratio).scatter_(1, order, ratio).numpy()
 
 
-class Corpus(Protocol):
-    """What is needed of a language; `danalab.data.sources.synthetic.Language` is one."""
-
-    @property
-    def words(self) -> int: ...  # their token ids come first, by frequency
-    @property
-    def vocabulary(self) -> list[str]: ...
-    def documents(self, first: int, count: int) -> np.ndarray: ...
-    def probabilities(self, document: np.ndarray) -> np.ndarray: ...
-
-
 class LastToken(nn.Module):
     """The next token from the last one, through `width` dimensions: the smallest model with an embedding and a head."""
 
@@ -336,7 +308,7 @@ class HeldOut:
     words: int
 
     @classmethod
-    def of(cls, corpus: Corpus, documents: int = 32) -> HeldOut:
+    def of(cls, corpus: Language, documents: int = 32) -> HeldOut:
         """The first documents of a corpus."""
         text = corpus.documents(0, documents)
         truth = np.stack([corpus.probabilities(document)[:-1, :-1] for document in text])
@@ -358,7 +330,7 @@ class HeldOut:
 
 
 def language_bias(
-    corpus: Corpus, held_out: HeldOut, build: Build, *, steps: int, documents: int, width: int = 32, seed: int = 0
+    corpus: Language, held_out: HeldOut, build: Build, *, steps: int, documents: int, width: int = 32, seed: int = 0
 ) -> tuple[float, np.ndarray]:
     """Train `LastToken` for one pass over `steps * documents` documents, the learning rate falling to 0 in a line.
 

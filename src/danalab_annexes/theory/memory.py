@@ -13,7 +13,6 @@ stand for orthogonalisation, which gives all singular values of the momentum the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,8 +28,9 @@ from danalab.errors import UserError
 from danalab.optim.settings import LogTime
 from danalab.theory.curve import enable_x64
 from danalab.theory.problem import Spectrum, binned_spectrum
-from danalab.theory.studies.cooldown import LearningRateDecay
-from danalab.theory.studies.study import Study, canvas, label
+from danalab_annexes.theory.cooldown import LearningRateDecay
+from danalab_annexes.theory.studies import MemoryFlags
+from danalab_annexes.theory.study import Study, canvas, label
 
 MAPS = ("linear", "root", "sign")
 """What is done to the momentum."""
@@ -46,35 +46,24 @@ PEAKS = np.arange(-14.0, 5.0, 0.5)
 """Powers of two of the peak learning rate, in units of each map's own."""
 
 
-def compute(
-    *,
-    alpha: float = 0.6,
-    beta: float = 0.3,
-    d: int = 2000,
-    noises: Sequence[float] = (0.1,),
-    batches: Sequence[float] = (1.0, 16.0),
-    horizons: Sequence[int] = (300, 1200),
-    fresh: float = 0.05,
-    descents: int = 60,
-) -> Study:
+def compute(p: MemoryFlags) -> Study:
     """Least excess risk over the peak learning rate for each path of the mean age, map, batch and length of run.
 
-    Exponents `alpha` and `beta` of the spectrum of `d` modes, `noises` of the labels (irreducible risk), `batches`
-    [samples a step], `horizons` [steps], the weight `fresh` of the newest gradient in the update, and gradient
-    descents for the best path. Runs have 5% of warm-up and a cosine to 0. UserError: an empty list or values out of
+    Runs have 5% of warm-up and a cosine to 0. UserError: an empty list or values out of
     their range.
     """
+    horizons, batches, noises = p.horizons, p.batches, p.noises
     for name, values, least in (("horizons", horizons, 50), ("batches", batches, 1e-3), ("noises", noises, 0)):
         if not values or not min(values) >= least:
             raise UserError(f"{name} is {list(values)}; it must be one or more numbers of at least {least:g}")
-    if not 0 <= fresh <= 1:
-        raise UserError(f"fresh is {fresh:g}; it must be from 0 to 1")
-    names, settings = targets(1)[0], {"alpha": alpha, "beta": beta, "d": d, "fresh": fresh, "descents": descents}
+    if not 0 <= p.fresh <= 1:
+        raise UserError(f"fresh is {p.fresh:g}; it must be from 0 to 1")
+    names, settings = targets(1)[0], {key: getattr(p, key) for key in ("alpha", "beta", "d", "fresh", "descents")}
     cells, rows = {}, []
     for kind, noise, batch in itertools.product(MAPS, noises, batches):
-        spectrum = binned_spectrum(alpha, beta, d, noise, exact=10, per_decade=8)
+        spectrum = binned_spectrum(p.alpha, p.beta, p.d, noise, exact=10, per_decade=8)
         with enable_x64():
-            study = [_Cell(spectrum, kind, steps, batch, fresh, descents) for steps in horizons]
+            study = [_Cell(spectrum, kind, steps, batch, p.fresh, p.descents) for steps in horizons]
         ideal = [_lowest(np.log2(CONSTANTS), np.log(cell.risk[: len(CONSTANTS)]))[0] for cell in study]
         slope = float(np.polyfit(np.log2(horizons), ideal, 1)[0]) if len(horizons) > 1 else None
         for cell, power in zip(study, ideal, strict=True):

@@ -5,7 +5,6 @@
 Its limit is P E[|u| / (|u| + sqrt(P E u^2)) | active]: P / (1 + sqrt(P)) for gradients of one size, else less.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -22,9 +21,9 @@ from scipy.special import k0
 from danalab.errors import UserError, nearest
 from danalab.optim.settings import LogTime
 from danalab.theory.curve import padded, record
-from danalab.theory.problem import PLRF
-from danalab.theory.studies.races import moe
-from danalab.theory.studies.study import Study, canvas, label
+from danalab_annexes.theory.races import moe
+from danalab_annexes.theory.studies import TauFlags
+from danalab_annexes.theory.study import Study, canvas, label
 
 KINDS = ("sign", "gauss", "product")
 """Distributions of an active gradient: +-1, N(0, 1), or a product of two N(0, 1) (a linear model at batch 1)."""
@@ -33,27 +32,25 @@ _COLORS = {"sign": "#d62728", "gauss": "#ff9896", "product": "#7f2020"}
 _WHAT = {"sign": "gradients of one size", "gauss": "Gaussian gradients", "product": "product of Gaussians"}
 
 
-def compute(
-    model: PLRF, *, experts: int = 32, zeta: float = 1.5, batch: int = 8, steps: int = 16_000, kappa: float = 0.75,
-    synthetic_steps: int = 20_000, seed: int = 0,
-) -> Study:  # fmt: skip
+def compute(p: TauFlags) -> Study:
     """tau of synthetic gradients for seven activities, and of Dana-Star-MK4 in a MoE run at doubling times."""
-    if steps < 16:
-        raise UserError(f"steps = {steps}: at least 16 are needed, tau is read at four halves of them too")
+    if p.steps < 16:
+        raise UserError(f"steps = {p.steps}: at least 16 are needed, tau is read at four halves of them too")
     arrays = {"activity": np.asarray(ACTIVITIES)}
     findings = {}
     for kind in KINDS:
-        arrays[f"measured_{kind}"] = measure_tau(ACTIVITIES, kind, steps=synthetic_steps, coordinates=200, seed=seed)
-        arrays[f"limit_{kind}"] = np.asarray([tau_limit(p, kind) for p in ACTIVITIES])
+        arrays[f"measured_{kind}"] = measure_tau(
+            ACTIVITIES, kind, steps=p.synthetic_steps, coordinates=200, seed=p.seed
+        )
+        arrays[f"limit_{kind}"] = np.asarray([tau_limit(activity, kind) for activity in ACTIVITIES])
         ratio = arrays[f"measured_{kind}"] / arrays[f"limit_{kind}"]
         findings[f"{_WHAT[kind]}: largest deviation from the limit"] = float(np.abs(ratio - 1).max())
-    times = steps // 2 ** np.arange(4, -1, -1)
-    result = moe(model, experts=experts, zeta=zeta, batch=batch, steps=steps, kappas=[kappa], seeds=1, times=times)
+    times = p.steps // 2 ** np.arange(4, -1, -1)
+    shared = {name: getattr(p, name) for name in ("experts", "zeta", "batch", "steps")}
+    result = moe(p.model(), kappas=(p.kappa,), seeds=1, times=times, **shared)
     arrays.update(times=times, tau=result.tau[0, :, 0], expert_activity=result.activity)
     findings["slope of log mean tau on log P over the experts"] = result.tau_slope(0)
-    settings = {"experts": experts, "zeta": zeta, "batch": batch, "steps": steps, "kappa": kappa, "seed": seed}
-    settings = {**dataclasses.asdict(model), **settings, "synthetic_steps": synthetic_steps}
-    return Study("tau", arrays, settings, findings, draw_figure)
+    return Study("tau", arrays, p.settings(), findings, draw_figure)
 
 
 def draw_figure(study: Study) -> Figure:
@@ -100,7 +97,7 @@ def measure_tau(
     activities: Sequence[float],
     kind: str = "sign",
     *,
-    steps: int = 20_000,
+    steps: int = TauFlags.synthetic_steps,
     coordinates: int = 1000,
     delta: float = LogTime.delta,
     seed: int = 0,

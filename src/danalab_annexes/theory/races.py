@@ -9,7 +9,6 @@ P_i^(-1/2) and t^(1 - kappa) counts wall steps; with it, expert i follows the on
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +21,12 @@ from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
-from danalab.optim.settings import DanaMK4Settings, LogTime
+from danalab.optim.settings import LogTime
 from danalab.theory.curve import geometric_times
 from danalab.theory.problem import PLRF, check_memory, draw
-from danalab.theory.stochastic import Racer, Stream, race, zipf
-from danalab.theory.studies.study import LABELS, Study, canvas, label
+from danalab_annexes.theory.race import Racer, Stream, race, zipf
+from danalab_annexes.theory.studies import HummingbirdFlags, MoEFlags
+from danalab_annexes.theory.study import LABELS, Study, canvas, label
 
 SWEPT = ("adana", "dana-mk4", "dana-star-mk4")
 """Optimizers that are run for every kappa."""
@@ -34,45 +34,32 @@ _LIMIT: dict[str, Any] = {"color": "black", "lw": 0.8, "ls": ":", "label": "limi
 
 
 def hummingbird(
-    model: PLRF | None = None,
-    *,
-    kappas: Sequence[float] | None = None,
-    steps: int = 16_000,
-    batch: int = 10,
-    lr: float = 0.003,
-    clipsnr: float = 0.5,
-    delta: float = LogTime.delta,
-    experts: int = 1,
-    zeta: float = 0.5,
-    noise: float = 0.0,
-    adam_lr: float | None = None,
-    seed: int = 0,
-    optimizers: Sequence[str] = SWEPT,
+    model: PLRF | None = None, *, adam_lr: float | None = None, optimizers: Sequence[str] = SWEPT, **settings: Any
 ) -> Hummingbird:
     """Run ADana, Dana-MK4 and Dana-Star-MK4 for all kappas, and Adam and SGD, on the same samples.
 
     Args:
-        model: default alpha = 1, beta = 0.3, v = 800, d = 200, where the shape shows after 16,000 steps.
-        kappas: default 0, 0.1, ..., 1.
-        lr: learning rate of the family; its momentum term has the same (gamma3 = 1).
-        clipsnr: of the two clipped members.
-        experts, zeta: MoE-PLRF with expert probabilities i^-zeta; the risk is the mean under them.
-        noise: scale of Student label noise (3 degrees of freedom).
-        adam_lr: default `lr`. SGD takes min(1, batch / trace) / 2.
+        model: by default that of `settings`, where the shape shows after 16,000 steps.
+        adam_lr: default `lr`, that of the family; its momentum term has the same (gamma3 = 1). SGD takes
+            min(1, batch / trace) / 2.
+        settings: fields of `HummingbirdFlags`. With several experts (MoE-PLRF) the risk is the mean under their
+            probabilities.
     Raises:
         UserError: kappa outside [0, 1], sizes that do not fit into memory, negative noise, unknown optimizer.
     """
-    model = PLRF(1.0, 0.3, 800, 200) if model is None else model
-    grid, contenders = _family(optimizers, np.linspace(0, 1, 11) if kappas is None else kappas, lr, delta, clipsnr)
-    contenders["adam"] = Racer("adam", {"lr": lr if adam_lr is None else adam_lr})
-    contenders["sgd"] = Racer("sgd", {"lr": 0.5 * min(1.0, batch / model.trace)})
-    needed = 4.0 * 4 * len(grid) * len(optimizers) * experts * model.d
+    p = HummingbirdFlags(**settings)
+    model = p.model() if model is None else model
+    kappas = np.linspace(0, 1, 11) if p.kappas is None else p.kappas
+    grid, contenders = _family(optimizers, kappas, p.lr, p.delta, p.clipsnr)
+    contenders["adam"] = Racer("adam", {"lr": p.lr if adam_lr is None else adam_lr})
+    contenders["sgd"] = Racer("sgd", {"lr": 0.5 * min(1.0, p.batch / model.trace)})
+    needed = 4.0 * 4 * len(grid) * len(optimizers) * p.experts * model.d
     check_memory(
         needed + 16.0 * model.v * model.d, "the hummingbird sweep", "take a smaller model, fewer experts or kappas"
     )
-    probabilities, times = zipf(experts, zeta), geometric_times(steps)
-    problem = draw(model, seed)
-    outcome = race(problem, contenders, times, Stream(batch, probabilities, noise, seed=seed))
+    probabilities, times = zipf(p.experts, p.zeta), geometric_times(p.steps)
+    problem = draw(model, p.seed)
+    outcome = race(problem, contenders, times, Stream(p.batch, probabilities, p.noise, seed=p.seed))
     risk = {name: out.risk @ np.asarray(probabilities) for name, out in outcome.items()}
     return Hummingbird(times.astype(float), grid, risk, problem.spectrum.limit, problem.spectrum.initial_risk)
 
@@ -106,9 +93,9 @@ def _family(
     return grid, {name: Racer(name, clipped if name.endswith("mk4") else shared) for name in names}
 
 
-def hummingbird_study(model: PLRF, **settings: Any) -> Study:
-    """`hummingbird(model, **settings)` as a study."""
-    result = hummingbird(model, **settings)
+def hummingbird_study(p: HummingbirdFlags) -> Study:
+    """`hummingbird` as a study."""
+    result = hummingbird(**p.settings())
     limits = {"limit": np.asarray(result.limit), "initial": np.asarray(result.initial)}
     risks = {f"risk_{name}": risk for name, risk in result.risk.items()}
     findings: dict[str, Any] = {"limit risk": result.limit, "initial risk": result.initial}
@@ -118,7 +105,7 @@ def hummingbird_study(model: PLRF, **settings: Any) -> Study:
         if len(final) > 1:
             findings[f"{LABELS[name]}: best kappa"] = float(result.kappas[final.argmin()])
     arrays = {"t": result.t, "kappa": result.kappas, **limits, **risks}
-    return Study("hummingbird", arrays, {**dataclasses.asdict(model), **settings}, findings, _draw_hummingbird)
+    return Study("hummingbird", arrays, p.settings(), findings, _draw_hummingbird)
 
 
 def _draw_hummingbird(study: Study) -> Figure:
@@ -134,7 +121,7 @@ def _draw_hummingbird(study: Study) -> Figure:
         panel.plot(a["t"] + 1, a["risk_adam"][:, 0], color="black", ls="--", lw=1.6, label="Adam")
         panel.plot(a["t"] + 1, a["risk_sgd"][:, 0], color=optimizer_color("sgd"), ls="-.", lw=1.4, label="SGD")
         panel.axhline(float(a["limit"]), **_LIMIT)
-        clip = f", clipsnr = {p.get('clipsnr', 0.5):g}" if name.endswith("mk4") else ""
+        clip = f", clipsnr = {p['clipsnr']:g}" if name.endswith("mk4") else ""
         legend = "lower left" if panel is axes[0][0] else ""
         label(panel, LABELS[name] + clip, "steps t + 1", "population risk P", legend, ylim=(low, high))
         final = np.minimum(a[f"risk_{name}"][-1], high)
@@ -147,47 +134,34 @@ def _draw_hummingbird(study: Study) -> Figure:
 
 
 def moe(
-    model: PLRF | None = None,
-    *,
-    experts: int = 32,
-    zeta: float = 1.5,
-    batch: int = 8,
-    steps: int = 10_000,
-    kappas: Sequence[float] = (0.5, 0.75, 1.0),
-    lr: float = 0.03,
-    clipsnr: float = DanaMK4Settings.clipsnr,
-    delta: float = LogTime.delta,
-    noise: float = 0.0,
-    seeds: int = 3,
-    times: np.ndarray | None = None,
+    model: PLRF | None = None, *, delta: float = LogTime.delta, times: np.ndarray | None = None, **settings: Any
 ) -> MoE:
     """Run ADana, Dana-MK4, Dana-Star-MK4 and Adam on the same expert-routed samples.
 
     Args:
-        model: default alpha = 1, beta = 0.3, v = 200, d = 50.
-        experts, zeta: expert probabilities p_i proportional to i^-zeta.
-        batch: samples per step; the loss is averaged over all of them.
-        seeds: draws of W and of the stream.
+        model: by default that of `settings`.
         times: step counts to record; default powers of 1.3.
+        settings: fields of `MoEFlags`; the loss is averaged over all samples of a step.
     Raises:
         UserError: bad sizes, kappa outside [0, 1], a problem that does not fit into memory.
     """
-    model = PLRF(1.0, 0.3, 200, 50) if model is None else model
-    grid, contenders = _family(SWEPT, kappas, lr, delta, clipsnr)
-    contenders["adam"] = Racer("adam", {"lr": lr})
-    if seeds < 1:
-        raise UserError(f"seeds = {seeds}: at least one is needed")
-    at = geometric_times(steps, 1.3) if times is None else np.asarray(times, dtype=np.int64)
-    needed = 4.0 * experts * model.d * len(grid) * (13 + 2 * len(at))
+    p = MoEFlags(**settings)
+    model = p.model() if model is None else model
+    grid, contenders = _family(SWEPT, p.kappas, p.lr, delta, p.clipsnr)
+    contenders["adam"] = Racer("adam", {"lr": p.lr})
+    if p.seeds < 1:
+        raise UserError(f"seeds = {p.seeds}: at least one is needed")
+    at = geometric_times(p.steps, 1.3) if times is None else np.asarray(times, dtype=np.int64)
+    needed = 4.0 * p.experts * model.d * len(grid) * (13 + 2 * len(at))
     check_memory(needed + 16.0 * model.v * model.d, "the MoE sweep", "take fewer experts, kappas or parameters")
-    probabilities = zipf(experts, zeta)
-    problems = [draw(model, seed) for seed in range(seeds)]
-    streams = [Stream(batch, probabilities, noise, seed=seed) for seed in range(seeds)]
-    outcomes = [race(p, contenders, at, s, ranks=np.arange(model.d)) for p, s in zip(problems, streams, strict=True)]
+    probabilities = zipf(p.experts, p.zeta)
+    problems = [draw(model, seed) for seed in range(p.seeds)]
+    streams = [Stream(p.batch, probabilities, p.noise, seed=seed) for seed in range(p.seeds)]
+    outcomes = [race(x, contenders, at, s, ranks=np.arange(model.d)) for x, s in zip(problems, streams, strict=True)]
     risk = {name: np.stack([outcome[name].risk for outcome in outcomes]) for name in contenders}
     tau = np.stack([np.asarray(outcome["dana-star-mk4"].tau) for outcome in outcomes])
     limit, chance = np.asarray([problem.spectrum.limit for problem in problems]), np.asarray(probabilities)
-    return MoE(at.astype(float), grid, chance, 1 - (1 - chance) ** batch, risk, tau, limit, model.initial_risk)
+    return MoE(at.astype(float), grid, chance, 1 - (1 - chance) ** p.batch, risk, tau, limit, model.initial_risk)
 
 
 @dataclass(frozen=True)
@@ -217,9 +191,9 @@ class MoE:
         return float(np.polyfit(np.log(self.activity), mean, 1)[0])
 
 
-def moe_study(model: PLRF, **settings: Any) -> Study:
-    """`moe(model, **settings)` as a study."""
-    result = moe(model, **settings)
+def moe_study(p: MoEFlags) -> Study:
+    """`moe` as a study."""
+    result = moe(**p.settings())
     arrays = {name: getattr(result, name) for name in ("t", "activity", "probabilities", "limit")}
     arrays |= {"kappa": result.kappas, "tau": result.tau.mean(-1).mean(0)}
     findings = {}
@@ -231,7 +205,7 @@ def moe_study(model: PLRF, **settings: Any) -> Study:
             findings[f"{LABELS[name]}, kappa = {kappa:g}: total risk"] = float(arrays[f"total_{name}"][-1, i])
         findings[f"slope of log tau on log P, kappa = {kappa:g}"] = result.tau_slope(i)
     findings["Adam: total risk"] = float(arrays["total_adam"][-1, 0])
-    return Study("moe", arrays, {**dataclasses.asdict(model), **settings}, findings, _draw_moe)
+    return Study("moe", arrays, p.settings(), findings, _draw_moe)
 
 
 def _draw_moe(study: Study) -> Figure:

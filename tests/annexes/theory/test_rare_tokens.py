@@ -14,8 +14,8 @@ pytest.importorskip("jax")
 from danalab.data.sources.synthetic import Language
 from danalab.errors import UserError
 from danalab.optim import build_optimizer
-from danalab.theory.studies import rare_tokens as study
-from danalab.theory.studies.rare_tokens import (
+from danalab_annexes.theory import rare_tokens as study
+from danalab_annexes.theory.rare_tokens import (
     HeldOut,
     equilibrium,
     geometric_frequencies,
@@ -25,6 +25,7 @@ from danalab.theory.studies.rare_tokens import (
     random_ratio,
     table_bias,
 )
+from danalab_annexes.theory.studies import RareTokensFlags
 
 
 @pytest.mark.parametrize("gap", [10, 40, 200])
@@ -77,7 +78,7 @@ def test_a_long_memory_has_no_bias():
 
 
 def test_the_kernel_of_the_momentum_is_its_integral():
-    from danalab.theory.studies.rare_tokens import _kernel
+    from danalab_annexes.theory.rare_tokens import _kernel
 
     for r in (0.5, 2.0, 9.5):
         for u in (0.01, 1.0, 30.0):
@@ -149,14 +150,13 @@ def test_a_model_of_the_language_learns_and_its_probabilities_are_compared_with_
 
 @pytest.mark.slow
 def test_the_study_reports_every_contender_with_intervals(tmp_path):
-    corpus = Language(words=32, answers=4, document_tokens=16)
-    found = study.compute(corpus, steps=200, rows=4, language_steps=10, seeds=2)
+    found = study.compute(RareTokensFlags(words=32, steps=200, rows=4, language_steps=10, seeds=2))
     for rows in found.findings.values():
         assert [next(iter(row.values())) for row in rows] == list(study.CONTENDERS)
         assert all("±" in list(row.values())[1] for row in rows)
     assert len(study.draw_figure(found).axes) == 3
     with pytest.raises(UserError, match="--seeds 1"):
-        study.compute(corpus, seeds=1)
+        study.compute(RareTokensFlags(seeds=1))
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.theory.problem import binned_spectrum
-from danalab.theory.studies import memory
+from danalab_annexes.theory import memory
+from danalab_annexes.theory.studies import MemoryFlags
 
 
 def test_gains_give_the_ages_asked_for_as_far_as_they_can_grow():
@@ -42,7 +43,7 @@ def test_the_moments_are_those_of_simulated_runs(kind, tolerance):
 
 @pytest.mark.slow
 def test_the_best_path_is_behind_no_path_it_begins_from():
-    study = memory.compute(d=50, batches=(1.0,), noises=(0.1,), horizons=(60, 120), descents=15)
+    study = memory.compute(MemoryFlags(d=50, batches=(1.0,), noises=(0.1,), horizons=(60, 120), descents=15))
     rows = study.findings["excess risk at the end, over that of the best path"]
     assert len(rows) == 6
     for row in rows:
@@ -52,6 +53,6 @@ def test_the_best_path_is_behind_no_path_it_begins_from():
 
 def test_settings_out_of_range_are_refused():
     with pytest.raises(UserError, match="horizons is"):
-        memory.compute(horizons=())
+        memory.compute(MemoryFlags(horizons=()))
     with pytest.raises(UserError, match="fresh is 2"):
-        memory.compute(fresh=2.0)
+        memory.compute(MemoryFlags(fresh=2.0))

@@ -1,12 +1,7 @@
-"""Stochastic runs: `simulate` for the algorithms of the theory, `race` for optimizers against each other.
+"""Coordinate-wise optimizers (ADana and family, Adam, AdEMAMix) and SGD against each other on random features.
 
-`simulate` works in the eigenbasis of K, O(batch x modes) a step. Gaussian data make two simplifications exact: the part
-of the target that no feature explains is independent Gaussian noise of variance 2 limit, and the features are
-independent, X_j = sqrt(lam_j) g_j.
-
-`race` runs coordinate-wise optimizers (ADana and family, Adam, AdEMAMix) and SGD. Every optimizer, for every value of
-its hyper-parameters, sees the same samples. With m > 1 experts a sample belongs to one of them (MoE-PLRF): column i of
-the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
+Every optimizer, for every value of its hyper-parameters, sees the same samples. With m > 1 experts a sample belongs to
+one of them (MoE-PLRF): column i of the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,67 +12,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 
 from danalab.errors import UserError, nearest
 from danalab.optim.jax_rules import dana_step, zero_moments
 from danalab.optim.settings import DanaMK4Settings, LogTime
-from danalab.theory.algorithms import Algorithm, between_half_lives
-from danalab.theory.curve import Curve, check_times, finite_or_inf, padded, record
-from danalab.theory.problem import Draw, Spectrum
-
-
-def simulate(
-    spectrum: Spectrum,
-    algorithm: Algorithm,
-    steps: int,
-    *,
-    batch: int = 1,
-    runs: int = 1,
-    seed: int = 0,
-    times: npt.ArrayLike | None = None,
-) -> Curve:
-    """Population risk along `runs` stochastic runs of `algorithm`; risk and momentum have shape [runs, times].
-
-    Args:
-        spectrum: modes of multiplicity one (a draw, not bins).
-        steps, batch, times: as in `moment_recursion`.
-        seed: run i uses the stream `fold_in(seed, i)`; the samples of step t depend on the seed and t alone.
-    Raises:
-        UserError: binned spectrum; steps, batch or runs not positive.
-    """
-    if not (spectrum.multiplicity == 1).all():
-        raise UserError("stochastic runs need one row per mode; a binned spectrum has lost the single modes")
-    if runs < 1:
-        raise UserError(f"runs = {runs}: at least one run is needed")
-    at = check_times(steps, batch, times)
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(runs))
-    problem = [jnp.asarray(x, jnp.float32) for x in (spectrum.lam, spectrum.rho, spectrum.limit)]
-    return Curve.of(at, _runs(*problem, algorithm, keys, padded(at), batch=batch))
-
-
-@partial(jax.jit, static_argnames="batch")
-def _runs(lam: Any, rho: Any, limit: Any, algorithm: Any, keys: Any, times: Any, *, batch: int) -> Any:
-    scale, noise = jnp.sqrt(lam), jnp.sqrt(2 * limit)
-
-    def one(key: jax.Array) -> Any:
-        def step(state: tuple[jax.Array, jax.Array], t: jax.Array) -> tuple[jax.Array, jax.Array]:
-            r, y = state
-            sample = jax.random.normal(jax.random.fold_in(key, t), (batch, len(lam) + 1))
-            X = scale * sample[:, :-1]
-            error = X @ r - noise * sample[:, -1]
-            gradient = error @ X / batch
-            g1, g2, g3, D = algorithm.at(t)
-            y = (1 - D) * y + g1 * gradient
-            return r - g2 * gradient - g3 * y, y
-
-        def observe(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            r, y = state
-            return finite_or_inf(limit + 0.5 * jnp.sum(lam * r**2)), jnp.sum(y**2)
-
-        return record(step, observe, (-jnp.sqrt(rho), jnp.zeros_like(rho)), times)
-
-    return jax.vmap(one)(keys)
+from danalab.theory.algorithms import between_half_lives
+from danalab.theory.curve import finite_or_inf, padded, record
+from danalab.theory.problem import Draw
 
 
 class UpdateRule(NamedTuple):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.theory import PLRF, draw, load_spectrum, predict
-from danalab.theory.measured import fit_shapes
+from danalab.theory import PLRF, draw
+from danalab_annexes.theory.measured import fit_shapes
+from danalab_annexes.theory.prediction import load_spectrum, predict
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ recursion, by its differential equation in log time, and by stochastic runs. `li
 against random draws. `schedule_study`: the schedules, and the loss against kappa, a U with a cliff on its left.
 """
 
-import dataclasses
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,34 +13,32 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
 from danalab.theory.curve import enable_x64, geometric_times
-from danalab.theory.moments import moment_recursion, ode
-from danalab.theory.problem import PLRF, binned_spectrum, density, draw, limit_loss, smallest_eigenvalue
-from danalab.theory.stochastic import simulate
-from danalab.theory.studies.study import LABELS, Study, canvas, label
+from danalab.theory.moments import moment_recursion, ode, simulate
+from danalab.theory.problem import binned_spectrum, density, draw, limit_loss, smallest_eigenvalue
+from danalab_annexes.theory.studies import LimitFlags, PLRFFlags, ScheduleFlags
+from danalab_annexes.theory.study import LABELS, Study, canvas, label
 
 
-def plrf_study(
-    model: PLRF, *, batch: int = 1, steps: int = 30_000, runs: int = 8, h: float = 1e-2, seed: int = 0
-) -> Study:
-    """Curves of all algorithms of `ALGORITHMS` on one draw of `model`; `runs` stochastic runs each."""
-    spectrum = draw(model, seed).spectrum
+def plrf_study(p: PLRFFlags) -> Study:
+    """Curves of all algorithms of `ALGORITHMS` on one draw of the model; `runs` stochastic runs each."""
+    model, steps, batch = p.model(), p.steps, p.batch
+    spectrum = draw(model, p.seed).spectrum
     times = geometric_times(steps)
     arrays = {"t": times.astype(float), "limit": np.asarray(spectrum.limit)}
     findings = {}
     for name in ALGORITHMS:
         algorithm = standard(name, alpha=model.alpha, beta=model.beta, d=model.d, trace=model.trace, batch=batch)
-        equation = ode(spectrum, algorithm, steps, batch=batch, h=h)
+        equation = ode(spectrum, algorithm, steps, batch=batch, h=p.h)
         exact = moment_recursion(spectrum, algorithm, steps, batch=batch, times=times)
-        stochastic = simulate(spectrum, algorithm, steps, batch=batch, runs=runs, seed=seed, times=times)
+        stochastic = simulate(spectrum, algorithm, steps, batch=batch, runs=p.runs, seed=p.seed, times=times)
         arrays[f"ode_{name}"] = equation.at(times)
         arrays[f"exact_{name}"] = exact.risk
         arrays[f"runs_{name}"] = stochastic.risk
         findings[f"final risk, {LABELS[name]}"] = float(exact.risk[-1])
     findings["limit risk of this draw"] = spectrum.limit
     findings["limit risk, deterministic equivalent"] = limit_loss(model.alpha, model.beta, model.v, model.d)
-    settings = {"batch": batch, "steps": steps, "runs": runs, "h": h, "seed": seed}
     derived = {"kappa": critical_kappa(model.alpha), "delta": default_delta(model.alpha, model.beta)}
-    return Study("plrf", arrays, {**dataclasses.asdict(model), **settings, **derived}, findings, draw_curves)
+    return Study("plrf", arrays, {**p.settings(), **derived}, findings, draw_curves)
 
 
 def draw_curves(study: Study) -> Figure:
@@ -91,11 +87,14 @@ def _mark_limits(panel: Axes, study: Study) -> None:
 BETAS = (0.3, 0.5, 0.7, 1.0)
 
 
-def limit_study(model: PLRF, *, draws: int = 3, points: int = 700, seed: int = 0) -> Study:
+def limit_study(p: LimitFlags) -> Study:
     """Spectra of `draws` random W against the density, and limit losses for d = 2^5 .. 2^13 with v = 4 d."""
-    spectra = [draw(model, seed + i).spectrum for i in range(draws)]
+    if p.draws < 1:
+        raise UserError(f"--draws {p.draws}: at least one is needed")
+    model = p.model()
+    spectra = [draw(model, p.seed + i).spectrum for i in range(p.draws)]
     edge = smallest_eigenvalue(model)
-    x = np.geomspace(max(0.6 * edge, 1e-13), 3.0, points)
+    x = np.geomspace(max(0.6 * edge, 1e-13), 3.0, 700)
     dense = density(model, x)
     widths = np.diff(x, prepend=x[0])
     sizes = 2 ** np.arange(5, 14)
@@ -120,7 +119,7 @@ def limit_study(model: PLRF, *, draws: int = 3, points: int = 700, seed: int = 0
         "slope of log lam on log j": float(np.mean(slopes)),
         "-2 alpha": -2 * model.alpha,
     }
-    return Study("limit", arrays, {**dataclasses.asdict(model), "draws": draws, "seed": seed}, findings, draw_limits)
+    return Study("limit", arrays, p.settings(), findings, draw_limits)
 
 
 def draw_limits(study: Study) -> Figure:
@@ -152,13 +151,13 @@ def draw_limits(study: Study) -> Figure:
     return figure
 
 
+D_SWEEP = 10_000_000
 SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")
 
 
-def schedule_study(
-    model: PLRF, *, batch: int = 1, horizon: float = 1e7, points: int = 41, d_sweep: int = 10_000_000, h: float = 1e-2
-) -> Study:
-    """gamma3 / gamma2 and Delta of each algorithm, and the risk at four times against kappa on `d_sweep` modes."""
+def schedule_study(p: ScheduleFlags) -> Study:
+    """gamma3 / gamma2 and Delta of each algorithm, and the risk at four times against kappa on D_SWEEP modes."""
+    model, batch, horizon, points = p.model(), p.batch, p.horizon, p.points
     if not horizon >= 1000:
         raise UserError(f"horizon = {horizon:g}: at least 1,000 steps are needed")
     if points < 3:
@@ -177,13 +176,13 @@ def schedule_study(
     gamma2 = 0.5 * min(1.0, batch / model.trace)
     delta = default_delta(model.alpha, model.beta)
     sweep = [dana_decaying(gamma2, 0.5 * gamma2, k, delta) for k in kappas]
-    curve = ode(binned_spectrum(model.alpha, model.beta, d_sweep), sweep, horizon, batch=batch, h=h)
+    curve = ode(binned_spectrum(model.alpha, model.beta, D_SWEEP), sweep, horizon, batch=batch, h=p.h)
     checkpoints = np.geomspace(horizon / 1000, horizon, 4)
     arrays.update(kappa=kappas, checkpoints=checkpoints, risk=curve.at(checkpoints))
     best = kappas[np.argmin(arrays["risk"], axis=0)]
     findings = {f"best kappa at t = {at:.0e}": float(k) for at, k in zip(checkpoints, best, strict=True)}
     findings["1 / (2 alpha)"] = critical
-    extra = {"horizon": horizon, "d_sweep": d_sweep, "h": h, "delta": delta}
+    extra = {"horizon": horizon, "d_sweep": D_SWEEP, "h": p.h, "delta": delta}
     return Study("schedules", arrays, {**settings, **extra}, findings, draw_schedules)
 
 

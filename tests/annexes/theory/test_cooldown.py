@@ -11,8 +11,9 @@ from danalab.errors import UserError  # noqa: E402
 from danalab.optim.rules.scalars import log_time_scalars  # noqa: E402
 from danalab.theory import moment_recursion, power_law_spectrum, simulate  # noqa: E402
 from danalab.theory.curve import enable_x64  # noqa: E402
-from danalab.theory.studies import cooldown as study  # noqa: E402
-from danalab.theory.studies.cooldown import COOLDOWNS, Cooldown, CooledADana, LearningRateDecay  # noqa: E402
+from danalab_annexes.theory import cooldown as study  # noqa: E402
+from danalab_annexes.theory.cooldown import COOLDOWNS, Cooldown, CooledADana, LearningRateDecay  # noqa: E402
+from danalab_annexes.theory.studies import CooldownFlags  # noqa: E402
 
 
 @pytest.mark.parametrize("settings", study.DECAYS.values(), ids=study.DECAYS)
@@ -74,7 +75,7 @@ def test_the_recursion_is_the_mean_of_stochastic_runs():
 
 @pytest.fixture(scope="module")
 def found():
-    return study.compute(horizons=(100,), deltas=(8.0,), noises=(0.001, 1.0))
+    return study.compute(CooldownFlags(horizons=(100,), deltas=(8.0,), noises=(0.001, 1.0)))
 
 
 @pytest.mark.slow
@@ -94,4 +95,4 @@ def test_the_figure_shows_every_candidate(found):
 
 def test_an_empty_list_is_refused():
     with pytest.raises(UserError, match="horizons"):
-        study.compute(horizons=())
+        study.compute(CooldownFlags(horizons=()))

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.theory import PLRF, draw, hummingbird, moe, moment_recursion, sgd
+from danalab.theory import PLRF, draw, moment_recursion, sgd
 from danalab.theory.curve import geometric_times
-from danalab.theory.stochastic import Racer, Stream, race, zipf
+from danalab_annexes.theory.race import Racer, Stream, race, zipf
+from danalab_annexes.theory.races import hummingbird, moe
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ import pytest
 
 pytest.importorskip("jax")
 
-from danalab.cli._shared.measured_curves import measured_curves
 from danalab.errors import UserError
-from danalab.theory.measured import compare_curves, compare_ladder
+from danalab_annexes.theory.measured import compare_curves, compare_ladder, measured_curves
 
 
 def write_run(folder, opt, exponent):
