@@ -8,7 +8,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface.common import Entry, TensorReader, require
+from danalab_annexes.huggingface.common import Entry, TensorReader, require
 
 
 def entries(config: ModelConfig, read: TensorReader | None = None) -> list[Entry]:

@@ -16,12 +16,13 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.models.canonical import MODEL_FORMATS, ModelFormat, Weights
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model
-from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
-from danalab.models.huggingface.common import TensorReader, Weights, canonical_names, from_weights, to_weights
-from danalab.models.huggingface.llama_qwen import MODEL_TYPES as EXPERT_TYPES
-from danalab.models.huggingface.llama_qwen import NAMINGS, expert_obstacle
+from danalab_annexes.huggingface import gpt2, llama_qwen, qwen3_next
+from danalab_annexes.huggingface.common import TensorReader, canonical_names, from_weights, to_weights
+from danalab_annexes.huggingface.llama_qwen import MODEL_TYPES as EXPERT_TYPES
+from danalab_annexes.huggingface.llama_qwen import NAMINGS, expert_obstacle
 
 MODEL_TYPE = "danalab"
 ARCHITECTURES = ("enoki", "moe", "qwen3", "llama", "resonance")
@@ -180,3 +181,6 @@ def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
     sizes = {"groups": config.n_heads, "modes": config.modes, "conv_width": config.conv_width}
     bounds = {"largest_quality": mixer.MAX_QUALITY, "largest_nu": mixer.MAX_NU, "least_damping": mixer.MIN_DAMPING}
     return {**sizes, "learned_positions": config.learns_positions, **bounds}
+
+
+MODEL_FORMATS.add("huggingface", ModelFormat(to_huggingface, from_huggingface, require_class, obstacle, module_file))

@@ -13,7 +13,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
+from danalab_annexes.huggingface.convert import from_huggingface, require_class, to_huggingface
 from models.weights import random_model
 
 transformers = pytest.importorskip("transformers")

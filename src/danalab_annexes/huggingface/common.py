@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.models.canonical import Weights
 from danalab.models.config import ModelConfig
 
-Weights = dict[str, Tensor]
 Permute = Callable[[Tensor], Tensor]
 
 
@@ -58,16 +58,6 @@ def from_weights(entries: Iterable[Entry], read: "TensorReader") -> Weights:
             else:
                 stacks.setdefault(name[0], []).append(tensor)
     return weights | {name: torch.stack(matrices) for name, matrices in stacks.items()}
-
-
-def to_halves(rows: Tensor, head_dim: int) -> Tensor:
-    """Features of each head from adjacent pairs (2j, 2j + 1) to halves (j, j + H/2); [heads x H] or [heads x H, D]."""
-    return rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
-
-
-def to_pairs(rows: Tensor, head_dim: int) -> Tensor:
-    """The inverse of `to_halves`."""
-    return rows.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
 
 
 def outer_entries(config: ModelConfig) -> list[Entry]:

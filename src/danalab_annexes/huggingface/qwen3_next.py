@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.models.canonical import to_halves, to_pairs
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface import common
-from danalab.models.huggingface.llama_qwen import MLP_NAMES
 from danalab.scaling.shape import LinearAttention
+from danalab_annexes.huggingface import common
+from danalab_annexes.huggingface.llama_qwen import MLP_NAMES
 
 
 def entries(config: ModelConfig, read: common.TensorReader | None = None) -> list[common.Entry]:
@@ -50,7 +51,7 @@ def _attention_entries(config: ModelConfig, theirs: str, ours: str) -> list[comm
     d, dim = config.d_model, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
     out, back = (
-        _of_rotated(config, partial(way, head_dim=config.rotated)) for way in (common.to_halves, common.to_pairs)
+        _of_rotated(config, partial(way, head_dim=config.rotated)) for way in (to_halves, to_pairs)
     )
 
     def join(parts: list[Tensor]) -> Tensor:
