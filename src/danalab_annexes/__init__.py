@@ -4,6 +4,8 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 """
 
 MODULES: dict[str, tuple[str, ...]] = {
+    "data command": ("data.commands",),
+    "data layout": ("data.arrays",),
     "model format": ("huggingface.convert",),
     "study": ("theory.studies",),
 }

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.formats.array_dataset import SPLIT_RECORD, SPLITS, has_splits
-from danalab.data.formats.array_files import BadArrayError, find_files, open_array
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, write_json
+from danalab_annexes.data.array_files import BadArrayError, find_files, open_array
+from danalab_annexes.data.arrays import SPLIT_RECORD, SPLITS, has_splits
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from cachetools import LRUCache
 
-from danalab.data.dataset import DataLayout, Dataset, fingerprint_of
-from danalab.data.formats.array_files import READERS, ArrayScan, BadArrayError, find_files, open_array, scan_all
-from danalab.data.formats.headers import SPLIT_NAMES, split_name
+from danalab.data.dataset import Dataset, fingerprint_of
 from danalab.data.formats.shards import TokenStore
+from danalab.data.layout import LAYOUTS, DataLayout
 from danalab.data.order.batches import Sequences, TokenBatch, require_length
 from danalab.data.tokenizers import UNKNOWN, Tokenizer, load_tokenizer
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError, first_line
 from danalab.files import read_json, validated, walk_files
+from danalab_annexes.data.array_files import READERS, ArrayScan, BadArrayError, find_files, open_array, scan_all
+from danalab_annexes.data.bare import BARE
+from danalab_annexes.data.headers import SPLIT_NAMES, split_name
+
+if TYPE_CHECKING:
+    from danalab.data.layout import CheckOptions, Validation
 
 SPLITS = ("train", "val")
 SPLIT_RECORD = "split.json"
@@ -288,7 +293,13 @@ def _cache_of(budget: int) -> LRUCache[int, np.ndarray]:
     return LRUCache(budget, lambda array: array.nbytes)
 
 
-# Nothing is recorded of arrays, so there is nothing to compare them with; `danalab.data.check` reads them through.
+def _check(path: Path, result: Validation, options: CheckOptions) -> None:
+    from danalab_annexes.data.array_check import check_arrays
+
+    check_arrays(path, result, options)
+
+
+# Nothing is recorded of arrays, so there is nothing to compare them with; `check` reads them through.
 LAYOUT = DataLayout(
     "arrays",
     lambda folder: any(path.suffix in READERS for path in walk_files(folder)),
@@ -296,4 +307,8 @@ LAYOUT = DataLayout(
     _open,
     lambda folder: iter(()),
     remarks=_remarks,
+    suffixes=tuple(READERS),
+    check=_check,
 )
+for _layout in (BARE, LAYOUT):  # streams of one dimension are bare files, of two dimensions arrays
+    LAYOUTS.add(_layout.name, _layout)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from danalab.data import open_data, open_dataset, resolve_dataset
-from danalab.data.formats.array_dataset import ArrayDataset, ArrayFiles, ArrayPart
-from danalab.data.formats.array_files import find_files, scan_all
-from danalab.data.formats.array_split import split_arrays
 from danalab.data.open import describe
 from danalab.errors import UserError
+from danalab_annexes.data.array_files import find_files, scan_all
+from danalab_annexes.data.array_split import split_arrays
+from danalab_annexes.data.arrays import ArrayDataset, ArrayFiles, ArrayPart
 
 from .conftest import ids, write
 
@@ -90,7 +90,7 @@ def test_the_vocabulary_is_found_in_both_splits(arrays, tmp_path):
 
 def test_opening_again_reads_no_array(arrays, monkeypatch):
     first = open_dataset(arrays)
-    monkeypatch.setattr("danalab.data.formats.array_files.blocks", lambda *_: pytest.fail("a file was read again"))
+    monkeypatch.setattr("danalab_annexes.data.array_files.blocks", lambda *_: pytest.fail("a file was read again"))
     assert open_dataset(arrays).fingerprint == first.fingerprint
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_dataset
-from danalab.data.formats.array_split import split_arrays
 from danalab.errors import UserError
+from danalab_annexes.data.array_split import split_arrays
 
 from .conftest import ids, write
 
@@ -94,7 +94,7 @@ def test_an_empty_output_folder_is_taken(arrays, tmp_path):
 
 
 def test_nothing_is_left_behind_by_a_failure(arrays, tmp_path, monkeypatch):
-    monkeypatch.setattr("danalab.data.formats.array_split.write_json", lambda *_: 1 / 0)
+    monkeypatch.setattr("danalab_annexes.data.array_split.write_json", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         split_arrays(arrays, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["arrays"]

@@ -1,11 +1,8 @@
-"""The two layouts of token files: shards with a manifest, and bare files.
+"""The layout "bare": token files of other software, `train.bin` and `val.bin`, `train_00.bin`, ... (`headers`).
 
-    shards   `manifest.json` of `danalab data prepare`, written last, and the shards that it lists
-    bare     other software's `train.bin` and `val.bin`, or `train_00.bin`, `NAME_train_000001.bin`, ... (`headers`)
-
-The type of a bare file's ids is that of its header. Without a header it is that in `tokens.json`; else uint16, or
-uint32 if the vocabulary exceeds 65,535, and the ids must look like it. The vocabulary is that of the `tokenizer.json`
-or nanoGPT's `meta.pkl` beside the files, else that in `tokens.json`, else GPT-2's for ids of 16 bits. A file is scanned
+The type of a file's ids is that of its header. Without a header it is that in `tokens.json`; else uint16, or uint32 if
+the vocabulary exceeds 65,535, and the ids must look like it. The vocabulary is that of the `tokenizer.json` or
+nanoGPT's `meta.pkl` beside the files, else that in `tokens.json`, else GPT-2's for ids of 16 bits. A file is scanned
 once for its range and its hash; the result is cached. Bare files carry no checksum: `record` writes the hashes of all
 files to `checksums.json`, which later content must match.
 """
@@ -15,33 +12,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import ConfigDict
 
-from danalab.data.dataset import DataLayout, Dataset, Finding, fingerprint_of
+from danalab.data.dataset import Dataset
 from danalab.data.formats import scan_cache
-from danalab.data.formats.headers import is_stream, open_tokens, split_name
-from danalab.data.formats.shards import (
-    MANIFEST,
-    FileName,
-    Manifest,
-    Shard,
-    TokenId,
-    TokenizerEntry,
-    TokenStore,
-    reading,
-    token_dtype,
-)
+from danalab.data.formats.prepared import compare_hashes, dataset_of, first_at_least
+from danalab.data.formats.shards import FileName, Shard, TokenId, reading, token_dtype
+from danalab.data.layout import DataLayout, Finding
 from danalab.data.tokenizers import META, UNKNOWN, AlphabetTokenizer, load_tokenizer, read_meta
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.files import read_json, read_state, sha256, validated, write_json
+from danalab_annexes.data.headers import is_stream, open_tokens, split_name
 
 CHECKSUMS, DECLARATION = "checksums.json", "tokens.json"
 _BLOCK = 1 << 25
@@ -50,108 +39,6 @@ _MAX_SHARDS = 100_000
 _SPLITS = ("train", "val")
 _SUFFIXES = (".bin", ".npy")
 _log = logging.getLogger(__name__)
-
-
-def _dataset(
-    folder: Path,
-    split: str,
-    tokenizer: TokenizerEntry | Encoding,
-    shards: list[Shard],
-    facts: Iterable[Any],
-    open_split: Callable[[str], Dataset],
-) -> Dataset:
-    """`facts`: of each shard, with `max_id` and `sha256`."""
-    store, facts = TokenStore(shards, f"{folder} ({split})"), list(facts)
-    fingerprint = fingerprint_of(tokenizer.fingerprint, [each.sha256 for each in facts])
-    max_ids = [each.max_id for each in facts]
-    return Dataset(
-        folder, split, store, tokenizer.vocab_size, tokenizer.eos_id, fingerprint, max_ids, tokenizer.name, open_split
-    )
-
-
-def _first_at_least(shard: Shard, limit: int) -> str:
-    """The first id of at least `limit`; "" if there is none."""
-    first = TokenStore([shard], "").first_at_least(limit, 0)
-    return f"token id {first[1]} at offset {first[0]}" if first else ""
-
-
-# ---- shards ----
-
-
-def _open_shards(folder: Path, split: str) -> Dataset:
-    manifest = Manifest.read(folder)
-    shards = manifest.open_shards(folder, split)
-    for name, expected in manifest.files.items():  # small; another tokenizer would give wrong text and bits per byte
-        if (folder / name).is_file() and sha256(folder / name) != expected:
-            raise UserError(f"{folder / name}: its hash differs from that in {MANIFEST}; restore it, or prepare again")
-    return _dataset(folder, split, manifest.tokenizer, shards, manifest.splits[split], partial(_open_shards, folder))
-
-
-def _facts_of_shards(folder: Path) -> dict[str, Any]:
-    manifest = Manifest.read(folder)
-    totals = {
-        name: {split: sum(getattr(e, name) for e in entries) for split, entries in manifest.splits.items()}
-        for name in ("documents", "text_bytes")
-    }
-    return {"source": manifest.source, **totals}
-
-
-def _verify_shards(folder: Path) -> Iterator[Finding]:
-    """Compare the tokenizer and each shard's header and hash with the manifest; find shards it does not list."""
-    manifest = Manifest.read(folder)
-    yield from _compare(folder, manifest.files, (), f"content differs from {MANIFEST}'s sha256", "missing")
-    if (folder / "tokenizer.json").is_file():
-        try:
-            if load_tokenizer(folder).fingerprint != manifest.tokenizer.fingerprint:
-                yield Finding(str(folder / "tokenizer.json"), f"not the tokenizer of {MANIFEST}")
-        except UserError as error:
-            yield Finding(str(folder / "tokenizer.json"), str(error))
-    for split, entries in manifest.splits.items():
-        for entry in entries:
-            path = folder / entry.file
-            try:
-                shard = manifest.open_shard(folder, entry)
-                if sha256(path) != entry.sha256:
-                    # A flipped bit may also give an ordinary id.
-                    first = _first_at_least(shard, entry.max_id + 1)
-                    where = f"{first} is above its largest, {entry.max_id}" if first else "somewhere in its ids"
-                    yield Finding(str(path), f"content differs from {MANIFEST}'s sha256 ({where})")
-            except UserError as error:
-                yield Finding(str(path), str(error).removeprefix(f"{path}: "))
-            except OSError as error:
-                yield Finding(str(path), error.strerror or str(error))
-        if not entries:
-            yield Finding(str(folder), f"the split '{split}' has no shards")
-    listed = {entry.file for entries in manifest.splits.values() for entry in entries}
-    for path in sorted(folder.glob("*.bin")):
-        if path.name not in listed:
-            yield Finding(str(path), f"{MANIFEST} does not list this shard")
-
-
-def _compare(
-    folder: Path, hashes: Mapping[str, str], tokens: Iterable[Path], differs: str, missing: str
-) -> Iterator[Finding]:
-    """Findings for recorded files that are absent, and for those, `tokens` apart, that have another hash."""
-    names = {path.name for path in tokens}
-    for name, expected in hashes.items():
-        path = folder / name
-        if not path.is_file():
-            yield Finding(str(path), missing)
-        elif name not in names and sha256(path) != expected:
-            yield Finding(str(path), differs)
-
-
-SHARDS = DataLayout(
-    "shards",
-    lambda folder: (folder / MANIFEST).is_file(),
-    lambda folder: list(Manifest.read(folder).splits),
-    _open_shards,
-    _verify_shards,
-    _facts_of_shards,
-)
-
-
-# ---- bare files ----
 
 
 @dataclass(frozen=True)
@@ -227,7 +114,7 @@ class Declaration:
 
 
 @dataclass(frozen=True)
-class Encoding:
+class BareEncoding:
     """What the ids of a folder are."""
 
     name: str
@@ -239,7 +126,7 @@ class Encoding:
 
 
 # What nanoGPT and the FineWeb scripts of the literature write.
-_GPT2 = Encoding("gpt2", "gpt2", padded(50_257), 50_256, padded(50_257))
+_GPT2 = BareEncoding("gpt2", "gpt2", padded(50_257), 50_256, padded(50_257))
 
 
 class BareFolder:
@@ -265,19 +152,19 @@ class BareFolder:
             raise UserError(f"{file}: empty; delete it, or record the hashes again")
         return hashes
 
-    def _known_encoding(self) -> Encoding | None:
+    def _known_encoding(self) -> BareEncoding | None:
         size, eos_id = self.declared.vocab_size, self.declared.eos_id
         if (self.folder / "tokenizer.json").is_file():
             made = load_tokenizer(self.folder)
-            return Encoding(made.name, made.fingerprint, made.vocab_size, made.eos_id, made.vocab_size)
+            return BareEncoding(made.name, made.fingerprint, made.vocab_size, made.eos_id, made.vocab_size)
         if self.declared.tokenizer == _GPT2.name:
             return _GPT2
         if size is None and os.path.lexists(self.folder / META):
             size, alphabet = read_meta(self.folder / META)
             if alphabet is not None:
                 made = AlphabetTokenizer(alphabet)
-                return Encoding(made.name, made.fingerprint, made.vocab_size, eos_id, size)
-        return None if size is None else Encoding(UNKNOWN, f"{size} ids", padded(size), eos_id, size)
+                return BareEncoding(made.name, made.fingerprint, made.vocab_size, eos_id, size)
+        return None if size is None else BareEncoding(UNKNOWN, f"{size} ids", padded(size), eos_id, size)
 
     def examine(self, path: Path, *, anew: bool = False) -> tuple[Shard, Scan, list[str]]:
         """(shard, its facts, what is wrong with them); UserError: unreadable. `anew` reads it in any case."""
@@ -294,7 +181,7 @@ class BareFolder:
         if facts.min_id < 0:
             faults.append(f"token id {facts.min_id} is negative")
         elif encoding is not None and facts.max_id >= encoding.n_ids:
-            first = _first_at_least(shard, encoding.n_ids) or f"token id {facts.max_id}"
+            first = first_at_least(shard, encoding.n_ids) or f"token id {facts.max_id}"
             why = f"; {doubt}" if doubt else ""
             faults.append(f"{first} >= vocab_size {encoding.n_ids} of {encoding.name}{why}")
         elif doubt:
@@ -311,8 +198,8 @@ class BareFolder:
         if encoding is None:  # as for arrays: all ids of the folder
             others = [self._examined(paths)[1] for name, paths in self.files.items() if name != split]
             n_ids = 1 + max(scan.max_id for group in (scans, *others) for scan in group)
-            encoding = Encoding(UNKNOWN, UNKNOWN, padded(n_ids), self.declared.eos_id, n_ids)
-        return _dataset(self.folder, split, encoding, shards, scans, partial(_open_bare, self.folder))
+            encoding = BareEncoding(UNKNOWN, UNKNOWN, padded(n_ids), self.declared.eos_id, n_ids)
+        return dataset_of(self.folder, split, encoding, shards, scans, partial(_open_bare, self.folder))
 
     def _examined(self, paths: list[Path]) -> tuple[list[Shard], list[Scan]]:
         examined = [self.examine(path) for path in paths]
@@ -328,7 +215,7 @@ class BareFolder:
         """All faults of all files, which are read again."""
         files = [path for paths in self.files.values() for path in paths]
         differs = f"its hash differs from that in {CHECKSUMS}"
-        yield from _compare(self.folder, self.recorded, files, differs, f"missing; in {CHECKSUMS}")
+        yield from compare_hashes(self.folder, self.recorded, files, differs, f"missing; in {CHECKSUMS}")
         for path in files:
             try:
                 faults = self.examine(path, anew=True)[2]

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from danalab.data import open_data, open_dataset
 from danalab.data.check import validate
 from danalab.data.dataset import Dataset
-from danalab.data.formats.headers import split_name
-from danalab.data.formats.token_files import record
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
+from danalab_annexes.data.bare import record
+from danalab_annexes.data.headers import split_name
 
 GPT2 = 50_257
 TEXT = np.random.default_rng(0).zipf(1.2, 6000) % GPT2
