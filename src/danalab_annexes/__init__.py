@@ -6,7 +6,7 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 MODULES: dict[str, tuple[str, ...]] = {
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
-    "model format": ("huggingface.convert",),
     "study": ("theory.studies",),
+    "weight format": ("huggingface.convert",),
 }
 """Kind of a registry (`Registry.kind`) -> modules of this package that add to it when they are imported."""

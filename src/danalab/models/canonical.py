@@ -22,7 +22,7 @@ from danalab.registry import Registry
 Weights = dict[str, Tensor]
 
 
-class ModelFormat(NamedTuple):
+class WeightFormat(NamedTuple):
     """How a library names and lays out models."""
 
     write: Callable[[ModelConfig, Mapping[str, Tensor]], tuple[dict[str, Any], Weights]]
@@ -37,7 +37,7 @@ class ModelFormat(NamedTuple):
     """The file with our class, which an export carries where the library has none."""
 
 
-MODEL_FORMATS: Registry[ModelFormat] = Registry("model format")
+WEIGHT_FORMATS: Registry[WeightFormat] = Registry("weight format")
 
 
 def to_halves(rows: Tensor, head_dim: int) -> Tensor:

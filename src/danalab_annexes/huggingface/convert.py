@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.models.canonical import MODEL_FORMATS, ModelFormat, Weights
+from danalab.models.canonical import WEIGHT_FORMATS, WeightFormat, Weights
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model
 from danalab_annexes.huggingface import gpt2, llama_qwen, qwen3_next
@@ -183,4 +183,4 @@ def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
     return {**sizes, "learned_positions": config.learns_positions, **bounds}
 
 
-MODEL_FORMATS.add("huggingface", ModelFormat(to_huggingface, from_huggingface, require_class, obstacle, module_file))
+WEIGHT_FORMATS.add("huggingface", WeightFormat(to_huggingface, from_huggingface, require_class, obstacle, module_file))

@@ -18,7 +18,7 @@ from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.inference.generator import TextGenerator
-from danalab.models.canonical import MODEL_FORMATS
+from danalab.models.canonical import WEIGHT_FORMATS
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model, materialise
 from danalab.train.config.fields import SPELLINGS
@@ -78,7 +78,7 @@ def export_run(
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: known are {', '.join(DTYPES)}")
     run, folder = open_run(source), new_folder(out)
-    form = MODEL_FORMATS.get("huggingface")
+    form = WEIGHT_FORMATS.get("huggingface")
     form.require(run.model_config)
     loaded = run.load_model(step)
     described, weights = form.write(run.model_config, loaded.model.state_dict())
@@ -177,7 +177,7 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
         raise UserError(f"{source / 'config.json'}: malformed: an object is expected")
     if "model_type" not in described and "model" in described:
         raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export writes one")
-    config, weights = MODEL_FORMATS.get("huggingface").read(described, _read_weights(source))
+    config, weights = WEIGHT_FORMATS.get("huggingface").read(described, _read_weights(source))
     return described, model_of(config, weights)
 
 
