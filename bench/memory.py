@@ -51,9 +51,10 @@ COLORS = {"constant": "#8c959f", "log time": "#d62728", "follow": "#238b45", "fa
 
 def predict() -> dict[str, Any]:
     """The study of `danalab theory memory` at three lengths, and its words."""
-    from danalab.theory.studies.memory import compute
+    from danalab_annexes.theory.memory import compute
+    from danalab_annexes.theory.studies import MemoryFlags
 
-    study = compute(horizons=LENGTHS)
+    study = compute(MemoryFlags(horizons=LENGTHS))
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     return {
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),

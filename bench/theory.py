@@ -28,10 +28,7 @@ from danalab.theory import (
     density,
     draw,
     frontier,
-    hummingbird,
     limit_loss,
-    measure_tau,
-    moe,
     moment_recursion,
     noise_floor,
     ode,
@@ -40,10 +37,11 @@ from danalab.theory import (
     simulate,
     smallest_eigenvalue,
     standard,
-    tau_limit,
 )
 from danalab.theory.exponents import Family
 from danalab.theory.problem import power_sum
+from danalab_annexes.theory.races import hummingbird, moe
+from danalab_annexes.theory.tau_statistics import measure_tau, tau_limit
 from danalab_bench.theory_checks import limit_kappa, limit_loss_continuum, sgd_volterra
 
 BOUNDS = {"<": float.__lt__, ">": float.__gt__}

@@ -51,6 +51,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 JAX_TESTS = (
     "tests/theory/",
+    "tests/annexes/theory/",
     "tests/optim/test_optax.py",
     "tests/cli/test_theory_cli.py",
     "tests/examples/test_optax_example.py",

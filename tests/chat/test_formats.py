@@ -14,9 +14,9 @@ from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.inference import Engine, SamplingParameters
 from danalab.models import ModelConfig, build_model
-from danalab.models.huggingface import to_huggingface
 from danalab.serve import ChatQuestion, ChatSession, Planner, open_chat_model
 from danalab.serve.fields import Function, RequestError
+from danalab_annexes.huggingface.convert import to_huggingface
 
 CHATML = """\
 {%- if messages[0].role != 'system' %}{{ '<|im_start|>system\\nBe helpful.<|im_end|>\\n' }}{% endif %}

@@ -14,7 +14,6 @@ import pytest
 from danalab.chat.tasks import make_task
 from danalab.errors import UserError
 from danalab.models import ModelConfig
-from danalab.models.huggingface.convert import obstacle
 from danalab.post.settings import PRESETS, MidFlags, Preset, RlFlags, SftFlags, SpeedrunConfig
 from danalab.post.speedrun import CALLS, STAGES, InterruptedRunError, Speedrun
 from danalab.report.speedrun import _duration, as_json, scores_table, write_report
@@ -24,6 +23,7 @@ from danalab.train.run.exchange import model_card
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.system.signals import StopRequest
+from danalab_annexes.huggingface.convert import obstacle
 from e2e.disturbed import rows
 
 _QUICK = {"log_interval": 1, "ckpt_interval": 2, "tune_malloc": False}

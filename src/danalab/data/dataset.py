@@ -1,16 +1,12 @@
-"""A data set on disk: opened for training, `open_dataset(path).batches(...)[step]`; and its layout.
-
-`danalab.data.open` makes one from a folder. Each module of `danalab.data.formats` has a `LAYOUT`: one kind of folder.
-"""
+"""A data set on disk, opened for training: `open_dataset(path).batches(...)[step]`."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -158,38 +154,3 @@ class Dataset:
 def fingerprint_of(tokenizer: str, shards: list[str]) -> str:
     """SHA-256 [hex] of a split: its tokenizer's fingerprint and its shards' hashes."""
     return hashlib.sha256("\n".join([tokenizer, *shards]).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class DataLayout:
-    """One way to lay out a data set; every function takes its folder."""
-
-    name: str
-    """The name that people see, e.g. "shards"."""
-    matches: Callable[[Path], bool]
-    """Whether the folder looks like it: a glance at names, nothing is opened."""
-    splits: Callable[[Path], list[str]]
-    """Names of its splits."""
-    open: Callable[[Path, str], Dataset]
-    """Open one split; `UserError` when it cannot be read."""
-    verify: Callable[[Path], Iterator[Finding]]
-    """Compare every file with its recorded hash; yields all faults."""
-    facts: Callable[[Path], dict[str, Any]] = lambda _: {"source": None, "documents": {}, "text_bytes": {}}
-    """Additions to `describe`: `source` (name, licence, ...) or None, and `documents` and `text_bytes` by split."""
-    remarks: Callable[[Path], Iterable[str]] = lambda _: ()
-    """What is odd and no fault, e.g. files that are not read."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something wrong with a data set."""
-
-    file: str
-    """The file, or the folder."""
-    reason: str
-    position: tuple[int, ...] | None = None
-    """(sequence, token) in an array, (token,) in a stream; None for the file as a whole."""
-
-    def __str__(self) -> str:
-        where = "" if self.position is None else f" [{', '.join(map(str, self.position))}]"
-        return f"{self.file}{where}: {self.reason}"

@@ -29,7 +29,8 @@ from danalab.data.vocabulary import Vocabulary, VocabularyInfo, merge_vocabulari
 from danalab.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from danalab.data.dataset import DataLayout, Dataset
+    from danalab.data.dataset import Dataset
+    from danalab.data.layout import DataLayout
 
 _log = logging.getLogger(__name__)
 
@@ -69,11 +70,12 @@ def open_dataset(path: str | Path, split: str = "train") -> Dataset:
 
 @lru_cache(maxsize=1)
 def layouts() -> tuple[DataLayout, ...]:
-    """All layouts, in the order in which they are tried."""
-    from danalab.data.formats import array_dataset, token_files
-    from danalab.data.preparation import download
+    """All layouts, in the order in which they are tried: ours, then those of other software."""
+    from danalab.data.formats.prepared import SHARDS
+    from danalab.data.layout import LAYOUTS
+    from danalab.data.preparation.download import LAYOUT
 
-    return token_files.SHARDS, token_files.BARE, download.LAYOUT, array_dataset.LAYOUT
+    return SHARDS, LAYOUT, *(LAYOUTS.get(name) for name in LAYOUTS.names())
 
 
 def layout_of(folder: Path) -> DataLayout | None:

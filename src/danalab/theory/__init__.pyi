@@ -1,3 +1,11 @@
+# Functions of studies, which moved to the annex; these aliases go with 0.4.
+from danalab_annexes.theory.prediction import load_spectrum as load_spectrum
+from danalab_annexes.theory.prediction import predict as predict
+from danalab_annexes.theory.races import hummingbird as hummingbird
+from danalab_annexes.theory.races import moe as moe
+from danalab_annexes.theory.tau_statistics import measure_tau as measure_tau
+from danalab_annexes.theory.tau_statistics import tau_limit as tau_limit
+
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms import AdEMAMix as AdEMAMix
 from .algorithms import Momentum as Momentum
@@ -12,14 +20,13 @@ from .algorithms import standard as standard
 from .curve import Curve as Curve
 from .exponents import compute_optimum as compute_optimum
 from .exponents import frontier as frontier
-from .exponents import load_spectrum as load_spectrum
 from .exponents import phase as phase
-from .exponents import predict as predict
 from .exponents import time_exponents as time_exponents
 from .moments import kernel_norm as kernel_norm
 from .moments import moment_recursion as moment_recursion
 from .moments import noise_floor as noise_floor
 from .moments import ode as ode
+from .moments import simulate as simulate
 from .problem import PLRF as PLRF
 from .problem import Spectrum as Spectrum
 from .problem import binned_spectrum as binned_spectrum
@@ -28,8 +35,3 @@ from .problem import draw as draw
 from .problem import limit_loss as limit_loss
 from .problem import power_law_spectrum as power_law_spectrum
 from .problem import smallest_eigenvalue as smallest_eigenvalue
-from .stochastic import simulate as simulate
-from .studies.races import hummingbird as hummingbird
-from .studies.races import moe as moe
-from .studies.tau_statistics import measure_tau as measure_tau
-from .studies.tau_statistics import tau_limit as tau_limit

@@ -23,9 +23,9 @@ from danalab.chat.marks import ChatFormat
 from danalab.cli.app import main
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer, train_bpe
 from danalab.models import ModelConfig
-from danalab.models.huggingface import to_huggingface
 from danalab.train.run.exchange import import_folder
 from danalab.train.run.open import open_run
+from danalab_annexes.huggingface.convert import to_huggingface
 from decoding import greedy
 from models.weights import random_model
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.data.dataset import DataLayout, Finding
 from danalab.data.formats.shards import reading
+from danalab.data.layout import DataLayout, Finding
 from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource
 from danalab.data.sources.hub import HubFile, explain_hub_errors
 from danalab.errors import UserError

@@ -18,10 +18,9 @@ from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.inference.generator import TextGenerator
+from danalab.models.canonical import WEIGHT_FORMATS
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model, materialise
-from danalab.models.huggingface import from_huggingface, require_class, to_huggingface
-from danalab.models.huggingface.convert import module_file
 from danalab.train.config.fields import SPELLINGS
 from danalab.train.config.resolve import MODEL_FLAGS
 from danalab.train.config.train_config import TrainConfig
@@ -79,9 +78,10 @@ def export_run(
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: known are {', '.join(DTYPES)}")
     run, folder = open_run(source), new_folder(out)
-    require_class(run.model_config)
+    form = WEIGHT_FORMATS.get("huggingface")
+    form.require(run.model_config)
     loaded = run.load_model(step)
-    described, weights = to_huggingface(run.model_config, loaded.model.state_dict())
+    described, weights = form.write(run.model_config, loaded.model.state_dict())
     tokenizer, template = None, chat_template or ChatTemplate.read(run.folder.tokenizer_folder)
     try:
         tokenizer = run.tokenizer
@@ -94,7 +94,7 @@ def export_run(
     stored = {name: tensor.detach().to(DTYPES[dtype]).contiguous() for name, tensor in weights.items()}
     write_atomically(folder / WEIGHTS, save(stored, metadata={"format": "pt"}))
     if "auto_map" in described:
-        module = module_file(run.model_config)
+        module = form.module_file(run.model_config)
         write_atomically(folder / module.name, module.read_bytes())
     if tokenizer is not None:
         tokenizer.save(folder)
@@ -177,7 +177,7 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
         raise UserError(f"{source / 'config.json'}: malformed: an object is expected")
     if "model_type" not in described and "model" in described:
         raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export writes one")
-    config, weights = from_huggingface(described, _read_weights(source))
+    config, weights = WEIGHT_FORMATS.get("huggingface").read(described, _read_weights(source))
     return described, model_of(config, weights)
 
 

@@ -21,10 +21,9 @@ from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError, first_line, import_extra
 from danalab.files import write_atomically
+from danalab.models.canonical import WEIGHT_FORMATS, to_halves, to_pairs
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model
-from danalab.models.huggingface.common import to_halves, to_pairs
-from danalab.models.huggingface.convert import obstacle
 from danalab.train.run.exchange import TOOL, ExchangeResult, model_of, new_folder, write_imported
 from danalab.train.run.open import open_run
 
@@ -68,7 +67,7 @@ def export_gguf(
     if config.arch not in ("llama", "qwen3") or config.sparsity is not None:
         kind = config.arch if config.sparsity is None else f"{config.arch} with experts"
         raise UserError(f"--format gguf: only llama and qwen3 --no-attention-gate can be exported, not {kind}")
-    if (reason := obstacle(config)) is not None:
+    if (reason := WEIGHT_FORMATS.get("huggingface").obstacle(config)) is not None:
         raise UserError(reason)
     template = chat_template or ChatTemplate.read(run.folder.tokenizer_folder)
     vocabulary = _vocabulary(tokenizer, config.vocab_size)

@@ -1,1 +1,0 @@
-"""The figures of the theory: each module computes one study (arrays and parameters) and draws it."""

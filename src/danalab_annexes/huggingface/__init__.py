@@ -1,0 +1,1 @@
+"""Models in the format of Hugging Face `transformers`: configurations and weights out and in."""

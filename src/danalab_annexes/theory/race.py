@@ -1,0 +1,211 @@
+"""Coordinate-wise optimizers (ADana and family, Adam, AdEMAMix) and SGD against each other on random features.
+
+Every optimizer, for every value of its hyper-parameters, sees the same samples. With m > 1 experts a sample belongs to
+one of them (MoE-PLRF): column i of the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from danalab.errors import UserError, nearest
+from danalab.optim.jax_rules import dana_step, zero_moments
+from danalab.optim.settings import DanaMK4Settings, LogTime
+from danalab.theory.algorithms import between_half_lives
+from danalab.theory.curve import finite_or_inf, padded, record
+from danalab.theory.problem import Draw
+
+
+class UpdateRule(NamedTuple):
+    """One optimizer: `init(shape)` gives its state, `step(g, state, t, **settings)` the step and the new state."""
+
+    init: Callable[[tuple[int, ...]], Any]
+    step: Callable[..., tuple[jax.Array, Any]]
+    settings: dict[str, float]
+
+
+def _sgd(g: jax.Array, state: Any, t: Any, *, lr: Any) -> tuple[jax.Array, Any]:
+    return lr * g, state
+
+
+def _adam(g: jax.Array, state: Any, t: Any, *, lr: Any, beta1: Any, beta2: Any, eps: Any) -> tuple[jax.Array, Any]:
+    m, v = beta1 * state[0] + (1 - beta1) * g, beta2 * state[1] + (1 - beta2) * g**2
+    return lr * (m / (1 - beta1**t)) / (jnp.sqrt(v / (1 - beta2**t)) + eps), (m, v)
+
+
+def _ademamix(
+    g: jax.Array, state: Any, t: Any, *, lr: Any, beta1: Any, beta2: Any, eps: Any, delta: Any, kappa: Any, horizon: Any
+) -> tuple[jax.Array, Any]:
+    fast, slow, v = state
+    share = jnp.minimum(t / horizon, 1.0)
+    beta3 = between_half_lives(share, beta1, 1 - delta / horizon)
+    fast, slow = beta1 * fast + (1 - beta1) * g, beta3 * slow + (1 - beta3) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    mixed = fast / (1 - beta1**t) + share * horizon ** (1 - kappa) * slow
+    return lr * mixed / (jnp.sqrt(v / (1 - beta2**t)) + eps), (fast, slow, v)
+
+
+def _dana(g: jax.Array, state: Any, t: Any, *, lr: Any, **settings: Any) -> tuple[jax.Array, Any]:
+    step, state = dana_step(g, state, t, **settings)
+    return lr * step, state
+
+
+def _zeros(n: int) -> Callable[[tuple[int, ...]], Any]:
+    return lambda shape: tuple(jnp.zeros(shape, jnp.float32) for _ in range(n))
+
+
+_LOG_TIME = {"lr": 0.003, "delta": LogTime.delta, "kappa": LogTime.kappa, "eps": LogTime.eps}
+RULES = {
+    "sgd": UpdateRule(_zeros(0), _sgd, {"lr": 0.5}),
+    "adam": UpdateRule(_zeros(2), _adam, {"lr": 0.003, "beta1": 0.99, "beta2": 0.999, "eps": 1e-8}),
+    "ademamix": UpdateRule(_zeros(3), _ademamix, {**_LOG_TIME, "beta1": 0.9, "beta2": 0.999, "horizon": 1e4}),
+}
+for _name in ("adana", "dana-mk4", "dana-star", "dana-star-mk4"):
+    _moments = partial(zero_moments, dtype=jnp.float32, with_tau="star" in _name)
+    _clip = DanaMK4Settings.clipsnr if _name.endswith("mk4") else np.inf
+    RULES[_name] = UpdateRule(_moments, _dana, {**_LOG_TIME, "gamma3": LogTime.gamma3, "clipsnr": _clip})
+
+
+@dataclass(frozen=True)
+class Racer:
+    """An optimizer of `RULES` with settings; a setting may be a sequence, all of one contender equally long."""
+
+    rule: str
+    settings: Mapping[str, Any]
+
+    def stacked(self) -> dict[str, np.ndarray]:
+        """All settings, defaults filled in, as arrays of the contender's length."""
+        if self.rule not in RULES:
+            raise UserError(f"unknown optimizer '{self.rule}'{nearest(self.rule, RULES)}; known: {', '.join(RULES)}")
+        known = RULES[self.rule].settings
+        for name in self.settings:
+            if name not in known:
+                raise UserError(f"{self.rule} has no setting '{name}'{nearest(name, known)}; it has {', '.join(known)}")
+        arrays = {k: np.atleast_1d(np.asarray(self.settings.get(k, v), np.float32)) for k, v in known.items()}
+        for name in ("lr", "delta", "clipsnr"):
+            if name in arrays and not (arrays[name] > 0).all():
+                raise UserError(f"{name} = {arrays[name].min():g}: must be positive")
+        length = max(len(a) for a in arrays.values())
+        if any(len(a) not in (1, length) for a in arrays.values()):
+            raise UserError(f"{self.rule}: the settings given as sequences differ in length")
+        return {k: np.broadcast_to(a, (length,)) for k, a in arrays.items()}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The stream of samples."""
+
+    batch: int = 10
+    """Samples per step."""
+    probabilities: tuple[float, ...] = (1.0,)
+    """Of the experts."""
+    noise: float = 0.0
+    """Scale of the Student label noise."""
+    dof: int = 3
+    """Its degrees of freedom."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise UserError(f"batch = {self.batch}: at least one sample per step is needed")
+        if not self.noise >= 0:
+            raise UserError(f"noise = {self.noise:g}: the scale of the label noise must not be negative")
+        if self.dof < 1:
+            raise UserError(f"dof = {self.dof}: the degrees of freedom of the label noise must be at least 1")
+        if not self.probabilities or min(self.probabilities) <= 0:
+            raise UserError("the experts' probabilities must be positive")
+
+
+def zipf(experts: int, zeta: float) -> tuple[float, ...]:
+    """Probabilities p_i proportional to i^-zeta, i = 1..experts."""
+    if experts < 1:
+        raise UserError(f"experts = {experts}: at least one is needed")
+    weight = np.arange(1, experts + 1, dtype=float) ** -zeta
+    return tuple((weight / weight.sum()).tolist())
+
+
+class RaceOutcome(NamedTuple):
+    """Risk [times, settings, experts] of a contender, and its order statistics of tau [..., ranks] or None."""
+
+    risk: np.ndarray
+    tau: np.ndarray | None
+
+
+def race(
+    problem: Draw, contenders: Mapping[str, Racer], times: np.ndarray, stream: Stream, ranks: np.ndarray | None = None
+) -> dict[str, RaceOutcome]:
+    """Run all contenders from theta = 0 on one stream; risks at `times` (ascending step counts).
+
+    Where a contender has tau, its 0-based order statistics `ranks` over the d coordinates are recorded.
+    """
+    settings = {name: c.stacked() for name, c in contenders.items()}
+    rules = tuple((name, c.rule) for name, c in contenders.items())
+    seen = _race(
+        jnp.asarray(problem.root, jnp.float32),
+        jnp.asarray(problem.optimum, jnp.float32),
+        problem.spectrum.limit,
+        jnp.log(jnp.asarray(stream.probabilities, jnp.float32)),
+        stream.noise,
+        settings,
+        jax.random.key(stream.seed),
+        padded(times),
+        None if ranks is None else jnp.asarray(ranks),
+        rules=rules,
+        batch=stream.batch,
+        dof=stream.dof if stream.noise > 0 else 0,
+    )
+    n = len(times)
+    return {k: RaceOutcome(np.asarray(r)[:n], None if t is None else np.asarray(t)[:n]) for k, (r, t) in seen.items()}
+
+
+@partial(jax.jit, static_argnames=("rules", "batch", "dof"))
+def _race(
+    root: Any, optimum: Any, limit: Any, log_p: Any, noise: Any, settings: Any, key: Any, times: Any, ranks: Any,
+    *, rules: tuple[tuple[str, str], ...], batch: int, dof: int,
+) -> Any:  # fmt: skip
+    experts, d = len(log_p), len(optimum)
+
+    def gradients(theta: jax.Array, X: jax.Array, y: jax.Array, owner: jax.Array) -> jax.Array:
+        # owner [B, m] is one-hot; the mean is over all samples, so that a rare expert rarely has a gradient.
+        error = jnp.sum((X @ theta.T) * owner, axis=1) - y
+        return (owner * error[:, None]).T @ X / batch
+
+    def step(state: Any, t: jax.Array) -> Any:
+        which, features, rest, heavy = jax.random.split(jax.random.fold_in(key, t), 4)
+        X = jax.random.normal(features, (batch, d)) @ root
+        y = X @ optimum + jnp.sqrt(2 * limit) * jax.random.normal(rest, (batch,))
+        if dof:
+            g = jax.random.normal(heavy, (batch, dof + 1))
+            y = y + noise * g[:, 0] / jnp.sqrt(jnp.mean(g[:, 1:] ** 2, axis=1))
+        owner = jnp.ones((batch, 1))
+        if experts > 1:
+            owner = jax.nn.one_hot(jax.random.categorical(which, log_p, shape=(batch,)), experts)
+        new = {}
+        for name, rule in rules:
+
+            def one(theta: Any, inner: Any, chosen: Any, *, apply: Any = RULES[rule].step) -> Any:
+                move, inner = apply(gradients(theta, X, y, owner), inner, t + 1.0, **chosen)
+                return theta - move, inner
+
+            new[name] = jax.vmap(one)(*state[name], settings[name])  # pyright: ignore[reportCallIssue]
+        return new
+
+    def observe(state: Any) -> Any:
+        out = {}
+        for name, rule in rules:
+            theta, inner = state[name]
+            excess = 0.5 * jnp.sum(((theta - optimum) @ root) ** 2, axis=-1)
+            tau = jnp.sort(inner.tau, axis=-1)[..., ranks] if ranks is not None and "star" in rule else None
+            out[name] = (finite_or_inf(limit + excess), tau)
+        return out
+
+    start = {}
+    for name, rule in rules:
+        shape = (len(settings[name]["lr"]), experts, d)
+        start[name] = (jnp.zeros(shape, jnp.float32), RULES[rule].init(shape))
+    return record(step, observe, start, times)
