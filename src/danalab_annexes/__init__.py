@@ -3,5 +3,7 @@
 A registry of the core that lacks a name loads the modules of its kind, which add to it (`danalab.plugins.load`).
 """
 
-MODULES: dict[str, tuple[str, ...]] = {}
+MODULES: dict[str, tuple[str, ...]] = {
+    "endpoint": ("responses",),
+}
 """Kind of a registry (`Registry.kind`) -> modules of this package that add to it when they are imported."""

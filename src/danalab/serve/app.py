@@ -29,6 +29,7 @@ from starlette.staticfiles import StaticFiles
 from danalab import __version__
 from danalab.chat.messages import Body, ignored_fields
 from danalab.errors import UserError
+from danalab.registry import Registry
 from danalab.serve.completions import (
     ChatCompletionRequest,
     ChatCompletionWriter,
@@ -41,7 +42,6 @@ from danalab.serve.completions import (
 )
 from danalab.serve.fields import RequestError, error_json, validation_error
 from danalab.serve.planner import ChatModel, Planner
-from danalab.serve.responses import ResponseRequest, ResponseWriter
 from danalab.serve.settings import LOCAL_HOSTS, ServerSettings
 from danalab.serve.worker import METRICS_TYPE, EngineWorker, metrics_page
 
@@ -51,12 +51,10 @@ T = TypeVar("T")
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = StaticFiles(directory=PAGE)
 
-ANSWERED: dict[str, tuple[type[Body], Any]] = {
-    "/v1/chat/completions": (ChatCompletionRequest, ChatCompletionWriter),
-    "/v1/completions": (CompletionRequest, ChoiceWriter),
-    "/v1/responses": (ResponseRequest, ResponseWriter),
-}
-"""Endpoint -> what is asked, and what writes its answer."""
+ENDPOINTS: Registry[tuple[type[Body], Any]] = Registry("endpoint")
+"""Path -> (what is asked, what writes its answer)."""
+ENDPOINTS.add("/v1/chat/completions", (ChatCompletionRequest, ChatCompletionWriter))
+ENDPOINTS.add("/v1/completions", (CompletionRequest, ChoiceWriter))
 
 
 def create_app(
@@ -120,7 +118,7 @@ def _add_routes(
                 record.write(request.url.path, body.model_dump(exclude_none=True, by_alias=True), shown)
 
         if body.stream:
-            return EventStream(writer.chunks(generations), end, headers, named=writer_class is ResponseWriter)
+            return EventStream(writer.chunks(generations), end, headers, named=writer_class.names_events)
         try:
             await while_connected(request, generations.finish())
         finally:
@@ -133,8 +131,8 @@ def _add_routes(
 
         return answered
 
-    for path, (kind, writer) in ANSWERED.items():
-        app.post(path)(endpoint(kind, writer))
+    for path in ENDPOINTS.names():
+        app.post(path)(endpoint(*ENDPOINTS.get(path)))
 
     @app.post("/tokenize")
     async def tokenize_route(body: TokenizeRequest) -> Response:
@@ -198,6 +196,9 @@ def _named(name: str | None, models: Mapping[str, ChatModel]) -> ChatModel:
 
 
 def _handle_errors(app: FastAPI) -> None:
+    bodies: dict[str, type[Body]] = {path: ENDPOINTS.get(path)[0] for path in ENDPOINTS.names()}
+    bodies |= {"/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest}
+
     @app.exception_handler(UserError)
     async def user(_: Request, error: UserError) -> Response:
         return _refusal(error if isinstance(error, RequestError) else RequestError(400, str(error)))
@@ -208,9 +209,8 @@ def _handle_errors(app: FastAPI) -> None:
         if request.method == "POST" and JSON_TYPE.match(kind or "") is None:
             given = "missing" if kind is None else f"{kind!r:.100}"
             return _refusal(RequestError(415, f"the Content-Type header is {given}; it must be application/json"))
-        bodies = {"/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest}
-        body, _ = ANSWERED.get(request.url.path, (bodies.get(request.url.path, Body), None))
-        return _refusal(validation_error(error.errors(), error.body, list(body.model_fields)))
+        known = list(bodies.get(request.url.path, Body).model_fields)
+        return _refusal(validation_error(error.errors(), error.body, known))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:

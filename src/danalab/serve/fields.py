@@ -3,7 +3,6 @@
 `Ignored` fields, which standard clients send, have no effect; the answer's header `warning` names them. Of other fields
 of OpenAI's API the neutral value is accepted (`only`), any other gets status 400 with the field's name, as unknown
 fields do. Errors are one line for people, and OpenAI's {"error": {"message", "type", "param", "code"}} for programs.
-
 """
 
 import json
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from danalab.chat.conversations import field_error
-from danalab.chat.messages import Body, FieldError, Function
+from danalab.chat.messages import Body, FieldError
 
 JsonObject = dict[str, Any]
 
@@ -59,22 +58,10 @@ class WrappedSchema(Body):
     json_schema: JsonSchema
 
 
-class TypedSchema(JsonSchema):
-    type: Literal["json_schema"]
-
-
 class NamedFunction(Body):
     """The function that the model must call."""
 
     name: str
-
-
-class TypedFunction(Function):
-    type: Literal["function"]
-
-
-class TypedFunctionName(NamedFunction):
-    type: Literal["function"]
 
 
 ToolChoice = Literal["none", "auto", "required"]
