@@ -5,6 +5,7 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 
 MODULES: dict[str, tuple[str, ...]] = {
     "endpoint": ("responses",),
+    "reward": ("programs",),
     "task": ("hub_tasks", "manners"),
 }
 """Kind of a registry (`Registry.kind`) -> modules of this package that add to it when they are imported."""
