@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from danalab.errors import UserError
 from danalab.inference.request import RequestState
 from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.cache import Cache, ConvState, KeyValues, State, continuation_mask
@@ -24,7 +25,11 @@ PIECE = 64
 class EagerBackend:
     """Logits by the model's layers; `alone`: a sequence at a time, as torch's kernels round by the batch."""
 
-    def __init__(self, model: Decoder, pool: BlockPool | None, *, alone: bool):
+    def __init__(
+        self, model: Decoder, pool: BlockPool | None, _slots: int, _rows: int, weight_dtype: str | None, alone: bool
+    ):
+        if weight_dtype is not None:
+            raise UserError(f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights")
         self._model, self._alone = model, alone
         self.sampler = None
         self.align = PIECE if alone else None
