@@ -5,6 +5,7 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 
 MODULES: dict[str, tuple[str, ...]] = {
     "back end": ("native_decoding",),
+    "command": ("speedrun.command",),
     "endpoint": ("responses",),
     "reward": ("programs",),
     "task": ("hub_tasks", "manners"),
