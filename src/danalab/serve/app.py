@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
 from danalab import __version__
+from danalab.chat.conversations import field_error
 from danalab.chat.messages import Body, ignored_fields
 from danalab.errors import UserError
 from danalab.registry import Registry
@@ -40,7 +41,7 @@ from danalab.serve.completions import (
     detokenize,
     tokenize,
 )
-from danalab.serve.fields import RequestError, error_json, validation_error
+from danalab.serve.fields import RequestError, error_json
 from danalab.serve.planner import ChatModel, Planner
 from danalab.serve.settings import LOCAL_HOSTS, ServerSettings
 from danalab.serve.worker import METRICS_TYPE, EngineWorker, metrics_page
@@ -210,7 +211,7 @@ def _handle_errors(app: FastAPI) -> None:
             given = "missing" if kind is None else f"{kind!r:.100}"
             return _refusal(RequestError(415, f"the Content-Type header is {given}; it must be application/json"))
         known = list(bodies.get(request.url.path, Body).model_fields)
-        return _refusal(validation_error(error.errors(), error.body, known))
+        return _refusal(RequestError.of(field_error(error.errors(), error.body, known)))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
@@ -228,14 +229,15 @@ def _handle_errors(app: FastAPI) -> None:
 JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;|$)", re.IGNORECASE)
 PROTECTED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
 BODY_SECONDS = 60  # from a request's head to the end of its body at most [s]
-PAGE_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+PAGE_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
 """The page may load and call nothing but this server, so text that a model writes cannot either."""
 
 
@@ -264,7 +266,13 @@ class Gate:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the same head; the server leaves out the body
-        await self.app(scope, _Limited(receive, self.limit), _with_headers(send))
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *PAGE_HEADERS]}
+            await send(message)
+
+        await self.app(scope, _Limited(receive, self.limit), send_with_headers)
 
     def _admit(self, method: str, path: str, headers: dict[bytes, str]) -> str:
         host = headers.get(b"host", "")
@@ -323,17 +331,6 @@ def _too_large(limit: int) -> RequestError:
 
 def _refusal(error: RequestError) -> Response:
     return JsonAnswer(error_json(error), error.status, error.headers)
-
-
-def _with_headers(send: Any) -> Any:
-    extra = [(name.encode(), value.encode()) for name, value in PAGE_HEADERS.items()]
-
-    async def send_with_headers(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *extra]}
-        await send(message)
-
-    return send_with_headers
 
 
 # ---- on the wire ----
