@@ -25,13 +25,14 @@ from typing import Any
 
 from danalab.files import write_atomically
 from danalab.ladder.fit.statistics import student_interval
-from danalab.post.settings import PRESETS, SpeedrunConfig
-from danalab.post.speedrun import STAGES, Speedrun
+from danalab.post.settings import STAGES
 from danalab.report.formats import as_markdown
-from danalab.report.speedrun import as_json, write_report
 from danalab.train.callbacks.console import log_to_stderr
 from danalab.train.evaluation.evaluator import evaluate_run
 from danalab.train.system.signals import StopRequest
+from danalab_annexes.speedrun.pipeline import Speedrun
+from danalab_annexes.speedrun.report import as_json, write_report
+from danalab_annexes.speedrun.settings import PRESETS, SpeedrunConfig
 
 RESULTS = Path(__file__).parent / "results" / "chat_cpu.jsonl"
 ROOT = Path(__file__).parents[1]

@@ -161,6 +161,7 @@ def plugin(tmp_path, monkeypatch):
     monkeypatch.setenv(plugins.ENVIRONMENT, "")
     monkeypatch.setenv("DATASETS_DIR", str(tmp_path / "data"))
     for registry in (OPTIMIZERS, SCHEDULES, CALLBACKS, SOURCES, TASKS, REWARDS):
+        registry.names()  # loads the annexes, whose modules register only once
         monkeypatch.setattr(registry, "_items", dict(registry._items))
     monkeypatch.setattr(plugins, "_plugins", {})
     file = tmp_path / "mine.py"

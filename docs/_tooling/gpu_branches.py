@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "danalab"
+SOURCE, ANNEXES = ROOT / "src" / "danalab", ROOT / "src" / "danalab_annexes"
 TABLE = ROOT / "tests" / "gpu" / "branches.json"
 DEVICE = re.compile(
     r"\bis_cuda\b|\btorch\.cuda\b|\bdevice\.type\b|\bdevice_type\b|\bhas_triton\b|\bGradScaler\b"
@@ -41,12 +41,13 @@ class Branch(NamedTuple):
 def branches() -> list[Branch]:
     """All of them, in order; one that a function repeats is one."""
     found: dict[str, Branch] = {}
-    for file in sorted(SOURCE.rglob("*.py")):
+    for file in sorted([*SOURCE.rglob("*.py"), *ANNEXES.rglob("*.py")]):
         text = file.read_text(encoding="utf-8")
         if not DEVICE.search(text):
             continue
+        place = file.relative_to(SOURCE if SOURCE in file.parents else ANNEXES.parent)
         for function, node in _places(ast.parse(text), ""):
-            key = f"{file.relative_to(SOURCE)}::{function}: {ast.unparse(node)[:160]}"
+            key = f"{place}::{function}: {ast.unparse(node)[:160]}"
             lines = tuple(range(node.lineno, (node.end_lineno or node.lineno) + 1))
             earlier = found[key].lines if key in found else ()
             found[key] = Branch(key, file, earlier + lines)

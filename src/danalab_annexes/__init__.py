@@ -4,9 +4,14 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 """
 
 MODULES: dict[str, tuple[str, ...]] = {
+    "back end": ("native_decoding",),
+    "command": ("speedrun.command",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
+    "endpoint": ("responses",),
+    "reward": ("programs",),
     "study": ("theory.studies",),
+    "task": ("hub_tasks", "manners"),
     "weight format": ("huggingface.convert",),
 }
 """Kind of a registry (`Registry.kind`) -> modules of this package that add to it when they are imported."""

@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from danalab.chat.conversations import Conversation, Message, Part
 from danalab.chat.formats import TemplateFormat, harness_format
+from danalab.chat.messages import Function
 from danalab.cli.app import main
 from danalab.data.tokenizers import load_tokenizer, train_bpe
 from danalab.data.tokenizers.chat_template import ChatTemplate
@@ -15,7 +16,7 @@ from danalab.errors import UserError
 from danalab.inference import Engine, SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.serve import ChatQuestion, ChatSession, Planner, open_chat_model
-from danalab.serve.fields import Function, RequestError
+from danalab.serve.fields import RequestError
 from danalab_annexes.huggingface.convert import to_huggingface
 
 CHATML = """\

@@ -40,6 +40,8 @@ def registries():
     from danalab.chat.tasks import TASKS
     from danalab.optim.catalogue import OPTIMIZERS
 
+    for registry in (TASKS, OPTIMIZERS):
+        registry.names()  # loads the annexes, whose modules register only once
     before = [(registry, dict(registry._items)) for registry in (TASKS, OPTIMIZERS)]
     yield
     for registry, items in before:

@@ -33,7 +33,8 @@ def danalab(tmp_path):
 
     def perform(*titles: str):
         copy = tmp_path / "src"
-        shutil.copytree(ROOT / "src" / "danalab", copy / "danalab")  # compiled files too, which spares their making
+        for package in ("danalab", "danalab_annexes"):  # compiled files too, which spares their making
+            shutil.copytree(ROOT / "src" / package, copy / package)
         for name, after, text in [piece for title in titles for piece in recipes()[title]]:
             file = copy / Path(name).relative_to("src")
             if after is None:

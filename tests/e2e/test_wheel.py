@@ -46,12 +46,12 @@ def test_the_wheel_has_types_sources_of_kernels_and_pages_and_nothing_else(wheel
         names = set(content.namelist())
     assert {"danalab/py.typed", "danalab/optim/__init__.pyi", "danalab/train/system/slurm_job.sh"} <= names
     sources = {
-        str(Path("danalab") / file.relative_to(ROOT / "src" / "danalab"))
-        for file in (ROOT / "src" / "danalab").rglob("*")
+        str(file.relative_to(ROOT / "src"))
+        for file in (ROOT / "src").rglob("*")
         if file.is_file() and file.suffix in (".cpp", ".h", ".html", ".css", ".js", ".j2", ".json", ".svg")
     }
     assert sources <= names
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"danalab"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"danalab", "danalab_annexes"}
 
 
 @pytest.mark.slow

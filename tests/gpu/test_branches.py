@@ -38,6 +38,7 @@ def test_a_new_branch_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "    y = x.to('cpu', non_blocking=x.is_cuda)\n    return 1 if x.device.type == 'cuda' else y\n"
     )
     monkeypatch.setattr(gpu_branches, "SOURCE", tmp_path)
+    monkeypatch.setattr(gpu_branches, "ANNEXES", tmp_path / "annexes")
     assert [each.key for each in branches()] == [
         "new.py::: {'cpu': 1, 'cuda': 2}",
         "new.py::f: x.is_cuda and x.ndim",

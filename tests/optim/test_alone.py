@@ -12,14 +12,14 @@ ALONE = """
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-PACKAGE = Path(find_spec("danalab").origin).parent
+PACKAGES = tuple(str(Path(find_spec(name).origin).parent) + "/" for name in ("danalab", "danalab_annexes"))
 class Alone:
     def find_spec(self, name, path=None, target=None):
         frame = sys._getframe(1)
         while frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "import_module":
             frame = frame.f_back
-        allowed = {"torch", "danalab"} | set(sys.stdlib_module_names)
-        if Path(frame.f_code.co_filename).is_relative_to(PACKAGE) and name.split(".")[0] not in allowed:
+        allowed = {"torch", "danalab", "danalab_annexes"} | set(sys.stdlib_module_names)
+        if frame.f_code.co_filename.startswith(PACKAGES) and name.split(".")[0] not in allowed:
             raise ModuleNotFoundError(f"danalab imports {name}", name=name)
 sys.meta_path.insert(0, Alone())
 """

@@ -6,10 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from danalab.chat.conversations import field_error
 from danalab.serve import Planner
 from danalab.serve.completions import ChatCompletionRequest, CompletionRequest
-from danalab.serve.fields import RequestError, validation_error
-from danalab.serve.responses import ResponseRequest
+from danalab.serve.fields import RequestError
+from danalab_annexes.responses import ResponseRequest
 from servers import running_server, tiny_model
 
 POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
@@ -94,7 +95,7 @@ def test_any_request_is_planned_or_refused_with_the_field_at_fault(said, more):
             kind.model_validate(body).plan(Planner(MODEL, max_choices=2), scope="")
         except (ValidationError, RequestError) as error:
             if isinstance(error, ValidationError):
-                error = validation_error(error.errors(), body, list(kind.model_fields))
+                error = RequestError.of(field_error(error.errors(), body, list(kind.model_fields)))
             told = error
         else:
             continue

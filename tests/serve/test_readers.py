@@ -6,11 +6,11 @@ import math
 import pytest
 
 from danalab.chat.conversations import Conversation
-from danalab.chat.messages import ConversationBuilder, FieldError
+from danalab.chat.messages import ConversationBuilder, FieldError, Function
 from danalab.errors import UserError
 from danalab.inference import Engine, Request, SamplingParameters, TokenEvent
 from danalab.serve import ChatQuestion, ChatSession, Planner
-from danalab.serve.fields import Function, RequestError
+from danalab.serve.fields import RequestError
 from danalab.serve.planner import Answer, ChatReader, call_schema
 from servers import tiny_model
 

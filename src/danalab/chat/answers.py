@@ -85,28 +85,27 @@ def answer_problems(
     It has `max_tokens`, or less where prompt and answer fill the context. UserError: a reward misbehaves, or logits are
     not finite.
     """
-    prompts = [chat.render_prompt(Conversation.of(problem.prompt())) for problem in problems.values()]
-    spaces = [engine.model.config.seq_len - len(prompt) for prompt in prompts]
     draw = partial(SamplingParameters, temperature=temperature)
-    requests = [
-        Request(prompt, draw(max_tokens=min(max_tokens, space), seed=sampling_seed(*key, sample)))
-        for key, prompt, space in zip(problems, prompts, spaces, strict=True)
-        for sample in range(samples if space > 0 else 0)
-    ]
+    requests, asked, answered = list[Request](), list[AnsweredProblem](), list[AnsweredProblem | None]()
+    for key, problem in problems.items():
+        prompt = chat.render_prompt(Conversation.of(problem.prompt()))
+        space = engine.model.config.seq_len - len(prompt)
+        if space <= 0:
+            answered.append(None)
+            continue
+        answered.append(one := AnsweredProblem(problem, prompt, [], [], []))
+        for sample in range(samples):
+            parameters = draw(max_tokens=min(max_tokens, space), seed=sampling_seed(*key, sample))
+            requests.append(Request(prompt, parameters))
+            asked.append(one)
     answers = answer_all(engine, chat, requests)
     texts = [answer.text(chat) for answer in answers]
-    asked = [each for each, space in zip(problems.values(), spaces, strict=True) if space > 0 for _ in range(samples)]
-    rewards = scorer.score_all(zip(asked, texts, strict=True))
-    done: list[AnsweredProblem | None] = []
-    start = 0
-    for problem, prompt, space in zip(problems.values(), prompts, spaces, strict=True):
-        mine = slice(start, start + samples)
-        if space > 0:
-            start += samples
-            done.append(AnsweredProblem(problem, prompt, answers[mine], texts[mine], rewards[mine]))
-        else:
-            done.append(None)
-    return done
+    rewards = scorer.score_all((one.problem, text) for one, text in zip(asked, texts, strict=True))
+    for one, answer, text, reward in zip(asked, answers, texts, rewards, strict=True):
+        one.answers.append(answer)
+        one.texts.append(text)
+        one.rewards.append(reward)
+    return answered
 
 
 def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequence[Request]) -> list[SampledAnswer]:

@@ -1,36 +1,21 @@
-"""A process that serves a function which is not ours, or that runs tests which call one in another such process.
+"""A process that serves a function which is not ours: that of a user's file.
 
-    function  of a program or a user's file; lines "TOKEN ARGUMENTS" on standard input, "TOKEN=VALUE" or "TOKEN!ERROR"
-              on standard output, at first one for its definition, without a token
-    tests     the other end; passes where the tests reach their end, and says so on standard error
+Lines "TOKEN ARGUMENTS" on standard input are answered by "TOKEN=VALUE" or "TOKEN!ERROR" on standard output; at first
+comes one for the function's definition, without a token. Values are Python literals, so neither end runs code of the
+other. Argument: {"path": FILE.py, "function": NAME} in JSON. The file needs nothing of danalab.
 
-Argument: the task in JSON, or its file; "probe" only says whether this system can isolate. It needs nothing of danalab.
-The work is done in a child of this process, its keeper, which ends every process that the child leaves behind. After
-`isolate` the kernel allows the child
-
-    files        reading Python's installation, writing the working folder (Landlock)
-    system calls those of computation, of open files, threads and clocks, with the arguments that these need (seccomp);
-                 no sockets, processes, signals, owners, modes, attributes, locks, limits, mounts or tracing
-    creations    of files, folders, links and threads, up to a number: the kernel asks the keeper before each
-
-Values are Python literals, so neither end runs code of the other.
+The work is done in a child of this process, its keeper, which ends every process that the child leaves behind.
 """
 
 import ast
-import builtins
 import contextlib
 import ctypes
-import errno
-import fcntl
 import importlib.util
-import itertools
 import json
 import os
-import platform
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -39,108 +24,36 @@ from typing import Any
 
 MAX_LINE = 1 << 20
 """Bytes of an answer."""
-MAX_CREATIONS = 64
-"""Files, folders, links and threads that an isolated program may make."""
-_NO_NEW_PRIVILEGES, _SUBREAPER, _PARENT_DEATH_SIGNAL = 38, 36, 1
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_READ_FILE, _READ_DIR, _EVERYTHING = 1 << 2, 1 << 3, (1 << 13) - 1
-_WRITE_FILE, _DEVICES = 1 << 1, 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11
-_SINCE = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
-"""Version of Landlock -> the access that it added: links across folders, truncation, controls of devices."""
-_CAPABILITIES, _READ_SEARCH = 0x20080522, 1 << 2
-_FILTER, _NEW_LISTENER, _RECEIVE, _SEND, _CONTINUE = 1, 1 << 3, 0xC0502100, 0xC0182101, 1
-_PERMIT, _ASK, _DENY, _ABSENT = 0x7FFF0000, 0x7FC00000, 0x00050001, 0x00050026
-"""Verdicts of a filter: allow, ask the keeper, EPERM, ENOSYS."""
-_MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
-"""Machine -> its name in filters, and the number of seccomp."""
-_PERMITTED = {  # system call: number on x86_64 and on aarch64
-    "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, None), "fstat": (5, 80), "lstat": (6, None),
-    "poll": (7, None), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215),
-    "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139),
-    "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65), "writev": (20, 66), "access": (21, None),
-    "pipe": (22, None), "select": (23, None), "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233),
-    "dup": (32, 23), "dup2": (33, None), "nanosleep": (35, 101), "getpid": (39, 172), "sendfile": (40, 71),
-    "sendmsg": (46, 211),  # hands the listener over; no socket is left afterwards
-    "exit": (60, 93), "uname": (63, 160), "fsync": (74, 82), "fdatasync": (75, 83), "ftruncate": (77, 46),
-    "getcwd": (79, 17), "chdir": (80, 49), "rename": (82, None), "rmdir": (84, None), "unlink": (87, None),
-    "readlink": (89, None), "umask": (95, 166), "gettimeofday": (96, 169), "getrusage": (98, 165),
-    "sysinfo": (99, 179), "times": (100, 153), "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175),
-    "getegid": (108, 177), "sigaltstack": (131, 132), "gettid": (186, 178), "futex": (202, 98),
-    "sched_getaffinity": (204, 123), "getdents64": (217, 61), "set_tid_address": (218, 96), "fadvise64": (221, 223),
-    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94),
-    "newfstatat": (262, 79), "unlinkat": (263, 35), "renameat": (264, 38), "readlinkat": (267, 78),
-    "faccessat": (269, 48), "pselect6": (270, 72), "ppoll": (271, 73), "set_robust_list": (273, 99), "dup3": (292, 24),
-    "pipe2": (293, 59), "getrandom": (318, 278), "copy_file_range": (326, 285),
-    "statx": (332, 291), "rseq": (334, 293), "faccessat2": (439, 439),
-}  # fmt: skip
-_ALL, _TRUNCATE, _CREATE = 0xFFFFFFFF, os.O_TRUNC, os.O_CREAT | 1 << 22
-"""Masks: every bit; of flags of open: O_TRUNC; O_CREAT and the bit of O_TMPFILE."""
-_EMPTIES = (_TRUNCATE, _TRUNCATE | 3)
-"""Flags that empty a file for which Landlock asks no right to write: reading, and the access mode 3."""
-_CHECKED = (  # system call, its numbers, an argument, its mask, masked values: what follows; the first row that fits
-    ("open", (2, None), 1, _TRUNCATE | 3, _EMPTIES, _DENY), ("open", (2, None), 1, _CREATE, (0,), _PERMIT),
-    ("open", (2, None), 1, 0, (0,), _ASK), ("openat", (257, 56), 2, _TRUNCATE | 3, _EMPTIES, _DENY),
-    ("openat", (257, 56), 2, _CREATE, (0,), _PERMIT), ("openat", (257, 56), 2, 0, (0,), _ASK),
-    ("mkdir", (83, None), 0, 0, (0,), _ASK), ("mkdirat", (258, 34), 0, 0, (0,), _ASK),
-    ("symlink", (88, None), 0, 0, (0,), _ASK), ("symlinkat", (266, 36), 0, 0, (0,), _ASK),
-    # Flags of pthread_create, and of musl's, with CLONE_DETACHED; clone3 hides its flags, and libraries do without it.
-    ("clone", (56, 220), 0, _ALL - 0x400000, (0x3D0F00,), _ASK), ("clone3", (435, 435), 0, 0, (0,), _ABSENT),
-    ("renameat2", (316, 276), 4, _ALL, (0, 1), _PERMIT),  # RENAME_WHITEOUT makes a file
-    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: others send signals to other processes, lock their files ...
-    ("fcntl", (72, 25), 1, _ALL, (0, 1, 2, 3, 1030), _PERMIT),
-    # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
-    ("ioctl", (16, 29), 1, _ALL, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451), _PERMIT),
-)  # fmt: skip
-
-
-class CannotIsolate(Exception):
-    """This system lacks what isolation needs."""
+_SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1
 
 
 def main() -> None:
-    """Read the task, give up rights, carry it out."""
-    if sys.argv[1] == "probe":
-        return _probe()
-    text = sys.argv[1]
-    if not text.startswith("{"):
-        with open(text, encoding="utf-8") as file:
-            text = file.read()
-    task: dict[str, Any] = json.loads(text)
-    keeper = _fork_from_keeper(task.get("seconds"))
-    ours, theirs, report = (os.fdopen(os.dup(n), mode) for n, mode in ((1, "w"), (0, "r"), (2, "w")))
+    """Read the task and serve its function."""
+    task: dict[str, Any] = json.loads(sys.argv[1])
+    fork_from_keeper(_await_hang_up)
+    questions, answers, _ = take_streams()
+    os.dup2(2, 1)  # what a user's function prints is for the user
+    serve(lambda: _of_file(task["path"], task["function"]), questions, answers)
+
+
+def take_streams() -> tuple[Any, ...]:
+    """Standard input, output and errors under other numbers; whoever reads the first then finds nothing."""
+    streams = tuple(os.fdopen(os.dup(number), mode) for number, mode in enumerate("rww"))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
-    if "path" in task:
-        os.dup2(2, 1)  # what a user's function prints is for the user
-        return _serve(lambda: _of_file(task["path"], task["function"]), theirs, ours)
-    for stream in (1, 2):
-        os.dup2(null, stream)  # what the program prints is of no use, and may be endless
-    _limit(task["seconds"], *task["limits"])
-    if task["isolated"]:
-        isolate(os.getcwd(), keeper)
-    keeper.close()
-    if "tests" not in task:
-        return _serve(lambda: _run(task["source"], "program")[task["function"]], theirs, ours)
-    try:
-        _test(task["source"], task["function"], task["tests"], theirs, ours)
-    except BaseException as error:
-        report.write(_described(error))
-        report.flush()
-        os._exit(1)
-    report.write("passed")
-    report.flush()
-    os._exit(0)
+    os.close(null)
+    return streams
 
 
-def _serve(define: Callable[[], Any], questions: Any, answers: Any) -> None:
+def serve(define: Callable[[], Any], questions: Any, answers: Any) -> None:
     """Say whether the function is defined, then answer each line of arguments with its value."""
     process = os.getpid()
 
     def reply(token: str, make: Callable[[], Any]) -> bool:
         try:
-            said, is_value = "=" + ascii(_plain(make())), True
+            said, is_value = "=" + ascii(plain(make())), True
         except BaseException as error:  # SystemExit, too
-            said, is_value = "!" + _described(error), False
+            said, is_value = "!" + described(error), False
         if os.getpid() != process:
             os._exit(0)  # a fork that left the function must not answer for its parent
         answers.write(token + said + "\n")
@@ -159,12 +72,6 @@ def _call(function: Any, arguments: Any, named: Any) -> Any:
     return function(*arguments, **named)
 
 
-def _run(source: str, name: str) -> dict[str, Any]:
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(source, name, "exec"), namespace)
-    return namespace
-
-
 def _of_file(path: str, name: str) -> Any:
     file = Path(path).absolute()
     own = str(Path(__file__).absolute().parent)
@@ -181,32 +88,7 @@ def _of_file(path: str, name: str) -> Any:
     return lambda *arguments: float(function(*arguments))  # pyright: ignore[reportArgumentType]
 
 
-def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> None:
-    """Run the tests with a function that asks the other process; `source` defines what else they use."""
-
-    def candidate(*arguments: Any, **named: Any) -> Any:
-        try:
-            questions.write(f" {_plain(arguments)!a}, {_plain(named)!a}\n")  # without a token
-            questions.flush()
-        except BrokenPipeError:
-            raise RuntimeError("the program ended itself") from None
-        return receive()
-
-    def receive() -> Any:
-        line = answers.readline(MAX_LINE)
-        if not line.endswith("\n"):
-            raise RuntimeError("the program ended itself" if not line else "the program's value is too long")
-        if not line.startswith("="):
-            raise _error(line[1:].strip())
-        return ast.literal_eval(line[1:].strip())
-
-    receive()
-    namespace = _run(source, "prompt")
-    namespace[name] = candidate
-    exec(compile(tests, "tests", "exec"), namespace)
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value of Python's own types, which its literal gives back."""
     kinds: tuple[Any, ...] = (bool, int, float, complex, str, bytes)
     for kind in kinds:
@@ -215,21 +97,14 @@ def _plain(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, dict):
-        return {_plain(key): _plain(each) for key, each in value.items()}
+        return {plain(key): plain(each) for key, each in value.items()}
     for kind, made in ((list, list), (tuple, tuple), (set, set), (frozenset, set)):
         if isinstance(value, kind):
-            return made(_plain(each) for each in value)
+            return made(plain(each) for each in value)
     raise TypeError(f"a value of type {type(value).__name__} is not plain")
 
 
-def _error(text: str) -> Exception:
-    """The program's exception where it is one of Python's."""
-    kind: Any = getattr(builtins, text.partition(":")[0].partition(" ")[0], None)
-    is_known = isinstance(kind, type) and issubclass(kind, ArithmeticError | LookupError | TypeError | ValueError)
-    return kind(text.partition(": ")[2]) if is_known else RuntimeError(text or "no value")
-
-
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """Type, line and text of an exception, in ASCII, which any stream takes."""
     step, line = error.__traceback__, ""
     while step is not None:
@@ -241,11 +116,11 @@ def _described(error: BaseException) -> str:
 # ---- the keeper ----
 
 
-def _fork_from_keeper(seconds: int | None) -> socket.socket:
-    """Return in a child of this process, with its connection to the keeper of its creations.
+def fork_from_keeper(watch: Callable[[socket.socket], None], seconds: int = 0) -> socket.socket:
+    """Return in a child of this process, with its connection to the keeper, which runs `watch` with the other end.
 
-    This process ends with the child, after `seconds`, on SIGTERM or, where `seconds` is None, with standard input's
-    other end. It first kills what the child has started, also what has left its session.
+    This process ends with the child, on SIGTERM, or after `seconds` where these are given. It first kills what the
+    child has started, also what has left its session.
     """
     keeper, is_linux = os.getpid(), sys.platform.startswith("linux")
     libc = ctypes.CDLL(None)
@@ -270,8 +145,8 @@ def _fork_from_keeper(seconds: int | None) -> socket.socket:
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, end)
-        signal.alarm(seconds or 0)
-        threading.Thread(target=_count_creations if seconds else _await_hang_up, args=(ours,), daemon=True).start()
+        signal.alarm(seconds)
+        threading.Thread(target=watch, args=(ours,), daemon=True).start()
         while True:
             process, status = os.waitpid(-1, 0)
             if process == child:
@@ -306,114 +181,11 @@ def _children() -> list[int]:
 
 
 def _await_hang_up(_: socket.socket) -> None:
+    """End with the other end of standard input."""
     poll = select.poll()
     poll.register(0, 0)
     poll.poll()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _count_creations(child: socket.socket) -> None:
-    """Permit the first `MAX_CREATIONS` system calls that make something, and refuse the others with EDQUOT."""
-    _, listeners, *_ = socket.recv_fds(child, 1, 1)
-    left = MAX_CREATIONS
-    for listener in itertools.cycle(listeners):  # without isolation there is none
-        request = bytearray(80)
-        with contextlib.suppress(FileNotFoundError):  # the thread that asked has been interrupted
-            fcntl.ioctl(listener, _RECEIVE, request)
-            left -= 1
-            # The call goes on as it is: another thread may change what its pointers show, but not that it was counted.
-            answer = (0, _CONTINUE) if left >= 0 else (-errno.EDQUOT, 0)
-            fcntl.ioctl(listener, _SEND, request[:8] + struct.pack("=qiI", 0, *answer))
-
-
-# ---- rights ----
-
-
-def _limit(cpu_seconds: int, memory: int, file_size: int) -> None:
-    import resource
-
-    for limit, value in (
-        (resource.RLIMIT_CPU, cpu_seconds), (resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, file_size),
-        (resource.RLIMIT_NOFILE, 32), (resource.RLIMIT_CORE, 0),
-    ):  # fmt: skip
-        resource.setrlimit(limit, (value, value))
-
-
-def _probe() -> None:
-    keeper = _fork_from_keeper(10)
-    try:
-        isolate(os.getcwd(), keeper)
-        open("file", "w").close()
-    except (CannotIsolate, OSError) as reason:
-        print(reason)
-
-
-def isolate(folder: str, keeper: socket.socket) -> None:
-    """Keep only the rights that the module names; they cannot be regained. Raises CannotIsolate: says why."""
-    machine, seccomp = _MACHINES.get(platform.machine(), (0, 0))
-    if not sys.platform.startswith("linux") or not machine or sys.byteorder != "little":
-        raise CannotIsolate(f"programs are isolated on Linux on x86_64 and aarch64, not on {platform.platform()}")
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def call(what: str, function: Any, *arguments: Any) -> int:
-        found = function(*(ctypes.c_long(each) if isinstance(each, int) else each for each in arguments))
-        if found < 0:
-            raise CannotIsolate(f"{what}: {os.strerror(ctypes.get_errno())}")
-        return found
-
-    version = call("no Landlock in this kernel (Linux 5.13 and newer)", libc.syscall, _CREATE_RULESET, None, 0, 1)
-    handled = _EVERYTHING | sum(bit for since, bit in _SINCE.items() if version >= since)
-    # Also TCP, and abstract sockets and signals to other processes: seccomp refuses them, too.
-    ruleset = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    rules = call("Landlock", libc.syscall, _CREATE_RULESET, ctypes.create_string_buffer(ruleset), len(ruleset), 0)
-    readable = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), "/lib", "/lib64",
-                "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo"} - {"/"}  # fmt: skip
-    allowed = dict.fromkeys(readable, _READ_FILE | _READ_DIR)
-    allowed |= {"/dev/null": _READ_FILE | _WRITE_FILE, "/dev/urandom": _READ_FILE, folder: handled & ~_DEVICES}
-    for path, access in allowed.items():
-        if os.path.exists(path):
-            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            rule = ctypes.create_string_buffer(struct.pack("=Qi", access & handled, descriptor))
-            call(f"Landlock: {path}", libc.syscall, _ADD_RULE, rules, 1, rule, 0)
-            os.close(descriptor)
-    # Of root's privileges only that of reading files of any owner stays: an installation may be another user's.
-    header, sets = ctypes.create_string_buffer(struct.pack("II", _CAPABILITIES, 0)), ctypes.create_string_buffer(24)
-    call("capabilities", libc.capget, header, sets)
-    kept = struct.unpack("6I", sets.raw[:24])[1] & _READ_SEARCH
-    call("capabilities", libc.capset, header, ctypes.create_string_buffer(struct.pack("6I", kept, kept, 0, 0, 0, 0)))
-    call("no_new_privs", libc.prctl, _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    call("Landlock", libc.syscall, _RESTRICT_SELF, rules, 0)
-    os.close(rules)
-    instructions = b"".join(_filter(platform.machine()))
-    code = ctypes.create_string_buffer(instructions)
-    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(instructions) // 8, ctypes.addressof(code)))
-    what = "no seccomp filters with a listener in this kernel"
-    listener = call(what, libc.syscall, seccomp, _FILTER, _NEW_LISTENER, program)
-    socket.send_fds(keeper, [b"1"], [listener])
-    os.close(listener)
-    keeper.close()
-
-
-def _filter(name: str) -> list[bytes]:
-    """A program of the kernel's filter (classic BPF) over {number, machine, address, 6 arguments} of a machine."""
-
-    def step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-        return struct.pack("HBBI", code, if_true, if_false, value)
-
-    load, equal, end, keep = 0x20, 0x15, 0x06, 0x54
-    column = list(_MACHINES).index(name)
-    found = [step(load, 4), step(equal, _MACHINES[name][0], 1, 0), step(end, _DENY), step(load, 0)]
-    for numbers in _PERMITTED.values():
-        if numbers[column] is not None:
-            found += [step(equal, numbers[column], 0, 1), step(end, _PERMIT)]
-    for _, numbers, argument, mask, values, then in _CHECKED:
-        number, count = numbers[column], len(values)
-        if number is not None:
-            found += [step(load, 0), step(equal, number, 0, count + 4)]
-            found += [step(load, 16 + 8 * argument), step(keep, mask)]  # the lower half, which alone the kernel reads
-            found += [step(equal, value, count - index, 0) for index, value in enumerate(values)]
-            found += [step(0x05, 1), step(end, then)]  # jump over the end
-    return [*found, step(end, _DENY)]
 
 
 if __name__ == "__main__":

@@ -8,14 +8,10 @@ The mask is 1 on what the assistant writes: its text, its tool calls with their 
 0 on the output of tools, which is given to it: `ToolCaller` forces what follows 12*7. Text that spells a special token
 is encoded as characters.
 
-The calculator does arithmetic on numbers, and "text".count("part"). It never runs Python code.
-
-    sum     = product (("+" | "-") product)*          product = signed (("*" | "/" | "//" | "%") signed)*
-    signed  = ("+" | "-") signed | power              power   = atom ["**" signed]
-    atom    = number | "(" sum ")"
-
-Numbers are exact fractions; "1,000" is a number. Length, depth and size of an expression and of its values are bounded,
-so that every call ends in microseconds, on any thread.
+The calculator does arithmetic on numbers, and "text".count("part"). Python only parses: numbers, + - * / // % ** and
+brackets are all that has a value, and nothing is compiled or run. Numbers are exact fractions; "1,000" is a number.
+Length, depth and size of an expression and of its values are bounded, so that every call ends in microseconds, on any
+thread.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -176,6 +172,7 @@ def missing_specials(tokenizer: Tokenizer) -> list[str]:
 MAX_LENGTH = 256
 """Characters of an expression."""
 MAX_DEPTH = 32
+"""Brackets in each other, and signs."""
 MAX_BITS = 256
 """Size of the numerator and of the denominator of any value [bits]."""
 ERROR = "error"
@@ -184,10 +181,6 @@ ERROR = "error"
 _TOKEN = re.compile(r"\s*(?:(\d[\d,]*(?:\.\d+)?|\.\d+)|(\*\*|//|[-+*/%()]))", re.ASCII)
 _QUOTED = r"""("[^"\\\n]*"|'[^'\\\n]*')"""
 _COUNT = re.compile(rf"\s*{_QUOTED}\s*\.\s*count\(\s*{_QUOTED}\s*\)\s*")
-_OPERATIONS = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
-    "%": operator.mod,
-}  # fmt: skip
 _DIGITS = Context(prec=12, rounding=ROUND_HALF_EVEN)
 
 
@@ -254,86 +247,56 @@ def calculate(expression: str) -> str | None:
         text, part = (ast.literal_eval(quoted) for quoted in counted.groups())
         return str(text.count(part)) if part else None
     try:
-        return _shown(_Parser(_tokens(expression)).value())
-    except (ValueError, ZeroDivisionError):
+        return _shown(_value(*_parsed(expression), MAX_DEPTH - 1))
+    except (SyntaxError, ValueError, ZeroDivisionError):
         return None
 
 
-def _tokens(expression: str) -> list[str]:
-    tokens, position, text = [], 0, expression.rstrip()
+def _parsed(expression: str) -> tuple[ast.expr, list[Fraction]]:
+    """The tree of an expression, and its numbers, which stand in it as indices."""
+    words, numbers, depth, position, text = [], list[Fraction](), 0, 0, expression.rstrip()
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
             raise ValueError(expression)
-        tokens.append(match[1].replace(",", "") if match[1] else match[2])
         position = match.end()
-    return tokens
+        if match[1]:
+            words.append(str(len(numbers)))
+            numbers.append(_bounded(Fraction(match[1].replace(",", ""))))
+        else:
+            words.append(match[2])
+            depth += {"(": 1, ")": -1}.get(match[2], 0)
+            if depth >= MAX_DEPTH:
+                raise ValueError("nested too deeply")
+    return ast.parse(" ".join(words), mode="eval").body, numbers
 
 
-class _Parser:
-    """Recursive descent; `ValueError` for what is no expression."""
+def _value(node: ast.expr, numbers: Sequence[Fraction], depth: int) -> Fraction:
+    match node:
+        case ast.Constant(value=int(index)):
+            return numbers[index]
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=inner) if depth:
+            value = _value(inner, numbers, depth - 1)
+            return -value if isinstance(sign, ast.USub) else value
+        case ast.BinOp(left=left, op=sign, right=right):
+            operation = _OPERATIONS[type(sign)]
+            return _bounded(Fraction(operation(_value(left, numbers, depth), _value(right, numbers, depth))))
+    raise ValueError("no arithmetic")
 
-    def __init__(self, tokens: list[str]):
-        self._tokens = [*tokens, ""]
-        self._at = self._depth = 0
 
-    def value(self) -> Fraction:
-        value = self._sum()
-        if self._tokens[self._at]:
-            raise ValueError("more than one expression")
-        return value
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    size = max(abs(base.numerator).bit_length(), base.denominator.bit_length())
+    if exponent.denominator != 1 or (size > 1 and abs(exponent) * size > 2 * MAX_BITS):
+        raise ValueError("exponent")
+    if size <= 1 and base:  # 1 and -1 have no large powers
+        return base ** (int(exponent) % 2 + 2)
+    return base ** int(exponent)
 
-    def _take(self, *wanted: str) -> str | None:
-        token = self._tokens[self._at]
-        if token not in wanted:
-            return None
-        self._at += 1
-        return token
 
-    def _sum(self) -> Fraction:
-        value = self._product()
-        while sign := self._take("+", "-"):
-            value = _bounded(_OPERATIONS[sign](value, self._product()))
-        return value
-
-    def _product(self) -> Fraction:
-        value = self._signed()
-        while sign := self._take("*", "/", "//", "%"):
-            value = _bounded(Fraction(_OPERATIONS[sign](value, self._signed())))
-        return value
-
-    def _signed(self) -> Fraction:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise ValueError("nested too deeply")
-        sign = self._take("+", "-")
-        value = self._power() if sign is None else self._signed()
-        self._depth -= 1
-        return -value if sign == "-" else value
-
-    def _power(self) -> Fraction:
-        base = self._atom()
-        if not self._take("**"):
-            return base
-        exponent = self._signed()
-        size = max(abs(base.numerator).bit_length(), base.denominator.bit_length())
-        if exponent.denominator != 1 or (size > 1 and abs(exponent) * size > 2 * MAX_BITS):
-            raise ValueError("exponent")
-        if size <= 1:  # 0, 1 and -1 have no large powers
-            return base ** (int(exponent) % 2 + 2) if base else base ** int(exponent)
-        return _bounded(base ** int(exponent))
-
-    def _atom(self) -> Fraction:
-        if self._take("("):
-            value = self._sum()
-            if not self._take(")"):
-                raise ValueError("a bracket is open")
-            return value
-        token = self._tokens[self._at]
-        if not token or token[0] not in "0123456789.":
-            raise ValueError("a number is missing")
-        self._at += 1
-        return _bounded(Fraction(token))
+_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction | int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: _power,
+}  # fmt: skip
 
 
 def _bounded(value: Fraction) -> Fraction:

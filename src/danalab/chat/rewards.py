@@ -3,43 +3,30 @@
 exact    the words are the reference's, ignoring case and whitespace
 number   the last number, or the one after "####", equals the reference
 choice   the last letter that stands alone is the reference: "B", "(B)", "The answer is B."
-code     the program of the answer passes the problem's tests
-
-Tests and program of `code` are two processes without rights, with limits on time, memory and files, isolated by the
-kernel (`function_process`). Where the system cannot isolate, nothing is run unless the user trusts the model's code. No
-other tool isolates (bubblewrap, nsjail): they need user namespaces, which containers and distributions switch off, and
-do not limit the number of files.
-
-    tests  -- arguments -->  program          the values that come back are compared where the program cannot reach,
-           <--- values ----                   and the verdict is taken from the process of the tests
+code     the program of the answer passes the problem's tests (an annex: `danalab_annexes.programs`)
 
 FILE.py:NAME is a function of one's own, in a process of its own (it may raise, print, hang, crash or leave processes):
 
     def reward(problem, answer):        # problem: question, answer, choices, data; answer: the assistant's text
         return float(problem["answer"] in answer)
-
-Source for the checks that programs evade: Chen et al. 2021, arXiv 2107.03374, section 2.3.
 """
 
 import contextlib
+import inspect
 import json
 import math
-import os
 import re
 import secrets
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from danalab.chat.function_process import MAX_LINE
 from danalab.chat.tasks.base import Problem
@@ -47,8 +34,9 @@ from danalab.errors import UserError, first_line
 from danalab.registry import Registry
 from danalab.scaling.hardware import available_cores
 
-Reward = Callable[[Problem, str], float]
-"""(problem, answer of the assistant as text) -> score."""
+Reward = Callable[..., float]
+"""(problem, answer of the assistant as text) -> score. One that runs programs of the model also takes `trusted`:
+whether they may run where this system cannot isolate them."""
 
 REWARDS: Registry[Reward] = Registry("reward")
 DEFAULT_NAME = "reward"
@@ -56,20 +44,15 @@ START_SECONDS = 60.0
 """Time for the file's imports."""
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 _MAX_DIGITS = 100
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 SECONDS = 5.0
-MEMORY_MIB = 512
-FILE_MIB = 1
 PROCESS = Path(__file__).with_name("function_process.py")
-_PYTHON = [sys.executable, "-I", "-B", str(PROCESS)]
-_PROBE = threading.Lock()
 
 
 class Scorer:
     """(problem, answer) -> score, by the problem's reward or `reward` (a name, FILE.py or FILE.py:NAME).
 
-    A file's function hangs after `seconds`; `ranks` processes share the cores. `trusts_model_code`: `code` also runs
-    programs where this system cannot isolate them. UserError: unknown name, or no such file.
+    A file's function hangs after `seconds`; `ranks` processes share the cores. `trusts_model_code`: programs of the
+    model also run where this system cannot isolate them. UserError: unknown name, or no such file.
     """
 
     def __init__(
@@ -79,7 +62,7 @@ class Scorer:
         self._function: Reward | None = None
         if reward is not None:
             self._function = UserReward(reward, seconds=seconds) if ".py" in reward else REWARDS.get(reward)
-        # Threads wait for the programs of `code`. A function from a file has one process, which takes one call a time.
+        # Threads wait for programs of the model. A function from a file has one process, which takes one call a time.
         self._threads = 1 if isinstance(self._function, UserReward) else max(1, available_cores() // ranks)
 
     def __call__(self, problem: Problem, answer: str) -> float:
@@ -87,9 +70,9 @@ class Scorer:
         name = self._name or problem.reward
         function = self._function or REWARDS.get(name)
         try:
-            if function is code:
-                return code(problem, answer, trusted=self._trusts_model_code)
-            value = float(function(problem, answer))
+            takes_trust = "trusted" in inspect.signature(function).parameters
+            more = {"trusted": self._trusts_model_code} if takes_trust else {}
+            value = float(function(problem, answer, **more))
         except UserError:
             raise
         except Exception as error:
@@ -133,27 +116,6 @@ def choice(problem: Problem, answer: str) -> float:
     letters = re.findall(r"(?<![A-Za-z])[A-Z](?![A-Za-z'])", answer)
     named = [letter for letter in letters if letter in problem.choices]
     return float(bool(named) and named[-1] == problem.answer)
-
-
-def code(problem: Problem, answer: str, *, trusted: bool = False) -> float:
-    """1 where the tests pass. Raises UserError: this system cannot isolate programs, and they are not trusted."""
-    data = problem.data
-    result = run_tests(
-        program_of(problem, answer), data["entry_point"], data["tests"], prompt=data["prompt"] + "\n    pass\n",
-        trusted=trusted,
-    )  # fmt: skip
-    return float(result.passed)
-
-
-def program_of(problem: Problem, answer: str) -> str:
-    """The last block of code of the answer, or the whole answer; after the prompt if it continues it."""
-    blocks = _BLOCK.findall(answer)
-    found = blocks[-1] if blocks else answer
-    prompt, name = problem.data["prompt"], problem.data["entry_point"]
-    if not re.search(rf"^def {re.escape(name)}\b", found, re.MULTILINE):
-        return prompt + found
-    imports = [line for line in prompt.splitlines() if line.startswith(("import ", "from "))]
-    return "\n".join([*imports, found])
 
 
 class UserReward:
@@ -229,85 +191,6 @@ class UserReward:
         return value
 
 
-# ---- programs of a model ----
-
-
-@dataclass(frozen=True)
-class ProgramResult:
-    """How a program fared."""
-
-    passed: bool
-    """The tests ran to their end."""
-    reason: str
-    """"passed", "timeout", or the exception that ended the tests."""
-
-
-def run_tests(
-    program: str,
-    function: str,
-    tests: str,
-    *,
-    prompt: str = "",
-    seconds: float = SECONDS,
-    memory_mib: int = MEMORY_MIB,
-    file_mib: int = FILE_MIB,
-    trusted: bool = False,
-) -> ProgramResult:
-    """Run `tests`, statements that call `function` of a program; arguments and values are plain Python values.
-
-    `prompt` defines what else they use. Limits: `seconds` of wall time and, rounded up, of CPU time; address space of
-    each process and size of a file [MiB]; `function_process.MAX_CREATIONS` files, folders, links and threads, except of
-    `trusted` programs that cannot be isolated. UserError: the system cannot isolate them, and they are not `trusted`.
-    """
-    obstacle = why_not_isolated()
-    if obstacle and not trusted:
-        raise UserError(f"the reward code runs programs of the model, which cannot be isolated here: {obstacle}; "
-                        "--trust-model-code runs them all the same")  # fmt: skip
-    limits = [memory_mib << 20, file_mib << 20]
-    common = {"function": function, "seconds": int(seconds) + 1, "limits": limits, "isolated": not obstacle}
-    with contextlib.ExitStack() as ends, tempfile.TemporaryFile() as verdict:
-        reads_questions, questions, reads_answers, answers = (
-            ends.enter_context(os.fdopen(end, "rb" if index % 2 == 0 else "wb"))
-            for index, end in enumerate((*os.pipe(), *os.pipe()))
-        )
-        program_task = {**common, "source": program}
-        test_task = {**common, "source": prompt, "tests": tests}
-        with (
-            _process(program_task, reads_questions, answers, subprocess.DEVNULL),
-            _process(test_task, reads_answers, questions, verdict) as tester,
-        ):
-            ends.close()  # each process sees the end of the other
-            try:
-                tester.wait(seconds)
-            except subprocess.TimeoutExpired:
-                return ProgramResult(False, "timeout")
-        verdict.seek(0)
-        said = verdict.read().decode(errors="replace").strip()
-    if tester.returncode == 0 and said == "passed":
-        return ProgramResult(True, said)
-    return ProgramResult(False, said[-200:] or f"the tests ended with status {tester.returncode}")
-
-
-@contextlib.contextmanager
-def _process(task: dict[str, Any], reads: IO[bytes], writes: IO[bytes], errors: Any) -> Iterator[subprocess.Popen[Any]]:
-    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(task, file)
-        file.flush()
-        process = subprocess.Popen(
-            [*_PYTHON, file.name],
-            cwd=folder,
-            env={},
-            stdin=reads,
-            stdout=writes,
-            stderr=errors,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            end(process)
-
-
 def end(process: subprocess.Popen[Any]) -> int:
     """End a process of `function_process` with all that it has started; its status."""
     process.terminate()
@@ -317,20 +200,5 @@ def end(process: subprocess.Popen[Any]) -> int:
     return process.wait()
 
 
-def why_not_isolated() -> str:
-    """What this system lacks to isolate programs; empty where it can."""
-    with _PROBE:  # programs that start together try it once
-        return _obstacle()
-
-
-@cache
-def _obstacle() -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([*_PYTHON, "probe"], cwd=folder, env={}, capture_output=True)
-    if done.returncode == 0:
-        return done.stdout.decode(errors="replace").strip()
-    return f"the probe ended with status {done.returncode}: {done.stderr.decode(errors='replace').strip()[-200:]}"
-
-
-for _reward in (exact, number, choice, code):
+for _reward in (exact, number, choice):
     REWARDS.add(_reward.__name__, _reward)

@@ -6,6 +6,7 @@ several verbs (`MODULES`) `VERBS = {verb: (Flags, run)}`. With `TAKES_REST`, `ru
 """
 
 import importlib
+import importlib.util
 import io
 import os
 import sys
@@ -24,6 +25,7 @@ from danalab.errors import (
     nearest,
     printable,
 )
+from danalab.registry import Registry
 from danalab.scaling.hardware import limit_threads
 
 GROUPS = {
@@ -73,6 +75,9 @@ MODULES = {
     **dict.fromkeys(("export", "import", "merge"), "exchange"),
 }
 """Verb -> module, where several verbs share one."""
+
+COMMANDS: Registry[ModuleType] = Registry("command")
+"""Verb -> its module, of plug-ins."""
 
 RENAMED = {
     ("fit",): ("report", "--tables-only"),
@@ -187,7 +192,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(install(flag_types(), *arguments[1:2]))
         return 0
     verb, *rest = _renamed(arguments)
-    if verb not in VERBS:
+    if verb not in VERBS and verb not in COMMANDS:
         raise UserError(f"unknown command '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
     limit_threads()
     if verb in _TRAINING:
@@ -220,8 +225,9 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def module_of(verb: str) -> ModuleType:
-    """The module of a verb."""
-    return importlib.import_module(f"danalab.cli.{MODULES.get(verb, verb)}")
+    """The module of a verb: here, or of a plug-in."""
+    name = f"danalab.cli.{MODULES.get(verb, verb)}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else COMMANDS.get(verb)
 
 
 def flag_types() -> dict[str, type | None]:

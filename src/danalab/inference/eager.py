@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from danalab.errors import UserError
 from danalab.inference.request import RequestState
 from danalab.inference.scheduler import BlockPool, Chunk
-from danalab.models.cache import Cache, ConvState, KeyValues, State, continuation_mask
+from danalab.models.cache import Cache, KeyValues, State, continuation_mask
 from danalab.models.decoder import Decoder
 
 PIECE = 64
@@ -24,7 +25,11 @@ PIECE = 64
 class EagerBackend:
     """Logits by the model's layers; `alone`: a sequence at a time, as torch's kernels round by the batch."""
 
-    def __init__(self, model: Decoder, pool: BlockPool | None, *, alone: bool):
+    def __init__(
+        self, model: Decoder, pool: BlockPool | None, _slots: int, _rows: int, weight_dtype: str | None, alone: bool
+    ):
+        if weight_dtype is not None:
+            raise UserError(f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights")
         self._model, self._alone = model, alone
         self.sampler = None
         self.align = PIECE if alone else None
@@ -91,8 +96,9 @@ class BlockCache(Cache):
                 assert blocks is not None
                 positions = positions or BlockPositions(sequences, starts, blocks.block_size, device)
                 states[layer] = BlockView(blocks, positions)
-            else:
-                _join(state, [each.states[layer] if each.states else None for each in sequences])
+            elif begun := [each.states[layer] for each in sequences if each.states and each.states[layer]]:
+                # All sequences of a batch are before their first token, or all are after it.
+                state.load(tuple(torch.cat(same) for same in zip(*begun, strict=True)))
         super().__init__(len(sequences), model.config.seq_len, states)
         self.length = max(starts)
         self._starts = torch.tensor(starts, device=device).unsqueeze(1) if len(set(starts)) > 1 else None
@@ -147,10 +153,3 @@ class BlockView(KeyValues):
             mask = (every <= own.unsqueeze(-1)).unsqueeze(1)
         keys, values = self._memory.write(new, k_BNLH.transpose(1, 2), v_BNLH.transpose(1, 2))
         return keys[visible].transpose(1, 2), values[visible].transpose(1, 2), mask
-
-
-def _join(state: ConvState, parts: Sequence[tuple[Tensor, ...] | None]) -> None:
-    """Continue from the states of several sequences, all before their first token or all after it."""
-    begun = [part for part in parts if part]
-    if begun:
-        state.load(tuple(torch.cat(same) for same in zip(*begun, strict=True)))

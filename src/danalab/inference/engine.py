@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError, nearest
+from danalab.errors import UserError
 from danalab.inference.eager import EagerBackend
-from danalab.inference.native import WEIGHT_DTYPES, NativeBackend
 from danalab.inference.request import (
     FAILED,
     Completion,
@@ -38,13 +37,13 @@ from danalab.inference.request import (
 from danalab.inference.sampling import DrawnTokens, PlainSampler, draw
 from danalab.inference.scheduler import BlockPool, Chunk, Scheduler
 from danalab.models.decoder import Decoder
+from danalab.registry import Registry
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
 
-BACKENDS = ("auto", "native", "eager")
 BLOCK = 16
 """Positions of a block of the cache [tokens]."""
 STEP_TOKENS = 256
@@ -122,7 +121,7 @@ class Engine:
         self.model, self.tokenizer, self._ends = model, tokenizer, frozenset(end_tokens)
         pool = _pool(model, max_batch_size, cache_tokens)
         self._backend = make_backend(
-            model, pool, max_batch_size, STEP_TOKENS + max_batch_size, backend, weight_dtype, batch_invariant
+            backend, model, pool, max_batch_size, STEP_TOKENS + max_batch_size, weight_dtype, batch_invariant
         )
         align = self._backend.align
         self._scheduler = Scheduler(
@@ -359,7 +358,11 @@ def _pool(model: Decoder, max_batch_size: int, cache_tokens: int | None) -> Bloc
 
 
 class Backend(Protocol):
-    """Computes logits."""
+    """Computes logits; made of (model, pool, slots, rows, weight_dtype, batch_invariant). UserError: it cannot.
+
+    A step has up to `rows` tokens of `slots` sequences. `pool` is None where the model has no attention, `weight_dtype`
+    where matrices are to be as in the model.
+    """
 
     align: int | None
     """Pieces of prompts must end at multiples of this; None: anywhere."""
@@ -380,31 +383,30 @@ class Backend(Protocol):
         ...
 
 
+BACKENDS: Registry[Callable[..., Backend]] = Registry("back end")
+BACKENDS.add("eager", EagerBackend)
+
+
 def make_backend(
+    name: str,
     model: Decoder,
     pool: BlockPool | None,
-    max_batch_size: int,
-    step_tokens: int,
-    name: str,
+    slots: int,
+    rows: int,
     weight_dtype: str | None,
     batch_invariant: bool,
 ) -> Backend:
-    """The back end `name` for a model. Raises UserError: it is unknown, or cannot do what is asked for."""
-    if name not in BACKENDS:
-        raise UserError(f"unknown back end '{name}'{nearest(name, BACKENDS)}; known: {', '.join(BACKENDS)}")
-    if weight_dtype is not None and weight_dtype not in WEIGHT_DTYPES:
-        known = ", ".join(WEIGHT_DTYPES)
-        raise UserError(f"unknown weight_dtype '{weight_dtype}'{nearest(weight_dtype, WEIGHT_DTYPES)}; known: {known}")
+    """The back end `name`, or the first that can. UserError: it is unknown, or cannot do what is asked for."""
     weight = model.head_weight
     if batch_invariant and (weight.device.type != "cpu" or weight.dtype != torch.float32):
         raise UserError(f"batch invariance needs a float32 model on the CPU, not {weight.dtype}, {weight.device}")
-    if name != "eager":
+    for each in BACKENDS.names() if name == "auto" else ():
+        if each == "eager":
+            continue
         try:
-            return NativeBackend(model, pool, max_batch_size, step_tokens, weight_dtype)
+            return BACKENDS.get(each)(model, pool, slots, rows, weight_dtype, batch_invariant)
         except UserError as error:
-            if name == "native" or weight_dtype is not None:
+            if weight_dtype is not None:
                 raise
             log.info("decoding by the model's own layers, which is slower: %s", error)
-    elif weight_dtype is not None:
-        raise UserError(f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights")
-    return EagerBackend(model, pool, alone=batch_invariant)
+    return BACKENDS.get("eager" if name == "auto" else name)(model, pool, slots, rows, weight_dtype, batch_invariant)

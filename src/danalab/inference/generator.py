@@ -90,14 +90,13 @@ class TextGenerator:
         finally:
             for number in numbers:
                 self._close(number)
-        seconds = time.perf_counter() - start
-        return [self._continuation(tokens, each, seconds) for tokens, each in zip(drawn, parameters, strict=True)]
-
-    def _continuation(self, tokens: list[int], parameters: SamplingParameters, seconds: float) -> Continuation:
-        stream = self.engine.text_stream(parameters)
-        text = "".join(map(stream.feed, tokens)) + stream.finish()
-        count = len(tokens) - bool(tokens and tokens[-1] in self.engine.end_tokens(parameters))
-        return Continuation(text, count, count / seconds if count else 0.0)
+        seconds, continuations = time.perf_counter() - start, []
+        for tokens, each in zip(drawn, parameters, strict=True):
+            stream = self.engine.text_stream(each)
+            text = "".join(map(stream.feed, tokens)) + stream.finish()
+            count = len(tokens) - bool(tokens and tokens[-1] in self.engine.end_tokens(each))
+            continuations.append(Continuation(text, count, count / seconds if count else 0.0))
+        return continuations
 
     # ---- requests in the engine ----
 

@@ -1,1 +1,1 @@
-"""Post-training: mid-training, supervised fine-tuning, reinforcement learning; the speedrun through all stages."""
+"""Post-training: mid-training, supervised fine-tuning, reinforcement learning."""

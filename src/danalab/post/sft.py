@@ -123,8 +123,6 @@ def _stage(
     return pretraining(spec, dataset, folder, world, device, autocast)
 
 
-log = logging.getLogger(__name__)
-
 COPY, START = "base", "start.json"
 """Names in the run folder of a stage: weights of its base run with more rows; the checkpoint that it starts from."""
 

@@ -27,8 +27,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
 from danalab import __version__
+from danalab.chat.conversations import field_error
 from danalab.chat.messages import Body, ignored_fields
 from danalab.errors import UserError
+from danalab.registry import Registry
 from danalab.serve.completions import (
     ChatCompletionRequest,
     ChatCompletionWriter,
@@ -39,9 +41,8 @@ from danalab.serve.completions import (
     detokenize,
     tokenize,
 )
-from danalab.serve.fields import RequestError, error_json, validation_error
+from danalab.serve.fields import RequestError, error_json
 from danalab.serve.planner import ChatModel, Planner
-from danalab.serve.responses import ResponseRequest, ResponseWriter
 from danalab.serve.settings import LOCAL_HOSTS, ServerSettings
 from danalab.serve.worker import METRICS_TYPE, EngineWorker, metrics_page
 
@@ -51,12 +52,10 @@ T = TypeVar("T")
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = StaticFiles(directory=PAGE)
 
-ANSWERED: dict[str, tuple[type[Body], Any]] = {
-    "/v1/chat/completions": (ChatCompletionRequest, ChatCompletionWriter),
-    "/v1/completions": (CompletionRequest, ChoiceWriter),
-    "/v1/responses": (ResponseRequest, ResponseWriter),
-}
-"""Endpoint -> what is asked, and what writes its answer."""
+ENDPOINTS: Registry[tuple[type[Body], Any]] = Registry("endpoint")
+"""Path -> (what is asked, what writes its answer)."""
+ENDPOINTS.add("/v1/chat/completions", (ChatCompletionRequest, ChatCompletionWriter))
+ENDPOINTS.add("/v1/completions", (CompletionRequest, ChoiceWriter))
 
 
 def create_app(
@@ -120,7 +119,7 @@ def _add_routes(
                 record.write(request.url.path, body.model_dump(exclude_none=True, by_alias=True), shown)
 
         if body.stream:
-            return EventStream(writer.chunks(generations), end, headers, named=writer_class is ResponseWriter)
+            return EventStream(writer.chunks(generations), end, headers, named=writer_class.names_events)
         try:
             await while_connected(request, generations.finish())
         finally:
@@ -133,8 +132,8 @@ def _add_routes(
 
         return answered
 
-    for path, (kind, writer) in ANSWERED.items():
-        app.post(path)(endpoint(kind, writer))
+    for path in ENDPOINTS.names():
+        app.post(path)(endpoint(*ENDPOINTS.get(path)))
 
     @app.post("/tokenize")
     async def tokenize_route(body: TokenizeRequest) -> Response:
@@ -198,6 +197,9 @@ def _named(name: str | None, models: Mapping[str, ChatModel]) -> ChatModel:
 
 
 def _handle_errors(app: FastAPI) -> None:
+    bodies: dict[str, type[Body]] = {path: ENDPOINTS.get(path)[0] for path in ENDPOINTS.names()}
+    bodies |= {"/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest}
+
     @app.exception_handler(UserError)
     async def user(_: Request, error: UserError) -> Response:
         return _refusal(error if isinstance(error, RequestError) else RequestError(400, str(error)))
@@ -208,9 +210,8 @@ def _handle_errors(app: FastAPI) -> None:
         if request.method == "POST" and JSON_TYPE.match(kind or "") is None:
             given = "missing" if kind is None else f"{kind!r:.100}"
             return _refusal(RequestError(415, f"the Content-Type header is {given}; it must be application/json"))
-        bodies = {"/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest}
-        body, _ = ANSWERED.get(request.url.path, (bodies.get(request.url.path, Body), None))
-        return _refusal(validation_error(error.errors(), error.body, list(body.model_fields)))
+        known = list(bodies.get(request.url.path, Body).model_fields)
+        return _refusal(RequestError.of(field_error(error.errors(), error.body, known)))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
@@ -228,14 +229,15 @@ def _handle_errors(app: FastAPI) -> None:
 JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;|$)", re.IGNORECASE)
 PROTECTED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
 BODY_SECONDS = 60  # from a request's head to the end of its body at most [s]
-PAGE_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+PAGE_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
 """The page may load and call nothing but this server, so text that a model writes cannot either."""
 
 
@@ -264,7 +266,13 @@ class Gate:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the same head; the server leaves out the body
-        await self.app(scope, _Limited(receive, self.limit), _with_headers(send))
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *PAGE_HEADERS]}
+            await send(message)
+
+        await self.app(scope, _Limited(receive, self.limit), send_with_headers)
 
     def _admit(self, method: str, path: str, headers: dict[bytes, str]) -> str:
         host = headers.get(b"host", "")
@@ -323,17 +331,6 @@ def _too_large(limit: int) -> RequestError:
 
 def _refusal(error: RequestError) -> Response:
     return JsonAnswer(error_json(error), error.status, error.headers)
-
-
-def _with_headers(send: Any) -> Any:
-    extra = [(name.encode(), value.encode()) for name, value in PAGE_HEADERS.items()]
-
-    async def send_with_headers(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *extra]}
-        await send(message)
-
-    return send_with_headers
 
 
 # ---- on the wire ----

@@ -173,6 +173,8 @@ class ChoiceWriter:
 
     prefix = "cmpl"
     whole_kind = chunk_kind = "text_completion"
+    names_events = False
+    """Whether a stream's events have a line with their type."""
 
     def __init__(self, request: Any, model: str, prompt_tokens: int):
         self._request, self._prompt_tokens = request, prompt_tokens

@@ -3,19 +3,17 @@
 `Ignored` fields, which standard clients send, have no effect; the answer's header `warning` names them. Of other fields
 of OpenAI's API the neutral value is accepted (`only`), any other gets status 400 with the field's name, as unknown
 fields do. Errors are one line for people, and OpenAI's {"error": {"message", "type", "param", "code"}} for programs.
-
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from danalab.chat.conversations import field_error
-from danalab.chat.messages import Body, FieldError, Function
+from danalab.chat.messages import Body, FieldError
 
 JsonObject = dict[str, Any]
 
@@ -59,22 +57,10 @@ class WrappedSchema(Body):
     json_schema: JsonSchema
 
 
-class TypedSchema(JsonSchema):
-    type: Literal["json_schema"]
-
-
 class NamedFunction(Body):
     """The function that the model must call."""
 
     name: str
-
-
-class TypedFunction(Function):
-    type: Literal["function"]
-
-
-class TypedFunctionName(NamedFunction):
-    type: Literal["function"]
 
 
 ToolChoice = Literal["none", "auto", "required"]
@@ -113,8 +99,3 @@ def error_json(error: RequestError) -> dict[str, Any]:
     """The body of an error's response."""
     kind = _KINDS.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
     return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
-
-
-def validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Sequence[str]) -> RequestError:
-    """The error 400 for pydantic's errors about a request's JSON; `known` fields are suggested."""
-    return RequestError.of(field_error(errors, body, known))

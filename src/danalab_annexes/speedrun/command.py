@@ -4,7 +4,8 @@ import sys
 from dataclasses import dataclass
 
 from danalab.cli._shared.options import JsonFlags
-from danalab.post.settings import SpeedrunConfig
+from danalab.cli.app import COMMANDS
+from danalab_annexes.speedrun.settings import SpeedrunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +20,10 @@ def run(flags: Flags) -> int:
     from danalab.train.system.signals import StopRequest
 
     with StopRequest() as stop:  # before the imports below, which take seconds
-        from danalab.post.speedrun import InterruptedRunError, Speedrun
         from danalab.report.formats import print_table
-        from danalab.report.speedrun import as_json, scores_table, talk_commands, write_report
         from danalab.train.callbacks.console import log_to_stderr
+        from danalab_annexes.speedrun.pipeline import InterruptedRunError, Speedrun
+        from danalab_annexes.speedrun.report import as_json, scores_table, talk_commands, write_report
 
         log_to_stderr()
         speedrun = Speedrun(flags)
@@ -41,3 +42,6 @@ def run(flags: Flags) -> int:
     for command in talk_commands(speedrun):
         print(f"  {command}")
     return 0
+
+
+COMMANDS.add("speedrun", sys.modules[__name__])

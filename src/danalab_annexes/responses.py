@@ -12,6 +12,7 @@ from danalab.chat.messages import (
     AssistantMessage,
     Body,
     ConversationBuilder,
+    Function,
     Ignored,
     PastBody,
     PastCalculation,
@@ -20,16 +21,16 @@ from danalab.chat.messages import (
     plain_text,
 )
 from danalab.inference import SamplingParameters
+from danalab.serve.app import ENDPOINTS
 from danalab.serve.completions import ConversationRequest
 from danalab.serve.fields import (
     Count,
     JsonObject,
     JsonObjectFormat,
+    JsonSchema,
+    NamedFunction,
     TextFormat,
     ToolChoice,
-    TypedFunction,
-    TypedFunctionName,
-    TypedSchema,
     Unsupported,
     only,
 )
@@ -77,6 +78,18 @@ InputItem = Annotated[
     | Annotated[InputReasoning, Tag("reasoning")],
     Discriminator(_item_type),
 ]
+
+
+class TypedSchema(JsonSchema):
+    type: Literal["json_schema"]
+
+
+class TypedFunction(Function):
+    type: Literal["function"]
+
+
+class TypedFunctionName(NamedFunction):
+    type: Literal["function"]
 
 
 class TextSettings(Body):
@@ -146,6 +159,8 @@ def _function_call(call: FunctionCall, *, complete: bool = True) -> JsonObject:
 
 class ResponseWriter:
     """The answer and the events of one request, as JSON objects. It has one item, a message or a call, or both."""
+
+    names_events = True
 
     def __init__(self, request: ResponseRequest, model: str, prompt_tokens: int):
         self._request, self._prompt_tokens, self._model = request, prompt_tokens, model
@@ -274,3 +289,6 @@ class ResponseWriter:
 
 def _as_json(value: Any) -> Any:
     return value.model_dump(by_alias=True) if isinstance(value, Body) else value
+
+
+ENDPOINTS.add("/v1/responses", (ResponseRequest, ResponseWriter))

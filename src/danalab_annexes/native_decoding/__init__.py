@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
-from danalab.inference.native.layout import KINDS, STRUCTS, BatchStruct, NativeWeights
+from danalab.errors import UserError, nearest
+from danalab.inference.engine import BACKENDS
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import uniform
 from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.decoder import Decoder
 from danalab.optim.step.backends import native_library
 from danalab.optim.step.backends.native_library import NativeLibrary
+from danalab_annexes.native_decoding.layout import KINDS, STRUCTS, BatchStruct, NativeWeights
 
 _FOLDER = Path(__file__).parent
 _THREADS = Path(native_library.__file__).with_name("threads.h")
@@ -79,10 +80,15 @@ PRODUCTS_PER_THREAD = 500_000
 class NativeBackend:
     """Computes steps of one model on the CPU, of up to `rows` tokens of `slots` sequences; UserError: it cannot here.
 
-    `pool`: the blocks; None: the model has no attention. `weight_dtype`: of the copies of matrices; None: the model's.
+    `weight_dtype`: of the copies of matrices. Every setting is batch invariant.
     """
 
-    def __init__(self, model: Decoder, pool: BlockPool | None, slots: int, rows: int, weight_dtype: str | None):
+    def __init__(
+        self, model: Decoder, pool: BlockPool | None, slots: int, rows: int, weight_dtype: str | None, _invariant: bool
+    ):
+        if weight_dtype is not None and weight_dtype not in KINDS:
+            hint = nearest(weight_dtype, KINDS)
+            raise UserError(f"unknown weight_dtype '{weight_dtype}'{hint}; known: {', '.join(KINDS)}")
         obstacle = why_not(model)
         if obstacle is not None:
             raise UserError(f"the native back end needs {obstacle}")
@@ -174,5 +180,4 @@ def _panel_and_lanes(loaded: Any) -> list[int]:
     return sizes[-2:]
 
 
-WEIGHT_DTYPES = tuple(KINDS)
-"""Values of `weight_dtype`."""
+BACKENDS.add("native", NativeBackend)

@@ -10,10 +10,11 @@ import sys
 
 import pytest
 
-from danalab.chat import function_process, rewards
-from danalab.chat.rewards import Scorer, run_tests, why_not_isolated
+from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Problem
 from danalab.errors import UserError
+from danalab_annexes import program_process, programs
+from danalab_annexes.programs import run_tests, why_not_isolated
 
 needs_isolation = pytest.mark.skipif(
     bool(why_not_isolated()), reason=f"this kernel does not isolate programs: {why_not_isolated()}"
@@ -235,9 +236,9 @@ assert not found, found
 def decide(machine, number, *arguments):
     """What the filter of a machine answers to a system call; its instructions, one by one."""
     data = struct.pack(
-        "iIQ6Q", number, function_process._MACHINES[machine][0], 0, *arguments, *[0] * (6 - len(arguments))
+        "iIQ6Q", number, program_process._MACHINES[machine][0], 0, *arguments, *[0] * (6 - len(arguments))
     )
-    program = [struct.unpack("HBBI", step) for step in function_process._filter(machine)]
+    program = [struct.unpack("HBBI", step) for step in program_process._filter(machine)]
     at = value = 0
     while True:
         code, if_true, if_false, operand = program[at]
@@ -254,7 +255,7 @@ def decide(machine, number, *arguments):
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_decides_alike_on_both_machines(machine):
-    permit, ask, deny = function_process._PERMIT, function_process._ASK, function_process._DENY
+    permit, ask, deny = program_process._PERMIT, program_process._ASK, program_process._DENY
     column = machine == "aarch64"
     for name, numbers in NUMBERS.items():
         if name not in ("clone", "renameat2"):
@@ -277,9 +278,9 @@ def test_the_filter_decides_alike_on_both_machines(machine):
         *((rename, (0, 0, 0, 0, flags), answer) for flags, answer in ((0, permit), (1, permit), (4, deny), (2, deny))),
     ]:
         assert decide(machine, call[column], *arguments) == answer, (call, arguments)
-    assert decide(machine, 435) == function_process._ABSENT
-    known = {numbers[column] for numbers in function_process._PERMITTED.values()}
-    known |= {row[1][column] for row in function_process._CHECKED}
+    assert decide(machine, 435) == program_process._ABSENT
+    known = {numbers[column] for numbers in program_process._PERMITTED.values()}
+    known |= {row[1][column] for row in program_process._CHECKED}
     assert {number for number in range(-1, 1000) if decide(machine, number) != deny} <= known
     assert decide(machine, 0x40000000) == deny
 
@@ -289,9 +290,9 @@ def test_numbers_of_system_calls_are_those_of_libseccomp():
         resolve = ctypes.CDLL("libseccomp.so.2").seccomp_syscall_resolve_name_arch
     except OSError:
         pytest.skip("no libseccomp")
-    rows = [*function_process._PERMITTED.items(), *(row[:2] for row in function_process._CHECKED), *NUMBERS.items()]
+    rows = [*program_process._PERMITTED.items(), *(row[:2] for row in program_process._CHECKED), *NUMBERS.items()]
     for name, numbers in rows:
-        for (architecture, _), number in zip(function_process._MACHINES.values(), numbers, strict=True):
+        for (architecture, _), number in zip(program_process._MACHINES.values(), numbers, strict=True):
             found = resolve(ctypes.c_uint32(architecture), name.encode())
             assert found == number or (number is None and found < 0), name
 
@@ -357,7 +358,7 @@ def test_exceptions_of_the_function_reach_the_tests():
 
 
 def test_without_isolation_nothing_runs_unless_the_code_is_trusted(monkeypatch):
-    monkeypatch.setattr(rewards, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
+    monkeypatch.setattr(programs, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
     problem = Problem("?", "f", "code", data={"prompt": "def f():\n", "entry_point": "f", "tests": "assert f() == 3"})
     with pytest.raises(UserError, match=r"cannot be isolated here: no Landlock.*; --trust-model-code runs them"):
         Scorer()(problem, "    return 3")
@@ -376,7 +377,7 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
 
 def test_processes_of_a_trusted_program_end_with_it(monkeypatch):
     """Also those in a session of their own, which hold every open file of the program."""
-    monkeypatch.setattr(rewards, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
+    monkeypatch.setattr(programs, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
     program = """
 import os, time
 def f():
@@ -408,9 +409,9 @@ steps = (0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50026), (6, 0, 0, 0x7
 code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps))
 program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', 4, ctypes.addressof(code)))
 assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == ctypes.CDLL(None).prctl(22, 2, program, 0, 0) == 0
-os.execv(sys.executable, [sys.executable, '-I', *sys.argv[1:]])
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-    words = [sys.executable, "-c", script, str(rewards.PROCESS), "probe"]
+    words = [sys.executable, "-c", script, *programs.COMMAND[1:], "probe"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(said)
     assert done.stdout.count("\n") == 1

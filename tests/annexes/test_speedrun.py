@@ -14,9 +14,7 @@ import pytest
 from danalab.chat.tasks import make_task
 from danalab.errors import UserError
 from danalab.models import ModelConfig
-from danalab.post.settings import PRESETS, MidFlags, Preset, RlFlags, SftFlags, SpeedrunConfig
-from danalab.post.speedrun import CALLS, STAGES, InterruptedRunError, Speedrun
-from danalab.report.speedrun import _duration, as_json, scores_table, write_report
+from danalab.post.settings import STAGES, MidFlags, RlFlags, SftFlags
 from danalab.train import job
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.exchange import model_card
@@ -24,6 +22,9 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.system.signals import StopRequest
 from danalab_annexes.huggingface.convert import obstacle
+from danalab_annexes.speedrun.pipeline import CALLS, InterruptedRunError, Speedrun
+from danalab_annexes.speedrun.report import _duration, as_json, scores_table, write_report
+from danalab_annexes.speedrun.settings import PRESETS, Preset, SpeedrunConfig
 from e2e.disturbed import rows
 
 _QUICK = {"log_interval": 1, "ckpt_interval": 2, "tune_malloc": False}
@@ -149,7 +150,7 @@ def test_a_signal_during_scores_ends_at_once(finished, text, tmp_path, monkeypat
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
-    monkeypatch.setattr("danalab.post.speedrun.evaluate_chat", scoring)
+    monkeypatch.setattr("danalab_annexes.speedrun.pipeline.evaluate_chat", scoring)
     start = time.monotonic()
     with pytest.raises(InterruptedRunError) as caught:
         make(tmp_path / "speed", text).run()

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.inference import Engine, Request, SamplingParameters, engine, native
-from danalab.inference.native import NativeSampler
-from danalab.inference.native.layout import quantise
+from danalab.inference import Engine, Request, SamplingParameters, engine
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import draw
 from danalab.models import Decoder, ModelConfig, build_model
+from danalab_annexes import native_decoding
+from danalab_annexes.native_decoding import NativeSampler
+from danalab_annexes.native_decoding.layout import quantise
 from models.architectures import VARIANTS, VOCAB, tiny
 from targets import TARGETS, compiled_for
 
@@ -95,14 +96,14 @@ def test_int8_keeps_each_weight_within_half_a_step():
 
 def test_a_bfloat16_model_keeps_its_weights_in_bfloat16():
     engine = Engine(build_model(tiny("enoki"), dtype=torch.bfloat16))
-    assert isinstance(engine._backend, native.NativeBackend)
+    assert isinstance(engine._backend, native_decoding.NativeBackend)
     assert engine.generate([Request([1, 2], SamplingParameters(max_tokens=3))])[0].finish_reason == "length"
 
 
 def test_a_model_that_it_cannot_compute_falls_back_to_its_own_layers_and_says_so(caplog: pytest.LogCaptureFixture):
     model = build_model(tiny("enoki"), dtype=torch.float64)
     with caplog.at_level(logging.INFO, "danalab.inference"):
-        assert not isinstance(Engine(model)._backend, native.NativeBackend)
+        assert not isinstance(Engine(model)._backend, native_decoding.NativeBackend)
     assert "float32 or bfloat16 weights: got float64" in caplog.text
     with pytest.raises(UserError, match="the native back end needs float32 or bfloat16 weights"):
         Engine(model, backend="native")
@@ -116,7 +117,7 @@ def test_without_a_compiler_the_models_own_layers_decode(monkeypatch: pytest.Mon
     def missing() -> None:
         raise UserError("no C++ compiler")
 
-    monkeypatch.setattr(native, "library", missing)
+    monkeypatch.setattr(native_decoding, "library", missing)
     assert isinstance(Engine(build_model(tiny("enoki")))._backend, engine.EagerBackend)
 
 

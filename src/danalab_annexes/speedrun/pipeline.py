@@ -20,23 +20,14 @@ from danalab.data import prepare
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.post.rl import configure as configure_rl
-from danalab.post.settings import (
-    PRESETS,
-    STAGES,
-    MidConfig,
-    MidFlags,
-    Preset,
-    RlFlags,
-    SftConfig,
-    SftFlags,
-    SpeedrunConfig,
-)
+from danalab.post.settings import STAGES, MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
 from danalab.post.sft import configure
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
 from danalab.train.run.open import open_run
 from danalab.train.system.signals import NONFINITE, StopRequest
+from danalab_annexes.speedrun.settings import PRESETS, Preset, SpeedrunConfig
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import pytest
 from danalab.chat.conversations import Conversation
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Problem, make_task
-from danalab.chat.tasks.generated import CHIT_CHAT
 from danalab.errors import UserError
+from danalab_annexes.manners import CHIT_CHAT
 
 
 def turns(problem):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from danalab.inference.native import LIBRARY as DECODER
 from danalab.models.layers.attention_kernel import LIBRARY as ATTENTION
 from danalab.optim.step.backends.kernel_library import LIBRARY as OPTIMIZER
 from danalab.optim.step.backends.native_library import FLAGS, OWN_THREADS, compiler, instruction_sets
+from danalab_annexes.native_decoding import LIBRARY as DECODER
 
 TESTS = Path(__file__).parents[1]
-DRIVERS = pytest.mark.parametrize("driver", ["inference/kernels_driver.cpp", "models/layers/attention_driver.cpp"])
+DRIVERS = pytest.mark.parametrize("driver", ["annexes/kernels_driver.cpp", "models/layers/attention_driver.cpp"])
 LIBRARIES = (DECODER, OPTIMIZER, ATTENTION)
 CXX = [*(flag for flag in FLAGS if flag != "-shared"), *OWN_THREADS]
 CXX += [f"-I{library.sources[0].parent}" for library in LIBRARIES]

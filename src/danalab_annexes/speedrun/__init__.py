@@ -1,0 +1,1 @@
+"""`danalab speedrun`: from text to a chat in one command."""
