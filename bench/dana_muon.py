@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from danalab.ladder.fit.tuning import horizon_of, is_usable, tune
-from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab.report.formats import as_markdown
+from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 
 ROOT = Path(__file__).parents[1]

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from danalab.files import read_json, write_json
-from danalab.ladder.analysis import Analysis, add_exponents, analyse
-from danalab.ladder.fit.rate_laws import ExponentLaw
+from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.fit.statistics import student_interval
 from danalab.ladder.fit.tuning import Tuned, has_diverged, is_usable, tune
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import as_markdown
+from danalab_annexes.ladder.exponents import ExponentLaw, Exponents
 from danalab_bench.pages import cost, fill_parts
 
 ROOT = Path(__file__).parents[1]
@@ -46,10 +46,11 @@ def close_rows() -> Rows:
 
 def exponents(rows: Rows) -> dict[str, ExponentLaw]:
     """Optimizer -> law of the best rate over the axes that vary; nothing else is fitted."""
-    found = Analysis("adamw", "exact", _tuned(rows), [])
+    tuned = _tuned(rows)
+    found = Analysis("adamw", "exact", tuned, tuned, [])
     for opt in found.opts:
-        add_exponents(found, opt, rows)
-    return found.rate_exponents
+        Exponents().analyse_optimizer(found, opt, rows)
+    return found.studies[Exponents.name]["lr"]
 
 
 def _tuned(rows: Rows) -> list[Tuned]:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.fit.rate_laws import fit_exponents
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import TunedSize
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.figures.drawing import panels, shades, styled
+from danalab_annexes.ladder.exponents import fit_exponents
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results" / "width_cpu", ROOT / "docs" / "models.md"

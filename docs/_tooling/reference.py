@@ -13,7 +13,7 @@ import build_optimizers
 from _tooling.contents import COPIED, copied
 from danalab.cli._shared.flags import FIELD, shared_options
 from danalab.cli._shared.options import Option, docstrings, options_of
-from danalab.cli.app import VERBS, flag_types, module_of
+from danalab.cli.app import VERBS, flag_types, module_of, subverbs
 from danalab.files import read_json
 from danalab.optim import list_optimizers, optimizer_spec
 from danalab.registry import Registry
@@ -79,10 +79,10 @@ def verb_page(verb: str) -> str:
     """All flags of a verb, by section; of each subverb where it has some."""
     lines = [f"# danalab {verb}", "", f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}."]
     flags = flag_types()[verb]
-    subverbs = getattr(module_of(verb), "SUBVERBS", {})
+    below = subverbs(module_of(verb))
     if flags is not None:
         lines += ["", *_flags(f"danalab {verb}", flags, "##")]
-    for name, (own, run) in subverbs.items():
+    for name, (own, run) in below.items():
         lines += [
             "",
             f"## danalab {verb} {name}",

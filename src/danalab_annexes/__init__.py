@@ -5,11 +5,14 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 
 MODULES: dict[str, tuple[str, ...]] = {
     "back end": ("native_decoding",),
+    "command of danalab ladder": ("ladder.commands",),
     "command": ("speedrun.command",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
     "endpoint": ("responses",),
+    "procedure of a ladder": ("ladder.merged", "ladder.preregistration"),
     "reward": ("programs",),
+    "study of a ladder": ("ladder.studies",),
     "study": ("theory.studies",),
     "task": ("hub_tasks", "manners"),
     "weight format": ("huggingface.convert",),

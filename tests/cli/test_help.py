@@ -14,11 +14,11 @@ from danalab.cli.training import ending
 
 ASK = """
 import contextlib, io, json, sys
-from danalab.cli.app import VERBS, main, module_of
+from danalab.cli.app import VERBS, main, module_of, subverbs
 
 shown = {}
 for verb in VERBS:
-    below = getattr(module_of(verb), "SUBVERBS", ())
+    below = subverbs(module_of(verb))
     for words in [[verb], *([verb, name] for name in below)]:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
             main([*words, "--help"])

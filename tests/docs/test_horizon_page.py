@@ -13,10 +13,10 @@ from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.report.data import ReportData, hours_of
 from danalab.report.figures.drawing import save_figure
-from danalab.report.figures.horizon import batch_figure, horizon_loss_figure, multiplier_figure
 from danalab.report.formats import as_markdown
-from danalab.report.headline import budget_sentence, entropy_sentence, epochs_sentence
+from danalab.report.headline import remarks
 from danalab.report.tables import analysis_tables, tuned_table
+from danalab_annexes.ladder.figures import batch_figure, horizon_loss_figure, multiplier_figure
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -47,9 +47,8 @@ def written(page: str, data: ReportData) -> dict[Path, str]:
     """The page and its appendix with the tables of the rows."""
     found = data.analysis
     parts = {name: as_markdown(table) for name, (_, table) in analysis_tables(found).items()}
-    budget = None if found.horizon is None else budget_sentence(found.horizon)
-    said = [budget, entropy_sentence(found), epochs_sentence(found), *(found.horizon.notes if found.horizon else ())]
-    parts[f"{page}-sentences"] = "\n".join(filter(None, said)) + "\n"
+    horizon = found.studies.get("horizon")
+    parts[f"{page}-sentences"] = "\n".join([*remarks(found), *(horizon.notes if horizon else ())]) + "\n"
     parts["tuned"] = as_markdown(tuned_table(found.opts, found.tuned))
     parts["cost"] = f"{len(data.rows)} runs, {sum(map(hours_of, data.rows)):.1f} CPU hours without evaluation.\n"
     texts = texts_of(page)

@@ -199,9 +199,9 @@ def _dispatch(arguments: list[str]) -> int:
         yield_cores()
     module = module_of(verb)
     prog = f"danalab {verb}"
-    subverbs = getattr(module, "SUBVERBS", {})
-    if subverbs and (not hasattr(module, "Flags") or (rest and rest[0] in subverbs)):
-        prog, flags_type, run, rest = _subverb(module, prog, rest)
+    known = subverbs(module)
+    if known and (not hasattr(module, "Flags") or (rest and rest[0] in known)):
+        prog, flags_type, run, rest = _subverb(module, known, prog, rest)
         if run is None:
             return 0
     else:
@@ -230,6 +230,12 @@ def module_of(verb: str) -> ModuleType:
     return importlib.import_module(name) if importlib.util.find_spec(name) else COMMANDS.get(verb)
 
 
+def subverbs(module: ModuleType) -> dict[str, Any]:
+    """Name -> (type of the flags, function) of a verb's module; plug-ins add to those that are a `Registry`."""
+    known = getattr(module, "SUBVERBS", {})
+    return {name: known.get(name) for name in sorted(known.names())} if isinstance(known, Registry) else known
+
+
 def flag_types() -> dict[str, type | None]:
     """Verb, or verb and subverb -> the data class of its flags; None for a verb that has subverbs only."""
     types: dict[str, type | None] = {}
@@ -240,7 +246,7 @@ def flag_types() -> dict[str, type | None]:
             types[verb] = None
             continue
         types[verb] = module.VERBS[verb][0] if verb in MODULES else getattr(module, "Flags", None)
-        types |= {f"{verb} {name}": flags for name, (flags, _) in getattr(module, "SUBVERBS", {}).items()}
+        types |= {f"{verb} {name}": flags for name, (flags, _) in subverbs(module).items()}
     return types
 
 
@@ -260,9 +266,8 @@ def yield_cores() -> None:
 
 
 def _subverb(
-    module: ModuleType, prog: str, rest: list[str]
+    module: ModuleType, known: dict[str, Any], prog: str, rest: list[str]
 ) -> tuple[str, Any, Callable[..., int | None] | None, list[str]]:
-    known = module.SUBVERBS
     if not rest or rest[0] in ("-h", "--help"):
         width = max(12, *map(len, known))
         lines = [f"  {name:<{width}} {_first_line(run)}" for name, (_, run) in known.items()]

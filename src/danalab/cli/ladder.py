@@ -7,13 +7,15 @@ danalab ladder pack ladders/ladder_cpu --out published         # one file that r
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.errors import UserError, nearest
+from danalab.registry import Registry
 from danalab.train.config.fields import PathText
 
 if TYPE_CHECKING:
@@ -73,8 +75,9 @@ def run(flags: Flags) -> int:
     if flags.dry_run:
         return _show_plan(flags, folder, plan)
     found = run_ladder(
-        folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=flags.cluster(), registered=flags.preregister
-    )
+        folder, plan, executor=flags.executor, jobs=flags.jobs, cluster=flags.cluster(),
+        procedures=["preregister"] if flags.preregister else [],
+    )  # fmt: skip
     printed = {
         "folder": str(folder), "rows": with_costs(found.rows, flags.dollars_per_hour),
         "tuned": [each.__dict__ for each in found.tuned], "untuned": found.untuned, "queued": found.queued,
@@ -139,57 +142,6 @@ def _show_plan(flags: Flags, folder: Path, plan: "LadderPlan") -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportWandbFlags(JsonFlags):
-    files: Positional[tuple[Path, ...]] = ()
-    """Exported .csv and .json files, or folders of them: histories, and a JSON of the runs."""
-    out: Path
-    """Folder of the ladder that is written."""
-    api: str | None = None
-    """ENTITY/PROJECT to read over the network instead of files; needs wandb."""
-    filter: tuple[str, ...] = ()
-    """With --api: conditions on runs: group=enoki config.opt=adana."""
-    map: tuple[str, ...] = ()
-    """Keys of the exports: opt=optim.name val-loss=eval/nll; default danalab's own, and those of published runs."""
-    fixed: tuple[str, ...] = ()
-    """Settings of all runs: arch=enoki seq-len=2048 vocab-size=50304."""
-
-
-def import_wandb(flags: ImportWandbFlags) -> None:
-    """Write runs of Weights & Biases as rows of a ladder with their validation curves, for danalab report."""
-    from danalab.cli._shared.run_tables import print_rows, with_costs
-    from danalab.ladder.runs.grid import parse_fixed
-    from danalab.ladder.wandb import Keys, import_runs, read_api, read_exports
-
-    if bool(flags.files) == (flags.api is not None):
-        raise UserError("give either exported files (or folders of them), or --api ENTITY/PROJECT")
-    if flags.filter and flags.api is None:
-        raise UserError("--filter is for --api; with files, name only those wanted")
-    filters = _assignments(flags.filter, "--filter")
-    mapped = {key.replace("-", "_"): value for key, value in _assignments(flags.map, "--map").items()}
-    keys = Keys(mapped, parse_fixed(flags.fixed))
-    exports = read_api(flags.api, filters) if flags.api is not None else read_exports(flags.files)
-    rows = import_runs(exports, flags.out, keys)
-    if flags.print_json({"folder": str(flags.out), "rows": with_costs(rows, None)}):
-        return
-    print_rows(rows)
-    ended = sum(row["final_loss"] is not None for row in rows)
-    print(f"{len(rows)} runs, {ended} of them finished, in {flags.out}; now: danalab report {flags.out}")
-
-
-def _assignments(words: tuple[str, ...], what: str) -> dict[str, str]:
-    """`KEY=VALUE` words; values are text and may contain commas."""
-    found: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key or not value:
-            raise UserError(f"{what} {word}: KEY=VALUE is expected")
-        if key in found:
-            raise UserError(f"{what} {word}: {key} appears twice")
-        found[key] = value
-    return found
-
-
-@dataclass(frozen=True, kw_only=True)
 class PackFlags(JsonFlags):
     ladders: Positional[tuple[Path, ...]]
     """Ladders, sweeps, packed ladders, or folders of run folders."""
@@ -209,4 +161,5 @@ def pack_ladders(flags: PackFlags) -> None:
         print(f"{len(rows)} runs in {file}, {file.stat().st_size:,} bytes; now: danalab report {flags.out}")
 
 
-SUBVERBS = {"import-wandb": (ImportWandbFlags, import_wandb), "pack": (PackFlags, pack_ladders)}
+SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("command of danalab ladder")
+SUBVERBS.add("pack", (PackFlags, pack_ladders))

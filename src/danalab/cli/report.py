@@ -1,6 +1,5 @@
 """A ladder's results: laws of learning rate and loss, compute saved, curves, tuning, cost; one page, or tables only."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from danalab.ladder.fit import Convention, LawKind
 from danalab.train.config.fields import Natural, Positive
 
 if TYPE_CHECKING:
-    from danalab.ladder.analysis import Analysis
+    from danalab.ladder.studies import Analysis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,6 @@ def run(flags: Flags) -> None:
 
 
 def _write_page(flags: Flags) -> "tuple[Analysis, Path]":
-    from danalab.ladder.preregistration import FILE as PREDICTIONS
     from danalab.report.ladder_report import read_report_data, write_report
 
     own = (flags.ladder if flags.ladder.is_dir() else flags.ladder.parent) / "report"
@@ -92,26 +90,21 @@ def _write_page(flags: Flags) -> "tuple[Analysis, Path]":
         raise UserError(f"{own} is a symbolic link; give the folder of the report by --out")
     data = read_report_data(flags.ladder, dollars_per_hour=flags.dollars_per_hour, **flags.analysis())
     page = write_report(data, flags.out or own, packed=flags.pack)
-    if flags.pack and data.registered:
-        shutil.copyfile(own.parent / PREDICTIONS, page.parent / PREDICTIONS)
     return data.analysis, page
 
 
 def _print_tables(analysis: "Analysis", flags: Flags) -> None:
-    from danalab.ladder.preregistration import outcomes, read_predictions
     from danalab.report.formats import print_table
-    from danalab.report.headline import budget_sentence, entropy_sentence, epochs_sentence
+    from danalab.report.headline import remarks
     from danalab.report.tables import analysis_tables
 
-    predictions = read_predictions(flags.ladder if flags.ladder.is_dir() else flags.ladder.parent)
-    for title, (headings, lines) in analysis_tables(analysis, outcomes(predictions, analysis.tuned)).values():
+    folder = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
+    for title, (headings, lines) in analysis_tables(analysis, folder=folder).values():
         if lines:
             print(f"\n{title}")
             print_table(headings, lines, 1)
-    sentences = [] if analysis.horizon is None else [budget_sentence(analysis.horizon)]
-    for sentence in (*sentences, entropy_sentence(analysis), epochs_sentence(analysis)):
-        if sentence is not None:
-            print(sentence)
+    for sentence in remarks(analysis):
+        print(sentence)
     for note in analysis.notes:
         print(f"note: {note}")
     if analysis.excluded:

@@ -1,34 +1,24 @@
 """From the rows of a ladder to its results: tuned runs, laws, compute saved at each size and between laws."""
 
 import contextlib
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from danalab.errors import UserError, nearest
-from danalab.files import finite
-from danalab.ladder.batch import BatchAnalysis, analyse_batches
-from danalab.ladder.budget import left_out_settings, tuned_size
 from danalab.ladder.fit import tuning
-from danalab.ladder.fit.curvature import (
-    LossParabola,
-    SharedCurvature,
-    Tolerance,
-    fit_curvature,
-    fit_shared_curvature,
-    fit_tolerance,
-)
+from danalab.ladder.fit.curvature import fit_shared_curvature, fit_tolerance
 from danalab.ladder.fit.loss_fit import fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw, LossPoints
-from danalab.ladder.fit.rate_laws import LEAST_SIZES, ExponentLaw, LRLaw, fit_exponents, fit_lr_law
-from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.fit.tuning import horizon_of
-from danalab.ladder.horizon import HorizonAnalysis, analyse_horizons
-from danalab.ladder.rows import validation_points
-from danalab.ladder.saving import Gain, Saved, compute_gain, compute_saved, interpolated_saving
+from danalab.ladder.fit.rate_laws import LEAST_SIZES, LRLaw, fit_lr_law
+from danalab.ladder.rows import optimizer_settings_of, validation_points
+from danalab.ladder.saving import Saved, compute_gain, compute_saved, interpolated_saving
+from danalab.ladder.studies import Analysis, PredictedRate, all_studies
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import GPT2_VOCAB
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
@@ -36,109 +26,6 @@ from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
 PREDICTED = (2.0, 4.0, 10.0)
 """Default sizes for predicted learning rates, as multiples of the largest one measured."""
 _CHOICES = 1000  # number of times that a learning rate is chosen again, for the intervals at each size
-
-
-@dataclass(frozen=True)
-class PredictedRate:
-    """The learning rate of a size by an optimizer's law."""
-
-    non_emb_params: float
-    lr: float
-    interval: Interval | None
-    extrapolated: bool
-    """The size is outside of those measured."""
-    loss_increase: float | None
-    """Cost of the farther end of the interval [nats/token] by the shared curvature; None where that is not known, or
-    beyond the rates tried."""
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """The results of a ladder."""
-
-    baseline: str
-    convention: str
-    tuned: list[tuning.Tuned]
-    excluded: list[str]
-    """Runs that did not finish or whose loss is not finite; they are in no fit."""
-    lr_laws: dict[str, LRLaw] = field(default_factory=dict)
-    rate_exponents: dict[str, ExponentLaw] = field(default_factory=dict)
-    decay_exponents: dict[str, ExponentLaw] = field(default_factory=dict)
-    """Optimizer -> exponents of the best learning rate, and of the best strength of weight decay where that varied."""
-    loss_laws: dict[str, LossLaw] = field(default_factory=dict)
-    saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
-    """Optimizer -> parameters -> compute saved against the baseline of that size."""
-    tokens_saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
-    """The same in tokens: the optimizer's own matrix products do not count."""
-    resolution: dict[int, Saved] = field(default_factory=dict)
-    """Parameters -> what the baseline saves against itself: 0 if curves had no noise, and the interval of no saving."""
-    gains: dict[str, Gain] = field(default_factory=dict)
-    curvatures: dict[str, dict[int, LossParabola]] = field(default_factory=dict)
-    shared_curvatures: dict[str, SharedCurvature] = field(default_factory=dict)
-    """Optimizer -> one curvature for all its sizes."""
-    tolerances: dict[str, dict[int, Tolerance]] = field(default_factory=dict)
-    """Optimizer -> parameters -> learning rates within a share of the best loss."""
-    predicted_rates: dict[str, list[PredictedRate]] = field(default_factory=dict)
-    horizon: HorizonAnalysis | None = None
-    """None where no size has several horizons."""
-    batches: BatchAnalysis | None = None
-    """None where no size and horizon has several batches; all else but the exponents is at one batch of these."""
-    notes: list[str] = field(default_factory=list)
-    """Results that are missing, and the reasons."""
-
-    def at(self, opt: str) -> list[tuning.Tuned]:
-        """An optimizer's sizes, the smallest first."""
-        return sorted((each for each in self.tuned if each.opt == opt), key=lambda each: each.params)
-
-    @property
-    def every(self) -> list[tuning.Tuned]:
-        """The tuned runs of all batches."""
-        return self.tuned if self.batches is None else self.batches.tuned
-
-    @property
-    def opts(self) -> list[str]:
-        """Optimizers, the baseline first."""
-        names = dict.fromkeys(each.opt for each in self.tuned)
-        return [self.baseline, *(name for name in names if name != self.baseline)]
-
-    @property
-    def compute_laws(self) -> dict[str, LossLaw]:
-        """The laws of compute; none where the loss laws are of parameters and tokens."""
-        return {opt: law for opt, law in self.loss_laws.items() if law.kind != "chinchilla"}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything but curves and resamples, for JSON."""
-        apart = {"tuned": [], "lr_laws": {}, "loss_laws": {}, "predicted_rates": {}, "horizon": None, "batches": None}
-        plain = {name: value for name, value in asdict(replace(self, **apart)).items() if name not in apart}
-        plain["resolution"] = [{"params": params, **each} for params, each in plain["resolution"].items()]
-        for name in ("saved", "tokens_saved", "curvatures", "tolerances"):
-            sizes = plain[name].items()
-            plain[name] = {opt: [{"params": params, **each} for params, each in own.items()] for opt, own in sizes}
-        return finite({
-            **plain,
-            "tuned": [each.as_dict() for each in self.tuned],
-            "lr_laws": {
-                opt: {"a": law.a, "b": law.b, "d": law.d, "sizes": law.n_sizes, "trials": law.n_trials,
-                      "intervals": {name: asdict(each) for name, each in law.intervals.items()},
-                      "predicted": [asdict(each) for each in self.predicted_rates.get(opt, [])]}
-                for opt, law in self.lr_laws.items()
-            },
-            "loss_laws": {
-                opt: {"kind": law.kind, **law.coefficients, "r2": law.r2, "measured": law.measured,
-                      "intervals": {name: asdict(each) for name, each in law.intervals.items()}}
-                for opt, law in self.loss_laws.items()
-            },
-            "horizon": None if self.horizon is None else self.horizon.as_dict(),
-            "batches": None if self.batches is None else self.batches.as_dict(),
-        })  # fmt: skip
-
-    @contextlib.contextmanager
-    def noting(self, what: str) -> Iterator[None]:
-        """Turn an error into a note."""
-        try:
-            yield
-        except UserError as error:
-            self.notes.append(f"{what}: {error}")
 
 
 def analyse(
@@ -175,11 +62,10 @@ def analyse(
     if base not in opts:
         have = ", ".join(opts)
         raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
-    tuned = tuning.tune(usable, convention, [row for row in rows if tuning.has_diverged(row)])
-    tuned, batches = analyse_batches(tuned, rows, base, n_bootstrap=n_bootstrap, seed=seed)
-    horizon = analyse_horizons(tuned, rows, base, n_bootstrap=n_bootstrap, seed=seed)
-    analysis = Analysis(base, convention, tuned, excluded, horizon=horizon, batches=batches)
-    if batches is not None:
+    every = tuning.tune(usable, convention, [row for row in rows if tuning.has_diverged(row)])
+    tuned, rungs = tuning.at_one_batch(every, base), tuning.rungs_of(every)
+    analysis, studies = Analysis(base, convention, tuned, list(itertools.chain(*rungs)), excluded), all_studies()
+    if len(tuned) < len(every):
         kept = ", ".join(map(str, sorted({each.batch for each in tuned})))
         analysis.notes.append(
             f"several batches at equal tokens: all but batches and exponents is at that of {base}'s least loss, {kept}"
@@ -201,12 +87,15 @@ def analyse(
         with analysis.noting(f"learning-rate law of {opt}"):
             analysis.lr_laws[opt] = _rate_law(analysis, opt, usable, n_bootstrap, seed)
             analysis.predicted_rates[opt] = _predictions(analysis, opt, predict)
-        add_exponents(analysis, opt, rows, n_bootstrap, seed)
+        for study in studies:
+            study.analyse_optimizer(analysis, opt, rows, n_bootstrap, seed)
     retunings = {opt: _retuning(analysis, opt, usable) for opt in analysis.opts}
-    if horizon is not None:
-        analysis.notes.extend(horizon.notes)
+    for study in studies:
+        study.analyse(analysis, rows, n_bootstrap, seed)
     if law is None:
-        law = "chinchilla" if horizon is not None and len({each.params for each in tuned}) > 1 else "saturated"
+        sizes = {each.params for each in tuned}
+        several = len({(each.opt, each.params) for each in tuned}) < len(tuned)  # horizons
+        law = "chinchilla" if several and len(sizes) > 1 else "saturated"
     with analysis.noting("loss laws"):
         analysis.loss_laws.update(_loss_laws(analysis, retunings, law, joint, n_bootstrap, seed))
     analysis.resolution.update(_saved(analysis, base, retunings, seed)[0])
@@ -220,19 +109,50 @@ def analyse(
     return analysis
 
 
+def left_out_settings(tuned: Sequence[tuning.Tuned], rows: Sequence[tuning.Row]) -> list[str]:
+    """Sentences on the sizes that have a setting, tuned at smaller ones, at none of the values that were tried there.
+
+    Weight decay is left out, which rules move with the size and the horizon.
+    """
+    sentences = []
+    for opt in dict.fromkeys(each.opt for each in tuned):
+        tried: dict[str, list[Any]] = {}
+        beside: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for each in sorted((each for each in tuned if each.opt == opt), key=lambda each: (each.params, each.tokens)):
+            rung = tuning.rung_of(each.runs[0])
+            here = [row for row in rows if tuning.is_usable(row) and tuning.rung_of(row) == rung]
+            for name, values in tried.items():
+                own = [_setting(row, name) for row in here]
+                if not any(value in values for value in own):
+                    beside[name, tuning.as_text(own[0])].append(each.params)
+            for name in set().union(*map(tuning.differing_settings, here)) - {"lr", "omega"}:
+                values = [_setting(row, name) for row in here]
+                if any(value != values[0] for value in values):
+                    tried[name] = [*tried.get(name, []), *values]
+        for (name, value), sizes in beside.items():
+            known = ", ".join(sorted(set(map(tuning.as_text, tried[name]))))
+            sentences.append(
+                f"{opt}: {name} is {value} at {', '.join(f'{size:,}' for size in dict.fromkeys(sizes))} parameters; "
+                f"smaller sizes tuned it, over {known}: the larger ones are not of the same optimizer"
+            )
+    return sentences
+
+
+def _setting(row: tuning.Row, name: str) -> Any:
+    """The value of a row's setting, or the optimizer's default."""
+    if (value := tuning.value_of(row, name)) is None:
+        known = row.get("optimizer_settings") or optimizer_settings_of(row["opt"], row["settings"]) or {}
+        value = known.get(name)
+    return value
+
+
 def _sensitivity(analysis: Analysis, opt: str, rows: Sequence[tuning.Row], within: float) -> None:
     """How an optimizer's loss depends on its learning rate, at each size and at all."""
-    tuned = analysis.at(opt)
-    usable = [row for row in rows if tuning.is_usable(row)]
-    curves = []
-    analysis.curvatures[opt], analysis.tolerances[opt] = {}, {}
+    tuned, curves = analysis.at(opt), []
+    analysis.tolerances[opt] = {}
     for each in tuned:
-        runs, lost = tuning.rate_trials(usable, each), tuning.diverged_trials(rows, each)
-        lr = [row["lr"] for row in (*runs, *lost)]
-        loss = [*(row["final_loss"] for row in runs), *(math.inf for _ in lost)]
+        lr, loss = tuning.losses_by_rate(rows, each)
         curves.append((lr, loss))
-        with contextlib.suppress(UserError):  # fewer rates than a parabola needs: most ladders have three
-            analysis.curvatures[opt][each.params] = fit_curvature(lr, loss)
         with contextlib.suppress(UserError):  # nothing was tuned at this size
             analysis.tolerances[opt][each.params] = fit_tolerance(lr, loss, within)
     edges = [each.params for each in tuned if each.at_edge]
@@ -261,29 +181,6 @@ def _rate_law(analysis: Analysis, opt: str, usable: Sequence[tuning.Row], n_boot
             f"{LEAST_SIZES + 1} are needed"
         )
     return law
-
-
-def add_exponents(
-    analysis: Analysis, opt: str, rows: Sequence[tuning.Row], n_bootstrap: int = 200, seed: int = 0
-) -> None:
-    """Exponents of an optimizer's best rate and strength of weight decay; none where nothing was tuned."""
-    tuned = [each for each in analysis.every if each.opt == opt]
-    firsts = [each.runs[0] for each in tuned]
-    axes = {
-        "P": [row["non_emb_params"] for row in firsts],
-        "f": [horizon_of(row) for row in firsts],
-        "T": [(row.get("batch") or 1) * (row["settings"].get("seq_len") or 1) for row in firsts],
-    }
-    for dial, laws in (("lr", analysis.rate_exponents), ("omega", analysis.decay_exponents)):
-        with contextlib.suppress(UserError):
-            sizes = [tuned_size(each, rows, dial) for each in tuned]
-            laws[opt] = law = fit_exponents(axes, sizes, n_bootstrap=n_bootstrap, seed=seed)
-            if not law.intervals:
-                what = {"lr": "the best learning rate", "omega": "the best weight-decay strength"}[dial]
-                analysis.notes.append(
-                    f"{opt}: the exponents of {what} have no interval: {law.n_rungs} rungs, the best value at the edge "
-                    f"of its grid on {law.n_at_edge}"
-                )
 
 
 def _predictions(analysis: Analysis, opt: str, sizes: Sequence[float]) -> list[PredictedRate]:

@@ -13,16 +13,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from danalab.errors import UserError, nearest
-from danalab.ladder.merged import kept_steps
-from danalab.ladder.runs.estimate import plan_of
 from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.run_length import OMEGA
+from danalab.registry import Registry
 from danalab.scaling.learning_rate import CHINCHILLA
-from danalab.train.config.fields import MergeShape, flag
+from danalab.train.config.fields import flag
 
 DECAY_LAWS = ("rules", "sqrt")
 _SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}
@@ -85,7 +84,7 @@ class LadderPlan:
     """Optimizer -> factor on the law's rate, from which its multipliers start."""
     merge: str | None = None
     """linear, cosine or 1-sqrt: of a size only the longest horizon is trained, at a constant rate, and all horizons are
-    read from its merged checkpoints (`danalab.ladder.merged`). None: every horizon is trained."""
+    read from its merged checkpoints (`danalab_annexes.ladder.merged`). None: every horizon is trained."""
     decay_law: str = "rules"
     """Strength of weight decay: rules (omega 4, or that of `fixed`) or sqrt."""
     dials: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict)
@@ -124,7 +123,8 @@ class LadderPlan:
         if self.trials is not None and self.trials > len(self.multipliers) == 1:
             raise UserError(f"trials {self.trials}: need two multipliers or more")
         self._check_horizons()
-        self._check_merge()
+        if self.merge is not None:
+            PROCEDURES.get("merge")(self)
         self._check_dials()
 
     def rungs(self) -> list[Rung]:
@@ -200,16 +200,7 @@ class LadderPlan:
         settings |= {**chosen, "lr_multiplier": multiplier, "seed": seed, "data_seed": 1337 + seed}
         (checked,) = expand({}, self.fixed, [settings])
         cell = Cell(name_of(name), checked.settings, label=opt if opt in self.variants else None)
-        return cell if self.merge is None else self._keeping(cell, rung)
-
-    def _keeping(self, cell: Cell, rung: Rung) -> Cell:
-        """With a constant rate and the checkpoints that are merged."""
-        alike = [size for size in self.sizes if {**size, "horizons": None} == {**rung.size, "horizons": None}]
-        horizons = sorted({f for size in alike for f in self._horizons(size) if f is not None})
-        config = cell.config(Path())
-        steps = {f: plan_of(replace(config, tokens_per_param=CHINCHILLA * f)).steps for f in horizons}
-        constant = {"scheduler": "wsd", "fract_decay": 0.0, "keep_steps": (kept_steps(steps),)}
-        return replace(cell, settings={**cell.settings, **constant})
+        return cell if self.merge is None else PROCEDURES.get("merge")(self).cell(cell, rung)
 
     @staticmethod
     def _at_batch(opt: str, key: str, value: Any, rung: Rung) -> Any:
@@ -226,6 +217,11 @@ class LadderPlan:
             assert horizon is not None
             return float(f"{factor * _SQRT_DECAY[OPTIMIZERS.get(opt).decay] * math.sqrt(horizon):.6g}")
         return None if factor == 1 else factor * OMEGA
+
+    def horizons_of(self, size: Mapping[str, Any]) -> list[float]:
+        """All horizons of the size with these settings, in whichever entry of `sizes` they are."""
+        alike = [each for each in self.sizes if {**each, "horizons": None} == {**size, "horizons": None}]
+        return sorted({f for each in alike for f in self._horizons(each) if f is not None})
 
     def _horizons(self, size: Mapping[str, Any]) -> Sequence[float | None]:
         return sorted(map(float, size.get("horizons", self.horizons))) or [None]
@@ -257,18 +253,6 @@ class LadderPlan:
                 if key in self.fixed:
                     raise UserError(f"fixed has {flag(key)} beside batches, which set it at equal tokens; leave it out")
 
-    def _check_merge(self) -> None:
-        if self.merge is None:
-            return
-        if self.merge not in (shapes := get_args(MergeShape)):
-            raise UserError(f"merge {self.merge}{nearest(self.merge, shapes)}: {', '.join(shapes)}")
-        if self.rungs()[0].horizon is None or self.decay_law == "sqrt":
-            raise UserError("merge: needs horizons, and a weight decay that does not depend on them (decay_law rules)")
-        for settings in (self.fixed, *self.variants.values(), *self.dials.values()):
-            for key in ("scheduler", "fract_decay", "keep_steps"):
-                if key in settings:
-                    raise UserError(f"merge: sets {flag(key)}; leave it out")
-
     def _check_dials(self) -> None:
         if self.decay_law not in DECAY_LAWS:
             raise UserError(f"decay_law {self.decay_law}{nearest(self.decay_law, DECAY_LAWS)}: rules or sqrt")
@@ -286,6 +270,31 @@ class LadderPlan:
                     f"dials: {opt} has {count} values on its dials, {first} {counts[first]}; budgets are equal: give "
                     "every optimizer as many dials with as many values"
                 )
+
+
+class Procedure:
+    """What a ladder does beside training its runs, for each plan anew. UserError: the plan does not allow it."""
+
+    last_rung: Rung | None = None
+    """The rung that waits for all others; None: none."""
+
+    def __init__(self, plan: LadderPlan):
+        self.plan = plan
+
+    def cell(self, cell: Cell, rung: Rung) -> Cell:
+        """A run of the plan, with further settings."""
+        return cell
+
+    def before_last(self, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Called with the rows of all other runs before runs of the last rung start; again while there are some."""
+
+    def losses(self, folder: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Name of a run -> the loss that counts in place of the final one."""
+        return {}
+
+
+PROCEDURES: Registry[type[Procedure]] = Registry("procedure of a ladder")
+"""`merge` of a plan, and `preregister`; those of `danalab_annexes` are loaded where one is asked for."""
 
 
 def _is_positive(value: Any) -> bool:

@@ -24,9 +24,7 @@ from typing import Any
 
 from danalab.files import write_json
 from danalab.ladder.fit.tuning import is_usable
-from danalab.ladder.merged import MergedRows
-from danalab.ladder.plan import LadderPlan, Rung
-from danalab.ladder.preregistration import largest_rung, preregister, require_points
+from danalab.ladder.plan import PROCEDURES, LadderPlan, Rung
 from danalab.ladder.runs.cluster import Cluster
 from danalab.ladder.runs.estimate import check_optimizers
 from danalab.ladder.runs.grid import Cell
@@ -89,22 +87,21 @@ def run_ladder(
     executor: str = "pool",
     jobs: int | None = None,
     cluster: Cluster | None = None,
-    registered: bool = False,
+    procedures: Sequence[str] = (),
 ) -> LadderResult:
-    """Run everything that is not finished; `registered`: predict the largest rung before it runs, after all others."""
+    """Run everything that is not finished; `procedures` of `PROCEDURES` beside it, as that of the plan's `merge`."""
     _check(folder, plan)
-    if registered:
-        require_points(plan)
-    last = largest_rung(plan) if registered else None
+    beside = [PROCEDURES.get(name)(plan) for name in (*([] if plan.merge is None else ["merge"]), *procedures)]
+    last = next((each.last_rung for each in beside if each.last_rung is not None), None)
     search, result = LadderSearch(plan, last), LadderResult(folder)
-    merged = None if plan.merge is None else MergedRows(folder, plan.merge)
     losses: dict[str, float] = {}
     ended: set[str] = set()
     with Sweep(folder, executor, jobs=jobs, cluster=cluster) as sweep:
         while not result.untuned:
             title, cells, places = search.next_runs(losses, ended)
             if last is not None and any(place[0] == search.last_group for place in places):
-                preregister(folder, plan, sweep.rows)
+                for each in beside:
+                    each.before_last(folder, sweep.rows)
             if cells:
                 sweep.start(cells, title, places)
             tuned, result.tuned = result.tuned, search.results
@@ -115,8 +112,8 @@ def run_ladder(
                 break
             ended |= set(now)
             losses |= {row["name"]: row["final_loss"] for row in sweep.rows if is_usable(row)}
-            if merged is not None:
-                losses |= merged.update(sweep.rows)
+            for each in beside:
+                losses |= each.losses(folder, sweep.rows)
             failed = {name for name, each in sweep.failures.items() if not each.job.has_diverged()}
             result.untuned = search.refused(failed)
         while sweep.ended():  # what runs beside an optimizer of which every run fails

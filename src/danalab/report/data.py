@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import has_diverged as has_diverged
 from danalab.ladder.fit.tuning import is_usable as is_finished
-from danalab.ladder.preregistration import PredictionOutcome
 from danalab.ladder.rows import ladder_file, metrics_of, read_ladder, validation_points
 from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
 from danalab.ladder.saving import curve_arrays, first_crossing, smoothed
+from danalab.ladder.studies import Analysis
 from danalab.optim.run_length import OMEGA
 from danalab.optim.settings import LogTime
 
@@ -43,8 +42,8 @@ class ReportData:
     """Every run, finished or not."""
     dollars_per_hour: float | None = None
     """Price of a device."""
-    registered: Sequence[PredictionOutcome] = ()
-    """Preregistered losses, and what was measured."""
+    folder: Path | None = None
+    """The ladder's; None: its rows come from elsewhere."""
 
     def failed(self) -> list[Row]:
         """Runs without a finite final loss."""

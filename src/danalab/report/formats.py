@@ -1,11 +1,16 @@
-"""A table as Markdown, LaTeX and CSV; its cells may be text with links to their sources."""
+"""A table as Markdown, LaTeX and CSV; its cells are text, with links to their sources, or numbers as text."""
 
 import csv
 import io
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+if TYPE_CHECKING:
+    from danalab.ladder.fit.statistics import Interval
+
+NOT_KNOWN = "noise not known"
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Headings and rows of cells."""
 
@@ -105,3 +110,18 @@ def fraction(number: float) -> str:
     """A short factor: 4, 1, 1/16; 0.3 where it is no unit fraction."""
     parts = round(1 / number)
     return f"1/{parts}" if parts > 1 and math.isclose(number * parts, 1) else short(number)
+
+
+def span(interval: "Interval | None", form: str, unknown: str = NOT_KNOWN) -> str:
+    """The bounds of an interval; `unknown` without one."""
+    return unknown if interval is None else f"{interval.low:{form}} to {interval.high:{form}}"
+
+
+def or_dash(value: float | None, form: str) -> str:
+    """A number, or a dash."""
+    return "-" if value is None else format(value, form)
+
+
+def yes_or_no(value: bool | None) -> str:
+    """An answer, or a dash."""
+    return "-" if value is None else "yes" if value else "no"

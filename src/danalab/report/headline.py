@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 
-from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.horizon import HorizonAnalysis
 from danalab.ladder.saving import Gain, Saved
+from danalab.ladder.studies import Analysis, all_studies
 from danalab.report.data import LEAST_SEEDS, ReportData
-from danalab.report.formats import short
+from danalab.report.formats import NOT_KNOWN, short
 
-NOT_KNOWN = "noise not known"
 NOT_DETERMINED = "not determined"
 LEAST_SHARE = -3.0
 """Below it, at four times the baseline's compute, a share is a division by almost nothing and no measurement."""
@@ -85,9 +83,13 @@ def verdict(analysis: Analysis) -> list[str]:
     what = "Learning-rate trials" if all(map(_is_about_rates, analysis.tuned)) else "Settings tried"
     counted = "; ".join(f"{opt} {' or '.join(map(str, counts))}" for opt, counts in trials.items())
     sentences.append(f"{what} at each size: {counted}.")
-    if analysis.horizon is not None:
-        sentences.append(budget_sentence(analysis.horizon))
-    return sentences + [each for each in (entropy_sentence(analysis), epochs_sentence(analysis)) if each is not None]
+    return sentences + remarks(analysis)
+
+
+def remarks(analysis: Analysis) -> list[str]:
+    """Sentences of studies, and on the data."""
+    own = [sentence for study in all_studies() for sentence in study.sentences(analysis)]
+    return own + [each for each in (entropy_sentence(analysis), epochs_sentence(analysis)) if each is not None]
 
 
 def caveat(data: ReportData) -> str | None:
@@ -217,11 +219,3 @@ def epochs_sentence(analysis: Analysis) -> str | None:
         return f"Runs see up to {max(epochs.values()):.2g} epochs of the data." if epochs else None
     where = ", ".join(f"{passes:.2g} at {short(params)}" for params, passes in sorted(repeated.items()))
     return f"Runs see more than one epoch of the data at {len(repeated)} of {len(epochs)} sizes: {where} parameters."
-
-
-def budget_sentence(horizon: HorizonAnalysis) -> str:
-    """Whether budgets were equal, and how many best values lie at an edge."""
-    edges = sum(bool(each.edges) for each in horizon.budgets)
-    words = "Every optimizer had the same number of trials on the same number of dials on each rung"
-    words = words if horizon.equal_budgets else "Budgets differ between optimizers on some rung"
-    return f"{words}; at {edges} of {len(horizon.budgets)} tuned points a best value lies at the edge of its grid."

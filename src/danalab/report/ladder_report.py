@@ -4,8 +4,10 @@ Figures whose data the runs did not record are listed with the way to get the da
 """
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,10 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
-from danalab.ladder.preregistration import outcomes, read_predictions
 from danalab.ladder.rows import PACKED, pack, read_ladder
+from danalab.ladder.studies import Address, PageSection, all_studies
 from danalab.report.data import MissingFigure, ReportData, has_diverged, is_finished
 from danalab.report.figures.drawing import save_figure, save_points, svg_text
-from danalab.report.figures.horizon import batch_figure, horizon_loss_figure, multiplier_figure
 from danalab.report.figures.laws import (
     cost_figure,
     curves_figure,
@@ -31,11 +32,11 @@ from danalab.report.figures.laws import (
     saved_figure,
 )
 from danalab.report.figures.optimizer_state import clipping_figure, schedule_figure, tau_figure
-from danalab.report.figures.tuning import curvature_figure, gamma3_figure, kappa_figure, sensitivity_figure
+from danalab.report.figures.tuning import gamma3_figure, kappa_figure
 from danalab.report.formats import Table, as_csv, as_latex, as_markdown, short
 from danalab.report.headline import caveat, headlines, method, verdict
 from danalab.report.page import Page
-from danalab.report.tables import Address, analysis_tables, cost_table, failed_table, headline_table, runs_table
+from danalab.report.tables import analysis_tables, cost_table, failed_table, headline_table, runs_table
 
 PAGE = "report.html"
 MANY = 40  # rows above which a table is folded away
@@ -55,38 +56,43 @@ def read_report_data(
     if not any(map(is_finished, rows)):
         raise UserError(f"{path}: none of {len(rows)} runs has finished with a finite loss; there is nothing to report")
     analysis = analyse(rows, baseline=baseline, **fit)
-    predictions = read_predictions(path if path.is_dir() else path.parent)
-    return ReportData(analysis, rows, dollars_per_hour, outcomes(predictions, analysis.tuned))
+    return ReportData(analysis, rows, dollars_per_hour, path if path.is_dir() else path.parent)
 
 
 def write_report(data: ReportData, out: Path, *, packed: bool = False) -> Path:
     """Write the page, figures and tables into `out`; returns the page.
 
     `packed`: make a folder to publish: rows and metrics are packed beside the page, which then links to them;
-    of pictures only the headline's are written (all are in the page, and their numbers in CSV).
+    of pictures only the headline's are written (all are in the page, and their numbers in CSV). Files of studies go
+    with it.
     """
     out.mkdir(parents=True, exist_ok=True)
     if packed:
         pack(data.rows, out)
+        for name in [name for study in all_studies() for name in study.files]:
+            if data.folder is not None and (data.folder / name).is_file():
+                shutil.copyfile(data.folder / name, out / name)
     page = Page("How much compute does it save?", _lead(data))
     page.cards([(each.opt, each.answer, each.lines, optimizer_color(each.opt)) for each in headlines(data)])
     for sentence in (*verdict(data.analysis), caveat(data)):
         if sentence is not None:
             page.paragraph(sentence)
     address = _address(out, packed)
-    tables = analysis_tables(data.analysis, data.registered, address) | {"cost": ("Costs", cost_table(data))}
-    absent = []
-    for anchor, heading, stems, names in SECTIONS:
-        drawn = [(stem, FIGURES[stem][0](data)) for stem in stems]
+    tables = analysis_tables(data.analysis, address, data.folder) | {"cost": ("Costs", cost_table(data))}
+    figures, absent = dict(FIGURES), []
+    for study in all_studies():
+        figures |= study.figures()
+    for section in page_sections():
+        drawn = [(stem, figures[stem][0](data)) for stem in section.figures]
         shown = [(stem, figure) for stem, figure in drawn if isinstance(figure, Figure)]
         absent += [(stem, figure.how) for stem, figure in drawn if isinstance(figure, MissingFigure)]
-        if not shown and not any(tables[name][1][1] for name in names):
+        if not shown and not any(tables[name][1][1] for name in section.tables):
             continue
-        page.heading(heading, anchor)
+        page.heading(section.heading, section.anchor)
         for stem, figure in shown:
             svg = svg_text(figure)
-            page.figure(figure, FIGURES[stem][1], _files(figure, svg, out / stem, packed), svg)
-        for name in names:
+            page.figure(figure, figures[stem][1], _files(figure, svg, out / stem, packed), svg)
+        for name in section.tables:
             _table(page, out, name, *tables[name], method(data.analysis) if name == "saved" else "")
     _not_known(page, out, data, absent, address)
     _runs(page, data, address)
@@ -127,7 +133,8 @@ def _table(page: Page, out: Path, name: str, title: str, table: Table, caption: 
     if not table[1]:
         return
     page.subheading(title)
-    with page.fold(f"{len(table[1])} lines") if name in FOLDED else nullcontext():
+    folded = {"predicted"}.union(*(study.folded for study in all_studies()))
+    with page.fold(f"{len(table[1])} lines") if name in folded else nullcontext():
         page.table(*table, mark=optimizer_color)
     if caption:
         page.paragraph(caption)
@@ -165,9 +172,6 @@ def _runs(page: Page, data: ReportData, address: Address) -> None:
             page.table(*runs_table(mine, address), mark=optimizer_color)
 
 
-FOLDED = ("tolerance", "predicted", "batch-pairs")  # tables that are folded away
-
-
 FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] = {
     "compute-saved": (
         saved_figure,
@@ -180,45 +184,17 @@ FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] =
         "Compute saved at equal loss, read off the fitted laws over the losses that both measured; bands are 95% "
         "intervals over resampled runs. Dashed: the laws beyond what was measured.",
     ),
-    "horizon-gain": (
-        multiplier_figure,
-        "Tokens that the baseline needs for the loss of an optimizer, over the tokens that this one had, against the "
-        "horizon. Bars are 95% intervals; lines are the law of all sizes together. A gain that grows with the horizon "
-        "rises.",
-    ),
-    "horizon-loss": (
-        horizon_loss_figure,
-        "Final loss against the tokens of the whole run, each run with a schedule of its own length: mean over seeds, "
-        "bars from lowest to highest (hollow: one seed), and the law.",
-    ),
     "loss-compute": (
         law_figure,
         "Final loss against compute, one point per size (mean over seeds, bars from lowest to highest; hollow: one "
         "seed), with the fitted laws and their 95% bands; right: the distance from the baseline at the same size and "
         "horizon.",
     ),
-    "batch": (
-        batch_figure,
-        "Final loss (left) and best learning rate (right) against the batch at equal tokens, each tuned by itself: "
-        "mean over seeds, bars from lowest to highest (hollow: one seed). Lines: the law of the best rate.",
-    ),
     "residuals": (residual_figure, "Distance of each run from its law; above zero the run was worse."),
     "loss-curves": (
         curves_figure,
         "Validation loss over training at each size, at the best learning rate: mean over seeds, band from lowest to "
         "highest. The first fall is left out.",
-    ),
-    "lr-sensitivity": (
-        sensitivity_figure,
-        "Cost of a wrong learning rate: final loss above the optimizer's best, against the multiplier of its "
-        "learning-rate law (bars over seeds; hollow: one seed). Crosses at the upper edge lie above it, or their loss "
-        "was not finite. Dotted: the parabola of the curvature, where there are learning rates enough.",
-    ),
-    "lr-curvature": (
-        curvature_figure,
-        "Curvature k of the final loss around the best learning rate: a factor f off costs k log(f)^2. Points: sizes "
-        "with five learning rates or more; lines: one curvature for all sizes, with its 95% interval, dotted where "
-        "that reaches 0.",
     ),
     "lr-law": (
         lr_law_figure,
@@ -254,24 +230,35 @@ FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] =
 }
 """File name -> the function that draws, and the caption."""
 
-SECTIONS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("saved", "Compute saved", ("compute-saved", "compute-saved-laws"), ("saved",)),
-    (
-        "horizon",
-        "The horizon",
-        ("horizon-gain", "horizon-loss"),
-        ("horizon-exponents", "horizon-multipliers", "horizon-pairs", "horizon-budgets"),
-    ),
-    ("batch", "The batch", ("batch",), ("batches", "critical-batch", "batch-pairs")),
-    ("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws", "registered")),
-    ("curves", "Loss curves", ("loss-curves",), ()),
-    (
-        "tuning",
-        "Tuning",
-        ("lr-sensitivity", "lr-curvature", "lr-law"),
-        ("tuned", "tolerance", "shared-curvature", "lr-laws", "predicted", "rate-exponents", "decay-exponents"),
-    ),
-    ("inside", "Inside the optimizers", ("schedules", "kappa", "gamma3", "tau", "snr-clipping"), ()),
-    ("cost", "Cost", ("cost",), ("cost",)),
+SECTIONS = (
+    PageSection("saved", "Compute saved", ("compute-saved", "compute-saved-laws"), ("saved",)),
+    PageSection("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws",)),
+    PageSection("curves", "Loss curves", ("loss-curves",)),
+    PageSection("tuning", "Tuning", ("lr-law",), ("tuned", "lr-laws", "predicted")),
+    PageSection("inside", "Inside the optimizers", ("schedules", "kappa", "gamma3", "tau", "snr-clipping")),
+    PageSection("cost", "Cost", ("cost",), ("cost",)),
 )
-"""Anchor, heading, figures, tables."""
+"""The page without studies."""
+
+
+def page_sections() -> list[PageSection]:
+    """The sections of the page, with those of studies in their places."""
+    page = list(SECTIONS)
+    for own in (section for study in all_studies() for section in study.sections):
+        anchors = [section.anchor for section in page]
+        if own.anchor in anchors:
+            there = page[at := anchors.index(own.anchor)]
+            figures, tables = (
+                _inserted(names, more, own.before)
+                for names, more in ((there.figures, own.figures), (there.tables, own.tables))
+            )
+            page[at] = replace(there, figures=figures, tables=tables)
+        else:
+            page = [*_inserted(page, (own,), next((each for each in page if each.anchor == own.before), None))]
+    return page
+
+
+def _inserted(names: Sequence[Any], more: Sequence[Any], before: Any) -> tuple[Any, ...]:
+    """`more` before one of the names, or at the end."""
+    at = names.index(before) if before in names else len(names)
+    return (*names[:at], *more, *names[at:])

@@ -2,9 +2,9 @@
 
 L(lr) = L* + k (log lr - log lr*)^2,   so an error of a factor 1 + e costs k log(1 + e)^2
 
-One size needs five rates for its k. Three or four rates at each of several sizes give one shared k, with a best rate
-and loss per size (`fit_shared_curvature`). Without any parabola, the measured
-points give the learning rates within a share of the best loss (`fit_tolerance`).
+Three or four rates at each of several sizes give one shared k, with a best rate and loss per size
+(`fit_shared_curvature`). Without any parabola, the measured points give the learning rates within a share of the best
+loss (`fit_tolerance`).
 """
 
 import math
@@ -17,41 +17,8 @@ from numpy.typing import ArrayLike
 from danalab.errors import UserError
 from danalab.ladder.fit.statistics import Interval, student_interval
 
-LEAST_RATES = 5
 LEAST_SHARED = 3
 """Rates that a size needs to contribute to a shared curvature."""
-
-
-@dataclass(frozen=True)
-class LossParabola:
-    """A parabola through the losses around the best learning rate."""
-
-    curvature: float
-    """k [nats/token per squared e-fold of the learning rate]."""
-    best_lr: float
-    best_loss: float
-    n_rates: int
-
-    def loss_increase(self, factor: float) -> float:
-        """Loss added by a learning rate `factor` times the best one [nats/token]."""
-        return self.curvature * math.log(factor) ** 2
-
-
-def fit_curvature(lr: ArrayLike, loss: ArrayLike) -> LossParabola:
-    """Fit the parabola to finite losses; where all rates together have no minimum, to those nearest to the best one."""
-    x, y = np.log(np.asarray(lr, float)), np.asarray(loss, float)
-    keep = np.isfinite(x) & np.isfinite(y)
-    x, y = x[keep], y[keep]
-    if len(np.unique(x)) < LEAST_RATES:
-        raise UserError(f"curvature needs {LEAST_RATES} learning rates, there are {len(np.unique(x))}")
-    nearest = np.argsort(np.abs(x - x[np.argmin(y)]), kind="stable")
-    for count in (len(x), LEAST_RATES):
-        chosen = nearest[:count]
-        k, slope, level = np.polyfit(x[chosen], y[chosen], 2)
-        if k > 0:
-            centre = -slope / (2 * k)
-            return LossParabola(float(k), math.exp(centre), float(level - slope**2 / (4 * k)), count)
-    raise UserError("the losses have no minimum over these learning rates; add rates beyond the best one")
 
 
 @dataclass(frozen=True)

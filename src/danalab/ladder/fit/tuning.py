@@ -158,11 +158,44 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
     return tuned
 
 
+def rungs_of(tuned: Sequence[Tuned]) -> list[list[Tuned]]:
+    """The tuned runs of each size and horizon, by optimizer and batch. Steps are rounded: tokens to 5% are equal."""
+    rungs: dict[int, list[list[Tuned]]] = defaultdict(list)
+    for each in sorted(tuned, key=lambda each: each.tokens):
+        groups = rungs[each.params]
+        if not groups or each.tokens > 1.05 * groups[-1][0].tokens:
+            groups.append([])
+        groups[-1].append(each)
+    by_batch = lambda each: (each.opt, each.batch)  # noqa: E731
+    return [sorted(group, key=by_batch) for _, groups in sorted(rungs.items()) for group in groups]
+
+
+def has_several_batches(rung: Sequence[Tuned]) -> bool:
+    """Whether an optimizer has several batches at equal size and tokens."""
+    return len({(each.opt, each.batch) for each in rung}) > len({each.opt for each in rung})
+
+
+def at_one_batch(tuned: Sequence[Tuned], baseline: str) -> list[Tuned]:
+    """The tuned runs at one batch: of several at equal size and tokens, that of the baseline's least loss."""
+    left_out: set[int] = set()
+    for rung in filter(has_several_batches, rungs_of(tuned)):
+        one = min(rung, key=lambda each: (each.opt != baseline, each.loss))
+        left_out |= {id(each) for each in rung if each.batch != one.batch}
+    return [each for each in tuned if id(each) not in left_out]
+
+
 def rate_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
     """The learning-rate trials around a tuned run: its settings apart from the learning rate and the decay that follows
     from it; see `trials_of`."""
     here = [row for row in rows if rung_of(row) == rung_of(tuned.runs[0])]
     return trials_of([row for row in here if _trial(row, _FOLLOW_THE_RATE) == _trial(tuned.runs[0], _FOLLOW_THE_RATE)])
+
+
+def losses_by_rate(rows: Sequence[Row], tuned: Tuned) -> tuple[list[float], list[float]]:
+    """(learning rates, final losses) of the trials around a tuned run; infinite where the loss was not finite."""
+    trials = rate_trials([row for row in rows if is_usable(row)], tuned)
+    lost = diverged_trials(rows, tuned)
+    return [row["lr"] for row in (*trials, *lost)], [*(row["final_loss"] for row in trials), *(math.inf for _ in lost)]
 
 
 def trials_of(rows: Sequence[Row]) -> list[Row]:
@@ -242,6 +275,17 @@ def differing_settings(row: Row) -> dict[str, Any]:
     and what was set beside it, without seeds and the decay that follows from the rate."""
     settings = {"lr": row["lr"], **_settings(row, _FOLLOW_THE_RATE)}
     return settings | (settings.pop("optimizer_settings", None) or {})
+
+
+def value_of(row: Row, name: str) -> Any:
+    """A run's learning rate, or another of its settings; None where it was not given."""
+    settings = {**row["settings"], **(row["settings"].get("optimizer_settings") or {})}
+    return row["lr"] if name == "lr" else settings.get(name)
+
+
+def as_text(value: Any) -> str:
+    """A setting's value, so that equal ones can be counted."""
+    return json.dumps(value, default=str)
 
 
 def _trial(row: Row, without: Sequence[str] = ()) -> str:

@@ -3,19 +3,17 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from danalab.colors import optimizer_color
-from danalab.ladder.fit.tuning import diverged_trials, rate_trials
 from danalab.report.data import SWEPT, MissingFigure, ReportData, Row, has_diverged, is_finished, setting, varied
 from danalab.report.figures import drawing
-from danalab.report.formats import fraction, short
+from danalab.report.formats import short
 
 LEAST_VALUES = 3  # values of a setting that make a sweep
 
@@ -179,109 +177,3 @@ def _best_first(rates: list[list[float]]) -> list[list[float]]:
 
 def _mean(losses: Sequence[float]) -> float:
     return float(np.mean(losses)) if math.isfinite(max(losses)) else math.inf
-
-
-@drawing.styled
-def sensitivity_figure(data: ReportData) -> Figure | MissingFigure:
-    """Final loss above the best trial against the multiplier of the learning-rate law, one panel per size."""
-    analysis = data.analysis
-    sizes = sorted({each.params for each in analysis.tuned if len(each.rates) > 1})
-    if not sizes:
-        return MissingFigure(
-            "several learning rates at a size: danalab ladder with multipliers, or danalab sweep --grid lr=..."
-        )
-    figure, places = drawing.panels(len(sizes))
-    for axes, params in zip(places, sizes, strict=True):
-        lines = {opt: line for opt in analysis.opts if (line := _trials(data, opt, params))}
-        top = _top(lines.values())
-        for opt, line in lines.items():
-            inside = [(x, [y for y in losses if y <= top]) for x, losses in line]
-            drawing.group(axes, opt, [(x, losses) for x, losses in inside if losses], opt, linestyle="-", linewidth=1.1)
-            outside = [x for x, losses in line if min(losses) > top]
-            drawing.at_the_edge(axes, outside, optimizer_color(opt))
-            _parabola(axes, data, opt, params, [x for x, _ in line], top)
-        axes.set(xscale="log", title=f"{short(params)} parameters", xlabel="multiplier of the learning-rate law")
-        lowest = min(loss for line in lines.values() for _, losses in line for loss in losses)
-        axes.set_ylim(min(-0.05 * top, 1.2 * lowest), 1.08 * top)
-        shown = [x for line in lines.values() for x, losses in line if min(losses) <= top]
-        near = {x for line in lines.values() for x, _ in line if min(shown) / 4 <= x <= 4 * max(shown)}
-        drawing.widen(axes.xaxis, sorted(near))
-        drawing.counts(axes.xaxis, near, words=fraction)
-        if drawing.is_leftmost(axes):
-            axes.set_ylabel("loss above best trial [nats/token]")
-    drawing.legend(figure)
-    return figure
-
-
-@drawing.styled
-def curvature_figure(data: ReportData) -> Figure | MissingFigure:
-    """Curvature of the final loss in the logarithm of the learning rate."""
-    analysis = data.analysis
-    if not analysis.shared_curvatures and not any(analysis.curvatures.values()):
-        return MissingFigure(
-            "three learning rates at two sizes, or five at one, with the best one inside: danalab ladder with "
-            "multipliers: [0.25, 0.5, 1, 2, 4]"
-        )
-    figure, axes = drawing.canvas(drawing.SIZE, "curvature [nats/token per squared e-fold]")
-    sizes = sorted({each.params for each in analysis.tuned})
-    for opt in analysis.opts:
-        color, shared = optimizer_color(opt), analysis.shared_curvatures.get(opt)
-        if shared is not None:
-            low, high = max(shared.interval.low, 0.0), shared.interval.high
-            style = "-" if shared.is_known else ":"
-            axes.hlines(shared.curvature, sizes[0], sizes[-1], color=color, linewidth=1.2, linestyle=style)
-            if shared.is_known:
-                axes.fill_between([sizes[0], sizes[-1]], low, high, color=color, alpha=0.1, linewidth=0)
-        own = analysis.curvatures.get(opt, {})
-        if own or shared is not None:
-            axes.plot(list(own), [each.curvature for each in own.values()], label=opt, linewidth=0, **drawing.look(opt))
-    axes.set_xscale("log")
-    highest = [each.curvature for own in analysis.curvatures.values() for each in own.values()]
-    for each in analysis.shared_curvatures.values():
-        highest.append(min(each.interval.high, 2 * each.curvature) if each.is_known else each.curvature)
-    axes.set_ylim(0, 1.15 * max(highest))
-    drawing.widen(axes.xaxis, sizes)
-    drawing.counts(axes.xaxis, sizes)
-    shared = [Line2D([], [], color=drawing.SOFT, linewidth=1.2, label="shared by all sizes, 95% band")]
-    drawing.legend(figure, *(shared if analysis.shared_curvatures else ()))
-    return figure
-
-
-def _trials(data: ReportData, opt: str, params: int) -> list[tuple[float, list[float]]]:
-    """(multiplier, losses above the optimizer's best mean, over seeds); infinite where a loss was not finite.
-
-    Of the longest horizon; all but the learning rate as in the tuned run.
-    """
-    tuned = [each for each in data.analysis.at(opt) if each.params == params]
-    if not tuned:
-        return []
-    longest = max(tuned, key=lambda each: each.tokens)
-    trials = rate_trials([row for row in data.rows if is_finished(row)], longest)
-    lost = diverged_trials(data.rows, longest)
-    rates: dict[float, list[float]] = defaultdict(list)
-    for row in (*longest.runs, *(row for row in trials if row not in longest.runs), *lost):
-        rates[row["lr_multiplier"] or row["lr"]].append(row["final_loss"] if is_finished(row) else math.inf)
-    means = [float(np.mean(losses)) for losses in rates.values() if all(map(math.isfinite, losses))]
-    if not means:
-        return []
-    return [(rate, [loss - min(means) for loss in losses]) for rate, losses in sorted(rates.items())]
-
-
-def _top(lines: Iterable[list[tuple[float, list[float]]]]) -> float:
-    """The upper limit of a panel of losses above the best, so that one bad run does not flatten the others."""
-    means = [sorted(float(np.mean(losses)) for _, losses in line) for line in lines]
-    others = [loss for line in means for loss in line[1:] if math.isfinite(loss)]
-    return min(max(others), drawing.TALLEST * float(np.median(others))) if others else 1.0
-
-
-def _parabola(axes: Axes, data: ReportData, opt: str, params: int, tried: Sequence[float], top: float) -> None:
-    """The fitted parabola, where there are rates enough for one."""
-    curvature = data.analysis.curvatures.get(opt, {}).get(params)
-    tuned = [each for each in data.analysis.at(opt) if each.params == params]
-    if curvature is None or not tuned or not tuned[0].lr_multiplier:
-        return
-    per_multiplier = tuned[0].lr / tuned[0].lr_multiplier
-    x = np.geomspace(min(tried), max(tried), 50)
-    y = curvature.best_loss - tuned[0].loss + curvature.curvature * np.log(x * per_multiplier / curvature.best_lr) ** 2
-    inside = y <= top
-    axes.plot(x[inside], y[inside], color=optimizer_color(opt), linewidth=0.9, linestyle=":")

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder.horizon import HorizonPoint, fit_horizon_law
+from danalab_annexes.ladder.horizon import HorizonPoint, fit_horizon_law
 from ladder.planted_horizons import ALPHA, BETA, GAIN, SIZES, A, E, loss_at
 
 

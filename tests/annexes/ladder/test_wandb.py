@@ -13,8 +13,8 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
-from danalab.ladder.wandb import Keys, import_runs, read_api, read_exports
 from danalab.scaling import explicit_dimensions, flops_per_token, parameter_count
+from danalab_annexes.ladder.wandb import Keys, import_runs, read_api, read_exports
 
 EXPORTS = Path(__file__).parents[1] / "fixtures" / "wandb"
 

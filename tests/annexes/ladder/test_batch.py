@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 
 from danalab.errors import UserError
 from danalab.ladder.analysis import analyse
-from danalab.ladder.batch import critical_batch
 from danalab.ladder.plan import LadderPlan
-from danalab.ladder.preregistration import require_points
 from danalab.report.data import MissingFigure, ReportData
-from danalab.report.figures.horizon import batch_figure
 from danalab.report.tables import analysis_tables
+from danalab_annexes.ladder.batch import critical_batch
+from danalab_annexes.ladder.figures import batch_figure
+from danalab_annexes.ladder.preregistration import require_points
 
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
 SCALE, POWER = 40.0, 0.04
@@ -66,17 +66,17 @@ def test_a_ladder_with_batches_has_critical_batches_and_an_exponent_and_all_else
     assert len(analysis.tuned) == 2
     assert len(analysis.every) == 2 * len(BATCHES)
     assert len({each.batch for each in analysis.tuned}) == 1
-    assert analysis.horizon is None, "tokens that differ by rounded steps are one horizon"
+    assert "horizon" not in analysis.studies, "tokens that differ by rounded steps are one horizon"
     assert any(note.startswith("several batches") for note in analysis.notes)
-    adamw, adana = analysis.batches.critical
+    adamw, adana = analysis.studies["batches"].critical
     assert (adamw.opt, adamw.measured, adamw.horizon) == ("adamw", (2, 128), 8)
     assert true_batch() in adamw.interval
     assert adamw.interval.high < 128
     assert adana.interval.high > 128
-    for law in analysis.rate_exponents.values():
+    for law in analysis.studies["exponents"]["lr"].values():
         assert law.exponents.keys() == {"T"}
         assert 0.4 in law.intervals["T"]
-    differences = {each.batch: each for each in analysis.batches.tests}
+    differences = {each.batch: each for each in analysis.studies["batches"].tests}
     assert tuple(differences) == BATCHES
     assert differences[128].difference == pytest.approx(2.4 * ((1 + 128 / SCALE) ** POWER - 1), abs=0.02)
     json.dumps(analysis.as_dict(), allow_nan=False)
@@ -88,18 +88,20 @@ def test_runs_of_equal_settings_under_two_names_are_not_compared():
         own = 0.95 if row["opt"] == "adamw" or row["batch"] == 128 else 0.95 ** (row["batch"] / 128)
         row["settings"] |= {"opt": "adamw", "optimizer_settings": {"beta2": own}}
         row["lr"] *= 1.0001 if row["opt"] == "adana" else 1
-    tests = analyse(rows, n_bootstrap=0).batches.tests
+    tests = analyse(rows, n_bootstrap=0).studies["batches"].tests
     assert {test.batch for test in tests} == set(BATCHES) - {128}
 
 
 @pytest.mark.slow
 def test_intervals_of_the_critical_batch_cover_what_was_planted():
-    intervals = [analyse(plant_batches(seed=seed), n_bootstrap=60).batches.critical[0].interval for seed in range(60)]
+    intervals = [
+        analyse(plant_batches(seed=seed), n_bootstrap=60).studies["batches"].critical[0].interval for seed in range(60)
+    ]
     assert sum(true_batch() in each for each in intervals) >= 54
 
 
 def test_one_seed_has_a_critical_batch_and_no_interval():
-    critical = analyse(plant_batches(seeds=1, noise=1e-4), n_bootstrap=20).batches.critical[0]
+    critical = analyse(plant_batches(seeds=1, noise=1e-4), n_bootstrap=20).studies["batches"].critical[0]
     assert critical.batch == pytest.approx(true_batch(), rel=0.2)
     assert critical.interval is None
 

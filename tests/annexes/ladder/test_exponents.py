@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder.fit.rate_laws import fit_exponents
 from danalab.ladder.fit.tuning import TunedSize
 from danalab.optim.rate_search import next_rate
+from danalab_annexes.ladder.exponents import fit_exponents
 
 RUNGS = [
     (1728, 1),

@@ -14,6 +14,7 @@ import numpy as np
 
 from danalab.ladder.fit.statistics import Interval, scipy, student_interval
 from danalab.ladder.fit.tuning import Tuned, are_same_runs, horizon_of, rung_of
+from danalab.report.formats import Table, or_dash, span
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,19 @@ def _test(runs: PairedRuns, level: float) -> PairedTest:
         needed = seeds_needed(mean, sd, level)
     pair = (runs.first, runs.second, runs.params, runs.horizon)
     return PairedTest(*pair, scale * mean, interval, p_value, n, needed, runs.batch)
+
+
+def tests_table(tests: Sequence[PairedTest]) -> Table:
+    """A line for each test, with the batch where there are several."""
+    several = len({test.batch for test in tests}) > 1
+    lines = [
+        [
+            f"{test.first} - {test.second}", f"{test.params:,}", f"{test.horizon:.3g}",
+            *([str(test.batch)] if several else []), f"{test.difference:+.4f}",
+            span(test.interval, "+.4f"), or_dash(test.p_value, ".2g"), str(test.n_seeds),
+            or_dash(test.seeds_needed, "d"),
+        ]
+        for test in tests
+    ]  # fmt: skip
+    needed, batch = f"seeds for {POWER:.0%} power", ["batch"] if several else []
+    return ["pair", "parameters", "f", *batch, "difference [nats]", "95% interval", "p value", "seeds", needed], lines

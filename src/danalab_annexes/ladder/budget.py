@@ -1,7 +1,4 @@
-"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and the gain of each dial.
-
-Larger sizes often try less than smaller ones: `left_out_settings` names what they then left to its default.
-"""
+"""The budget of each optimizer on a rung: trials, dials, best values at an edge, and the gain of each dial."""
 
 import json
 from collections import defaultdict
@@ -15,13 +12,14 @@ from danalab.ladder.fit.tuning import (
     Row,
     Tuned,
     TunedSize,
+    as_text,
     differing_settings,
     has_diverged,
     is_usable,
     rung_of,
     trials_of,
+    value_of,
 )
-from danalab.ladder.rows import optimizer_settings_of
 
 LEAST_VALUES = 3
 """Values of a dial from which one can be inside."""
@@ -65,42 +63,6 @@ def budget_of(tuned: Tuned, horizon: float, rows: Sequence[Row]) -> TuningBudget
     return TuningBudget(tuned.opt, tuned.params, horizon, tuned.trials, len(tuned.runs), tuple(_dials(trials)))
 
 
-def left_out_settings(tuned: Sequence[Tuned], rows: Sequence[Row]) -> list[str]:
-    """Sentences on the sizes that have a setting, tuned at smaller ones, at none of the values that were tried there.
-
-    Weight decay is left out, which rules move with the size and the horizon.
-    """
-    sentences = []
-    for opt in dict.fromkeys(each.opt for each in tuned):
-        tried: dict[str, list[Any]] = {}
-        beside: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for each in sorted((each for each in tuned if each.opt == opt), key=lambda each: (each.params, each.tokens)):
-            here = [row for row in rows if is_usable(row) and rung_of(row) == rung_of(each.runs[0])]
-            for name, values in tried.items():
-                own = [_setting(row, name) for row in here]
-                if not any(value in values for value in own):
-                    beside[name, _text(own[0])].append(each.params)
-            for name in set().union(*map(differing_settings, here)) - {"lr", "omega"}:
-                values = [_setting(row, name) for row in here]
-                if any(value != values[0] for value in values):
-                    tried[name] = [*tried.get(name, []), *values]
-        for (name, value), sizes in beside.items():
-            known = ", ".join(sorted(set(map(_text, tried[name]))))
-            sentences.append(
-                f"{opt}: {name} is {value} at {', '.join(f'{size:,}' for size in dict.fromkeys(sizes))} parameters; "
-                f"smaller sizes tuned it, over {known}: the larger ones are not of the same optimizer"
-            )
-    return sentences
-
-
-def _setting(row: Row, name: str) -> Any:
-    """The value of a row's setting, or the optimizer's default."""
-    if (value := _value(row, name)) is None:
-        known = row.get("optimizer_settings") or optimizer_settings_of(row["opt"], row["settings"]) or {}
-        value = known.get(name)
-    return value
-
-
 def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize:
     """The trials of a dial, by default the learning rate, and the seeds, for `danalab.ladder.fit.tuning`.
 
@@ -108,7 +70,7 @@ def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize
     """
     seeds = np.array([row["final_loss"] for row in sorted(tuned.runs, key=lambda row: row["seed"])])
     here = [row for row in _group(_trials(tuned, rows), dial) if is_usable(row)]
-    group, repeats = {_value(row, dial): row["final_loss"] for row in here}, here[0]["trial_seeds"] if here else 1
+    group, repeats = {value_of(row, dial): row["final_loss"] for row in here}, here[0]["trial_seeds"] if here else 1
     rates = sorted(value for value in group if isinstance(value, (int, float)) and value > 0)
     if not rates:
         return TunedSize(np.array([tuned.lr]), seeds[:1], 0, seeds, length=tuned.length)
@@ -137,15 +99,15 @@ def _trials(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
 def _dials(trials: Sequence[Row]) -> list[Dial]:
     dials = []
     names = set().union(*(differing_settings(row) for row in trials))
-    varied = {name for name in names if len({_text(_value(row, name)) for row in trials}) > 1}
+    varied = {name for name in names if len({as_text(value_of(row, name)) for row in trials}) > 1}
     for name in ["lr", *sorted(varied - {"lr"})]:
         group = [row for row in _group(trials, name) if is_usable(row)]
-        values = {_text(_value(row, name)): _value(row, name) for row in group}
+        values = {as_text(value_of(row, name)): value_of(row, name) for row in group}
         if len(values) < 2:
             continue
         losses = [row["final_loss"] for row in group]
-        best = _value(group[int(np.argmin(losses))], name)
-        tried = [_value(row, name) for row in _group(trials, name)]
+        best = value_of(group[int(np.argmin(losses))], name)
+        tried = [value_of(row, name) for row in _group(trials, name)]
         numbers = all(isinstance(value, (int, float)) for value in tried)
         at_edge = numbers and len(values) >= (2 if name == "lr" else LEAST_VALUES) and best in (min(tried), max(tried))
         order = sorted(values.values()) if numbers else list(values.values())
@@ -162,15 +124,6 @@ def _group(trials: Sequence[Row], name: str) -> list[Row]:
 
     def rank(rows: list[Row]) -> tuple[int, float]:
         losses = [row["final_loss"] for row in rows if is_usable(row)]
-        return len({_text(_value(row, name)) for row in rows}), -min(losses, default=np.inf)
+        return len({as_text(value_of(row, name)) for row in rows}), -min(losses, default=np.inf)
 
     return max(groups.values(), key=rank)
-
-
-def _value(row: Row, name: str) -> Any:
-    settings = {**row["settings"], **(row["settings"].get("optimizer_settings") or {})}
-    return row["lr"] if name == "lr" else settings.get(name)
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, default=str)

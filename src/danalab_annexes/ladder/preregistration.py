@@ -17,12 +17,14 @@ import numpy as np
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.ladder.analysis import Analysis, analyse
+from danalab.ladder.analysis import analyse
 from danalab.ladder.fit.loss_law import points_needed
 from danalab.ladder.fit.statistics import Interval, noise_law, student_interval
 from danalab.ladder.fit.tuning import Row, Tuned
-from danalab.ladder.plan import LadderPlan, Rung
+from danalab.ladder.plan import PROCEDURES, LadderPlan, Procedure, Rung
 from danalab.ladder.runs.estimate import plan_of
+from danalab.ladder.studies import Address, Analysis, LadderStudy, PageSection
+from danalab.report.formats import Table, span, yes_or_no
 
 FILE = "preregistered.json"
 RESAMPLES = 400
@@ -148,3 +150,44 @@ def _predict(analysis: Analysis, opt: str, planned: Any, n_seeds: int) -> Predic
     error = math.sqrt(float(np.var(drawn, ddof=1)) + noise / n_seeds)
     interval = student_interval(math.log(loss), error, law.freedom).exp()
     return Prediction(opt, params, planned.tokens, flops, loss, interval)
+
+
+def registered_table(outcomes: Sequence[PredictionOutcome]) -> Table:
+    """A line for each optimizer."""
+    lines = [
+        [
+            made.opt, f"{made.params:,}", f"{made.tokens:,}", f"{made.loss:.4f}", span(made.interval, ".4f"),
+            "not yet" if each.loss is None else f"{each.loss:.4f}", yes_or_no(each.is_inside),
+        ]
+        for each in outcomes for made in [each.prediction]
+    ]  # fmt: skip
+    return ["optimizer", "parameters", "tokens", "predicted loss", "95% interval", "measured", "inside"], lines
+
+
+class Preregistration(Procedure):
+    """The largest rung waits for all others, and its loss is predicted before it runs."""
+
+    def __init__(self, plan: LadderPlan):
+        super().__init__(plan)
+        require_points(plan)
+        self.last_rung = largest_rung(plan)
+
+    def before_last(self, folder: Path, rows: Sequence[Row]) -> None:
+        preregister(folder, self.plan, rows)
+
+
+class Registered(LadderStudy):
+    """Predictions of the ladder's folder, and what was measured."""
+
+    name = "preregistration"
+    sections = (PageSection("laws", "Loss against compute", tables=("registered",)),)
+    tables_before = "lr-laws"
+    files = (FILE,)
+
+    def tables(self, analysis: Analysis, address: Address | None, folder: Path | None) -> dict[str, tuple[str, Table]]:
+        made = [] if folder is None else outcomes(read_predictions(folder), analysis.tuned)
+        title = "Preregistered: predicted from the other sizes and lengths before the largest one ran"
+        return {"registered": (title, registered_table(made))}
+
+
+PROCEDURES.add("preregister", Preregistration)

@@ -7,12 +7,19 @@ from dataclasses import replace
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder import preregistration
 from danalab.ladder.analysis import analyse
 from danalab.ladder.plan import LadderPlan, Rung
-from danalab.ladder.preregistration import FILE, largest_rung, outcomes, preregister, read_predictions, require_points
 from danalab.ladder.run import LadderSearch, run_ladder
-from danalab.report.tables import registered_table
+from danalab_annexes.ladder import preregistration
+from danalab_annexes.ladder.preregistration import (
+    FILE,
+    largest_rung,
+    outcomes,
+    preregister,
+    read_predictions,
+    registered_table,
+    require_points,
+)
 from ladder.planted_horizons import SIZES, loss_at, plant_horizons
 
 SMALL, LARGE = {"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 2, "n_heads": 2}
@@ -64,7 +71,7 @@ def test_too_few_rungs_for_a_law_are_refused_before_they_run(plan, tmp_path):
     with pytest.raises(
         UserError, match="a chinchilla law needs 6 sizes and lengths besides the largest, the file has 3"
     ):
-        run_ladder(tmp_path / "ladder", plan, executor="inline", registered=True)
+        run_ladder(tmp_path / "ladder", plan, executor="inline", procedures=["preregister"])
     assert not (tmp_path / "ladder").exists()
     require_points(replace(plan, horizons=(1, 2, 4, 8)))
     with pytest.raises(

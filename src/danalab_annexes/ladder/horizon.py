@@ -1,4 +1,4 @@
-"""From the tuned runs of a ladder with several horizons to multipliers, exponents, tests and budgets, with intervals.
+"""Study: the horizon. From tuned runs at several horizons to multipliers, exponents, tests and budgets, with intervals.
 
 Intervals are Student's on the logarithm, with the standard error over resamples of the ladder: each draws new noise
 for every trial, chooses the learning rates again, draws the seeds there (`danalab.ladder.fit.tuning`), and fits the
@@ -21,18 +21,23 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.budget import TuningBudget, budget_of, tuned_size
 from danalab.ladder.fit.statistics import Interval, log_interval, scipy
 from danalab.ladder.fit.tuning import Row, Tuned, horizon_of, resampler
-from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
+from danalab.ladder.studies import Address, Analysis, LadderStudy, PageSection
+from danalab.report.formats import NOT_KNOWN, Table, span, yes_or_no
+from danalab_annexes.ladder.budget import TuningBudget, budget_of, tuned_size
+from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests, tests_table
 
 LEAST_HORIZONS = 3
 """Horizons of the baseline at one size at least: its curve has three coefficients."""
+_BOUND = 100  # token multipliers beyond it are given as bounds: their digits are those of one processor
 _SHARES = (0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.995)  # starting values of F, as shares of the least loss of the size
 
 
@@ -314,3 +319,131 @@ def _resampled(
         laws.append(fit_horizon_law(again, law.baseline, start=law))
         drawn.append(again)
     return _Draws(laws, drawn, freedom)
+
+
+def exponent_table(horizon: HorizonAnalysis) -> Table:
+    """A line for each contender: its exponent, and which references the interval contains."""
+    lines = []
+    for opt, each in horizon.exponents.items():
+        inside = [yes_or_no(each.interval and not each.interval.excludes(value)) for value in REFERENCES]
+        lines.append([opt, f"{each.value:.3f}", span(each.interval, ".3f"), *inside])
+    return ["optimizer", "p", "95% interval", *(f"{value:g} inside" for value in REFERENCES)], lines
+
+
+def multiplier_table(horizon: HorizonAnalysis) -> Table:
+    """A line for each contender, size and horizon."""
+    losses = {(each.opt, each.params, each.horizon): each.losses for each in horizon.points}
+    lines = []
+    for each in sorted(horizon.multipliers, key=lambda each: (each.params, each.horizon, each.opt)):
+        mine, theirs = (losses[opt, each.params, each.horizon] for opt in (each.opt, horizon.baseline))
+        interval = each.interval
+        lines.append([
+            each.opt, f"{each.params:,}", f"{each.horizon:.3g}", f"{fmean(mine):.4f}", f"{fmean(theirs):.4f}",
+            times(each.value) + (" (extrapolated)" if each.extrapolated else ""),
+            NOT_KNOWN if interval is None else f"{times(interval.low)} to {times(interval.high)}", str(len(mine)),
+        ])  # fmt: skip
+    base = horizon.baseline
+    return ["optimizer", "parameters", "f", "loss", f"{base}'s loss", "multiplier", "95% interval", "seeds"], lines
+
+
+def pair_table(horizon: HorizonAnalysis) -> Table:
+    """A line for each pair and size, at the longest horizon that both have."""
+    longest: dict[tuple[str, str, int], PairedTest] = {}
+    for test in sorted(horizon.tests, key=lambda test: test.horizon):
+        longest[test.first, test.second, test.params] = test
+    return tests_table(sorted(longest.values(), key=lambda test: test.params))
+
+
+def budget_table(horizon: HorizonAnalysis) -> Table:
+    """A line for each optimizer: trials on a rung, dials with their median gain, best values at an edge."""
+    lines = []
+    for opt in dict.fromkeys(each.opt for each in horizon.budgets):
+        mine = [each for each in horizon.budgets if each.opt == opt]
+        edges = [f"f={each.horizon:.3g} {each.params:,}: {', '.join(each.edges)}" for each in mine if each.edges]
+        gains: dict[str, list[float]] = {}
+        for dial in (dial for each in mine for dial in each.dials):
+            gains.setdefault(dial.name, []).append(dial.gain)
+        lines.append([
+            opt, _range([each.trials for each in mine]), _range([each.seeds for each in mine]), str(len(mine)),
+            ", ".join(f"{name} {median(values):.4f}" for name, values in gains.items()), "; ".join(edges) or "none",
+        ])  # fmt: skip
+    return ["optimizer", "settings tried", "seeds", "rungs", "dials (gain, nats)", "best at an edge"], lines
+
+
+def times(value: float) -> str:
+    """A token multiplier with three digits, or a bound: near the loss that the baseline never reaches it means
+    nothing."""
+    if value > _BOUND or value < 1 / _BOUND:
+        return f"> {_BOUND:,}" if value > 1 else f"< 1/{_BOUND:,}"
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def budget_sentence(horizon: HorizonAnalysis) -> str:
+    """Whether budgets were equal, and how many best values lie at an edge."""
+    edges = sum(bool(each.edges) for each in horizon.budgets)
+    words = "Every optimizer had the same number of trials on the same number of dials on each rung"
+    words = words if horizon.equal_budgets else "Budgets differ between optimizers on some rung"
+    return f"{words}; at {edges} of {len(horizon.budgets)} tuned points a best value lies at the edge of its grid."
+
+
+def _range(values: Sequence[int]) -> str:
+    return str(values[0]) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+
+
+class Horizons(LadderStudy):
+    """Several horizons of a size: `HorizonAnalysis`."""
+
+    name = "horizon"
+    sections = (
+        PageSection(
+            "horizon", "The horizon", ("horizon-gain", "horizon-loss"),
+            ("horizon-exponents", "horizon-multipliers", "horizon-pairs", "horizon-budgets"), before="laws",
+        ),
+    )  # fmt: skip
+    tables_before = "laws"
+
+    def analyse(self, analysis: Analysis, rows: Sequence[Row], n_bootstrap: int, seed: int) -> None:
+        horizon = analyse_horizons(analysis.tuned, rows, analysis.baseline, n_bootstrap=n_bootstrap, seed=seed)
+        if horizon is not None:
+            analysis.studies[self.name] = horizon
+            analysis.notes.extend(horizon.notes)
+
+    def as_dict(self, analysis: Analysis) -> dict[str, Any]:
+        horizon = analysis.studies.get(self.name)
+        return {"horizon": None if horizon is None else horizon.as_dict()}
+
+    def tables(self, analysis: Analysis, address: Address | None, folder: Path | None) -> dict[str, tuple[str, Table]]:
+        horizon = analysis.studies.get(self.name) or HorizonAnalysis(analysis.baseline, [], [])
+        return {
+            "horizon-exponents": (
+                "Equivalent overtraining: the loss at horizon f is the baseline's at C f^p", exponent_table(horizon)
+            ),
+            "horizon-multipliers": (
+                "Token multiplier: the baseline's tokens at equal loss over the optimizer's", multiplier_table(horizon)
+            ),
+            "horizon-pairs": (
+                "Pairs of optimizers at their longest horizon of each size, paired by seed", pair_table(horizon)
+            ),
+            "horizon-budgets": ("Budgets: settings tried by each optimizer on each rung", budget_table(horizon)),
+        }  # fmt: skip
+
+    def figures(self) -> dict[str, Any]:
+        from danalab_annexes.ladder.figures import horizon_loss_figure, multiplier_figure
+
+        return {
+            "horizon-gain": (
+                multiplier_figure,
+                "Tokens that the baseline needs for the loss of an optimizer, over the tokens that this one had, "
+                "against the horizon. Bars are 95% intervals; lines are the law of all sizes together. A gain that "
+                "grows with the horizon rises.",
+            ),
+            "horizon-loss": (
+                horizon_loss_figure,
+                "Final loss against the tokens of the whole run, each run with a schedule of its own length: mean over "
+                "seeds, bars from lowest to highest (hollow: one seed), and the law.",
+            ),
+        }
+
+    def sentences(self, analysis: Analysis) -> list[str]:
+        horizon = analysis.studies.get(self.name)
+        return [] if horizon is None else [budget_sentence(horizon)]

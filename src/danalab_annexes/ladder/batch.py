@@ -1,31 +1,33 @@
-"""From the tuned runs of a ladder with several batches at equal tokens to critical batches, with intervals.
+"""Study: the batch. From the tuned runs at several batches of equal tokens to critical batches, with intervals.
 
     log L(B) = log L0 + s log(1 + B / B0)        final loss at batch B [sequences], the rate tuned at each batch
     critical batch:  L(B) = (1 + RISE) L0
 
 A run at batch B is worth tokens / (1 + B / B0) tokens (arXiv 1812.06162, 2505.13738), and the loss is a power of the
 tokens near a horizon. A few batches at one horizon do not tell s from B0 (far below B0 only s / B0 acts), so the batch
-of a stated loss is given in place of B0. Intervals repeat the tuning, as in `danalab.ladder.horizon`.
+of a stated loss is given in place of B0. Intervals repeat the tuning, as in `danalab_annexes.ladder.horizon`.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from danalab.ladder.budget import tuned_size
 from danalab.ladder.fit.statistics import Interval, log_interval
-from danalab.ladder.fit.tuning import Row, Tuned, horizon_of, resampler
-from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
+from danalab.ladder.fit.tuning import Row, Tuned, has_several_batches, horizon_of, resampler, rungs_of
+from danalab.ladder.studies import Address, Analysis, LadderStudy, PageSection
+from danalab.report.formats import Table, span
+from danalab.report.tables import tuned_table
+from danalab_annexes.ladder.budget import tuned_size
+from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests, tests_table
 
 RISE = 0.01
 """Share by which the loss at the critical batch is above that of small batches."""
 LEAST_BATCHES = 4
 """From which a critical batch is fitted."""
-_SAME_TOKENS = 1.05  # runs whose tokens differ by less have equal tokens: steps are rounded
 
 
 @dataclass(frozen=True)
@@ -66,29 +68,21 @@ class BatchAnalysis:
 
 def analyse_batches(
     tuned: Sequence[Tuned], rows: Sequence[Row], baseline: str, *, n_bootstrap: int = 200, seed: int = 0
-) -> tuple[list[Tuned], BatchAnalysis | None]:
-    """(the tuned runs at one batch on each rung, the results over batches).
-
-    Of several batches of an optimizer at equal size and tokens, the first part keeps that of the baseline's least loss;
-    without any, all is kept and there are no results.
-    """
-    kept, critical = [], []
-    for rung in (rungs := _rungs(tuned)):
-        if len({(each.opt, each.batch) for each in rung}) == len({each.opt for each in rung}):
-            kept += map(id, rung)
-            continue
-        one = min(rung, key=lambda each: (each.opt != baseline, each.loss))
-        kept += [id(each) for each in rung if each.batch == one.batch]
+) -> BatchAnalysis | None:
+    """The results over batches; None where no optimizer has several at equal size and tokens."""
+    several = list(filter(has_several_batches, rungs := rungs_of(tuned)))
+    if not several:
+        return None
+    critical = []
+    for rung in several:
         for opt in dict.fromkeys(each.opt for each in rung):
             mine = [each for each in rung if each.opt == opt]
             if len(mine) >= LEAST_BATCHES:
                 critical.append(_critical(mine, rows, n_bootstrap, np.random.default_rng(seed)))
-    if len(kept) == len(tuned):
-        return list(tuned), None
     tests = sorted(
         paired_tests(paired_runs(tuned, baseline)), key=lambda each: (each.params, each.first, each.second, each.batch)
     )
-    return [each for each in tuned if id(each) in kept], BatchAnalysis(rungs, critical, tests)
+    return BatchAnalysis(rungs, critical, tests)
 
 
 def critical_batch(batches: Sequence[float], losses: Sequence[float], rise: float = RISE) -> float:
@@ -109,17 +103,6 @@ def critical_batch(batches: Sequence[float], losses: Sequence[float], rise: floa
     return float(scales[best] * math.expm1(power)) if power < 30 else math.inf
 
 
-def _rungs(tuned: Sequence[Tuned]) -> list[list[Tuned]]:
-    rungs: dict[int, list[list[Tuned]]] = defaultdict(list)
-    for each in sorted(tuned, key=lambda each: each.tokens):
-        groups = rungs[each.params]
-        if not groups or each.tokens > _SAME_TOKENS * groups[-1][0].tokens:
-            groups.append([])
-        groups[-1].append(each)
-    by_batch = lambda each: (each.opt, each.batch)  # noqa: E731
-    return [sorted(group, key=by_batch) for _, groups in sorted(rungs.items()) for group in groups]
-
-
 def _critical(tuned: Sequence[Tuned], rows: Sequence[Row], n: int, rng: np.random.Generator) -> CriticalBatch:
     batches = [each.batch for each in tuned]
     value = critical_batch(batches, [each.loss for each in tuned])
@@ -131,3 +114,60 @@ def _critical(tuned: Sequence[Tuned], rows: Sequence[Row], n: int, rng: np.rando
     one = tuned[0]
     interval, measured = log_interval(value, drawn, freedom), (batches[0], batches[-1])
     return CriticalBatch(one.opt, one.params, horizon_of(one.runs[0]), value, interval, measured)
+
+
+def critical_table(critical: Sequence[CriticalBatch]) -> Table:
+    """A line for each optimizer, size and horizon; a bound where the batch is beyond those measured."""
+    lines = []
+    for each in critical:
+        least, most = each.measured
+        words = f"> {most}" if each.batch > most else f"< {least}" if each.batch < least else f"{each.batch:.0f}"
+        f, within = f"{each.horizon:.3g}", span(each.interval, ".0f")
+        lines.append([each.opt, f"{each.params:,}", f, words, within, f"{least} to {most}"])
+    return ["optimizer", "parameters", "f", "critical batch", "95% interval", "batches measured"], lines
+
+
+class Batches(LadderStudy):
+    """Several batches at equal size and tokens: `BatchAnalysis`."""
+
+    name = "batches"
+    sections = (
+        PageSection("batch", "The batch", ("batch",), ("batches", "critical-batch", "batch-pairs"), before="laws"),
+    )
+    tables_before = "saved"
+    folded = ("batch-pairs",)
+
+    def analyse(self, analysis: Analysis, rows: Sequence[Row], n_bootstrap: int, seed: int) -> None:
+        batches = analyse_batches(analysis.every, rows, analysis.baseline, n_bootstrap=n_bootstrap, seed=seed)
+        if batches is not None:
+            analysis.studies[self.name] = batches
+
+    def as_dict(self, analysis: Analysis) -> dict[str, Any]:
+        batches = analysis.studies.get(self.name)
+        return {"batches": None if batches is None else batches.as_dict()}
+
+    def tables(self, analysis: Analysis, address: Address | None, folder: Path | None) -> dict[str, tuple[str, Table]]:
+        batches = analysis.studies.get(self.name) or BatchAnalysis([], [], [])
+        return {
+            "batches": (
+                "Tuned runs of all batches [sequences per step] at equal tokens",
+                tuned_table(analysis.opts, batches.tuned, address),
+            ),
+            "critical-batch": (
+                f"Critical batch [sequences]: the loss is {RISE:.0%} above that of small batches",
+                critical_table(batches.critical),
+            ),
+            "batch-pairs": ("Pairs of optimizers at each batch, paired by seed", tests_table(batches.tests)),
+        }
+
+    def figures(self) -> dict[str, Any]:
+        from danalab_annexes.ladder.figures import batch_figure
+
+        return {
+            "batch": (
+                batch_figure,
+                "Final loss (left) and best learning rate (right) against the batch at equal tokens, each tuned by "
+                "itself: mean over seeds, bars from lowest to highest (hollow: one seed). Lines: the law of the best "
+                "rate.",
+            )
+        }

@@ -1,0 +1,3 @@
+"""What tests of sweeps share."""
+
+from ladder.conftest import fixed as fixed
