@@ -10,6 +10,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
     "endpoint": ("responses",),
+    "executor": ("ladder.slurm",),
     "procedure of a ladder": ("ladder.merged", "ladder.preregistration"),
     "reward": ("programs",),
     "study of a ladder": ("ladder.studies",),

@@ -25,8 +25,8 @@ from typing import Any
 from danalab.files import write_json
 from danalab.ladder.fit.tuning import is_usable
 from danalab.ladder.plan import PROCEDURES, LadderPlan, Rung
-from danalab.ladder.runs.cluster import Cluster
 from danalab.ladder.runs.estimate import check_optimizers
+from danalab.ladder.runs.executors import Cluster
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.sweep import Sweep

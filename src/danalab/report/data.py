@@ -16,13 +16,8 @@ from danalab.ladder.rows import ladder_file, metrics_of, read_ladder, validation
 from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
 from danalab.ladder.saving import curve_arrays, first_crossing, smoothed
 from danalab.ladder.studies import Analysis
-from danalab.optim.run_length import OMEGA
-from danalab.optim.settings import LogTime
 
 Row = Mapping[str, Any]
-
-SWEPT = {"kappa": LogTime.kappa, "gamma3": None, "delta": LogTime.delta, "clipsnr": None, "omega": OMEGA}
-"""Settings that sweeps vary, with their defaults."""
 
 
 @dataclass(frozen=True)
@@ -130,19 +125,6 @@ def seconds_a_token(row: Row) -> float | None:
     if logged:
         return float(np.median(logged)) * row.get("world_size", 1)
     return row.get("world_size", 1) / row["tokens_per_second"] if row.get("tokens_per_second") else None
-
-
-def setting(row: Row, name: str) -> Any:
-    """A setting of a run, from its row or its settings."""
-    return row[name] if row.get(name) is not None else row.get("settings", {}).get(name)
-
-
-def varied(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Optimizer -> settings of `SWEPT` that have several values among its runs."""
-    return {
-        opt: [name for name in SWEPT if len({setting(row, name) for row in rows if row["opt"] == opt}) > 1]
-        for opt in dict.fromkeys(row["opt"] for row in rows)
-    }
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,6 @@ from danalab.report.figures.laws import (
     residual_figure,
     saved_figure,
 )
-from danalab.report.figures.optimizer_state import clipping_figure, schedule_figure, tau_figure
-from danalab.report.figures.tuning import gamma3_figure, kappa_figure
 from danalab.report.formats import Table, as_csv, as_latex, as_markdown, short
 from danalab.report.headline import caveat, headlines, method, verdict
 from danalab.report.page import Page
@@ -202,26 +200,6 @@ FIGURES: dict[str, tuple[Callable[[ReportData], Figure | MissingFigure], str]] =
         "that were tried (small points), and the law through the best few with the 95% band of resampled sizes. "
         "With few rates the law weighs all of them and is drawn towards their middle.",
     ),
-    "schedules": (schedule_figure, "Recorded schedules of each optimizer's largest and longest tuned run."),
-    "kappa": (
-        kappa_figure,
-        "Final loss against kappa, each value at its best learning rate (bars over seeds; hollow: one seed); small "
-        "points are the other learning rates, a dotted level is the baseline's loss.",
-    ),
-    "gamma3": (
-        gamma3_figure,
-        "Final loss against gamma3, each value at its best learning rate (bars over seeds; hollow: one seed); small "
-        "points are the other learning rates. Right, where there are several horizons: the best value of each, hollow "
-        "where it is the outermost one tried, so that a better one may lie beyond.",
-    ),
-    "tau": (
-        tau_figure,
-        "Distribution of tau over the coordinates of each kind of matrix, from both tails of its order statistics.",
-    ),
-    "snr-clipping": (
-        clipping_figure,
-        "Share of coordinates whose damped momentum is held to clipsnr, by kind of matrix and layer; one run.",
-    ),
     "cost": (
         cost_figure,
         "Device-hours by purpose; right: time per token against the baseline's at the largest common "
@@ -235,7 +213,6 @@ SECTIONS = (
     PageSection("laws", "Loss against compute", ("loss-compute", "residuals"), ("laws",)),
     PageSection("curves", "Loss curves", ("loss-curves",)),
     PageSection("tuning", "Tuning", ("lr-law",), ("tuned", "lr-laws", "predicted")),
-    PageSection("inside", "Inside the optimizers", ("schedules", "kappa", "gamma3", "tau", "snr-clipping")),
     PageSection("cost", "Cost", ("cost",), ("cost",)),
 )
 """The page without studies."""

@@ -12,8 +12,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.ladder.runs import sweep
-from danalab.ladder.runs.cluster import Cluster
-from danalab.ladder.runs.executors import InlineExecutor, Runs, Training
+from danalab.ladder.runs.executors import Cluster, InlineExecutor, Runs, Training
 from danalab.ladder.runs.grid import expand
 from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.sweep import EXECUTORS, open_executor, run_sweep
@@ -102,6 +101,7 @@ def test_a_sweep_runs_at_an_executor_of_a_file(fixed, tmp_path, capsys):
 
 def test_executors_have_names_that_plugins_may_add_to_and_others_are_refused_in_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(PLUGIN)
+    assert EXECUTORS.names() == ["pool", "inline", "slurm"]  # loaded, so that it stays when the next line is undone
     monkeypatch.setattr(EXECUTORS, "_items", dict(EXECUTORS._items))
     EXECUTORS.add("threads", lambda folder: ThreadPoolExecutor(1))
     assert isinstance(open_executor("threads", tmp_path), ThreadPoolExecutor)

@@ -10,8 +10,8 @@ from danalab.train.config.fields import Count, PathText, Positive, flag
 from danalab.train.system.slurm import Resources
 
 if TYPE_CHECKING:
-    from danalab.ladder.runs.cluster import Cluster
     from danalab.ladder.runs.estimate import Rate
+    from danalab.ladder.runs.executors import Cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class ClusterFlags(ResourceFlags):
 
     def cluster(self) -> "Cluster":
         """The cluster that a sweep takes."""
-        from danalab.ladder.runs.cluster import Cluster
+        from danalab.ladder.runs.executors import Cluster
 
         names = ("setup", "at_once", "wait", "poll_seconds")
         return Cluster(resources=self.resources(), **{name: getattr(self, name) for name in names})

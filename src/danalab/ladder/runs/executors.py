@@ -3,7 +3,7 @@
     executor.submit(Training(job)) -> Future      done when the run has ended; its exception says why it failed
 
 pool, inline        this machine: processes side by side (`pool`), or one run after the other in this process
-slurm               array jobs that outlive this process (`cluster`)
+slurm               array jobs that outlive this process (`danalab_annexes.ladder.slurm`)
 NAME, FILE.py:NAME  a function of the sweep's folder that returns any executor of this shape: one that a plugin has
                     added to `sweep.EXECUTORS`, or in a file of one's own
 """
@@ -20,10 +20,28 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.ladder.runs.jobs import DIVERGED, Job, is_taken
+from danalab.train.system import slurm
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Resources and commands of the arrays."""
+
+    resources: slurm.Resources = field(default_factory=slurm.Resources)
+    setup: Sequence[str] = ()
+    """Shell commands before the run."""
+    at_once: int | None = None
+    """Maximum number of runs at a time; None: no limit."""
+    wait: bool = False
+    """Wait until no run is queued or running."""
+    poll_seconds: float = 60.0
+    """Interval of queries to the queue while waiting [s]."""
+    command: Sequence[str] = slurm.SlurmJob.command
+    """Command that starts `danalab` there; default this installation."""
 
 
 @dataclass

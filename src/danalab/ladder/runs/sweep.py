@@ -10,6 +10,7 @@ packed ladder, which has a row and no folder, is not repeated either.
 """
 
 import contextlib
+import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +23,8 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.ladder.rows import FileName, RowsFile, portable_settings
-from danalab.ladder.runs.cluster import Cluster, SlurmExecutor, queue_state, write_arrays
 from danalab.ladder.runs.estimate import plan_of
-from danalab.ladder.runs.executors import InlineExecutor, Runs
+from danalab.ladder.runs.executors import Cluster, InlineExecutor, Runs
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure, Job
 from danalab.ladder.runs.pool import PoolExecutor, sigterm_raises
@@ -36,15 +36,11 @@ from danalab.train.config.train_config import TrainConfig
 log = logging.getLogger(__name__)
 
 RECORD = "sweep.json"
-_OWN: dict[str, Callable[[Path, int | None, Cluster], Executor]] = {
-    "pool": lambda folder, jobs, cluster: PoolExecutor(jobs),
-    "inline": lambda folder, jobs, cluster: InlineExecutor(),
-    "slurm": lambda folder, jobs, cluster: SlurmExecutor(folder, cluster),
-}
 EXECUTORS: Registry[Callable[..., Executor]] = Registry("executor")
-"""Plugins add functions of the sweep's folder that return any executor of the shape of `concurrent.futures`."""
-for _name, _factory in _OWN.items():
-    EXECUTORS.add(_name, _factory)
+"""Functions of the sweep's folder that return any executor of the shape of `concurrent.futures`; of `jobs`, the runs at
+a time, and `cluster`, the resources of each, if they have parameters of these names."""
+EXECUTORS.add("pool", lambda folder, jobs: PoolExecutor(jobs))
+EXECUTORS.add("inline", lambda folder: InlineExecutor())
 
 
 def open_executor(name: str, folder: Path, *, jobs: int | None = None, cluster: Cluster | None = None) -> Executor:
@@ -56,11 +52,13 @@ def open_executor(name: str, folder: Path, *, jobs: int | None = None, cluster: 
     if name == "submitit":  # the library's name, for one release: arrays requeue runs as it did
         log.warning("--executor submitit is now: --executor slurm --wait, or pool where there is no sbatch")
         name, cluster, jobs = ("slurm" if which("sbatch") else "pool"), replace(cluster, wait=True), cluster.at_once
-    if name in _OWN:
-        return _OWN[name](folder, jobs, cluster)
     factory = load_address(name) if ":" in name else EXECUTORS.get(name)
+    given = {"jobs": jobs, "cluster": cluster}
     try:
-        executor = factory(folder)
+        wanted = inspect.signature(factory).parameters
+        executor = factory(folder, **{key: value for key, value in given.items() if key in wanted})
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"--executor {name}: {type(error).__name__}: {error}") from error
     if not callable(getattr(executor, "submit", None)):
@@ -187,10 +185,9 @@ def at_multiplier(cell: Cell, multiplier: float) -> Cell:
 
 
 def write_scripts(folder: Path, cells: Sequence[Cell], cluster: Cluster) -> list[Path]:
-    """Write the array scripts of unfinished runs; submits nothing."""
-    wanted = _prepare(folder, cells, RowsFile(folder).packed)
-    open_ = queue_state(folder, wanted).open
-    return write_arrays(folder, open_, cluster) if open_ else []
+    """Write the scripts of SLURM for unfinished runs; submits nothing."""
+    executor: Any = open_executor("slurm", folder, cluster=cluster)
+    return executor.write_scripts(_prepare(folder, cells, RowsFile(folder).packed))
 
 
 def collect(folder: Path) -> list[dict[str, Any]]:

@@ -14,37 +14,21 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.ladder.runs.executors import PolledExecutor
+from danalab.ladder.runs.executors import Cluster, PolledExecutor
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job
+from danalab.ladder.runs.sweep import EXECUTORS
 from danalab.train.system import slurm
 
 log = logging.getLogger(__name__)
 
 LARGEST_ARRAY = 1000  # tasks of one array; SLURM's own bound (MaxArraySize) is 1001 by default
 ATTEMPTS = 3  # submissions after which a run that is still not finished counts as failed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """Resources and commands of the arrays."""
-
-    resources: slurm.Resources = field(default_factory=slurm.Resources)
-    setup: Sequence[str] = ()
-    """Shell commands before the run."""
-    at_once: int | None = None
-    """Maximum number of runs at a time; None: no limit."""
-    wait: bool = False
-    """Wait until no run is queued or running."""
-    poll_seconds: float = 60.0
-    """Interval of queries to the queue while waiting [s]."""
-    command: Sequence[str] = slurm.SlurmJob.command
-    """Command that starts `danalab` there; default this installation."""
 
 
 class SlurmExecutor(PolledExecutor):
@@ -76,6 +60,11 @@ class SlurmExecutor(PolledExecutor):
             elif unit.job.folder not in going:
                 future.set_result(None)
         self.units = [(unit, future) for unit, future in self.units if not future.done()]
+
+    def write_scripts(self, jobs: Sequence[Job]) -> list[Path]:
+        """Write the scripts of what is neither finished nor queued; submits nothing."""
+        open_ = queue_state(self._folder, jobs).open
+        return write_arrays(self._folder, open_, self._cluster) if open_ else []
 
 
 @dataclass(frozen=True)
@@ -212,3 +201,6 @@ def _last_words(log: Path) -> str:
     words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.is_file() else []
     errors = [line for line in words if line.startswith("danalab: error")]
     return f"{(errors or words)[-1]} ({log})" if words else f"no output in {log}"
+
+
+EXECUTORS.add("slurm", SlurmExecutor)

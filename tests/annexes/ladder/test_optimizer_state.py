@@ -11,15 +11,15 @@ from scipy.stats import beta
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.report.data import MissingFigure, ReportData
-from danalab.report.figures.optimizer_state import (
+from danalab.train.callbacks.statistics import order_statistics
+from danalab_annexes.ladder.optimizer_state import (
     clipping_figure,
     distribution,
     kind_of,
     merged_distribution,
     tau_figure,
 )
-from danalab.report.figures.tuning import gamma3_figure, kappa_figure
-from danalab.train.callbacks.statistics import order_statistics
+from danalab_annexes.ladder.sweeps import gamma3_figure, kappa_figure
 from ladder.planted import plant
 
 

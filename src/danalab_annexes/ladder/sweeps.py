@@ -5,16 +5,21 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.report.data import SWEPT, MissingFigure, ReportData, Row, has_diverged, is_finished, setting, varied
+from danalab.optim.run_length import OMEGA
+from danalab.optim.settings import LogTime
+from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
 from danalab.report.figures import drawing
 from danalab.report.formats import short
 
+SWEPT = {"kappa": LogTime.kappa, "gamma3": None, "delta": LogTime.delta, "clipsnr": None, "omega": OMEGA}
+"""Settings that sweeps vary, with their defaults."""
 LEAST_VALUES = 3  # values of a setting that make a sweep
 
 
@@ -177,3 +182,16 @@ def _best_first(rates: list[list[float]]) -> list[list[float]]:
 
 def _mean(losses: Sequence[float]) -> float:
     return float(np.mean(losses)) if math.isfinite(max(losses)) else math.inf
+
+
+def setting(row: Row, name: str) -> Any:
+    """A setting of a run, from its row or its settings."""
+    return row[name] if row.get(name) is not None else row.get("settings", {}).get(name)
+
+
+def varied(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Optimizer -> settings of `SWEPT` that have several values among its runs."""
+    return {
+        opt: [name for name in SWEPT if len({setting(row, name) for row in rows if row["opt"] == opt}) > 1]
+        for opt in dict.fromkeys(row["opt"] for row in rows)
+    }
