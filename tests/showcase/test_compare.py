@@ -15,10 +15,11 @@ from danalab.errors import UserError
 from danalab.optim import optimizer_spec
 from danalab.optim.rate_search import next_exponent
 from danalab.scaling import learning_rate
-from danalab.showcase import CompareConfig, compare
-from danalab.showcase.compare import compare_optimizers, curves_figure, orthogonalisation_figure
 from danalab.showcase.problems import PROBLEMS, Objective, SmallProblem, get_problem
 from danalab.showcase.trials import SPACING, ProblemRun, Result, search, settings_for, train, usual_lr
+from danalab_annexes.optim import compare
+from danalab_annexes.optim.commands import CompareConfig
+from danalab_annexes.optim.compare import compare_optimizers, curves_figure, orthogonalisation_figure
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))

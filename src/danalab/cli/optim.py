@@ -2,64 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.errors import UserError
-from danalab.report.run_schedules import RunSchedules
-from danalab.showcase import CompareConfig
+from danalab.registry import Registry
 from danalab.train.config.fields import PathText
 
 if TYPE_CHECKING:
     from danalab.optim.values import OptimizerSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareFlags(JsonFlags, CompareConfig):
-    pass
-
-
-def compare(flags: CompareFlags) -> None:
-    """Optimizers on three small problems, with learning rates tuned alike; minutes on two cores."""
-    from danalab.report.formats import print_table
-    from danalab.showcase.compare import HEADINGS, compare_optimizers, table_rows
-
-    found = compare_optimizers(flags, lambda line: print(line, file=sys.stderr, flush=True))
-    if flags.print_json(found.as_dict()):
-        return
-    print()
-    print_table(HEADINGS, table_rows(found.results), left=2)
-    print(f"\npage: {flags.out / 'index.html'}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulesFlags(JsonFlags, RunSchedules):
-    out: Path = Path("schedules")
-    """Folder for schedules.png, .svg, .pdf and .csv (one row per step)."""
-
-
-def schedules(flags: SchedulesFlags) -> None:
-    """The schedules of a run: beta(t), alpha(t), lambda(t) and the learning rate, as a figure and a table."""
-    from danalab.files import write_atomically
-    from danalab.report.figures.drawing import save_figure
-    from danalab.report.figures.schedules import schedule_figure, schedule_table
-
-    table = schedule_table(flags)
-    flags.out.mkdir(parents=True, exist_ok=True)
-    files = [*save_figure(schedule_figure(flags, table), flags.out / "schedules"), flags.out / "schedules.csv"]
-    write_atomically(files[-1], table.as_csv())
-    moments = sorted({1, *(max(1, round(flags.steps * share)) for share in (0.001, 0.01, 0.1, 0.5, 1.0))})
-    rows = [table.at(t) for t in moments]
-    decay = {"weight_decay": table.weight_decay, "wd_ts": table.wd_ts}
-    if flags.print_json({**decay, "columns": list(table.columns), "rows": rows, "files": list(map(str, files))}):
-        return
-    print("  ".join(f"{name:>10}" for name in table.columns))
-    for row in rows:
-        print("  ".join(f"{value:{max(10, len(name))}.4g}" for name, value in row.items()))
-    print(f"\nwritten: {', '.join(map(str, files))}")
 
 
 ARCHITECTURES = ("enoki", "qwen3")
@@ -209,9 +163,6 @@ def export_optimizer(flags: OptimizerFileFlags) -> None:
         print(text if out is None else f"written: {out}", end="" if out is None else "\n")
 
 
-SUBVERBS = {
-    "list": (ListFlags, list_optimizers),
-    "compare": (CompareFlags, compare),
-    "schedules": (SchedulesFlags, schedules),
-    "export": (OptimizerFileFlags, export_optimizer),
-}
+SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("command of danalab optim")
+SUBVERBS.add("list", (ListFlags, list_optimizers))
+SUBVERBS.add("export", (OptimizerFileFlags, export_optimizer))

@@ -25,9 +25,9 @@ from danalab.optim.optimizers.matrix.newton_schulz import METHODS, coefficients,
 from danalab.report.figures.drawing import panels, save_figure, shades, styled, svg_text
 from danalab.report.formats import as_markdown
 from danalab.report.page import Page
-from danalab.showcase import CompareConfig
 from danalab.showcase.problems import SmallProblem, get_problem
 from danalab.showcase.trials import RateSearch, Result, search_all
+from danalab_annexes.optim.commands import CompareConfig
 
 
 @dataclass(frozen=True)

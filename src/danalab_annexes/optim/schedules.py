@@ -21,7 +21,7 @@ from danalab.optim.schedules import get_schedule
 from danalab.optim.settings import LogTime
 from danalab.report.figures.drawing import counts, panels, plain, powers, shades, styled
 from danalab.report.formats import as_csv
-from danalab.report.run_schedules import RunSchedules
+from danalab_annexes.optim.commands import RunSchedules
 
 
 @dataclass(frozen=True)

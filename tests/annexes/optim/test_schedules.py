@@ -11,8 +11,8 @@ import torch
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim import ADana, get_schedule, lr_scheduler
-from danalab.report.figures.schedules import schedule_figure, schedule_table
-from danalab.report.run_schedules import RunSchedules
+from danalab_annexes.optim.commands import RunSchedules
+from danalab_annexes.optim.schedules import schedule_figure, schedule_table
 
 
 def test_every_number_is_the_one_a_training_optimizer_reports():
