@@ -16,7 +16,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.files import finite
-from danalab.ladder.runs.executors import done_of
+from danalab.ladder.runs.executors import as_completed
 from danalab.ladder.runs.processes import ProcessPool
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
 from danalab.optim.rate_search import next_exponent
@@ -125,8 +125,7 @@ def search_all(searches: Sequence[RateSearch], jobs: int | None) -> Iterator[tup
         return
     with ProcessPool(jobs) as pool:
         pending: dict[Future[Any], RateSearch] = {pool.submit(each.outcome): each for each in searches}
-        while pending:
-            yield from ((pending.pop(done), done.result()) for done in done_of(pool, pending))
+        yield from ((pending[done], done.result()) for done in as_completed(pool, pending))
 
 
 def train(problem: SmallProblem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> ProblemRun:

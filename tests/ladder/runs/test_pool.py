@@ -18,6 +18,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.ladder.runs import pool
+from danalab.ladder.runs.executors import Runs
 from danalab.ladder.runs.jobs import Job
 from danalab.ladder.runs.pool import Progress, run_jobs
 from danalab.ladder.runs.processes import ProcessDied
@@ -66,22 +67,28 @@ class Scripted(Job):
         return [sys.executable, "-m", "stand_in_run", self.settings["script"]]
 
 
+def ends_of(jobs: list[Job], parallel: int | None = None) -> list[tuple[Job, str | None]]:
+    """Runs in the order of their ends, with the reasons of those that failed."""
+    with pool.PoolExecutor(parallel) as executor:
+        runs = Runs(executor)
+        runs.start(jobs, "runs")
+        return [each for ended in iter(runs.ended, []) for each in ended]
+
+
 @pytest.mark.slow
 def test_a_run_that_crashes_ends_alone_and_the_others_of_its_worker_go_on(tmp_path: Path) -> None:
     scripts = ["import os; os.kill(os.getpid(), 9)", "print('fine')", "raise SystemExit(4)"]
     jobs = [Scripted(tmp_path / str(i), {"script": script}) for i, script in enumerate(scripts)]
-    ended: list[Job] = []
-    failures = run_jobs(jobs, parallel=1, title="three", keep_going=True, on_end=ended.append)
-    assert [(failure.job, failure.reason.split(":")[0]) for failure in failures] == [
-        (jobs[0], "ended with exit code -9"), (jobs[2], "ended with exit code 4"),
+    ended = ends_of(jobs, parallel=1)
+    assert [(job, reason and reason.split(":")[0]) for job, reason in ended] == [
+        (jobs[0], "ended with exit code -9"), (jobs[1], None), (jobs[2], "ended with exit code 4"),
     ]  # fmt: skip
-    assert ended == jobs
     assert (jobs[1].folder / "log.txt").read_text() == "fine\n"
 
 
 @pytest.mark.slow
 def test_the_progress_of_a_pool_says_why_a_run_failed(tmp_path: Path, capsys) -> None:
-    run_jobs([Scripted(tmp_path / "a", {"script": "raise SystemExit('no room [3]')"})], title="one", keep_going=True)
+    ends_of([Scripted(tmp_path / "a", {"script": "raise SystemExit('no room [3]')"})])
     assert "a: ended with exit code 1: no room [3]" in capsys.readouterr().err
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -153,6 +153,15 @@ def done_of(executor: Executor, futures: Collection[Future[Any]], *, hurry: bool
         executor.poll()
     seconds = 0.0 if hurry else getattr(executor, "poll_seconds", POLL_SECONDS)
     return wait(futures, timeout=seconds, return_when=FIRST_COMPLETED).done if futures else set()
+
+
+def as_completed(executor: Executor, futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
+    """The futures of an executor as they end, as of `concurrent.futures`, which polls none."""
+    waiting = set(futures)
+    while waiting:
+        done = done_of(executor, waiting)
+        waiting -= done
+        yield from done
 
 
 class Runs:

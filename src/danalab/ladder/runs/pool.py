@@ -19,7 +19,7 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.ladder.runs.executors import POLL_SECONDS, PolledFuture, Runs, Training, end_of_log
-from danalab.ladder.runs.jobs import Failure, Job, is_taken
+from danalab.ladder.runs.jobs import Job, is_taken
 from danalab.ladder.runs.processes import Child, ProcessDied, ProcessPool, TimedCall, become
 from danalab.scaling.hardware import available_cores, chosen_threads
 from danalab.train.config.fields import Count
@@ -36,32 +36,19 @@ _COSTS_TIME = ("arch", "heads", "size", "d_model", "n_layers", "n_heads", "head_
 """Settings that the best number of threads depends on."""
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    *,
-    parallel: int | None = None,
-    title: str,
-    keep_going: bool = False,
-    on_end: Callable[[Job], Any] = lambda job: None,
-) -> list[Failure]:
-    """Train all runs, `parallel` at a time; see `PoolExecutor`. `on_end` is called for each that ended, well or not.
+def run_jobs(jobs: Sequence[Job], *, parallel: int | None = None, title: str) -> None:
+    """Train all runs, `parallel` at a time; see `PoolExecutor`.
 
-    A run that fails is in the list returned; without `keep_going` it is a UserError with its name and the end of its
-    log, and runs beside it are stopped; they resume when the pool is started again. SystemExit: SIGTERM was received;
-    the runs were stopped at a checkpoint.
+    A run that fails is a UserError with its name and the end of its log; runs beside it are stopped, and resume when
+    the pool is started again. SystemExit: SIGTERM was received; the runs were stopped at a checkpoint.
     """
-    failures = []
     with sigterm_raises(), PoolExecutor(parallel) as pool:
         runs = Runs(pool)
         runs.start(jobs, title)
         while ended := runs.ended():
             for job, reason in ended:
                 if reason is not None:
-                    failures.append(Failure(job, reason))
-                    if not keep_going:
-                        raise UserError(f"run {job.folder} {reason}")
-                on_end(job)
-    return failures
+                    raise UserError(f"run {job.folder} {reason}")
 
 
 class PoolExecutor(ProcessPool):

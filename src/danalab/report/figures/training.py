@@ -158,6 +158,3 @@ def coordinate_figure(measured: "Coordinates") -> "Figure":
         axes.set_yscale("log")
     drawing.legend(figure)
     return figure
-
-
-__all__ = ["AXES", "coordinate_figure", "loss_figure", "lr_figure"]
