@@ -27,10 +27,13 @@ from torch.nn import functional as F
 
 from danalab.judge.tracks import get_track
 from danalab.ladder.fit.statistics import student_interval
+from danalab.ladder.runs.executors import as_completed
+from danalab.ladder.runs.processes import ProcessPool
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab.optim.rate_search import next_rate, rates_to_try
 from danalab.report.formats import as_markdown
+from danalab.scaling.hardware import available_cores
 from danalab.showcase.problems import Objective, library_bytes
 from danalab_bench.pages import fill_parts
 from unknown_horizon import CONTENDERS, LENGTHS, best_without, lag
@@ -318,8 +321,7 @@ def once(problem: str, opt: str, lr: float, settings: dict[str, Any], seed: int 
     if row is None:
         row = run(problem, opt, lr, settings, seed)
         with RESULTS.open("a", encoding="utf-8") as file:
-            print(json.dumps(row), file=file)
-        print(json.dumps(row), flush=True)
+            file.write(json.dumps(row) + "\n")  # at once: other processes add rows too
     return loss_of(row)
 
 
@@ -347,6 +349,13 @@ def search(problem: str, opt: str) -> None:
     lr, settings, _ = best(read_rows(), problem, opt)
     for seed in range(1, SEEDS.get(problem, 3)):
         once(problem, opt, lr, settings, seed)
+
+
+def search_on(text: Path, problem: str, opt: str) -> None:
+    """`search` in a process of its own: the rows of a problem and optimizer depend on no others."""
+    global TEXT
+    TEXT = text
+    search(problem, opt)
 
 
 def best(rows: Rows, problem: str, opt: str) -> tuple[float, dict[str, Any], float]:
@@ -470,10 +479,16 @@ if __name__ == "__main__":
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
     options = parser.parse_args()
     if options.run:
-        TEXT = options.text
-        torch.set_num_threads(1)
-        for each, opt in itertools.product(options.problems, BUILD):
-            search(each, opt)
+        import first_line  # a process finds what it calls by the name of its module
+
+        with ProcessPool(available_cores()) as pool:
+            searches = {
+                pool.submit(first_line.search_on, options.text.resolve(), each, opt): f"{each}, {opt}"
+                for each, opt in itertools.product(options.problems, BUILD)
+            }
+            for ended in as_completed(pool, searches):
+                ended.result()
+                print(searches[ended], flush=True)
     filled = parts(read_rows())
     for page in PAGES:
         page.write_text(fill_parts(page.read_text(encoding="utf-8"), "first", filled), encoding="utf-8")

@@ -15,6 +15,7 @@ from danalab.ladder.fit.tuning import (
     as_text,
     differing_settings,
     has_diverged,
+    is_beside,
     is_usable,
     rung_of,
     trials_of,
@@ -82,18 +83,11 @@ def tuned_size(tuned: Tuned, rows: Sequence[Row], dial: str = "lr") -> TunedSize
 
 def _trials(tuned: Tuned, rows: Sequence[Row]) -> list[Row]:
     """The trials at the optimizer's size, horizon and batch; those that diverged have a row per seed."""
-    steps = tuned.runs[0]["settings"].get("iterations")
-
-    def is_here(row: Row) -> bool:
-        if is_usable(row):
-            return rung_of(row) == rung_of(tuned.runs[0])
-        same = (row["opt"], row["params"], row.get("batch") or 0) == (tuned.opt, tuned.params, tuned.batch)
-        return same and has_diverged(row) and row["settings"].get("iterations") == steps
-
-    here = [row for row in rows if is_here(row)]
-    first = min(row["seed"] for row in here)
-    lost = [row for row in here if not is_usable(row) and row["seed"] == first]
-    return [*trials_of([row for row in here if is_usable(row)]), *lost]
+    one = tuned.runs[0]
+    here = [row for row in rows if is_usable(row) and rung_of(row) == rung_of(one)]
+    lost = [row for row in rows if has_diverged(row) and is_beside(row, one)]
+    first = min(row["seed"] for row in (*here, *lost))
+    return [*trials_of(here), *(row for row in lost if row["seed"] == first)]
 
 
 def _dials(trials: Sequence[Row]) -> list[Dial]:

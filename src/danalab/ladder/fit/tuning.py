@@ -148,7 +148,7 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
         runs = min(repeated, key=lambda runs: float(np.mean([row["final_loss"] for row in runs])))
         one, flops = runs[0], flops_of(runs[0], tokens, convention)
         like = _trial(one, _FOLLOW_THE_RATE)
-        lost = [row for row in diverged if _is_beside(row, one)]
+        lost = [row for row in diverged if is_beside(row, one)]
         tried = {*trials, *map(_trial, lost)}
         firsts = [*(each[0] for each in trials.values()), *lost]
         rates = {each["lr"] for each in firsts if _trial(each, _FOLLOW_THE_RATE) == like}
@@ -225,11 +225,11 @@ def are_same_runs(first: Tuned, second: Tuned) -> bool:
 def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
     """As `rate_trials`, for the runs whose loss was not finite."""
     one = tuned.runs[0]
-    beside = [row for row in rows if has_diverged(row) and _is_beside(row, one)]
+    beside = [row for row in rows if has_diverged(row) and is_beside(row, one)]
     return [row for row in beside if _trial(row, _FOLLOW_THE_RATE) == _trial(one, _FOLLOW_THE_RATE)]
 
 
-def _is_beside(lost: Row, one: Row) -> bool:
+def is_beside(lost: Row, one: Row) -> bool:
     """Whether a run that ended early has the size, horizon and batch of another."""
     same = all(lost.get(key) == one.get(key) for key in ("opt", "params", "batch"))
     return same and lost["settings"].get("iterations") == one["settings"].get("iterations")
