@@ -14,7 +14,7 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.judge import workers as workers_module
-from danalab.judge.workers import PlannedRun, RunResult, execute, read_contestant
+from danalab.judge.workers import PlannedRun, RunResult, Workers, read_contestant
 from danalab.ladder.runs import processes
 
 
@@ -25,9 +25,9 @@ def test_processes_that_hang_or_die_are_replaced_and_their_output_is_dropped(own
         PlannedRun("synthetic", 3, read_contestant(f"{own}:{name}"), 0.01, 0)
         for name in ("Dies", "Hangs", "Signs", "Raises")
     ]
-    with processes.ProcessPool(1) as pool:
-        first = dict(execute(pool, [trials[2]], 3.0))
-        results = {trial.contestant.opt.rpartition(":")[2]: result for trial, result in execute(pool, trials, 3.0)}
+    with Workers(1) as workers:
+        first = dict(workers.execute([trials[2]], 3.0))
+        results = {trial.contestant.opt.rpartition(":")[2]: result for trial, result in workers.execute(trials, 3.0)}
     assert next(iter(first.values())).loss == results["Signs"].loss is not None
     assert results["Dies"].failure == "its process died (exit code 7)"
     assert [name for name, result in results.items() if result.from_outside] == ["Hangs"]
@@ -39,11 +39,10 @@ def test_processes_that_hang_or_die_are_replaced_and_their_output_is_dropped(own
 HANGING = """
 import sys
 from danalab.judge.workers import read_contestant
-from danalab.judge.workers import PlannedRun, execute
-from danalab.ladder.runs.processes import ProcessPool
+from danalab.judge.workers import PlannedRun, Workers
 if __name__ == "__main__":
-    with ProcessPool(1) as pool:
-        list(execute(pool, [PlannedRun("synthetic", 3, read_contestant(sys.argv[1]), 0.01, 0)], 600.0))
+    with Workers(1) as workers:
+        list(workers.execute([PlannedRun("synthetic", 3, read_contestant(sys.argv[1]), 0.01, 0)], 600.0))
 """
 
 
@@ -82,8 +81,8 @@ def test_runs_are_made_at_any_executor_and_one_that_it_loses_is_tried_again(monk
         return RunResult(2.0, seconds=limit)
 
     monkeypatch.setattr(workers_module, "TimedCall", lambda work, given, limit: partial(make, *given, limit))
-    with ThreadPoolExecutor(2) as here:
-        results = dict(execute(here, trials, 3.0))
+    with Workers(ThreadPoolExecutor(2)) as here:
+        results = dict(here.execute(trials, 3.0))
     assert results[trials[0]] == RunResult(None, failure="OSError: the node is gone", from_outside=True)
     assert results[trials[1]] == RunResult(2.0, seconds=3.0)
 

@@ -15,8 +15,6 @@ fresh seeds, and the answers to one question share alpha (`danalab.judge.verdict
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from statistics import stdev
 from typing import Any
@@ -27,8 +25,7 @@ from danalab.judge import JudgeConfig
 from danalab.judge.ledger import Ledger, stored_runs
 from danalab.judge.tracks import get_track
 from danalab.judge.verdict import PairedVerdict, bounds, compute_saved, decide, spent, verdict_from_row, warnings
-from danalab.judge.workers import Contestant, PlannedRun, RunResult, execute, read_contestant, without
-from danalab.ladder.runs.processes import ProcessPool
+from danalab.judge.workers import Contestant, PlannedRun, RunResult, Workers, read_contestant, without
 from danalab.ladder.runs.sweep import open_executor
 from danalab.optim.rate_search import next_exponent
 from danalab.showcase.problems import SmallProblem
@@ -108,15 +105,10 @@ class NothingTrains(UserError):
         self.side = side
 
 
-@contextmanager
-def open_workers(config: JudgeConfig) -> Iterator[Executor]:
-    """Where the runs are made; what is under way ends with the context."""
-    own = config.executor == "pool"
-    workers = ProcessPool(config.jobs or 2) if own else open_executor(config.executor, config.ledger)
-    try:
-        yield workers
-    finally:
-        workers.shutdown(cancel_futures=True)
+def open_workers(config: JudgeConfig) -> Workers:
+    """Where the runs are made; as a context, which ends them."""
+    jobs = config.jobs or 2
+    return Workers(jobs if config.executor == "pool" else open_executor(config.executor, config.ledger))
 
 
 class RunMaker:
@@ -125,7 +117,7 @@ class RunMaker:
     def __init__(
         self,
         config: JudgeConfig,
-        workers: Executor,
+        workers: Workers,
         report: Callable[[str], None],
         stored: dict[tuple[str, int], RunResult],
     ):
@@ -145,7 +137,7 @@ class RunMaker:
         if time.monotonic() - self.began >= seconds or self.made + len(missing) > runs:
             return None
         limit = self._run_limit or max(60.0, 20 * self._longest)
-        for trial, result in execute(self._workers, missing, limit):
+        for trial, result in self._workers.execute(missing, limit):
             self.ledger.add_run(trial, result)
             self.made += 1
             self._longest = max(self._longest, result.seconds)
@@ -177,7 +169,7 @@ class _Judgement:
         track: SmallProblem,
         sides: tuple[Contestant, Contestant],
         contenders: int,
-        workers: Executor,
+        workers: Workers,
         report: Callable[[str], None],
     ):
         """`sides`: baseline and contender; `contenders`: how many share alpha."""

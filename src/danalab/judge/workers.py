@@ -22,7 +22,7 @@ from danalab import __version__
 from danalab.errors import UserError
 from danalab.files import read_yaml
 from danalab.ladder.runs.executors import as_completed
-from danalab.ladder.runs.processes import ProcessDied, TimedCall
+from danalab.ladder.runs.processes import ProcessDied, ProcessPool, TimedCall
 from danalab.optim import optimizer_spec
 from danalab.optim.catalogue import OPTIMIZERS, is_address
 from danalab.optim.registry import OptimizerSpec, read_settings
@@ -125,11 +125,23 @@ class RunResult:
     """It was killed or ran out of time, which says nothing of a repetition: the next judgement tries it again."""
 
 
-def execute(executor: Executor, trials: Iterable[PlannedRun], limit: float) -> Iterator[tuple[PlannedRun, RunResult]]:
-    """Make runs, each for `limit` seconds at most; each with its result as it ends."""
-    waiting = {executor.submit(TimedCall(run_trial, (trial,), limit)): trial for trial in trials}
-    for future in as_completed(executor, waiting):
-        yield waiting[future], _result(future, limit)
+class Workers:
+    """Where runs are made: so many processes here, or an executor; as a context, which ends them."""
+
+    def __init__(self, executor: int | Executor):
+        self._executor = ProcessPool(executor) if isinstance(executor, int) else executor
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def execute(self, trials: Iterable[PlannedRun], limit: float) -> Iterator[tuple[PlannedRun, RunResult]]:
+        """Make runs, each for `limit` seconds at most; each with its result as it ends."""
+        waiting = {self._executor.submit(TimedCall(run_trial, (trial,), limit)): trial for trial in trials}
+        for future in as_completed(self._executor, waiting):
+            yield waiting[future], _result(future, limit)
 
 
 def _result(future: Future[RunResult], limit: float) -> RunResult:

@@ -16,7 +16,7 @@ from danalab.ladder.rows import read_ladder
 from danalab.scaling import explicit_dimensions, flops_per_token, parameter_count
 from danalab_annexes.ladder.wandb import Keys, import_runs, read_api, read_exports
 
-EXPORTS = Path(__file__).parents[1] / "fixtures" / "wandb"
+EXPORTS = Path(__file__).parents[2] / "fixtures" / "wandb"
 
 
 @pytest.fixture
