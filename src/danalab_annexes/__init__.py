@@ -5,8 +5,8 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 
 MODULES: dict[str, tuple[str, ...]] = {
     "back end": ("native_decoding",),
-    "command of danalab ladder": ("ladder.commands",),
-    "command of danalab optim": ("optim.commands",),
+    "ladder command": ("ladder.commands",),
+    "optim command": ("optim.commands",),
     "command": ("speedrun.command",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),

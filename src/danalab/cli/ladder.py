@@ -161,5 +161,5 @@ def pack_ladders(flags: PackFlags) -> None:
         print(f"{len(rows)} runs in {file}, {file.stat().st_size:,} bytes; now: danalab report {flags.out}")
 
 
-SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("command of danalab ladder")
+SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("ladder command")
 SUBVERBS.add("pack", (PackFlags, pack_ladders))

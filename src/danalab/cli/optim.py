@@ -163,6 +163,6 @@ def export_optimizer(flags: OptimizerFileFlags) -> None:
         print(text if out is None else f"written: {out}", end="" if out is None else "\n")
 
 
-SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("command of danalab optim")
+SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("optim command")
 SUBVERBS.add("list", (ListFlags, list_optimizers))
 SUBVERBS.add("export", (OptimizerFileFlags, export_optimizer))
