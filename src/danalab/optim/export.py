@@ -43,6 +43,8 @@ EXPORTED = (
 FIXED = {
     **dict.fromkeys(("cautious_decay", "scaled_decay", "dana_momentum", "per_head", "hold_norm"), False),
     **dict.fromkeys(("beta2", "ns_dtype", "age", "fresh", "normalise"), None),
+    "row_beta": 0.95,
+    "uw_floor": 0.0,
     "momentum_cooldown": 0.0,
     "ns_method": "newton-schulz",
 }
@@ -286,7 +288,7 @@ def update_matrices(ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *
     for batch in alike.values():
         stack = torch.stack([x for _, x in batch])
         for (p, _), o in zip(batch, orthogonalize(stack, s["method"], s["steps"], s["dtype"]), strict=True):
-            move(p, o, matrix_shape(p.shape), s)
+            move(p, o.reshape(p.shape).to(p.dtype), matrix_shape(p.shape), s)
 
 
 def kind_of(name: str, shape: Any) -> str:

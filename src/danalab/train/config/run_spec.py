@@ -18,7 +18,7 @@ from danalab.scaling.hardware import memory_gib
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 from danalab.scaling.shape import ROUTER_SETTINGS
-from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings, shared_settings
+from danalab.train.config.experiment import RESERVED, SHARED_SETTINGS, ModelSettings, shared_settings
 from danalab.train.config.fields import flag, plain
 from danalab.train.config.train_config import TrainConfig
 
@@ -234,10 +234,6 @@ def run_memory_gib(
         checkpointing=[rule(layer) for layer in range(spec.plan.n_layers)],
         recompute=recompute,
     )
-
-
-RESERVED = {"horizon": "the run's length is --iterations"}
-"""Settings of optimizers that a run sets itself."""
 
 
 def checked_settings(config: TrainConfig) -> dict[str, Any]:

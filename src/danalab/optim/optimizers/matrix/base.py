@@ -105,7 +105,7 @@ class TwoRules(torch.optim.Optimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         """Refuse settings that make no sense; those of matrices that a group lacks are not looked at."""
-        checks.check_numbers(self.name, group)
+        checks.check_numbers(self.name, group, declared=getattr(type(self).__init__, "declared", {}))
         momentum = checks.number_of(self.name, "momentum", group.get("momentum", 0.0))
         if momentum is not None and not 0 <= momentum < 1:
             raise UserError(f"{self.name}: momentum is {group['momentum']}; it must be in [0, 1)")
