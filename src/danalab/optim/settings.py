@@ -435,10 +435,10 @@ class KronSettings(AdamMiniSettings):
 class SophiaSettings(Rate):
     lr: float = 6e-4
     betas: tuple[float, float] = (0.96, 0.99)
-    rho: float = setting(0.05, "scale of the curvature in the denominator; larger values clip less")
-    eps: float = 1e-12
+    rho: float = setting(0.05, "scale of the curvature in the denominator; larger values clip less", POSITIVE)
+    eps: float = setting(1e-12, "least denominator", POSITIVE)
     weight_decay: float = 0.0
-    hessian_interval: int = setting(10, "steps between estimates of the curvature")
+    hessian_interval: int = setting(10, "steps between estimates of the curvature", POSITIVE)
     maximize: bool = False
 
 

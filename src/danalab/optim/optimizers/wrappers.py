@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.optimizers.checks import is_number
+from danalab.optim.optimizers.checks import GroupChecks, is_number
 from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import is_dummy_step, local, moment_dtype
 from danalab.optim.step.state_dict import by_names, check_entry, check_groups, entries
@@ -39,6 +40,8 @@ class Wrapper(torch.optim.Optimizer):
     """Works on the local parts of DTensors without an adapter."""
     keys: ClassVar[Mapping[str, str]]
     """Arguments of the constructor -> keys in the parameter groups, which no inner optimizer uses."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Further keys that every group must have."""
     moments: ClassVar[tuple[str, ...]]
     count: ClassVar[str]
 
@@ -54,6 +57,10 @@ class Wrapper(torch.optim.Optimizer):
         self.__setstate__({"defaults": {**inner.defaults, **settings}, "_warned_capturable_if_run_uncaptured": True})
         for group in inner.param_groups:
             self._add_outer(group)
+
+    @cached_property
+    def _checks(self) -> GroupChecks:
+        return GroupChecks(self.name, {}, (*self.keys.values(), *self.needs))
 
     @property
     def name(self) -> str:
@@ -121,6 +128,7 @@ class Wrapper(torch.optim.Optimizer):
         found_inf = getattr(self, "found_inf", None)
         if any(flag is not None and bool(flag) for flag in (found_nonfinite, found_inf)):
             return None
+        self._checks(self.param_groups, self.check)
         self._has_state = True
         stepped: Stepped = [] if closure is not None else self._begin()
 
@@ -361,6 +369,7 @@ class EMANesterov(Wrapper):
     """
 
     keys: ClassVar = {"gamma": "ema_gamma", "beta": "ema_beta"}
+    needs = ("peak_lr",)
     moments = ("weights", "trend")
     count = "ema_step"
 

@@ -245,7 +245,7 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
     further = {name: value for name, value in config.optimizer_settings.items() if name not in shared}
     if further:
         from danalab.optim import optimizer_spec
-        from danalab.optim.distributed.dtensor.adapter import check_numbers_of
+        from danalab.optim.optimizers.checks import check_numbers_of
         from danalab.optim.registry import read_settings
 
         spec = optimizer_spec(config.opt)

@@ -5,6 +5,7 @@ A group sets `use_muon` or `kind`; a group without either is split in two by nam
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -57,6 +58,10 @@ class TwoRules(torch.optim.Optimizer):
     @property
     def name(self) -> str:
         return type(self).__name__
+
+    @cached_property
+    def _checks(self) -> checks.GroupChecks:
+        return checks.GroupChecks.of(self, "peak_lr", "use_muon")
 
     describe = describe
 
@@ -159,6 +164,7 @@ class MatrixOptimizer(TwoRules):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
+        self._checks(self.param_groups, self.check_group)
         loss = loss_of(closure)
         self._warned_equal = self._warned_equal or checks.warn_of_equal_rates(self.name, self.param_groups)
         for group in self.param_groups:
@@ -242,6 +248,8 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
             raise UserError(f"{owner}: unknown kind '{kind}'{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}")
         group["use_muon"] = kind in ORTHOGONALISED
     if "use_muon" in group:
+        if type(group["use_muon"]) is not bool and group["use_muon"] not in (0, 1):
+            raise UserError(f"{owner}: use_muon of a group is {group['use_muon']!r}; it must be true or false")
         for index, (name, p) in enumerate(map(_named, entries)):
             if group["use_muon"] and p.ndim < 2:
                 called = f"parameter '{name}'" if name else f"parameter {index} of its group"

@@ -53,13 +53,23 @@ def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
 
 def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     """Scalars of step t: B <- decay B + gain g, X = new g + weight B, then `lr`, `decay_factor` and what O needs."""
-    if group.get("dana_momentum", "momentum" not in group):
-        gain = group["delta"] / (group["delta"] + t)
-        rates = {"decay": 1 - gain, "gain": gain, "new": 1.0, "weight": float(t) ** (1 - group["kappa"])}
-    elif group["nesterov"]:
+    if group.get("dana_momentum"):
+        return log_time_muon_scalars(group, t)
+    if group["nesterov"]:
         rates = {"decay": group["momentum"], "gain": 1.0, "new": 1.0, "weight": group["momentum"]}
     else:
         rates = {"decay": group["momentum"], "gain": 1.0, "new": 0.0, "weight": 1.0}
+    return _with_rates(group, t, rates)
+
+
+def log_time_muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """As `matched_scalars`, with B in logarithmic time."""
+    gain = group["delta"] / (group["delta"] + t)
+    rates = {"decay": 1 - gain, "gain": gain, "new": 1.0, "weight": float(t) ** (1 - group["kappa"])}
+    return _with_rates(group, t, rates)
+
+
+def _with_rates(group: Mapping[str, Any], t: int, rates: dict[str, float]) -> dict[str, Any]:
     rates = rates if group.get("age") is None and group.get("fresh") is None else _remembering(group, t, rates)
     return {
         **rates,
@@ -299,6 +309,7 @@ def with_row_moments(rule: Rule, name: str) -> Rule:
 
 MUON = _rule("muon", muon_scalars)
 MATCHED_MUON = _rule("matched_muon", matched_scalars)
+LOG_TIME_MUON = _rule("log_time_muon", log_time_muon_scalars)
 
 
 class HybridOptimizer(TwoRules, RuleOptimizer):
@@ -421,7 +432,7 @@ class DanaMuon(HybridOptimizer):
     Source: Manau of the original code with its `dana_momentum`; matrices after Liu et al. 2025, arXiv 2502.16982.
     """
 
-    matrix_rule = MATCHED_MUON
+    matrix_rule = LOG_TIME_MUON
     other_rule = DANA_STAR_COUPLED
     aux_factors = DANA_MUON_FACTORS
 
@@ -434,6 +445,8 @@ class Manau(DanaMuon):
 
     Source: Muon after Liu et al. 2025, arXiv 2502.16982; the Dana family after arXiv 2602.05298.
     """
+
+    matrix_rule = MATCHED_MUON
 
     @takes(ManauSettings)
     def __init__(self, params: Any, settings: dict[str, Any]): ...
