@@ -10,6 +10,8 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY
+from functools import partial
+from operator import le, lt
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NamedTuple, ParamSpec
 
 from danalab.errors import UserError, nearest
@@ -26,8 +28,8 @@ P = ParamSpec("P")
 
 Range = tuple[Callable[[float], bool], str]
 """Whether a number is in it, and its name in words."""
-NOT_NEGATIVE: Range = (lambda x: x >= 0, "not negative")
-POSITIVE: Range = (lambda x: x > 0, "positive")
+NOT_NEGATIVE: Range = (partial(le, 0), "not negative")  # no lambda: optimizers are pickled with their settings
+POSITIVE: Range = (partial(lt, 0), "positive")
 SHARE: Range = (lambda x: 0 <= x <= 1, "between 0 and 1")
 BELOW_ONE: Range = (lambda x: 0 <= x < 1, "in [0, 1)")
 

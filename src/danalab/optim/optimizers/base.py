@@ -77,6 +77,14 @@ class RuleOptimizer(torch.optim.Optimizer):
         """Refuse settings that make no sense; a UserError names the setting."""
         raise NotImplementedError
 
+    def check_groups(self) -> None:
+        """Refuse what a caller has written into the groups, or left out of them."""
+        self._checks(self.param_groups, self._check_changed)
+
+    def _check_changed(self, group: Mapping[str, Any]) -> None:
+        self.check_group(group)
+        check_format(self.name, group.get("state_dtype", "float32"))
+
     def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
         """The constructor's `params` as torch takes them: a model becomes groups by the kinds of its parameters."""
         return (
@@ -210,7 +218,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     # over memory would be split. This name of dynamo's decorator, as in torch.optim, needs no import of dynamo here.
     @torch._disable_dynamo
     def _apply(self, skip: Tensor | None) -> None:
-        self._checks(self.param_groups, self.check_group)
+        self.check_groups()
         self._warn_above_peak()
         if self._plan is not None and self._plan.repeat(self, skip):
             return

@@ -17,7 +17,7 @@ from danalab.optim.rules.age import age_path
 from danalab.optim.run_length import DECAY_BOUND, FREE_WD_TS
 from danalab.optim.run_length import OMEGA as USUAL_OMEGA
 from danalab.optim.settings import RANGES, Declared, plain_settings
-from danalab.optim.step.state_dict import IMPLEMENTATION, LATER
+from danalab.optim.step.state_dict import LATER
 from danalab.optim.values import WANTED, Setting, kind_of, settings_of
 
 log = logging.getLogger(__name__)
@@ -266,7 +266,7 @@ class GroupChecks:
     @classmethod
     def of(cls, optimizer: Any, *keys: str) -> "GroupChecks":
         """For an optimizer of ours, whose groups have these keys beside its settings."""
-        defaults = (key for key in optimizer.defaults if key not in (*LATER, *IMPLEMENTATION))
+        defaults = (key for key in optimizer.defaults if key not in (*LATER, "differentiable"))  # torch adds the last
         return cls(optimizer.name, settings_of(type(optimizer), {}), (*defaults, *keys))
 
     def __call__(

@@ -47,7 +47,10 @@ def follow_parameter(
         state.update(stored_tensors((), p, state_dtype))
     for key, shape in stored_shapes(moments, p, state_dtype).items():
         if key not in state:
-            raise UserError(f"a parameter's state has no {key}; build the optimizer with the settings that it has now")
+            raise UserError(
+                f"a parameter's state has no {key}: state_dtype is {state_dtype} now, or another setting of its"
+                " group has changed; build the optimizer with it"
+            )
         if tuple(state[key].shape) != shape:
             raise UserError(
                 f"a parameter has shape {tuple(p.shape)} now, and its state {key} shape {tuple(state[key].shape)}:"

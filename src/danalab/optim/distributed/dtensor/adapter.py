@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
+from danalab.errors import UserError, first_line
 from danalab.optim.distributed.dtensor import placement
 from danalab.optim.distributed.dtensor import state as states
 from danalab.optim.optimizers import checks
@@ -111,6 +111,10 @@ class DTensorAdapter(torch.optim.Optimizer):
     def _checks(self) -> checks.GroupChecks:
         return checks.GroupChecks(self.spec.name, self.spec.settings, ())
 
+    def check_groups(self) -> None:
+        """As of `RuleOptimizer`."""
+        self._checks(self._groups)
+
     # ---- groups ----
 
     @property
@@ -203,7 +207,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         """
         if found_nonfinite is not None and bool(found_nonfinite):
             return None
-        self._checks(self._groups)
+        self.check_groups()
         self._follow_replaced()
         if self.spec.closure:
             with self._gathered():
@@ -224,6 +228,11 @@ class DTensorAdapter(torch.optim.Optimizer):
                 self.inner.step()
             except torch.linalg.LinAlgError as error:
                 raise UserError(f"{self.spec.name}: a decomposition failed; a gradient may be not finite") from error
+            except (ArithmeticError, KeyError, TypeError) as error:
+                reason = f"{type(error).__name__}: {first_line(error)}"
+                raise UserError(
+                    f"{self.spec.name}: a parameter group has a wrong value or lacks one ({reason})"
+                ) from error
         if not self.spec.elementwise:
             states.make_contiguous(self.inner, [self._places[i] for i in moving])
         return loss

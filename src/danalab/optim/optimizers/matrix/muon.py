@@ -63,7 +63,7 @@ def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
 
 
 def log_time_muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
-    """As `matched_scalars`, with B in logarithmic time."""
+    """Scalars of step t with B in logarithmic time; else as those of D-Muon."""
     gain = group["delta"] / (group["delta"] + t)
     rates = {"decay": 1 - gain, "gain": gain, "new": 1.0, "weight": float(t) ** (1 - group["kappa"])}
     return _with_rates(group, t, rates)
