@@ -78,8 +78,8 @@ MODULES = {
 COMMANDS: Registry[ModuleType] = Registry("command")
 """Verb -> its module, of plug-ins."""
 
-LIGHT = ("optim", "new")
-"""Verbs of which a part works with torch alone."""
+LIGHT = ("optim", "new", "bench")
+"""Verbs of which a part works with torch alone, or which say themselves what they need."""
 
 RENAMED = {
     ("fit",): ("report", "--tables-only"),

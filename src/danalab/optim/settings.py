@@ -266,9 +266,11 @@ class SignDanaSettings(DanaSettings):
 class AutoDanaSettings(Formats, Memory, Decay, Rate):
     _: KW_ONLY
     delta: float = LogTime.delta
-    kappa_min: float = setting(0.75, "kappa of coordinates whose gradients agree")
-    kappa_max: float = setting(1.0, "kappa of coordinates whose gradients are noise")
-    significance: float = setting(2.0, "standard deviations of noise above which momentum counts as signal")
+    kappa_min: float = setting(default=0.75, help="kappa of coordinates whose gradients agree")
+    kappa_max: float = setting(default=1.0, help="kappa of coordinates whose gradients are noise")
+    significance: float = setting(
+        default=2.0, help="standard deviations of noise above which momentum counts as signal"
+    )
     eps: float = 1e-8
     gamma3: float = 1.0
     alpha_offset: float = 1.0
@@ -332,14 +334,13 @@ class Around(Settings, kw_only=True):
     """What is done around the orthogonalisation of a matrix."""
 
     normalise: str | None = setting(
-        None,
-        "what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows; normuon: rows"
-        " by a second moment",
+        default=None,
+        help="what has equal norms after O: rows, columns, rows-columns, columns-rows; normuon: see row_beta",
     )
-    row_beta: float = setting(0.95, "rate of the rows' second moment, with normalise normuon", BELOW_ONE)
+    row_beta: float = setting(default=0.95, help="rate of the rows' second moment of normuon", within=BELOW_ONE)
     per_head: bool = setting(default=False, help="orthogonalise each attention head of queries, keys and values")
     hold_norm: bool = setting(default=False, help="steps of angle lr that keep a matrix's norm, without weight decay")
-    uw_floor: float = setting(0.0, "least norm of a matrix's update / lr, in units of the matrix's norm", NOT_NEGATIVE)
+    uw_floor: float = setting(default=0.0, help="least |update| / lr of a matrix, in units of |p|", within=NOT_NEGATIVE)
 
 
 class AuxiliaryAdam(Auxiliary, kw_only=True):
@@ -400,7 +401,7 @@ class MuonHSettings(AdamHSettings, Orthogonal):
 class Dion2Settings(Direction, AuxiliaryAdam, NewtonSchulz, Rate):
     lr: float = 0.02
     _: KW_ONLY
-    fraction: float = setting(0.25, "part of the rows or columns that a step moves")
+    fraction: float = setting(default=0.25, help="part of the rows or columns that a step moves")
     momentum: float = 0.95
     aux_lr_factor: float | None = 0.15
 
@@ -409,8 +410,8 @@ class ScionSettings(Direction, Auxiliary, NewtonSchulz, Rate):
     lr: float = 3.6e-4
     _: KW_ONLY
     momentum: float = 0.9
-    radius: float = setting(50.0, "scale of the steps of hidden matrices and vectors")
-    other_radius: float = setting(3000.0, "scale of the steps of embeddings and heads")
+    radius: float = setting(default=50.0, help="scale of the steps of hidden matrices and vectors")
+    other_radius: float = setting(default=3000.0, help="scale of the steps of embeddings and heads")
 
 
 class AdamMiniSettings(Direction, AuxiliaryAdam, Rate):
@@ -430,17 +431,17 @@ class KronSettings(AdamMiniSettings):
     lr: float = 3e-4
     _: KW_ONLY
     momentum: float = 0.9
-    flat_start: int = setting(500, "steps at the start that all fit the preconditioner; later fewer do")
+    flat_start: int = setting(default=500, help="steps at the start that all fit the preconditioner; later fewer do")
     aux_lr_factor: float | None = 3.0
 
 
 class SophiaSettings(Rate):
     lr: float = 6e-4
     betas: tuple[float, float] = (0.96, 0.99)
-    rho: float = setting(0.05, "scale of the curvature in the denominator; larger values clip less", POSITIVE)
-    eps: float = setting(1e-12, "least denominator", POSITIVE)
+    rho: float = setting(default=0.05, help="scale of the curvature; larger values clip less", within=POSITIVE)
+    eps: float = setting(default=1e-12, help="least denominator", within=POSITIVE)
     weight_decay: float = 0.0
-    hessian_interval: int = setting(10, "steps between estimates of the curvature", POSITIVE)
+    hessian_interval: int = setting(default=10, help="steps between estimates of the curvature", within=POSITIVE)
     maximize: bool = False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -151,11 +152,12 @@ def test_second_moments_of_rows_are_saved_and_resumed(shape):
     grads = [draw(*shape, seed=seed).float() for seed in range(4)]
     kind = "experts" if shape[0] == 2 else "matrix"
     straight, half = nn.Parameter(draw(*shape).float()), nn.Parameter(draw(*shape).float())
+    saved: dict[str, Any] = {}
     for p, stops in ((straight, (4,)), (half, (2, 4))):
-        saved, start = None, 0
+        saved, start = {}, 0
         for stop in stops:
             optimizer = DanaMuon([{"params": [p], "kind": kind}], normalise="normuon", uw_floor=2.0)
-            if saved is not None:
+            if saved:
                 optimizer.load_state_dict(saved)
             for g in grads[start:stop]:
                 p.grad = g.clone()
