@@ -9,29 +9,29 @@ from typing import Any
 
 from danalab.optim import DanaMuon, DMuon
 from danalab.optim.optimizers.matrix.base import coupled
-from danalab.optim.optimizers.matrix.muon import MATCHED_MUON, _decay_factor, matched_scalars
+from danalab.optim.optimizers.matrix.muon import MATCHED_MUON, _decay_factor, log_time_muon_scalars
 from danalab.optim.rules.adana import ADANA
 from danalab.optim.rules.scalars import log_time_scalars, momentum_gain
 
 Scalars = dict[str, Any]
-LOG_TIME = {"dana_momentum": True, "delta": 8.0, "kappa": 0.85}
+LOG_TIME = {"delta": 8.0, "kappa": 0.85}
 
 
 def _log_time(group: Mapping[str, Any], t: int) -> Scalars:
-    return matched_scalars({**group, **LOG_TIME}, t)
+    return log_time_muon_scalars({**group, **LOG_TIME}, t)
 
 
 def _by_shape(group: Mapping[str, Any], t: int) -> Scalars:
-    return {**matched_scalars(group, t), "matched_rms": None}
+    return {**log_time_muon_scalars(group, t), "matched_rms": None}
 
 
 def _falling(group: Mapping[str, Any], t: int) -> Scalars:
-    return {**matched_scalars(group, t), "decay_factor": _decay_factor(group, t)}
+    return {**log_time_muon_scalars(group, t), "decay_factor": _decay_factor(group, t)}
 
 
 def _cooled(group: Mapping[str, Any], t: int) -> Scalars:
     gain = momentum_gain({**group, "momentum_cooldown": 1.0}, t)
-    return {**matched_scalars(group, t), "decay": 1 - gain, "gain": gain}
+    return {**log_time_muon_scalars(group, t), "decay": 1 - gain, "gain": gain}
 
 
 class LogTimeDMuon(DMuon):

@@ -85,7 +85,10 @@ def environment(folder: Path, wheel: Path, distributions: Iterable[metadata.Dist
 
 
 def check(wheel: Path, folder: Path) -> None:
-    """First steps, a state that resumes, the help, and what the verbs say; AssertionError, CalledProcessError."""
+    """First steps, a state that resumes, the help, the verbs that need torch alone, and what the others say.
+
+    AssertionError, CalledProcessError: it does not hold.
+    """
     programs = environment(folder / "environment", wheel.resolve(), distributions_of(["torch"]).values())
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
@@ -97,10 +100,18 @@ def check(wheel: Path, folder: Path) -> None:
     assert steps.returncode == 0, steps.stderr
     usage = run("danalab", "--help")
     assert "usage: danalab COMMAND" in usage.stdout, usage.stderr
-    install = dict.fromkeys(("demo", "train", "optim", "serve", "theory"), "'danalab[lab]'") | {"bench": "-e '.[lab]'"}
-    for verb, what in install.items():
-        said = run("danalab", verb)
-        line = rf"danalab: error: danalab {verb} needs .*: .*pip install {re.escape(what)}\n"
+    for words in (
+        ["list"],
+        ["list", "--opt", "soap", "--json"],
+        ["export", "muon", "--out", "muon.py"],
+        ["list", "--help"],
+    ):
+        done = run("danalab", "optim", *words)
+        assert done.returncode == 0, done.stderr
+    install = dict.fromkeys(("demo", "train", "optim compare", "serve", "theory"), "'danalab[lab]'")
+    for verb, what in {**install, "bench": "-e '.[lab]'"}.items():
+        said = run("danalab", *verb.split())
+        line = rf"danalab: error: danalab {verb.split()[0]} needs .*: .*pip install {re.escape(what)}\n"
         assert said.returncode == 2, said
         assert re.fullmatch(line, said.stderr), said
 

@@ -62,9 +62,10 @@ def test_steps_state_and_schedules_import_torch_alone():
 
 
 VERBS = """
-from danalab.cli.app import VERBS, main
+from danalab.cli.app import LIGHT, VERBS, main
 assert not any(main([word]) for word in ("--help", "--version", "--cite"))
-print(len(VERBS), *[main([verb]) for verb in VERBS], file=sys.stderr)
+lacking = [[verb] for verb in VERBS if verb not in LIGHT] + [["optim", "compare"], ["optim", "schedules"]]
+print(len(lacking), *map(main, lacking), file=sys.stderr)
 """
 
 
@@ -75,6 +76,24 @@ def test_verbs_say_in_one_line_what_they_need_beside_torch():
     assert codes.split() == [str(len(lines)), *["2"] * len(lines)]
     for line in lines:
         assert re.fullmatch(r"danalab: error: danalab \w+ needs [^:]+: .*pip install .*\[lab\]'", line)
+
+
+def test_optimizers_are_listed_and_exported_with_torch_alone(tmp_path):
+    file = tmp_path / "files" / "optimizer.py"
+    code = f"""
+from danalab.cli.app import main
+words = ["", "list", "list --json", "list --opt dana-muon", "list --opt=soap --json", "list --json --no-json",
+         "export adana --style=track3", "export muon --style nanochat --out {file}"]
+assert not any(main(["optim", *each.split()]) for each in words)
+for each in ("list --opt adam", "list --wrong", "list --json=perhaps", "export nothing", "export",
+             "export muon --out {file}"):
+    assert main(["optim", *each.split()]) == 2
+"""
+    done = subprocess.run([sys.executable, "-c", ALONE + code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 6
+    assert "needs" not in done.stderr.replace("is needed", "")
+    assert "class Muon(" in file.read_text()
 
 
 def test_schedules_rows_and_settings_do_not_load_torch():

@@ -5,7 +5,6 @@ several verbs (`MODULES`) `VERBS = {verb: (Flags, run)}`. With `TAKES_REST`, `ru
 `--`.
 """
 
-import importlib
 import importlib.util
 import io
 import os
@@ -78,6 +77,9 @@ MODULES = {
 
 COMMANDS: Registry[ModuleType] = Registry("command")
 """Verb -> its module, of plug-ins."""
+
+LIGHT = ("optim", "new", "bench")
+"""Verbs of which a part works with torch alone, or which say themselves what they need."""
 
 RENAMED = {
     ("fit",): ("report", "--tables-only"),
@@ -194,6 +196,8 @@ def _dispatch(arguments: list[str]) -> int:
     verb, *rest = _renamed(arguments)
     if verb not in VERBS and verb not in COMMANDS:
         raise UserError(f"unknown command '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
+    if verb not in LIGHT and importlib.util.find_spec("pydantic") is None:
+        raise MissingExtra("pydantic", f"danalab {verb}")
     limit_threads()
     if verb in _TRAINING:
         yield_cores()

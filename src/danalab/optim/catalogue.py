@@ -241,7 +241,7 @@ _matrix("manau", "optimizers.matrix:Manau", "D-Muon for matrices, Dana-Star-MK4 
 _add("sophia", "optimizers.sophia:SophiaG",
      "momentum divided by an estimate of the curvature, clipped (Gauss-Newton-Bartlett)",
      "Liu et al. 2023, arXiv 2305.14342", aliases=("sophiag",), hessian=True,
-     texts={"betas": "rates of the momentum and the curvature", "eps": "least denominator"},
+     texts={"betas": "rates of the momentum and the curvature"},
      rate=Relative("adamw", 1.0, "its authors advise AdamW's"),
      advice="every hessian_interval steps costs one more pass, over one micro-batch with sampled labels")
 _matrix("muon-h", "optimizers.matrix:MuonH", "Muon with matrices of constant norm (Hyperball), AdamW for the rest",

@@ -43,6 +43,8 @@ EXPORTED = (
 FIXED = {
     **dict.fromkeys(("cautious_decay", "scaled_decay", "dana_momentum", "per_head", "hold_norm"), False),
     **dict.fromkeys(("beta2", "ns_dtype", "age", "fresh", "normalise"), None),
+    "row_beta": 0.95,
+    "uw_floor": 0.0,
     "momentum_cooldown": 0.0,
     "ns_method": "newton-schulz",
 }
@@ -63,7 +65,7 @@ STYLES = ("torch", "nanochat", "track3")
 """Trainers that a file is for: any loop; nanochat, whose groups have a `kind`; a track-3 script of modded-nanogpt."""
 
 _LEFT_OUT = """\
-The numbers of danalab without kernels. Left out: kernels, sharding, 8-bit and bf16+8 state, further bits of 16-bit\
+The numbers of danalab. Left out: kernels, sharding, 8-bit and bf16+8 state, further bits of 16-bit\
  parameters, CUDA graphs, tensors as settings, checks of settings, {settings}."""
 
 _CLASS = '''\
@@ -81,9 +83,9 @@ class {name}(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Apply the gradients; returns what the closure returned."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
 {reduce}        for group in self.param_groups:
+            {check}
             {names}
             alike: dict[int, list[Any]] = {{}}
             for p in (p for p in group["params"] if p.grad is not None):
@@ -100,8 +102,7 @@ class {name}(torch.optim.Optimizer):
                     for p, g, *moments in zip(*lists, strict=True):
                         made = {update}(p, g, *moments, **{scalars}({group}, t))
                         torch._foreach_copy_([p, *moments], made)
-                for p, old in tensors:
-                    p.copy_(old[0])
+                torch._foreach_copy_([p for p, _ in tensors], [old[0] for _, old in tensors])
         return loss
 '''
 
@@ -130,8 +131,9 @@ _MATRICES = {
         weight_decay = min(weight_decay, decay_bound) if decay_bound else weight_decay{aux}""",
     "add_group": """\
         kinds = {{}}
-        for name, p in param_group["params"]:
-            kinds.setdefault(param_group.get("kind") or kind_of(name, p.shape), []).append((name, p))
+        for entry in param_group["params"]:
+            name, p = entry if isinstance(entry, tuple) else ("", entry)
+            kinds.setdefault(param_group.get("kind") or kind_of(name, p.shape), []).append(entry)
         for kind, params in kinds.items():
             group = {{**param_group, "params": params, "kind": kind}}
             if kind not in {matrices}:
@@ -247,6 +249,8 @@ def export(name: str, style: str = "torch") -> str:
         "moments": str(first.moments).replace("'", '"'),
         "matrices": '("matrix", "experts", "muon")' if nanochat else '("matrix", "experts")',
         "is_stack": stacks.get(style, 'group["kind"] == "experts"'),
+        "check": 'if missing := {*self.defaults, "peak_lr"' + ', "kind"' * by_kind + """} - {"differentiable", *group}:
+                raise ValueError(f"a group has no {', '.join(sorted(missing))}")""",
         "group": "self.with_decay(group)" if nanochat else "group",
         "times_peak": "" if by_kind else ' * group["peak_lr"]',
     }  # fmt: skip
@@ -286,7 +290,7 @@ def update_matrices(ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *
     for batch in alike.values():
         stack = torch.stack([x for _, x in batch])
         for (p, _), o in zip(batch, orthogonalize(stack, s["method"], s["steps"], s["dtype"]), strict=True):
-            move(p, o, matrix_shape(p.shape), s)
+            move(p, o.reshape(p.shape).to(p.dtype), matrix_shape(p.shape), s)
 
 
 def kind_of(name: str, shape: Any) -> str:

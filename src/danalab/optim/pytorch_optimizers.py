@@ -176,7 +176,7 @@ class _Aged:
     def coefficients(self, group: int = 0) -> dict[str, Any]:
         """As those of `danalab.optim.optimizers.base.RuleOptimizer`, of a group with an age."""
         own = self.param_groups[group]
-        if "age" not in own:
+        if own.get("age") is None:
             return {}
         known = {"t": own.get("step", 0), "lr": own["lr"], "schedule": schedule_factor(own)}
         return {**known, "age": own.get("age_now", 0.0)}
@@ -185,7 +185,7 @@ class _Aged:
         given = [{key: group[key] for key in ("betas", "momentum") if key in group} for group in self.param_groups]
         for group in self.param_groups:
             gain, fresh, before = None, group.get("fresh"), group.get("age_now", 0.0)
-            if "age" in group:
+            if group.get("age") is not None:
                 path, s = age_path("optimizer", group["age"]), float(schedule_factor(group))
                 group["age_now"] = float(path.step(group.get("step", 0) + 1, s, before))
                 gain = 1 - group["age_now"] / (1 + before)
@@ -209,10 +209,10 @@ class SignSGD(_Aged, pytorch_optimizer.SignSGD):
     """The library's, with a memory by age and a share of the new gradient."""
 
     def _can_use_foreach(self, group: Any) -> bool:
-        return "fresh" not in group and super()._can_use_foreach(group)
+        return group.get("fresh") is None and super()._can_use_foreach(group)
 
     def _step_per_param(self, group: Any) -> None:
-        if "fresh" not in group:
+        if group.get("fresh") is None:
             super()._step_per_param(group)
             return
         for p in (p for p in group["params"] if p.grad is not None):

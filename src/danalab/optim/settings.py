@@ -10,6 +10,8 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY
+from functools import partial
+from operator import le, lt
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NamedTuple, ParamSpec
 
 from danalab.errors import UserError, nearest
@@ -26,9 +28,10 @@ P = ParamSpec("P")
 
 Range = tuple[Callable[[float], bool], str]
 """Whether a number is in it, and its name in words."""
-NOT_NEGATIVE: Range = (lambda x: x >= 0, "not negative")
-POSITIVE: Range = (lambda x: x > 0, "positive")
+NOT_NEGATIVE: Range = (partial(le, 0), "not negative")  # no lambda: optimizers are pickled with their settings
+POSITIVE: Range = (partial(lt, 0), "positive")
 SHARE: Range = (lambda x: 0 <= x <= 1, "between 0 and 1")
+BELOW_ONE: Range = (lambda x: 0 <= x < 1, "in [0, 1)")
 
 KINDS = ("embedding", "matrix", "experts", "router", "head", "vector")
 """Of parameters: `experts` are stacked matrices [experts, rows, columns]; vectors are gains, biases and rates of any
@@ -39,7 +42,7 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("lr", "peak_lr", "eps", "gamma3", "alpha", "alpha_offset", "clipsnr"), NOT_NEGATIVE),
     **dict.fromkeys(("weight_decay", "decay_bound", "matched_rms", "momentum_cooldown"), NOT_NEGATIVE),
     **dict.fromkeys(("kappa", "kappa_min", "kappa_max", "fresh"), SHARE),
-    "beta2": (lambda x: 0 <= x < 1, "in [0, 1)"),
+    "beta2": BELOW_ONE,
     "power": (lambda x: True, "of either sign"),
     "buffers": (lambda x: x >= 1 and x == int(x), "a whole number, at least 1"),
 }
@@ -263,9 +266,11 @@ class SignDanaSettings(DanaSettings):
 class AutoDanaSettings(Formats, Memory, Decay, Rate):
     _: KW_ONLY
     delta: float = LogTime.delta
-    kappa_min: float = 0.75
-    kappa_max: float = 1.0
-    significance: float = 2.0
+    kappa_min: float = setting(default=0.75, help="kappa of coordinates whose gradients agree")
+    kappa_max: float = setting(default=1.0, help="kappa of coordinates whose gradients are noise")
+    significance: float = setting(
+        default=2.0, help="standard deviations of noise above which momentum counts as signal"
+    )
     eps: float = 1e-8
     gamma3: float = 1.0
     alpha_offset: float = 1.0
@@ -329,10 +334,13 @@ class Around(Settings, kw_only=True):
     """What is done around the orthogonalisation of a matrix."""
 
     normalise: str | None = setting(
-        default=None, help="what has equal norms after orthogonalisation: rows, columns, rows-columns or columns-rows"
+        default=None,
+        help="what has equal norms after O: rows, columns, rows-columns, columns-rows; normuon: see row_beta",
     )
+    row_beta: float = setting(default=0.95, help="rate of the rows' second moment of normuon", within=BELOW_ONE)
     per_head: bool = setting(default=False, help="orthogonalise each attention head of queries, keys and values")
     hold_norm: bool = setting(default=False, help="steps of angle lr that keep a matrix's norm, without weight decay")
+    uw_floor: float = setting(default=0.0, help="least |update| / lr of a matrix, in units of |p|", within=NOT_NEGATIVE)
 
 
 class AuxiliaryAdam(Auxiliary, kw_only=True):
@@ -376,7 +384,7 @@ class DanaMuonSettings(
 class ManauSettings(DanaMuonSettings, Orthogonal):
     lr: float = 0.016
     _: KW_ONLY
-    dana_momentum: bool = False
+    dana_momentum: bool = setting(default=False, help="log-time momentum for matrices")
     aux_lr_factor: float | None = 1.0
 
 
@@ -393,7 +401,7 @@ class MuonHSettings(AdamHSettings, Orthogonal):
 class Dion2Settings(Direction, AuxiliaryAdam, NewtonSchulz, Rate):
     lr: float = 0.02
     _: KW_ONLY
-    fraction: float = 0.25
+    fraction: float = setting(default=0.25, help="part of the rows or columns that a step moves")
     momentum: float = 0.95
     aux_lr_factor: float | None = 0.15
 
@@ -402,8 +410,8 @@ class ScionSettings(Direction, Auxiliary, NewtonSchulz, Rate):
     lr: float = 3.6e-4
     _: KW_ONLY
     momentum: float = 0.9
-    radius: float = 50.0
-    other_radius: float = 3000.0
+    radius: float = setting(default=50.0, help="scale of the steps of hidden matrices and vectors")
+    other_radius: float = setting(default=3000.0, help="scale of the steps of embeddings and heads")
 
 
 class AdamMiniSettings(Direction, AuxiliaryAdam, Rate):
@@ -423,17 +431,17 @@ class KronSettings(AdamMiniSettings):
     lr: float = 3e-4
     _: KW_ONLY
     momentum: float = 0.9
-    flat_start: int = 500
+    flat_start: int = setting(default=500, help="steps at the start that all fit the preconditioner; later fewer do")
     aux_lr_factor: float | None = 3.0
 
 
 class SophiaSettings(Rate):
     lr: float = 6e-4
     betas: tuple[float, float] = (0.96, 0.99)
-    rho: float = 0.05
-    eps: float = 1e-12
+    rho: float = setting(default=0.05, help="scale of the curvature; larger values clip less", within=POSITIVE)
+    eps: float = setting(default=1e-12, help="least denominator", within=POSITIVE)
     weight_decay: float = 0.0
-    hessian_interval: int = 10
+    hessian_interval: int = setting(default=10, help="steps between estimates of the curvature", within=POSITIVE)
     maximize: bool = False
 
 
@@ -457,23 +465,17 @@ HELP = {
     "capturable": "keep the step count on the device, for CUDA graphs",
     "cautious_decay": "decay only coordinates that the step moves towards zero",
     "clipsnr": "bound of the damped momentum's signal-to-noise ratio",
-    "dana_momentum": "log-time momentum for matrices",
     "decay_bound": "largest weight decay, times the peak learning rate; 0 = no bound; none = by omega, else 0",
     "decoupled_weight_decay": "decay weights directly; otherwise weight decay is added to the gradient",
     "delta": "averages weight a new gradient by delta/(delta+t)",
     "differentiable": "let gradients flow through the step",
     "eps": "added to the root of the second moment",
-    "flat_start": "steps at the start that all fit the preconditioner; later fewer do",
     "foreach": "work on lists of parameters",
     "fused": "one compiled pass over memory",
-    "fraction": "part of the rows or columns that a step moves",
     "fresh": "share of the new gradient in the update, that of the momentum is the rest; none = the optimizer's own",
     "gamma3": "scale of the momentum term",
-    "hessian_interval": "steps between estimates of the curvature",
     "horizon": "length of the run [steps], with omega; wd_ts = horizon/10; none = not known: wd_ts, by default 100",
     "kappa": "exponent of the damping (1+t)^(1-kappa)",
-    "kappa_max": "kappa of coordinates whose gradients are noise",
-    "kappa_min": "kappa of coordinates whose gradients agree",
     "k": "inner steps per outer step",
     "lr_outer": "learning rate of the outer step",
     "matched_rms": "root mean square of a matrix's update",
@@ -485,13 +487,9 @@ HELP = {
     "ns_dtype": "dtype of the orthogonalisation; none = bfloat16 on GPUs, and from 128 rows on CPUs that multiply it",
     "ns_method": "orthogonalisation: newton-schulz or polar-express",
     "ns_steps": "steps of the orthogonalisation",
-    "other_radius": "scale of the steps of embeddings and heads",
     "omega": "strength of decaying weight decay omega/(wd_ts+t), instead of weight_decay",
     "precondition_frequency": "steps between new eigenbases",
-    "radius": "scale of the steps of hidden matrices and vectors",
-    "rho": "scale of the curvature in the denominator; larger values clip less",
     "scaled_decay": "multiply weight decay by lr / peak lr once more",
-    "significance": "standard deviations of noise above which momentum counts as signal",
     "state_dtype": "format of the moments: float32, bf16+8 (3 bytes) or 8bit (1 byte and scales), rounded at random",
     "stochastic_rounding": "round 16-bit parameters up or down at random",
     "wd_ts": "time scale of the decay of weight decay [steps]; none = constant",

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from danalab.cli._shared.options import Option
 from danalab.errors import UserError, nearest
-from danalab.train.config.experiment import SHARED_SETTINGS, OptimizerSettings
+from danalab.train.config.experiment import RESERVED, SHARED_SETTINGS, OptimizerSettings
 from danalab.train.config.fields import flag
-from danalab.train.config.run_spec import RESERVED
 
 if TYPE_CHECKING:
     from danalab.optim.registry import OptimizerSpec

@@ -6,6 +6,7 @@ that parameter, and only then: the hyper-parameters of logarithmic-time optimize
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -31,6 +32,7 @@ from danalab.optim.step.state_dict import (
     warn_of_replaced,
 )
 from danalab.optim.step.state_formats import check_format, format_of, require_format, stored_tensors
+from danalab.optim.values import settings_of
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,14 @@ class RuleOptimizer(torch.optim.Optimizer):
         """Refuse settings that make no sense; a UserError names the setting."""
         raise NotImplementedError
 
+    def check_groups(self) -> None:
+        """Refuse what a caller has written into the groups, or left out of them."""
+        self._checks(self.param_groups, self._check_changed)
+
+    def _check_changed(self, group: Mapping[str, Any]) -> None:
+        self.check_group(group)
+        check_format(self.name, group.get("state_dtype", "float32"))
+
     def groups_of(self, params: Any, settings: Mapping[str, Any]) -> Any:
         """The constructor's `params` as torch takes them: a model becomes groups by the kinds of its parameters."""
         return (
@@ -92,6 +102,10 @@ class RuleOptimizer(torch.optim.Optimizer):
     @property
     def name(self) -> str:
         return type(self).__name__
+
+    @cached_property
+    def _checks(self) -> checks.GroupChecks:
+        return checks.GroupChecks.of(self, "peak_lr")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own settings; the others are as at construction.
@@ -139,6 +153,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     def _check_added(self, group: dict[str, Any]) -> None:
         self.check_group(group)
+        checks.check_numbers_of(self.name, settings_of(type(self), {}), group)
         state_dtype = group.get("state_dtype", "float32")
         check_format(self.name, state_dtype)
         if group["capturable"] and state_dtype != "float32":
@@ -203,6 +218,7 @@ class RuleOptimizer(torch.optim.Optimizer):
     # over memory would be split. This name of dynamo's decorator, as in torch.optim, needs no import of dynamo here.
     @torch._disable_dynamo
     def _apply(self, skip: Tensor | None) -> None:
+        self.check_groups()
         self._warn_above_peak()
         if self._plan is not None and self._plan.repeat(self, skip):
             return

@@ -4,6 +4,7 @@ import difflib
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_
 from types import MappingProxyType
 from typing import Any
 
@@ -11,11 +12,13 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError, first_line
-from danalab.optim.optimizers.groups import called
+from danalab.optim.optimizers.groups import called, hyper
 from danalab.optim.rules.age import age_path
 from danalab.optim.run_length import DECAY_BOUND, FREE_WD_TS
 from danalab.optim.run_length import OMEGA as USUAL_OMEGA
-from danalab.optim.settings import RANGES, Declared
+from danalab.optim.settings import RANGES, Declared, plain_settings
+from danalab.optim.step.state_dict import LATER
+from danalab.optim.values import WANTED, Setting, kind_of, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -246,3 +249,83 @@ def check_gradients(owner: str, params: Sequence[Tensor], names: Sequence[str] =
     for name, p in zip(names or [""] * len(params), params, strict=True):
         if p.grad is not None and p.grad.layout != torch.strided:
             raise UserError(f"{owner}: {called(name, p)} has a {p.grad.layout} gradient; it must be dense")
+
+
+class GroupChecks:
+    """Checks groups in a step before which they have changed: trainers write into groups, and rebuild them.
+
+    Args:
+        known: the optimizer's settings.
+        needed: keys that every group has, beside `lr`.
+    """
+
+    def __init__(self, owner: str, known: Mapping[str, Setting], needed: Iterable[str]):
+        self._owner, self._known, self._needed = owner, known, ("lr", *needed)
+        self._seen: dict[int, tuple[list[str], list[str], list[Any], Any]] = {}
+
+    @classmethod
+    def of(cls, optimizer: Any, *keys: str) -> "GroupChecks":
+        """For an optimizer of ours, whose groups have these keys beside its settings."""
+        defaults = (key for key in optimizer.defaults if key not in (*LATER, "differentiable"))  # torch adds the last
+        return cls(optimizer.name, settings_of(type(optimizer), {}), (*defaults, *keys))
+
+    def __call__(
+        self, groups: Iterable[dict[str, Any]], check: Callable[[Mapping[str, Any]], None] = lambda _: None
+    ) -> None:
+        """UserError: a group lacks a key, or has a value of another type, or one that `check` refuses."""
+        for number, group in enumerate(groups):
+            keys, watched, values, lr = self._seen.get(id(group), ([], [], [], None))
+            same = keys == list(group) and all(map(is_, map(group.get, watched), values))
+            if same and group["lr"] is lr:
+                continue
+            if missing := [key for key in self._needed if key not in group]:
+                raise UserError(
+                    f"{self._owner}: parameter group {number} has no {missing[0]}; every group must have it"
+                )
+            changed = {"lr": group["lr"]} if same else hyper(group)
+            group.update(plain_settings(changed))
+            check_numbers_of(self._owner, self._known, {key: group[key] for key in changed})
+            if not same:
+                check(group)
+            watched = [key for key in group if key != "lr"]
+            self._seen[id(group)] = list(group), watched, list(map(group.get, watched)), group["lr"]
+
+
+def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
+    """Refuse known settings (and `lr`) of another type, not finite, or negative where the default is not."""
+    for name, value in given.items():
+        if name == "lr":
+            _check_number(owner, name, value, 1e-3)
+        elif name in known and not (value is None and (known[name].default is None or name in MAY_BE_NONE)):
+            _check_value(owner, name, value, known[name])
+            within = known[name].within
+            if within is not None and value is not None and not within[0](value):
+                raise UserError(f"{owner}: {name} is {value}; it must be {within[1]}")
+
+
+def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
+    kind = kind_of(setting)
+    if kind == "numbers":
+        own = setting.default if isinstance(setting.default, (tuple, list)) else None
+        if not isinstance(value, (tuple, list)) or (own is not None and len(value) != len(own)):
+            raise UserError(f"{owner}: {name} is {value!r}; it must be {len(own) if own else 'a tuple of'} numbers")
+        for number, of_default in zip(value, own or (None,) * len(value), strict=True):
+            if number is not None or of_default is not None:
+                _check_number(owner, name, number, of_default)
+        return
+    if kind in ("number", "integer"):
+        _check_number(owner, name, value, setting.default)
+    if not isinstance(value, _TYPES[kind]):
+        raise UserError(f"{owner}: {name} is {value!r}; it must be {WANTED[kind]}")
+
+
+_TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype),
+                           "kinds": (Mapping, str)}  # fmt: skip
+
+
+def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
+    """`value` is a setting or a part of it, `usual` its default."""
+    number = number_of(owner, name, value)
+    may_be_negative = is_number(usual) and usual < 0
+    if number is not None and (not math.isfinite(number) or (number < 0 and not may_be_negative)):
+        raise UserError(f"{owner}: {name} is {number}; it must be finite and not negative")

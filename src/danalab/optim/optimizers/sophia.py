@@ -8,16 +8,23 @@ Labels are sampled from the model's own distribution; n s^2 is then an unbiased 
 Gauss-Newton matrix (Bartlett's identity).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
-from danalab.optim.optimizers.checks import check_gradients, check_parameters
+from danalab.optim.optimizers.checks import (
+    GroupChecks,
+    check_gradients,
+    check_numbers,
+    check_numbers_of,
+    check_parameters,
+)
 from danalab.optim.settings import SophiaSettings, takes
 from danalab.optim.step.state import loss_of
+from danalab.optim.values import settings_of
 
 
 class SophiaG(torch.optim.Optimizer):
@@ -38,20 +45,18 @@ class SophiaG(torch.optim.Optimizer):
 
     def setup(self, params: Any, settings: dict[str, Any]) -> None:
         """What the constructor does with its arguments."""
-        betas, interval = settings["betas"], settings["hessian_interval"]
-        if not all(0 <= beta < 1 for beta in betas):
-            raise UserError(f"sophia: betas is {betas}; it must be two numbers in [0, 1)")
-        for name in ("rho", "eps"):
-            if not 0 < settings[name] < float("inf"):
-                raise UserError(f"sophia: {name} is {settings[name]}; it must be finite and positive")
-        if not isinstance(interval, int) or interval < 1:
-            raise UserError(f"sophia: hessian_interval is {interval}; it must be at least 1 step")
+        check_numbers_of("sophia", settings_of(type(self), {}), settings)
+        _check(settings)
         torch.optim.Optimizer.__init__(self, params, settings)
         check_parameters("sophia", [{"params": [("", p) for p in group["params"]]} for group in self.param_groups])
         self._estimates: dict[Tensor, Tensor] = {}
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return {**super().__getstate__(), "_estimates": self._estimates}
+
+    @cached_property
+    def _checks(self) -> GroupChecks:
+        return GroupChecks("sophia", settings_of(type(self), {}), settings_of(type(self), {}))
 
     def hessian_is_due(self) -> bool:
         """Whether the next step needs an estimate: the first, and every `hessian_interval` after it."""
@@ -70,6 +75,7 @@ class SophiaG(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
+        self._checks(self.param_groups, _check)
         loss = loss_of(closure)
         estimates, self._estimates = self._estimates, {}
         for group in self.param_groups:
@@ -95,3 +101,7 @@ class SophiaG(torch.optim.Optimizer):
             hessian.lerp_(torch.where(torch.isfinite(estimate), estimate, hessian), 1 - beta2)
         ratio = momentum / (group["rho"] * hessian).clamp_(min=group["eps"])
         p.mul_(1 - group["lr"] * group["weight_decay"]).add_(ratio.clamp_(-1, 1), alpha=-group["lr"])
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    check_numbers("sophia", settings, declared=SophiaSettings.declared)

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.optimizers.checks import is_number
+from danalab.optim.optimizers.checks import GroupChecks, check_numbers, is_number
 from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import is_dummy_step, local, moment_dtype
 from danalab.optim.step.state_dict import by_names, check_entry, check_groups, entries
@@ -39,6 +40,8 @@ class Wrapper(torch.optim.Optimizer):
     """Works on the local parts of DTensors without an adapter."""
     keys: ClassVar[Mapping[str, str]]
     """Arguments of the constructor -> keys in the parameter groups, which no inner optimizer uses."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Further keys that every group must have."""
     moments: ClassVar[tuple[str, ...]]
     count: ClassVar[str]
 
@@ -54,6 +57,10 @@ class Wrapper(torch.optim.Optimizer):
         self.__setstate__({"defaults": {**inner.defaults, **settings}, "_warned_capturable_if_run_uncaptured": True})
         for group in inner.param_groups:
             self._add_outer(group)
+
+    @cached_property
+    def _checks(self) -> GroupChecks:
+        return GroupChecks(self.name, {}, (*self.keys.values(), *self.needs))
 
     @property
     def name(self) -> str:
@@ -84,6 +91,11 @@ class Wrapper(torch.optim.Optimizer):
             **{name: zeros() for name in self.moments},
             self.count: torch.zeros((), dtype=torch.int64, device="cpu"),
         }
+
+    def check_groups(self) -> None:
+        """As of `RuleOptimizer`: before a step changes anything, the inner one's settings, too."""
+        self._checks(self.param_groups, self.check)
+        getattr(self.inner, "check_groups", lambda: None)()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -121,6 +133,7 @@ class Wrapper(torch.optim.Optimizer):
         found_inf = getattr(self, "found_inf", None)
         if any(flag is not None and bool(flag) for flag in (found_nonfinite, found_inf)):
             return None
+        self.check_groups()
         self._has_state = True
         stepped: Stepped = [] if closure is not None else self._begin()
 
@@ -326,7 +339,7 @@ class SODA(Wrapper):
         if not is_number(offset) or not 1 <= offset < float("inf"):
             raise UserError(f"SODA: offset is {offset!r}; it must be finite and at least 1")
         if settings.get("weight_decay"):
-            raise UserError(f"SODA: weight_decay is {settings['weight_decay']:g}; it must be 0 beside SODA's own pull")
+            raise UserError(f"SODA: weight_decay is {settings['weight_decay']}; it must be 0 beside SODA's own pull")
 
     def before(self, stepped: Stepped) -> None:
         alike: dict[tuple[Any, ...], list[Tensor]] = {}
@@ -361,6 +374,7 @@ class EMANesterov(Wrapper):
     """
 
     keys: ClassVar = {"gamma": "ema_gamma", "beta": "ema_beta"}
+    needs = ("peak_lr",)
     moments = ("weights", "trend")
     count = "ema_step"
 
@@ -373,6 +387,7 @@ class EMANesterov(Wrapper):
             raise UserError(f"EMANesterov: gamma is {gamma!r}; it must be in [0, 1)")
         if not is_number(beta) or not 0 <= beta < float("inf"):
             raise UserError(f"EMANesterov: beta is {beta!r}; it must be finite and not negative")
+        check_numbers("EMANesterov", {key: settings[key] for key in self.needs if key in settings})
 
     def _add_outer(self, group: dict[str, Any]) -> None:
         group.setdefault("peak_lr", float(group["lr"]))

@@ -47,7 +47,10 @@ def follow_parameter(
         state.update(stored_tensors((), p, state_dtype))
     for key, shape in stored_shapes(moments, p, state_dtype).items():
         if key not in state:
-            raise UserError(f"state_dtype is {state_dtype} now, but the state has another; build the optimizer with it")
+            raise UserError(
+                f"a parameter's state has no {key}: state_dtype is {state_dtype} now, or another setting of its"
+                " group has changed; build the optimizer with it"
+            )
         if tuple(state[key].shape) != shape:
             raise UserError(
                 f"a parameter has shape {tuple(p.shape)} now, and its state {key} shape {tuple(state[key].shape)}:"
@@ -136,10 +139,10 @@ def is_dummy_step(groups: Iterable[Mapping[str, Any]]) -> bool:
 
 def has_zero_rate(groups: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all learning rates are known to be zero, without waiting for a device."""
-    groups = list(groups)
-    if any(isinstance(group["lr"], Tensor) and group["lr"].device.type != "cpu" for group in groups):
+    rates = [group.get("lr") for group in groups]
+    if any(isinstance(lr, Tensor) and lr.device.type != "cpu" for lr in rates):
         return False
-    if any(float(group["lr"]) != 0 for group in groups):
+    if not all(isinstance(lr, (int, float, Tensor)) and float(lr) == 0 for lr in rates):
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 

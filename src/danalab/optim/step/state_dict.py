@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 """Group keys that choose how a step is computed: a checkpoint does not change them."""
 
-NEWEST = ("age", "fresh", "buffers", "buffer_ages", "normalise", "per_head", "hold_norm", "orthogonalise")
+NEWEST = ("age", "fresh", "buffers", "buffer_ages", "normalise", "row_beta", "per_head", "hold_norm", "uw_floor",
+          "orthogonalise")  # fmt: skip
 """Settings that version 0.2 gained late: where a state_dict lacks them, those of construction stay."""
 
 LATER = ("decay_bound", "beta2", "momentum_cooldown", "cautious_decay", "scaled_decay", "state_dtype", *NEWEST)

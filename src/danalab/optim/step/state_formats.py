@@ -31,6 +31,9 @@ FORMATS = ("float32", "bf16+8", "8bit")
 REST = "param_low"
 """Key of the further bits of a parameter."""
 
+OF_ROWS = {"row_moment": 1, "row_moment_of_stack": 2}
+"""Moments with one float32 value for each row -> leading dimensions of the parameter that they have; the rest is 1."""
+
 BLOCK = 256
 """Values with a common scale."""
 HEADROOM = 1.25
@@ -81,7 +84,9 @@ def stored_tensors(moments: Sequence[str], p: Tensor, state_dtype: str) -> dict[
 
     tensors: dict[str, Tensor] = {}
     for name in moments:
-        if state_dtype == "bf16+8":
+        if name in OF_ROWS:
+            tensors[name] = _zero_rows(p, OF_ROWS[name])
+        elif state_dtype == "bf16+8":
             tensors |= {f"{name}_high": zeros(p, torch.bfloat16), f"{name}_low": zeros(p, torch.uint8)}
         elif state_dtype == "8bit":
             blocks = -(-p.shape[-1] // BLOCK)
@@ -95,6 +100,23 @@ def stored_tensors(moments: Sequence[str], p: Tensor, state_dtype: str) -> dict[
     return tensors
 
 
+def _row_shape(shape: Sequence[int], dims: int) -> tuple[int, ...]:
+    return (*shape[:dims], *(1,) * (len(shape) - dims))
+
+
+def _zero_rows(p: Any, dims: int) -> Tensor:
+    dtype, mesh = torch.float64 if p.dtype == torch.float64 else torch.float32, getattr(p, "device_mesh", None)
+    own = p.detach() if mesh is None else p.detach().to_local()
+    zeros = own.new_zeros(_row_shape(own.shape, dims), dtype=dtype)
+    if mesh is None:
+        return zeros
+    from torch.distributed.tensor import DTensor, Replicate  # not at the top: it takes long to import
+
+    whole = torch.empty(_row_shape(p.shape, dims), device="meta")
+    placements = [Replicate() if getattr(each, "dim", 0) >= dims else each for each in p.placements]
+    return DTensor.from_local(zeros, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
+
+
 def stored_shapes(moments: Sequence[str], p: Tensor, state_dtype: str) -> dict[str, tuple[int, ...]]:
     """Key -> shape of `stored_tensors`; parts of a moment are neighbours."""
     shape = tuple(p.shape)
@@ -103,7 +125,8 @@ def stored_shapes(moments: Sequence[str], p: Tensor, state_dtype: str) -> dict[s
         endings = {"_high": shape, "_low": shape}
     elif state_dtype == "8bit":
         endings = {"_codes": shape, "_scale": (*shape[:-1], -(-shape[-1] // BLOCK))}
-    shapes = {name + ending: size for name in moments for ending, size in endings.items()}
+    shapes = {name + ending: size for name in moments if name not in OF_ROWS for ending, size in endings.items()}
+    shapes |= {name: _row_shape(shape, dims) for name, dims in OF_ROWS.items() if name in moments}
     return {**shapes, REST: shape} if has_rest(p, state_dtype) else shapes
 
 

@@ -9,13 +9,22 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Lt
-
 from danalab.errors import UserError
 from danalab.optim.run_length import OMEGA
 from danalab.optim.settings import RANGES, DanaMK4Settings, LogTime
 from danalab.optim.values import current_names
-from danalab.train.config.fields import Count, Natural, NonNegative, PathText, Positive, Section, flag, setting
+from danalab.train.config.fields import (
+    Count,
+    Ge,
+    Lt,
+    Natural,
+    NonNegative,
+    PathText,
+    Positive,
+    Section,
+    flag,
+    setting,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +164,9 @@ SHARED_SETTINGS = {
 }
 """Settings of optimizers that are flags and keys whatever the optimizer, with their help: the laws of scaling need the
 first three, and the others have one name for several optimizers. Their values are in `optimizer_settings`."""
+
+RESERVED = {"horizon": "the run's length is --iterations"}
+"""Settings of optimizers that a run sets itself."""
 
 
 def _finite(name: str, value: Any) -> float:

@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Lt
-
 from danalab.errors import UserError
 from danalab.files import expand_home
 
@@ -22,6 +20,11 @@ Kind = Literal["run", "input", "data", "execution", "job"]
 """What a changed value means for an existing run folder. run: it is another run, refused. input: nothing by itself; the
 values that `resolve` computes from it are compared. data: nothing if the data have the same fingerprint. execution: the
 same run, carried out or reported in another way. job: it concerns one job of the run."""
+
+try:
+    from annotated_types import Ge, Gt, Lt
+except ModuleNotFoundError:  # with torch alone; the flags of `danalab optim list` and `export` have no bounds
+    Ge = Gt = Lt = str
 
 Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
@@ -97,8 +100,6 @@ def plain(value: Any) -> Any:
 
 def validated(cls: type, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """`values` of fields of a data class, converted to the fields' types. Errors name keys of `where`, else flags."""
-    from pydantic import ValidationError
-
     hints = field_types(cls)
 
     def refuse(name: str, value: Any, expected: str) -> typing.NoReturn:
@@ -111,6 +112,12 @@ def validated(cls: type, values: Mapping[str, Any], where: str = "") -> dict[str
             prepared[name] = _prepared(value, hints[name])
         except ValueError as error:
             refuse(name, value, str(error))
+    try:
+        from pydantic import ValidationError
+    except ModuleNotFoundError:  # with torch alone; words, paths and switches need it not
+        if not all(leaf_types(hints[name]) <= {str, Path, bool, type(None)} for name in values):
+            raise
+        return {name: _read_plainly(value, leaf_types(hints[name])) for name, value in prepared.items()}
     try:
         return _adapter(cls).validate_python(prepared)
     except ValidationError as error:
@@ -136,6 +143,10 @@ def leaf_types(hint: Any) -> frozenset[Any]:
     if origin in (None, dict):
         return frozenset({origin or hint})
     return frozenset().union(*(leaf_types(argument) for argument in arguments if argument is not ...))
+
+
+def _read_plainly(value: Any, types: frozenset[Any]) -> Any:
+    return Path(value) if Path in types and value is not None else value in (True, "true") if bool in types else value
 
 
 @cache

@@ -18,7 +18,7 @@ from danalab.scaling.hardware import memory_gib
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 from danalab.scaling.shape import ROUTER_SETTINGS
-from danalab.train.config.experiment import SHARED_SETTINGS, ModelSettings, shared_settings
+from danalab.train.config.experiment import RESERVED, SHARED_SETTINGS, ModelSettings, shared_settings
 from danalab.train.config.fields import flag, plain
 from danalab.train.config.train_config import TrainConfig
 
@@ -236,10 +236,6 @@ def run_memory_gib(
     )
 
 
-RESERVED = {"horizon": "the run's length is --iterations"}
-"""Settings of optimizers that a run sets itself."""
-
-
 def checked_settings(config: TrainConfig) -> dict[str, Any]:
     """`config.optimizer_settings` with values of the right types; those that every optimizer may have stay as they are.
 
@@ -249,7 +245,7 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
     further = {name: value for name, value in config.optimizer_settings.items() if name not in shared}
     if further:
         from danalab.optim import optimizer_spec
-        from danalab.optim.distributed.dtensor.adapter import check_numbers_of
+        from danalab.optim.optimizers.checks import check_numbers_of
         from danalab.optim.registry import read_settings
 
         spec = optimizer_spec(config.opt)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import sys
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +51,7 @@ def test_rows_or_columns_have_equal_norms_and_the_whole_its_own(cls, shape):
     assert torch.equal(stepped(cls, start, [zero], normalise="rows"), start)
 
 
-@pytest.mark.parametrize("how", NORMALISATIONS)
+@pytest.mark.parametrize("how", [how for how in NORMALISATIONS if how != "normuon"])
 def test_the_last_side_is_exactly_equal(how):
     o = normalised(draw(3, 5, 8), how)
     sizes = o.norm(dim={"rows": -1, "columns": -2}[how.rpartition("-")[2]])
@@ -85,19 +88,84 @@ def test_heads_are_matrices_of_their_own(cls, settings):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"normalise": "rows"}, {"hold_norm": True}, {"heads": 2}, {"cautious_decay": True}]
+    "settings",
+    [
+        {"normalise": "rows"},
+        {"hold_norm": True},
+        {"heads": 2},
+        {"cautious_decay": True},
+        {"normalise": "normuon", "heads": 3, "cautious_decay": True},
+        {"normalise": "normuon", "hold_norm": True},
+        {"uw_floor": 3.0, "normalise": "normuon"},
+    ],
 )
 @pytest.mark.parametrize("cls", CLASSES)
 def test_the_pure_function_is_the_step(cls, settings):
-    start, g = draw(6, 4), draw(6, 4, seed=2)
-    rule = cls.matrix_rule
-    settings = {"weight_decay": 0.2, **settings}
-    found = stepped(cls, start, [g], **settings)
+    p, grads = nn.Parameter(draw(6, 4)), [draw(6, 4, seed=seed) for seed in (2, 3, 4)]
+    heads = {key: value for key, value in settings.items() if key == "heads"}
+    rest = {key: value for key, value in settings.items() if key != "heads"}
+    optimizer = cls([{"params": [p], "use_muon": True, **heads}], lr=0.1, weight_decay=0.2, **rest)
+    [group] = optimizer.param_groups
+    rule, want = optimizer.rule_of(group), draw(6, 4)
+    state = [optimizer.state[p][name].clone() for name in rule.moments]
+    for t, g in enumerate(grads, 1):
+        p.grad = g.clone()
+        optimizer.step()
+        want, *state = rule.update(want, g, *state, **rule.scalars(group, t))
+        torch.testing.assert_close(p.detach(), want, rtol=1e-9, atol=1e-12)
+    for name, each in zip(rule.moments, state, strict=True):
+        torch.testing.assert_close(optimizer.state[p][name], each, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6), (4, 3, 2)])
+def test_the_second_moment_of_rows_around_muon_is_normuon(shape, monkeypatch):
+    library = pytest.importorskip("pytorch_optimizer")
+    module = sys.modules[library.NorMuon.__module__]
+    monkeypatch.setattr(module, "zero_power_via_newton_schulz_5", lambda x, num_steps, weights: orthogonalize(x))
+    start, grads = draw(*shape), [draw(*shape, seed=seed) for seed in range(1, 5)]
     p = nn.Parameter(start.clone())
-    group = {"params": [p], "use_muon": True, **({"heads": 2} if settings.pop("heads", None) else {})}
-    optimizer = cls([group], lr=0.1, **settings)
-    want, _ = rule.update(start, g, torch.zeros_like(g), **rule.scalars(optimizer.param_groups[0], 1))
-    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-12)
+    form = {"update_scale": "preserve_norm", "use_adjusted_lr": False, "foreach": False}
+    theirs = library.NorMuon([{"params": [p], "use_muon": True}], lr=0.1, weight_decay=0.1, beta2=0.9, **form)
+    for g in grads:
+        p.grad = g.clone()
+        theirs.step()
+    found = stepped(Muon, start, grads, weight_decay=0.1, normalise="normuon", row_beta=0.9)
+    torch.testing.assert_close(found, p.detach(), rtol=0, atol=1e-6)
+    stack = stepped(Muon, torch.stack([start.flatten(1)] * 2), [torch.stack([g.flatten(1)] * 2) for g in grads],
+                    kind="experts", weight_decay=0.1, normalise="normuon", row_beta=0.9)  # fmt: skip
+    torch.testing.assert_close(stack[1], p.detach().flatten(1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_an_update_below_the_floor_is_raised_to_it_and_no_other(cls):
+    start, g = draw(5, 8), draw(5, 8, seed=1)
+    plain = stepped(cls, start, [g], **NO_MOMENTUM[cls]) - start  # = - 0.1 u
+    ratio = float(10 * plain.norm() / start.norm())
+    for floor in (0.0, 0.5 * ratio, 3 * ratio):
+        moved = stepped(cls, start, [g], uw_floor=floor, weight_decay=0.2, **NO_MOMENTUM[cls]) - 0.98 * start
+        torch.testing.assert_close(moved, plain * max(1.0, floor / ratio), rtol=1e-6, atol=1e-9)
+    assert torch.equal(stepped(cls, start, [0 * g], uw_floor=1.0), start)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (3, 4, 2), (2, 6, 4)])
+def test_second_moments_of_rows_are_saved_and_resumed(shape):
+    grads = [draw(*shape, seed=seed).float() for seed in range(4)]
+    kind = "experts" if shape[0] == 2 else "matrix"
+    straight, half = nn.Parameter(draw(*shape).float()), nn.Parameter(draw(*shape).float())
+    saved: dict[str, Any] = {}
+    for p, stops in ((straight, (4,)), (half, (2, 4))):
+        saved, start = {}, 0
+        for stop in stops:
+            optimizer = DanaMuon([{"params": [p], "kind": kind}], normalise="normuon", uw_floor=2.0)
+            if saved:
+                optimizer.load_state_dict(saved)
+            for g in grads[start:stop]:
+                p.grad = g.clone()
+                optimizer.step()
+            saved, start = copy.deepcopy(optimizer.state_dict()), stop
+    assert torch.equal(straight, half)
+    with pytest.raises(UserError, match="has row_moment"):
+        DanaMuon([{"params": [half], "kind": kind}]).load_state_dict(saved)
 
 
 def test_kl_soap_steps_along_the_orthogonalised_update_at_d_muons_size():
@@ -111,6 +179,9 @@ def test_kl_soap_steps_along_the_orthogonalised_update_at_d_muons_size():
     ("settings", "group", "words"),
     [
         ({"normalise": "row"}, {}, "normalise is 'row'; it must be one of rows, columns, rows-columns, columns-rows"),
+        ({"row_beta": 1.0}, {}, r"row_beta is 1.0; it must be finite and in \[0, 1\)"),
+        ({"uw_floor": -1.0}, {}, "uw_floor is -1.0; it must be finite and not negative"),
+        ({"uw_floor": 0.5, "hold_norm": True}, {}, "uw_floor has no effect"),
         ({}, {"heads": 0}, "heads is 0; it must be a whole number"),
         ({}, {"heads": 2.0}, "heads is 2.0"),
         ({}, {"heads": 4}, "has 6 rows; it must be a multiple of heads, 4"),

@@ -1,16 +1,15 @@
 """Adapts optimizers of libraries: DTensor parameters, checked input, complete state. `build_adapted` builds them."""
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, cached_property, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
+from danalab.errors import UserError, first_line
 from danalab.optim.distributed.dtensor import placement
 from danalab.optim.distributed.dtensor import state as states
 from danalab.optim.optimizers import checks
@@ -27,7 +26,7 @@ from danalab.optim.optimizers.groups import (
 )
 from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import is_dummy_step, loss_of, replaced_too_late
-from danalab.optim.values import WANTED, OptimizerSpec, Setting, kind_of
+from danalab.optim.values import OptimizerSpec
 
 TOUCHING = ("train", "eval", "update_hessian")
 """Methods of inner optimizers that read or write parameters, gradients or state."""
@@ -108,6 +107,14 @@ class DTensorAdapter(torch.optim.Optimizer):
     def __repr__(self) -> str:
         return f"DTensorAdapter({self.inner!r})"
 
+    @cached_property
+    def _checks(self) -> checks.GroupChecks:
+        return checks.GroupChecks(self.spec.name, self.spec.settings, ())
+
+    def check_groups(self) -> None:
+        """As of `RuleOptimizer`."""
+        self._checks(self._groups)
+
     # ---- groups ----
 
     @property
@@ -131,7 +138,7 @@ class DTensorAdapter(torch.optim.Optimizer):
             return
         [group] = named_groups(self.spec.name, [plain_settings(param_group)])
         checks.check_parameters(self.spec.name, [group])
-        check_numbers_of(self.spec.name, self.spec.settings, group)
+        checks.check_numbers_of(self.spec.name, self.spec.settings, group)
         group["params"] = named_as(self.param_groups, group["params"])
         [group] = named_groups(self.spec.name, [group])
         self._refuse_settings_of_all(group)
@@ -200,6 +207,7 @@ class DTensorAdapter(torch.optim.Optimizer):
         """
         if found_nonfinite is not None and bool(found_nonfinite):
             return None
+        self.check_groups()
         self._follow_replaced()
         if self.spec.closure:
             with self._gathered():
@@ -220,6 +228,11 @@ class DTensorAdapter(torch.optim.Optimizer):
                 self.inner.step()
             except torch.linalg.LinAlgError as error:
                 raise UserError(f"{self.spec.name}: a decomposition failed; a gradient may be not finite") from error
+            except (ArithmeticError, KeyError, TypeError) as error:
+                reason = f"{type(error).__name__}: {first_line(error)}"
+                raise UserError(
+                    f"{self.spec.name}: a parameter group has a wrong value or lacks one ({reason})"
+                ) from error
         if not self.spec.elementwise:
             states.make_contiguous(self.inner, [self._places[i] for i in moving])
         return loss
@@ -309,8 +322,8 @@ class DTensorAdapter(torch.optim.Optimizer):
 
 
 def _without_patches(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """An optimizer's attributes, without the `step` that schedulers replace."""
-    return {key: value for key, value in vars(optimizer).items() if key != "step"}
+    """An optimizer's attributes, without the `step` that schedulers replace, and what is made anew."""
+    return {key: value for key, value in vars(optimizer).items() if key not in ("step", "_checks")}
 
 
 @cache
@@ -361,7 +374,7 @@ def _build(
     if not spec.elementwise:
         refuse_flat_shards(spec.name, (p for group in groups for _, p in group["params"]))
     for given in ({"lr": lr, **settings}, *groups):
-        check_numbers_of(spec.name, spec.settings, given)
+        checks.check_numbers_of(spec.name, spec.settings, given)
     native = [{**group, "params": as_given(group["params"])} for group in groups]
     if getattr(spec.build, "takes_dtensors", False):
         return checks.in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
@@ -370,43 +383,3 @@ def _build(
     if getattr(optimizer.inner, "takes_dtensors", False):  # a function that builds a class of ours
         return checks.in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))
     return optimizer
-
-
-def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
-    """Refuse known settings (and `lr`) of another type, not finite, or negative where the default is not."""
-    for name, value in given.items():
-        if name == "lr":
-            _check_number(owner, name, value, 1e-3)
-        elif name in known and not (value is None and (known[name].default is None or name in checks.MAY_BE_NONE)):
-            _check_value(owner, name, value, known[name])
-            within = known[name].within
-            if within is not None and value is not None and not within[0](value):
-                raise UserError(f"{owner}: {name} is {value}; it must be {within[1]}")
-
-
-def _check_value(owner: str, name: str, value: Any, setting: Setting) -> None:
-    kind = kind_of(setting)
-    if kind == "numbers":
-        own = setting.default if isinstance(setting.default, (tuple, list)) else None
-        if not isinstance(value, (tuple, list)) or (own is not None and len(value) != len(own)):
-            raise UserError(f"{owner}: {name} is {value!r}; it must be {len(own) if own else 'a tuple of'} numbers")
-        for number, of_default in zip(value, own or (None,) * len(value), strict=True):
-            if number is not None or of_default is not None:
-                _check_number(owner, name, number, of_default)
-        return
-    if kind in ("number", "integer"):
-        _check_number(owner, name, value, setting.default)
-    if not isinstance(value, _TYPES[kind]):
-        raise UserError(f"{owner}: {name} is {value!r}; it must be {WANTED[kind]}")
-
-
-_TYPES: dict[str, Any] = {"number": object, "integer": (int, Tensor), "switch": bool, "word": (str, torch.dtype),
-                           "kinds": (Mapping, str)}  # fmt: skip
-
-
-def _check_number(owner: str, name: str, value: Any, usual: Any) -> None:
-    """`value` is a setting or a part of it, `usual` its default."""
-    number = checks.number_of(owner, name, value)
-    may_be_negative = checks.is_number(usual) and usual < 0
-    if number is not None and (not math.isfinite(number) or (number < 0 and not may_be_negative)):
-        raise UserError(f"{owner}: {name} is {number}; it must be finite and not negative")

@@ -3,8 +3,9 @@
 A group sets `use_muon` or `kind`; a group without either is split in two by names and shapes.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -58,6 +59,10 @@ class TwoRules(torch.optim.Optimizer):
     def name(self) -> str:
         return type(self).__name__
 
+    @cached_property
+    def _checks(self) -> checks.GroupChecks:
+        return checks.GroupChecks.of(self, "peak_lr", "use_muon")
+
     describe = describe
 
     def of_matrices(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -103,9 +108,17 @@ class TwoRules(torch.optim.Optimizer):
         checks.refuse_two_decays(self.name, group, self._omega)
         return with_auxiliary(self.name, group, self._auxiliary, self.defaults["lr"])
 
+    def check_groups(self) -> None:
+        """As of `RuleOptimizer`."""
+        self._checks(self.param_groups, self.check_group)
+
     def check_group(self, group: Mapping[str, Any]) -> None:
         """Refuse settings that make no sense; those of matrices that a group lacks are not looked at."""
-        checks.check_numbers(self.name, group)
+        if "use_muon" in group:
+            check_use_muon(self.name, group["use_muon"], [("", p) for p in group["params"]])
+        if "kind" in group:
+            check_kind(self.name, group["kind"])
+        checks.check_numbers(self.name, group, declared=getattr(type(self).__init__, "declared", {}))
         momentum = checks.number_of(self.name, "momentum", group.get("momentum", 0.0))
         if momentum is not None and not 0 <= momentum < 1:
             raise UserError(f"{self.name}: momentum is {group['momentum']}; it must be in [0, 1)")
@@ -159,6 +172,7 @@ class MatrixOptimizer(TwoRules):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
+        self.check_groups()
         loss = loss_of(closure)
         self._warned_equal = self._warned_equal or checks.warn_of_equal_rates(self.name, self.param_groups)
         for group in self.param_groups:
@@ -237,15 +251,10 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
     entries = [params] if isinstance(params, Tensor) else list(params)
     group["params"] = entries
     if "use_muon" not in group and "kind" in group:
-        kind = group["kind"]
-        if kind not in KINDS:
-            raise UserError(f"{owner}: unknown kind '{kind}'{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}")
-        group["use_muon"] = kind in ORTHOGONALISED
+        check_kind(owner, group["kind"])
+        group["use_muon"] = group["kind"] in ORTHOGONALISED
     if "use_muon" in group:
-        for index, (name, p) in enumerate(map(_named, entries)):
-            if group["use_muon"] and p.ndim < 2:
-                called = f"parameter '{name}'" if name else f"parameter {index} of its group"
-                raise UserError(f"{owner}: use_muon is set for {called}, which has {p.ndim} dimensions, not 2 or more")
+        check_use_muon(owner, group["use_muon"], map(_named, entries))
         return [group]
     parts: dict[str, list[Any]] = {"matrix": [], "experts": [], "": []}
     kinds = kinds_by_names([(name, p.shape) for name, p in map(_named, entries)])
@@ -257,6 +266,22 @@ def split_group(owner: str, group: Any) -> list[dict[str, Any]]:
         if part
     ]
     return [{**part, "was_split": True} for part in split or [{**group, "use_muon": False}]]
+
+
+def check_kind(owner: str, kind: Any) -> None:
+    """Refuse a kind of parameters that there is not."""
+    if kind not in KINDS:
+        raise UserError(f"{owner}: unknown kind '{kind}'{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}")
+
+
+def check_use_muon(owner: str, use_muon: Any, named: Iterable[tuple[str, Tensor]]) -> None:
+    """Refuse what is no bool, and True for vectors."""
+    if not isinstance(use_muon, int) or use_muon not in (0, 1):
+        raise UserError(f"{owner}: use_muon of a group is {use_muon!r}; it must be true or false")
+    for index, (name, p) in enumerate(named):
+        if use_muon and p.ndim < 2:
+            called = f"parameter '{name}'" if name else f"parameter {index} of its group"
+            raise UserError(f"{owner}: use_muon is set for {called}, which has {p.ndim} dimensions, not 2 or more")
 
 
 def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any) -> list[dict[str, Any]]:

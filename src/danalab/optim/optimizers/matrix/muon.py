@@ -8,7 +8,7 @@ O needs whole matrices; `danalab.optim.optimizers.matrix.sharded` computes it fo
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -53,13 +53,23 @@ def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
 
 def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     """Scalars of step t: B <- decay B + gain g, X = new g + weight B, then `lr`, `decay_factor` and what O needs."""
-    if group.get("dana_momentum", "momentum" not in group):
-        gain = group["delta"] / (group["delta"] + t)
-        rates = {"decay": 1 - gain, "gain": gain, "new": 1.0, "weight": float(t) ** (1 - group["kappa"])}
-    elif group["nesterov"]:
+    if group.get("dana_momentum"):
+        return log_time_muon_scalars(group, t)
+    if group["nesterov"]:
         rates = {"decay": group["momentum"], "gain": 1.0, "new": 1.0, "weight": group["momentum"]}
     else:
         rates = {"decay": group["momentum"], "gain": 1.0, "new": 0.0, "weight": 1.0}
+    return _with_rates(group, t, rates)
+
+
+def log_time_muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """Scalars of step t with B in logarithmic time; else as those of D-Muon."""
+    gain = group["delta"] / (group["delta"] + t)
+    rates = {"decay": 1 - gain, "gain": gain, "new": 1.0, "weight": float(t) ** (1 - group["kappa"])}
+    return _with_rates(group, t, rates)
+
+
+def _with_rates(group: Mapping[str, Any], t: int, rates: dict[str, float]) -> dict[str, Any]:
     rates = rates if group.get("age") is None and group.get("fresh") is None else _remembering(group, t, rates)
     return {
         **rates,
@@ -68,8 +78,10 @@ def matched_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
         "cautious": cautious(group),
         "matched_rms": group.get("matched_rms"),
         "normalise": group.get("normalise"),
+        "row_beta": group.get("row_beta"),
         "heads": group.get("heads"),
         "hold_norm": group.get("hold_norm"),
+        "uw_floor": group.get("uw_floor"),
         "method": group["ns_method"],
         "steps": group["ns_steps"],
         "dtype": None if group["ns_dtype"] is None else getattr(torch, group["ns_dtype"]),
@@ -89,27 +101,59 @@ def _remembering(group: Mapping[str, Any], t: int, rates: dict[str, float]) -> d
     return rates
 
 
-def update(p: Tensor, g: Tensor, buffer: Tensor, **s: Any) -> tuple[Tensor, Tensor]:
+def update(p: Tensor, g: Tensor, buffer: Tensor, *row_moments: Tensor, **s: Any) -> tuple[Tensor, ...]:
     """One step of one matrix as a pure function, the reference of `update_all`; new (p, buffer) in the buffer's dtype.
 
     Parameter, gradient and momentum are [rows, ...]; more than two dimensions count as columns. s: see
-    `matched_scalars`.
+    `matched_scalars`. With `normalise` normuon the second moments of the rows follow the momentum.
     """
     p, g = p.to(buffer.dtype), g.to(buffer.dtype)
     buffer = s["decay"] * buffer + s["gain"] * g
-    direction = momentum_direction(g, buffer, **s)
+    o = _orthogonal(g, buffer, s)
+    row_moments = tuple(v.lerp(_mean_squares(o).view_as(v), 1 - s["row_beta"]) for v in row_moments)
+    direction = _sized(o, row_moments, s).reshape(g.shape)
     if s["hold_norm"]:
-        return held(p, direction, p.norm(), s["lr"]), buffer
+        return held(p, direction, p.norm(), s["lr"]), buffer, *row_moments
+    if s["uw_floor"]:
+        direction = raised(direction, direction.norm(), s["uw_floor"] * p.norm())
     decayed = s["decay_factor"] * p if s["cautious"] is None else shrink(p, direction, s["decay_factor"])
-    return decayed - s["lr"] * direction, buffer
+    return decayed - s["lr"] * direction, buffer, *row_moments
 
 
-def momentum_direction(g: Tensor, buffer: Tensor, **s: Any) -> Tensor:
-    """The update direction of `update`, from the new buffer."""
-    x = (s["new"] * g + s["weight"] * buffer).flatten(1)
-    x = x.unflatten(0, (s["heads"] or 1, -1))
-    o = newton_schulz.orthogonalize(x, s["method"], s["steps"], s["dtype"]).to(buffer.dtype)
-    return (scale(x.shape[1:], s["matched_rms"]) * newton_schulz.normalised(o, s["normalise"])).reshape(g.shape)
+def momentum_direction(g: Tensor, buffer: Tensor, *row_moments: Tensor, **s: Any) -> Tensor:
+    """The update direction of `update`, from the new state, without the options that depend on the parameter."""
+    return _sized(_orthogonal(g, buffer, s), row_moments, s).reshape(g.shape)
+
+
+def _orthogonal(g: Tensor, buffer: Tensor, s: Mapping[str, Any]) -> Tensor:
+    """O(X) of each head, [heads, rows, columns]."""
+    x = (s["new"] * g + s["weight"] * buffer).flatten(1).unflatten(0, (s["heads"] or 1, -1))
+    return newton_schulz.orthogonalize(x, s["method"], s["steps"], s["dtype"]).to(buffer.dtype)
+
+
+def _sized(o: Tensor, row_moments: tuple[Tensor, ...], s: Mapping[str, Any]) -> Tensor:
+    for v in row_moments:
+        o = o * row_factors(_mean_squares(o), v.view(*o.shape[:2], 1))
+    return scale(o.shape[1:], s["matched_rms"]) * newton_schulz.normalised(o, s["normalise"])
+
+
+def _mean_squares(o: Tensor) -> Tensor:
+    return o.square().mean(dim=-1, keepdim=True)
+
+
+def row_factors(squares: Tensor, v: Tensor) -> Tensor:
+    """NorMuon's factors of rows, [heads, rows, 1]: 1 / sqrt(v), times what keeps the norm of each head.
+
+    squares: the mean squares of the rows; v: their second moments; both [heads, rows, 1].
+    """
+    roots = v.sqrt() + ROW_EPS
+    after = (squares / roots.square()).sum(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    return (squares.sum(dim=1, keepdim=True) / after).sqrt() / roots
+
+
+def raised(u: Tensor, norm: Tensor, least: Tensor) -> Tensor:
+    """u, whose norm is given, with a norm of at least `least`; a zero update stays zero."""
+    return u / norm.clamp_min(torch.finfo(u.dtype).tiny) * torch.maximum(norm, least)
 
 
 def held(p: Tensor, u: Tensor, norm: Tensor, lr: float) -> Tensor:
@@ -124,7 +168,13 @@ def scale(shape: Any, matched_rms: float | None) -> float:
 
 
 def update_all(
-    ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *, like: Sequence[Tensor] | None = None, **s: Any
+    ps: list[Tensor],
+    gs: list[Tensor],
+    buffers: list[Tensor],
+    row_moments: Sequence[Tensor] = (),
+    *,
+    like: Sequence[Tensor] | None = None,
+    **s: Any,
 ) -> None:
     """`update` on lists, in place; matrices of equal shape in one batch. `like`: the parameters, if `ps` are shards."""
     like = ps if like is None else like
@@ -139,10 +189,17 @@ def update_all(
 
     def apply(i: int, o: Tensor) -> None:
         rows, columns = newton_schulz.matrix_shape(like[i].shape)
+        shape = rows // (s["heads"] or 1), columns
+        o = o.reshape(ps[i].shape).to(ps[i].dtype)
+        if row_moments:
+            scale_rows(o, row_moments[i], like[i], s)
         if s["hold_norm"]:
             hold(ps[i], o, like[i], s["lr"])
-        else:
-            move(ps[i], o, (rows // (s["heads"] or 1), columns), s)
+            return
+        if s["uw_floor"]:
+            least = s["uw_floor"] / scale(shape, s["matched_rms"]) * norm(ps[i], like[i])
+            o = raised(o, norm(o, like[i]), least)
+        move(ps[i], o, shape, s)
 
     whole: list[int] = []
     spread: dict[Any, list[int]] = {}
@@ -170,7 +227,6 @@ def mixed(g: Tensor, buffer: Tensor, s: Mapping[str, Any]) -> Tensor:
 
 def move(p: Tensor, o: Tensor, shape: tuple[int, int], s: Mapping[str, Any]) -> None:
     """Decay a parameter and apply O(X), in place; `shape`: rows and columns of the whole matrix."""
-    o = o.reshape(p.shape).to(p.dtype)
     rate = s["lr"] * scale(shape, s["matched_rms"])
     decay(p, s["decay_factor"], o if s["cautious"] else None)
     p.add_(o, alpha=-rate)
@@ -178,29 +234,50 @@ def move(p: Tensor, o: Tensor, shape: tuple[int, int], s: Mapping[str, Any]) -> 
 
 def hold(p: Tensor, o: Tensor, like: Tensor, lr: float) -> None:
     """`held` for a parameter, or for a part of a sharded one, in place."""
+    before = norm(p, like)
+    p.sub_(lr * before * (o / norm(o, like).clamp_min(torch.finfo(o.dtype).tiny)))
+    p.mul_(before / norm(p, like).clamp_min(torch.finfo(o.dtype).tiny))
 
-    def norm(x: Tensor) -> Tensor:
-        if getattr(like, "device_mesh", None) is None:
-            return x.norm()
+
+def norm(x: Tensor, like: Tensor) -> Tensor:
+    """Frobenius norm of a matrix of which x is this rank's part; `like`: the parameter."""
+    if getattr(like, "device_mesh", None) is None:
+        return x.norm()
+    from danalab.optim.optimizers.matrix import sharded
+
+    return sharded.norm(like, x)
+
+
+def scale_rows(o: Tensor, moments: Tensor, like: Tensor, s: Mapping[str, Any]) -> None:
+    """NorMuon's second moments and its scale of the rows, of a matrix or of a part of a sharded one, in place."""
+    v, own = (
+        moments.flatten(1),
+        o.flatten(1).square().sum(dim=1, keepdim=True) / newton_schulz.matrix_shape(like.shape)[1],
+    )
+    if getattr(like, "device_mesh", None) is None:
+        v.lerp_(own, 1 - s["row_beta"])
+        factors = _factors_by_head(own, v, s)
+    else:
         from danalab.optim.optimizers.matrix import sharded
 
-        return sharded.norm(like, x)
-
-    o = o.reshape(p.shape).to(p.dtype)
-    before = norm(p)
-    p.sub_(lr * before * (o / norm(o).clamp_min(torch.finfo(o.dtype).tiny)))
-    p.mul_(before / norm(p).clamp_min(torch.finfo(o.dtype).tiny))
+        squares = sharded.all_rows(like, own, are_parts=True)
+        v.lerp_(sharded.own_rows(like, squares), 1 - s["row_beta"])
+        factors = sharded.own_rows(like, _factors_by_head(squares, sharded.all_rows(like, v), s))
+    o.flatten(1).mul_(factors)
 
 
-def update_stacks(
-    ps: list[Tensor], gs: list[Tensor], buffers: list[Tensor], *, like: Sequence[Tensor] | None = None, **s: Any
-) -> None:
+def _factors_by_head(squares: Tensor, v: Tensor, s: Mapping[str, Any]) -> Tensor:
+    heads = s["heads"] or 1
+    return row_factors(squares.unflatten(0, (heads, -1)), v.unflatten(0, (heads, -1))).flatten(0, 1)
+
+
+def update_stacks(*lists: list[Tensor], like: Sequence[Tensor] | None = None, **s: Any) -> None:
     """`update_all` for stacks [matrices, rows, columns], each matrix separately.
 
     A stack that is sharded along its first dimension needs no communication.
     """
     of_each = None if like is None else [matrix for stack in like for matrix in _matrices_of(stack)]
-    each = [[matrix for stack in stacks for matrix in stack.unbind(0)] for stacks in (ps, gs, buffers)]
+    each = [[matrix for stack in stacks for matrix in stack.unbind(0)] for stacks in lists]
     if each[0]:
         update_all(*each, like=of_each, **s)
 
@@ -220,8 +297,19 @@ def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]
     )
 
 
+ROW_EPS = 1e-10
+"""Added to the root of a row's second moment, as in the authors' code."""
+
+
+@cache
+def with_row_moments(rule: Rule, name: str) -> Rule:
+    """The rule of matrices with the second moments of their rows, under this key of the state (`OF_ROWS`)."""
+    return replace(rule, name=f"{rule.name}_{name}", moments=(*rule.moments, name))
+
+
 MUON = _rule("muon", muon_scalars)
 MATCHED_MUON = _rule("matched_muon", matched_scalars)
+LOG_TIME_MUON = _rule("log_time_muon", log_time_muon_scalars)
 
 
 class HybridOptimizer(TwoRules, RuleOptimizer):
@@ -241,6 +329,8 @@ class HybridOptimizer(TwoRules, RuleOptimizer):
         heads = group.get("heads")
         if heads is not None and (type(heads) is not int or heads < 1):
             raise UserError(f"{self.name}: heads is {heads!r}; it must be a whole number of equal parts of the rows")
+        if group.get("hold_norm") and group.get("uw_floor"):
+            raise UserError(f"{self.name}: hold_norm makes steps of one size, so uw_floor has no effect; leave it out")
         for index, p in enumerate(group["params"] if group["use_muon"] else ()):
             rows = p.shape[-2] if group.get("kind") == "experts" else len(p)
             if rows % (heads or 1):
@@ -253,14 +343,20 @@ class HybridOptimizer(TwoRules, RuleOptimizer):
                 )
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
-        return self.matrix_rule if group["use_muon"] else self.other_rule
+        if not group["use_muon"]:
+            return self.other_rule
+        if group.get("normalise") != newton_schulz.NORMUON:
+            return self.matrix_rule
+        return with_row_moments(
+            self.matrix_rule, "row_moment_of_stack" if group.get("kind") == "experts" else "row_moment"
+        )
 
     def check_backend(self, group: Mapping[str, Any]) -> None:
         if not group["use_muon"]:  # the flags choose how the rest is computed
             super().check_backend(group)
 
     def backend_of(self, rule: Rule, batch: TensorBatch) -> Backend:
-        return self._update_matrices if rule is self.matrix_rule else super().backend_of(rule, batch)
+        return self._update_matrices if batch.group["use_muon"] else super().backend_of(rule, batch)
 
     def _update_matrices(self, rule: Rule, batches: list[TensorBatch]) -> None:
         originals = [p for group in self.param_groups for p in group["params"]]
@@ -289,7 +385,9 @@ class Muon(HybridOptimizer):
     Raises:
         UserError: a setting out of range, no parameters, or `use_muon` for a vector.
     Source: K. Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; `normalise`: Zhang et al.
-    2026, arXiv 2602.21545 (Muon+); `hold_norm`: Wen et al. 2026, arXiv 2606.16899 (Hyperball).
+    2026, arXiv 2602.21545 (Muon+), Li et al. 2025, arXiv 2510.05491 (NorMuon); `hold_norm`: Wen et al. 2026, arXiv
+    2606.16899 (Hyperball); `uw_floor`: K. Krishna 2026, github.com/KellerJordan/modded-nanogpt/pull/274 (0.35 at lr
+    0.0375).
     """
 
     matrix_rule = MUON
@@ -334,7 +432,7 @@ class DanaMuon(HybridOptimizer):
     Source: Manau of the original code with its `dana_momentum`; matrices after Liu et al. 2025, arXiv 2502.16982.
     """
 
-    matrix_rule = MATCHED_MUON
+    matrix_rule = LOG_TIME_MUON
     other_rule = DANA_STAR_COUPLED
     aux_factors = DANA_MUON_FACTORS
 
@@ -347,6 +445,8 @@ class Manau(DanaMuon):
 
     Source: Muon after Liu et al. 2025, arXiv 2502.16982; the Dana family after arXiv 2602.05298.
     """
+
+    matrix_rule = MATCHED_MUON
 
     @takes(ManauSettings)
     def __init__(self, params: Any, settings: dict[str, Any]): ...

@@ -39,7 +39,9 @@ POLAR_EXPRESS: tuple[Coefficients, ...] = (
 METHODS = ("newton-schulz", "polar-express")
 
 DIMENSIONS = {"rows": -1, "columns": -2}
-NORMALISATIONS = ("rows", "columns", "rows-columns", "columns-rows")
+NORMUON = "normuon"
+"""The normalisation that has a state: see `danalab.optim.optimizers.matrix.muon`."""
+NORMALISATIONS = ("rows", "columns", "rows-columns", "columns-rows", NORMUON)
 
 EPS = 1e-7
 """Added to the Frobenius norm: a zero matrix stays zero."""
@@ -134,7 +136,7 @@ def orthogonalize_each(
 
 def normalised(o: Tensor, how: str | None) -> Tensor:
     """`o` [..., rows, columns] with rows, columns, or both one after the other, of equal norms; its own norm stays."""
-    for side in () if how is None else how.split("-"):
+    for side in () if how in (None, NORMUON) else how.split("-"):
         norm = o.norm(dim=(-2, -1), keepdim=True)
         o = o / o.norm(dim=DIMENSIONS[side], keepdim=True).clamp_min(EPS)
         o = o * (norm / o.norm(dim=(-2, -1), keepdim=True).clamp_min(EPS))

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from danalab.errors import UserError
-from danalab.optim.distributed.dtensor.layout import RowExchange
+from danalab.optim.distributed.dtensor.layout import RowExchange, cut
 from danalab.optim.distributed.shards import owners
 from danalab.optim.optimizers.matrix.newton_schulz import Form, matrix_shape, orthogonalize_each
 from danalab.optim.products import newton_schulz
@@ -82,3 +82,25 @@ def norm(like: Any, local: Tensor) -> Tensor:
     )
     whole: Any = spread.square().sum()
     return whole.full_tensor().sqrt()
+
+
+def all_rows(like: Any, own: Tensor, *, are_parts: bool = False) -> Tensor:
+    """A value of each row of a matrix, [rows, 1], from those of this rank's rows. Collective.
+
+    are_parts: where columns are cut, the values are to be added.
+    """
+    rows = like.shape[0]
+    placements = [
+        (Partial() if are_parts else Replicate()) if _cuts_columns(each) else each for each in like.placements
+    ]
+    spread = DTensor.from_local(own, like.device_mesh, placements, run_check=False, shape=(rows, 1), stride=(1, 1))  # pyright: ignore
+    return spread.full_tensor()
+
+
+def own_rows(like: Any, whole: Tensor) -> Tensor:
+    """This rank's rows of [rows, 1]."""
+    return cut(whole, like.device_mesh, [Replicate() if _cuts_columns(each) else each for each in like.placements])
+
+
+def _cuts_columns(placement: Any) -> bool:
+    return getattr(placement, "dim", 0) != 0
