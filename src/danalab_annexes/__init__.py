@@ -8,6 +8,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "command": ("speedrun.command",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
+    "distributed backend": ("diloco",),
     "endpoint": ("responses",),
     "reward": ("programs",),
     "study": ("theory.studies",),

@@ -20,11 +20,12 @@ from danalab.optim.distributed.dtensor.placement import Outline
 from danalab.optim.distributed.zero.state import OwnedState
 from danalab.optim.optimizers.checks import number_of
 from danalab.train.callbacks.profiler import ProfilerTrace
+from danalab.train.config.backends import RankLayout
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.parallel import world
+from danalab.train.parallel import layout, world
 from danalab.train.parallel.launcher import launch
-from danalab.train.parallel.layout import Place, RankLayout
+from danalab.train.parallel.layout import Place
 from danalab.train.preflight import check_memory, check_resume
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.memory import fit_memory
@@ -57,11 +58,11 @@ def test_a_compiler_needs_triton(monkeypatch):
 
 
 def test_ranks_and_workers_have_a_gpu_each(monkeypatch):
-    chosen: list[int] = []
+    chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(world, "find_place", lambda environ: Place(0, 1, 0, "localhost", 29500, "torchrun"))
-    world._diloco_worker(RankLayout(backend="diloco"), "cuda")
-    assert chosen == [0]
+    monkeypatch.setattr(layout, "find_place", lambda environ: Place(0, 1, 0, "localhost", 29500, "torchrun"))
+    world.join(RankLayout(backend="diloco"), "cuda")
+    assert chosen == [torch.device("cuda", 0)]
     assert pool._device_count() == 1
     with pytest.raises(UserError, match="this machine has 1 GPUs; give --nproc 1"):
         launch(TrainConfig(), 2, "cuda", SimpleNamespace())  # pyright: ignore[reportArgumentType]

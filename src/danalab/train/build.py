@@ -9,12 +9,12 @@ from torch import nn
 from danalab.data import Dataset
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
+from danalab.plugins import load_address
 from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Retention, Saver, local_folder
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.parallel.diloco import DiLoCoWorker
-from danalab.train.parallel.strategy import STRATEGIES
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
 from danalab.train.run.folder import RunFolder
@@ -48,8 +48,7 @@ def build_trainer(
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
     config = spec.config
     stop = StopRequest() if stop is None else stop
-    backend = world.layout.backend
-    strategy = DiLoCoWorker(spec, folder, world, stop) if backend == "diloco" else STRATEGIES[backend](world)
+    strategy: ParallelStrategy = load_address(world.layout.kind.strategy).build(spec, folder, world, stop)
     device = choose_device(config.device)
     check_training_memory(spec, world, device)
     set_numerics(config.deterministic)

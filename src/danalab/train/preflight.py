@@ -30,10 +30,10 @@ from danalab.scaling.hardware import host_memory
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint.tensors import read_named
 from danalab.train.checkpoint.weights import read_metadata
-from danalab.train.config.execution import UNWATCHED, ParallelSettings
+from danalab.train.config.execution import UNWATCHED
 from danalab.train.config.resolve import resolve
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import RankSettings, TrainConfig
 from danalab.train.job import run_training
 from danalab.train.parallel.layout import data_parallel_ranks, find_place
 from danalab.train.pretraining import pretraining
@@ -129,7 +129,7 @@ class OneBatch(BatchSource):
 
 def check_overfit(spec: RunSpec, config: TrainConfig, dataset: Dataset, folder: Path, steps: int) -> Verdict:
     """Train a new model of the run in this process on the first tokens of its first batch, at its peak rate."""
-    alone = {field.name: field.default for field in dataclasses.fields(ParallelSettings)}
+    alone = {field.name: field.default for field in dataclasses.fields(RankSettings)}
     small = replace(
         config, **alone, run_dir=folder, name=None, lr=spec.plan.lr, iterations=steps, epochs=None, warmup_steps=None,
         batch_size=1, acc_steps=1, global_batch=1, batch_ramp=None, seq_len=spec.plan.seq_len, seq_len_ramp=None,

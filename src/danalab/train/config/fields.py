@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -47,9 +47,11 @@ def setting(
     kind: Kind = "run",
     aliases: tuple[str, ...] = (),
     main: bool = False,
+    choices: Callable[[], list[str]] | None = None,
 ) -> Any:
-    """A field of a section; `aliases`: other flags for it, "NAME=VALUE" with a value; `main`: --help shows it."""
-    metadata = {"kind": kind, "aliases": aliases, "main": main}
+    """A field of a section; `aliases`: other flags for it, "NAME=VALUE" with a value; `main`: --help shows it;
+    `choices`: gives the names that the help shows, where the type has none."""
+    metadata = {"kind": kind, "aliases": aliases, "main": main, "choices": choices}
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 

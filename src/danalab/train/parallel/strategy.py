@@ -1,10 +1,9 @@
 """How the ranks share the model, the gradients and the optimizer state: one class for each --distributed-backend.
 
-    single   this module
+    single   a process alone
     ddp      replicas; gradients are summed over ranks in buckets, during the last backward pass of a step
     zero     replicas; each rank receives the gradients of the parameters it owns and updates these
     fsdp     each rank holds a shard of every weight, gradient and moment; weights are gathered block by block
-    diloco   workers that average their weights every few hundred steps
 
 The trainer uses the same interface for all: gradients of a global batch, their norms, scaling them.
 """
@@ -26,7 +25,10 @@ from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero import DistributedMuonAdamW
+from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
+from danalab.train.run.folder import RunFolder
+from danalab.train.system.signals import StopRequest
 
 
 class ParallelStrategy:
@@ -42,6 +44,11 @@ class ParallelStrategy:
     def __init__(self, world: World):
         self.world = world
         self.parameters: list[Tensor] = []
+
+    @classmethod
+    def build(cls, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> "ParallelStrategy":
+        """The strategy of this rank of a run."""
+        return cls(world)
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         """The model on this rank; its initial weights do not depend on the number of ranks."""
@@ -102,7 +109,7 @@ class ParallelStrategy:
         """Around passes without gradients."""
         yield
 
-    # ---- only used by DiLoCo workers (`danalab.train.parallel.diloco`) ----
+    # ---- for workers that step alone, and meet after some steps ----
 
     @property
     def pending(self) -> bool:
@@ -349,7 +356,3 @@ class FSDPStrategy(ParallelStrategy):
             yield
         finally:
             self._model.reshard()  # a pass without gradients leaves the root's weights gathered
-
-
-STRATEGIES = {"single": ParallelStrategy, "ddp": DDPStrategy, "zero": ZeROStrategy, "fsdp": FSDPStrategy}
-"""Strategy of each --distributed-backend; `danalab.train.parallel.diloco` makes that of a DiLoCo worker."""

@@ -26,10 +26,11 @@ from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.parallel import diloco_exchange as exchange_module
-from danalab.train.parallel.diloco import Exchange, OuterStep
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
+from danalab_annexes.diloco import exchange as exchange_module
+from danalab_annexes.diloco.exchange import Exchange
+from danalab_annexes.diloco.worker import OuterStep
 from distributed.ranks import run_ranks
 
 Weights = dict[str, Tensor]

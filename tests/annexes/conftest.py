@@ -1,0 +1,3 @@
+"""Data of a few words for whole runs."""
+
+from distributed.conftest import words as words
