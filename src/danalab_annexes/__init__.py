@@ -5,11 +5,14 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 
 MODULES: dict[str, tuple[str, ...]] = {
     "back end": ("native_decoding",),
+    "callback": ("profiler", "trackers"),
     "command": ("speedrun.command",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
     "distributed backend": ("diloco",),
     "endpoint": ("responses",),
+    "evaluation": ("evaluations",),
+    "model format": ("gguf_file",),
     "reward": ("programs",),
     "study": ("theory.studies",),
     "task": ("hub_tasks", "manners"),

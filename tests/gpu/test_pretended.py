@@ -19,7 +19,6 @@ from danalab.optim.distributed.dtensor import placement
 from danalab.optim.distributed.dtensor.placement import Outline
 from danalab.optim.distributed.zero.state import OwnedState
 from danalab.optim.optimizers.checks import number_of
-from danalab.train.callbacks.profiler import ProfilerTrace
 from danalab.train.config.backends import RankLayout
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
@@ -31,6 +30,7 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.step.memory import fit_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system import device as devices
+from danalab_annexes.profiler import ProfilerTrace
 from danalab_bench.gpu_pretend import CUDA, NAME, pretend_gpu
 
 
@@ -120,9 +120,7 @@ def test_a_profile_is_of_the_device(tmp_path: Path, monkeypatch):
         return "a table"
 
     monkeypatch.setattr(torch.profiler, "profile", profile)
-    monkeypatch.setattr(
-        "danalab.train.callbacks.profiler.top_operators", lambda profiler, device: asked.append(device) or []
-    )
+    monkeypatch.setattr("danalab_annexes.profiler.top_operators", lambda profiler, device: asked.append(device) or [])
     context = SimpleNamespace(folder=tmp_path, strategy=SimpleNamespace(world=SimpleNamespace(rank=0)))
     trace = ProfilerTrace(context)  # pyright: ignore[reportArgumentType]
     trace.on_start(0)

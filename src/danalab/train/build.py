@@ -1,6 +1,5 @@
 """Builds a trainer from a `RunSpec`."""
 
-from importlib import import_module
 from typing import cast
 
 import torch
@@ -115,17 +114,16 @@ BUILT_IN: list[tuple[str | None, str]] = [
     ("log_dynamics", "danalab.train.callbacks.statistics:SignalToNoise"),
     ("collect_tau_stats", "danalab.train.callbacks.statistics:TauStatistics"),
     ("sample_prompts", "danalab.train.callbacks.console:TextSamples"),
-    ("profile", "danalab.train.callbacks.profiler:ProfilerTrace"),
-    ("tensorboard", "danalab.train.callbacks.mirrors:TensorBoardMirror"),
-    ("wandb", "danalab.train.callbacks.mirrors:WandbMirror"),
-    ("trackio", "danalab.train.callbacks.mirrors:TrackioMirror"),
 ]
 """Callbacks in the order in which they are called."""
 
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
-    """The callbacks that the run's settings ask for, and those of plugins, on this rank."""
-    paths = [path.split(":") for setting, path in BUILT_IN if setting is None or getattr(context.spec.config, setting)]
-    kinds = [getattr(import_module(module), name) for module, name in paths] + [*map(CALLBACKS.get, CALLBACKS.names())]
-    callbacks = [kind.build(context) for kind in kinds]
-    return [callback for callback in callbacks if callback is not None]
+    """The callbacks that the run's settings ask for, on this rank."""
+
+    def is_asked_for(setting: str | None) -> bool:
+        return setting is None or bool(getattr(context.spec.config, setting))
+
+    kinds = [load_address(address) for setting, address in BUILT_IN if is_asked_for(setting)]
+    kinds += [kind for kind in map(CALLBACKS.get, CALLBACKS.names()) if is_asked_for(kind.setting)]
+    return [callback for kind in kinds if (callback := kind.build(context)) is not None]
