@@ -5,7 +5,7 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 
 MODULES: dict[str, tuple[str, ...]] = {
     "back end": ("native_decoding",),
-    "callback": ("profiler", "trackers"),
+    "callback": ("statistics", "profiler", "trackers"),
     "command": ("speedrun.command",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),

@@ -15,9 +15,9 @@ import torch
 from danalab.data import open_dataset
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.models import ModelConfig, build_model
+from danalab.report.figures.optimizer_state import read_tau_statistics
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
-from danalab.train.callbacks.statistics import read_tau_statistics
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import ValidationLoss
 from danalab.train.job import run_training

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from danalab.errors import UserError
-from danalab.train.callbacks.statistics import read_tau_statistics
+from danalab.report.figures.optimizer_state import read_tau_statistics
 from danalab.train.checkpoint.store import commit
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation.evaluator import evaluate_run

@@ -107,23 +107,15 @@ def build_trainer(
     )  # fmt: skip
 
 
-BUILT_IN: list[tuple[str | None, str]] = [
-    # (the setting that turns it on, None: always on; module:class)
-    (None, "danalab.train.callbacks.console:SpikeMonitor"),
-    ("log_dynamics", "danalab.train.callbacks.statistics:Dynamics"),
-    ("log_dynamics", "danalab.train.callbacks.statistics:SignalToNoise"),
-    ("collect_tau_stats", "danalab.train.callbacks.statistics:TauStatistics"),
-    ("sample_prompts", "danalab.train.callbacks.console:TextSamples"),
+BUILT_IN = [
+    "danalab.train.callbacks.console:SpikeMonitor",
+    "danalab.train.callbacks.console:TextSamples",
 ]
-"""Callbacks in the order in which they are called."""
+"""Callbacks of every run, or of those whose settings ask for them, in the order in which they are called."""
 
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
-
-    def is_asked_for(setting: str | None) -> bool:
-        return setting is None or bool(getattr(context.spec.config, setting))
-
-    kinds = [load_address(address) for setting, address in BUILT_IN if is_asked_for(setting)]
-    kinds += [kind for kind in map(CALLBACKS.get, CALLBACKS.names()) if is_asked_for(kind.setting)]
-    return [callback for kind in kinds if (callback := kind.build(context)) is not None]
+    kinds: list[type[Callback]] = [*map(load_address, BUILT_IN), *map(CALLBACKS.get, CALLBACKS.names())]
+    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec.config, kind.setting)]
+    return [callback for kind in asked_for if (callback := kind.build(context)) is not None]

@@ -19,7 +19,7 @@ from danalab.report.figures.optimizer_state import (
     tau_figure,
 )
 from danalab.report.figures.tuning import gamma3_figure, kappa_figure
-from danalab.train.callbacks.statistics import order_statistics
+from danalab_annexes.statistics import order_statistics
 from ladder.planted import plant
 
 

@@ -9,7 +9,7 @@ The trainer uses the same interface for all: gradients of a global batch, their 
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,8 @@ class ParallelStrategy:
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         """Prepare `model`, in place, after checkpointing and compilation; `compute_dtype` None: the parameters'."""
 
-    def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
-        """The optimizer `name` for this rank's parameters."""
-        return build_optimizer(name, model, **settings)
+    make_optimizer: Callable[..., torch.optim.Optimizer] = staticmethod(build_optimizer)
+    """(name, model, its settings) -> the optimizer for this rank's parameters."""
 
     def attach(self, parameters: list[Tensor]) -> None:
         """Set the parameters whose gradients are meant: the optimizer's, in its order."""
