@@ -294,7 +294,7 @@ def test_a_checkpoint_amid_a_period_has_the_outer_weights_as_its_model(words, tm
 @pytest.mark.slow
 def test_validation_is_of_the_outer_weights(words, tmp_path):
     run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=("6",)))
-    from danalab.train.evaluation.evaluator import evaluate_run
+    from danalab.train.evaluation import evaluate_run
 
     row = next(row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["step"] == 6)
     loss = evaluate_run(tmp_path / "run", step=6).loss

@@ -19,7 +19,7 @@ from danalab.report.figures.optimizer_state import read_tau_statistics
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluator import ValidationLoss
+from danalab.train.evaluation import ValidationLoss
 from danalab.train.job import run_training
 from danalab.train.parallel import RankLayout, World, join
 from danalab.train.parallel import world as failures

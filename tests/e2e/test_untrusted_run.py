@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.report.figures.optimizer_state import read_tau_statistics
 from danalab.train.checkpoint.store import commit
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluator import evaluate_run
+from danalab.train.evaluation import evaluate_run
 from danalab.train.job import run_training
 from danalab.train.run.exchange import export_run
 from danalab.train.run.open import open_run

@@ -101,7 +101,7 @@ def print_result(flags: Flags, run: Path, result: Any) -> bool:
 
 
 def _on_split(flags: Flags, run: Path) -> None:
-    from danalab.train.evaluation.evaluator import evaluate_run
+    from danalab.train.evaluation import evaluate_run
 
     names = ("step", "split", "data", "batch_size", "device")
     result = evaluate_run(run, **{name: getattr(flags, name) for name in names})

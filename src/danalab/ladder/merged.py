@@ -58,7 +58,7 @@ class MergedRows:
         return losses
 
     def _made(self, row: Mapping[str, Any], name: str, last: int, f: float) -> dict[str, Any]:
-        from danalab.train.evaluation.evaluator import evaluate_run
+        from danalab.train.evaluation import evaluate_run
         from danalab.train.run.merge import merge_run
 
         run = self._source / row["run"]

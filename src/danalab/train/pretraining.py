@@ -15,7 +15,7 @@ from danalab.data.vocabulary import Vocabulary, VocabularyInfo
 from danalab.train.config.execution import FIXED_BATCH
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluator import ValidationLoss
+from danalab.train.evaluation import ValidationLoss
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder, keep_tokenizer, starts_from
 from danalab.train.stage import BatchSource, Consumption, Stage, StageKind

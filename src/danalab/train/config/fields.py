@@ -65,12 +65,25 @@ def names_of(section: type, *kinds: Kind) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(section) if field.metadata.get("kind", "run") in kinds)
 
 
+class _TakesFolded(type):
+    """Classes that take further keywords into their fields: `TrainConfig(kappa=0.8)`, and `dataclasses.replace`."""
+
+    folded: ClassVar[Mapping[str, str]]
+
+    def __call__(cls, *args: Any, **given: Any) -> Any:
+        for name in cls.folded.keys() & given.keys():
+            given[cls.folded[name]] = {**(given.get(cls.folded[name]) or {}), name: given.pop(name)}
+        return super().__call__(*args, **given)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Section:
+class Section(metaclass=_TakesFolded):
     """A group of settings that belong together; UserError: wrong type, out of range, or a contradiction in them."""
 
     title: ClassVar[str] = ""
     """Heading in the help."""
+    folded: ClassVar[Mapping[str, str]] = {}
+    """Keyword of the constructor -> the field, a dictionary, that takes it."""
 
     def __post_init__(self) -> None:
         for name, value in validated(type(self), vars(self)).items():
