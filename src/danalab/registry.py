@@ -60,10 +60,10 @@ class Registry(Generic[T]):
         plugins.load(self.kind)
         return list(self._items)
 
-    def bundled(self) -> list[T]:
-        """The items that are registered so far and those of annexes, without a search for plugins."""
+    def bundled(self) -> dict[str, T]:
+        """The items that are registered so far and those of annexes by name, without a search for plugins."""
         plugins.load_annexes(self.kind)
-        return list(self._items.values())
+        return dict(self._items)
 
     def _has(self, name: str) -> bool:
         return _normal(name) in self._items or _normal(name) in self._aliases

@@ -6,7 +6,7 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 MODULES: dict[str, tuple[str, ...]] = {
     "back end": ("native_decoding",),
     "callback": ("statistics", "profiler", "trackers"),
-    "command": ("speedrun.command",),
+    "command": ("speedrun.command", "commands.check", "commands.new", "commands.slurm"),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
     "distributed backend": ("diloco",),

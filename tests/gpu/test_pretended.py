@@ -25,11 +25,11 @@ from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel import layout, world
 from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import Place
-from danalab.train.preflight import check_memory, check_resume
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.memory import fit_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system import device as devices
+from danalab_annexes.preflight import check_memory, check_resume
 from danalab_annexes.profiler import ProfilerTrace
 from danalab_bench.gpu_pretend import CUDA, NAME, pretend_gpu
 
@@ -92,7 +92,7 @@ def test_the_memory_of_a_gpu_is_tried(monkeypatch):
 
 
 def test_checks_before_a_launch_know_the_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr("danalab.train.preflight._tensors", lambda folder, step: {"w": torch.full((1,), float(step))})
+    monkeypatch.setattr("danalab_annexes.preflight._tensors", lambda folder, step: {"w": torch.full((1,), float(step))})
     folders = [RunFolder(tmp_path / name) for name in ("whole", "resumed")]
     for number, folder in enumerate(folders):
         folder.path.mkdir()

@@ -51,7 +51,7 @@ def test_a_run_trains_with_a_backend_that_a_plugin_added(own, tmp_path):
 
 
 def test_own_settings_are_refused_with_another_backend_and_have_defaults_with_their_own():
-    own = [name for backend in BACKENDS.bundled() for name in backend.defaults]
+    own = [name for backend in BACKENDS.bundled().values() for name in backend.defaults]
     assert own
     for name in own:
         with pytest.raises(UserError, match=rf"--{name.replace('_', '-')} \S+: only with --distributed-backend"):

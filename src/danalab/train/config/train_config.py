@@ -47,7 +47,7 @@ BUILT_IN_TEXT = "stdlib"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankSettings(*(backend.settings for backend in BACKENDS.bundled() if backend.settings), ParallelSettings):
+class RankSettings(*(kind.settings for kind in BACKENDS.bundled().values() if kind.settings), ParallelSettings):
     """Ranks, how they share the work, and the own settings of each way."""
 
 
