@@ -179,10 +179,7 @@ METRICS: dict[str, tuple[str, str]] = {
 
 def described_metrics() -> dict[str, tuple[str, str]]:
     """`METRICS`, and the keys that backends have of their own: key -> (unit, meaning)."""
-    return {
-        **METRICS,
-        **{key: text for backend in BACKENDS.bundled().values() for key, text in backend.metrics.items()},
-    }
+    return METRICS | {key: text for kind in BACKENDS.bundled().values() for key, text in kind.metrics.items()}
 
 
 def is_known(key: str) -> bool:
