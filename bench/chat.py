@@ -28,7 +28,7 @@ from danalab.ladder.fit.statistics import student_interval
 from danalab.post.settings import STAGES
 from danalab.report.formats import as_markdown
 from danalab.train.callbacks.console import log_to_stderr
-from danalab.train.evaluation.evaluator import evaluate_run
+from danalab.train.evaluation import evaluate_run
 from danalab.train.system.signals import StopRequest
 from danalab_annexes.speedrun.pipeline import Speedrun
 from danalab_annexes.speedrun.report import as_json, write_report

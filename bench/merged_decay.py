@@ -28,7 +28,7 @@ from scipy import stats
 
 from danalab.data import open_data
 from danalab.train import TrainConfig, train
-from danalab.train.evaluation.evaluator import ValidationLoss
+from danalab.train.evaluation import ValidationLoss
 from danalab.train.run.merge import merge_run
 from danalab.train.run.open import open_run
 

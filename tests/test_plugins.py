@@ -15,7 +15,7 @@ import yaml
 from danalab import plugins
 from danalab.chat.rewards import REWARDS, Scorer
 from danalab.chat.tasks import TASKS, make_task
-from danalab.cli.app import main
+from danalab.cli.app import COMMANDS, main
 from danalab.data.sources import SOURCES
 from danalab.errors import UserError
 from danalab.judge.workers import read_contestant
@@ -162,7 +162,7 @@ def plugin(tmp_path, monkeypatch):
     monkeypatch.setenv("DATASETS_DIR", str(tmp_path / "data"))
     for registry in (OPTIMIZERS, SCHEDULES, CALLBACKS, SOURCES, TASKS, REWARDS):
         registry.names()  # loads the annexes, whose modules register only once
-        monkeypatch.setattr(registry, "_items", dict(registry._items))
+        monkeypatch.setattr(registry, "_items", registry.bundled())  # annexes add to it once in a process
     monkeypatch.setattr(plugins, "_plugins", {})
     file = tmp_path / "mine.py"
     file.write_text(PLUGIN)
@@ -278,3 +278,19 @@ def test_annexes_are_loaded_by_the_registries_of_their_kind_alone(tmp_path, monk
 def test_the_core_works_without_annexes(monkeypatch):
     monkeypatch.setattr(plugins, "ANNEXES", "annexes_that_are_not_installed")
     assert "red" not in Registry("colour")
+
+
+def test_a_plugin_adds_a_command(tmp_path, monkeypatch, capsys):
+    """The file is in the environment, as in the processes of a command, or an installed package's entry point."""
+    (tmp_path / "mine.py").write_text(
+        "import sys\nfrom dataclasses import dataclass\nfrom danalab.cli.app import COMMANDS\n\n"
+        "@dataclass\nclass Flags:\n    word: str = 'ho'\n    '''What is said.'''\n\n"
+        "def run(flags):\n    '''Say something.'''\n    print(flags.word)\n\n"
+        "COMMANDS.add('say', sys.modules[__name__])\n"
+    )
+    monkeypatch.setattr(COMMANDS, "_items", COMMANDS.bundled())  # annexes add to it once in a process
+    assert main(["say"]) == 2
+    assert "unknown command 'say'" in capsys.readouterr().err
+    monkeypatch.setenv(plugins.ENVIRONMENT, str(tmp_path / "mine.py"))
+    assert main(["say", "--word", "hum"]) == 0
+    assert capsys.readouterr().out == "hum\n"

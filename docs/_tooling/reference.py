@@ -20,7 +20,7 @@ from danalab.registry import Registry
 from danalab.train.config.fields import flag
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run import schemas
-from danalab.train.run.metrics import METRICS
+from danalab.train.run.metrics import described_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -184,7 +184,8 @@ def _exactness(cell: Mapping[str, Any]) -> str:
 
 def metrics() -> str:
     """The keys of the rows of metrics.jsonl."""
-    rows = [("key", "unit", "meaning"), *((f"`{name}`", unit, meaning) for name, (unit, meaning) in METRICS.items())]
+    known = described_metrics().items()
+    rows = [("key", "unit", "meaning"), *((f"`{name}`", unit, meaning) for name, (unit, meaning) in known)]
     text = "Keys of a row of `metrics.jsonl`, and of mirrors in TensorBoard and wandb. A value that is not known"
     return (
         "\n".join(

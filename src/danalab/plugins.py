@@ -53,7 +53,7 @@ def load(kind: str = "") -> None:
     from importlib.metadata import entry_points
 
     use(())
-    _load_annexes(kind)
+    load_annexes(kind)
     if _state["entry points"]:
         return
     _state["entry points"] = True
@@ -101,7 +101,8 @@ def _digest(module: ModuleType) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
-def _load_annexes(kind: str) -> None:
+def load_annexes(kind: str) -> None:
+    """Load the annexes that add to registries of `kind`, if they are installed."""
     if importlib.util.find_spec(ANNEXES) is None:
         return
     outer, _state["loading"] = _state["loading"], ""  # an annex is no plugin whose source a run must keep

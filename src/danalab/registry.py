@@ -46,6 +46,11 @@ class Registry(Generic[T]):
         """The item called `name`; see `canonical` for what is raised."""
         return self._items[self.canonical(name)]
 
+    def spellings(self) -> list[str]:
+        """The names that are registered so far, each with its aliases after it."""
+        of = self._aliases.items()
+        return [word for name in self._items for word in (name, *(alias for alias, known in of if known == name))]
+
     def plugin(self, name: str) -> str:
         """The plugin that registered `name`; empty: this package, or code that called `add`."""
         return self._plugins.get(self.canonical(name), "")
@@ -54,6 +59,11 @@ class Registry(Generic[T]):
         """The registered names, aliases apart, in order of registration, with those of plugins."""
         plugins.load(self.kind)
         return list(self._items)
+
+    def bundled(self) -> dict[str, T]:
+        """The items that are registered so far and those of annexes by name, without a search for plugins."""
+        plugins.load_annexes(self.kind)
+        return dict(self._items)
 
     def _has(self, name: str) -> bool:
         return _normal(name) in self._items or _normal(name) in self._aliases

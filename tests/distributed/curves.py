@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from danalab.models import ModelConfig
+from danalab.plugins import load_address
 from danalab.train.parallel import RankLayout, World, join
-from danalab.train.parallel.strategy import STRATEGIES
 from danalab.train.step.gradients import GradientStep, UpdateNorm
 from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
 
@@ -53,7 +53,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
     """(loss, gradient norm, update norm) of each step, [steps, 3]."""
     world = world or World.single()
-    strategy = STRATEGIES[world.layout.backend](world)
+    strategy = load_address(world.layout.kind.strategy)(world)
     model = strategy.build_model(config(case.arch), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     model.set_activation_checkpointing(case.checkpointing)
     if case.compiled:

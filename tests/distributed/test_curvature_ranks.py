@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from danalab.optim import optimizer_spec
+from danalab.plugins import load_address
 from danalab.train.parallel import RankLayout, World, join
-from danalab.train.parallel.strategy import STRATEGIES
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
 from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
@@ -26,7 +26,7 @@ LAYOUTS = {
 
 
 def setup(world: World) -> tuple[Any, CurvatureEstimator, OptimizerDriver, GradientStep]:
-    strategy = STRATEGIES[world.layout.backend](world)
+    strategy = load_address(world.layout.kind.strategy)(world)
     model = strategy.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     strategy.wrap(model, None)
     driver = OptimizerDriver(

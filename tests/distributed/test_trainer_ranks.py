@@ -17,13 +17,13 @@ from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.models import ModelConfig, build_model
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
-from danalab.train.callbacks.statistics import read_tau_statistics
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluator import ValidationLoss
+from danalab.train.evaluation import ValidationLoss
 from danalab.train.job import run_training
 from danalab.train.parallel import RankLayout, World, join
 from danalab.train.parallel import world as failures
 from danalab.train.run.metrics import read_rows
+from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 from distributed.ranks import RankFailed, run_ranks
 
 CPU = torch.device("cpu")

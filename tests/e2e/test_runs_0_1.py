@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluator import evaluate_run
+from danalab.train.evaluation import evaluate_run
 from danalab.train.job import run_training
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run

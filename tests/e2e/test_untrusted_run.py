@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from danalab.errors import UserError
-from danalab.train.callbacks.statistics import read_tau_statistics
 from danalab.train.checkpoint.store import commit
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluator import evaluate_run
+from danalab.train.evaluation import evaluate_run
 from danalab.train.job import run_training
 from danalab.train.run.exchange import export_run
 from danalab.train.run.open import open_run
+from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "runs_0_1"
 RUN = FIXTURES / "single"

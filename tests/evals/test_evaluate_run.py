@@ -185,8 +185,8 @@ def test_the_harness_s_text_of_a_conversation_has_the_ids_of_the_format(run):
 def test_the_harness_asks_a_chat_in_its_format(run, tmp_path, monkeypatch):
     """The score of a choice is the log-likelihood of the letter after the prompt of the conversation."""
     pytest.importorskip("lm_eval")
-    from danalab.train.evaluation.lm_eval import evaluate_tasks
     from danalab.train.run.open import open_run
+    from danalab_annexes.harness import evaluate_tasks
 
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

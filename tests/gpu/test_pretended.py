@@ -19,17 +19,18 @@ from danalab.optim.distributed.dtensor import placement
 from danalab.optim.distributed.dtensor.placement import Outline
 from danalab.optim.distributed.zero.state import OwnedState
 from danalab.optim.optimizers.checks import number_of
-from danalab.train.callbacks.profiler import ProfilerTrace
+from danalab.train.config.backends import RankLayout
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.parallel import world
+from danalab.train.parallel import layout, world
 from danalab.train.parallel.launcher import launch
-from danalab.train.parallel.layout import Place, RankLayout
-from danalab.train.preflight import check_memory, check_resume
+from danalab.train.parallel.layout import Place
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.memory import fit_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system import device as devices
+from danalab_annexes.preflight import check_memory, check_resume
+from danalab_annexes.profiler import ProfilerTrace
 from danalab_bench.gpu_pretend import CUDA, NAME, pretend_gpu
 
 
@@ -57,11 +58,11 @@ def test_a_compiler_needs_triton(monkeypatch):
 
 
 def test_ranks_and_workers_have_a_gpu_each(monkeypatch):
-    chosen: list[int] = []
+    chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(world, "find_place", lambda environ: Place(0, 1, 0, "localhost", 29500, "torchrun"))
-    world._diloco_worker(RankLayout(backend="diloco"), "cuda")
-    assert chosen == [0]
+    monkeypatch.setattr(layout, "find_place", lambda environ: Place(0, 1, 0, "localhost", 29500, "torchrun"))
+    world.join(RankLayout(backend="diloco"), "cuda")
+    assert chosen == [torch.device("cuda", 0)]
     assert pool._device_count() == 1
     with pytest.raises(UserError, match="this machine has 1 GPUs; give --nproc 1"):
         launch(TrainConfig(), 2, "cuda", SimpleNamespace())  # pyright: ignore[reportArgumentType]
@@ -91,7 +92,7 @@ def test_the_memory_of_a_gpu_is_tried(monkeypatch):
 
 
 def test_checks_before_a_launch_know_the_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr("danalab.train.preflight._tensors", lambda folder, step: {"w": torch.full((1,), float(step))})
+    monkeypatch.setattr("danalab_annexes.preflight._tensors", lambda folder, step: {"w": torch.full((1,), float(step))})
     folders = [RunFolder(tmp_path / name) for name in ("whole", "resumed")]
     for number, folder in enumerate(folders):
         folder.path.mkdir()
@@ -119,9 +120,7 @@ def test_a_profile_is_of_the_device(tmp_path: Path, monkeypatch):
         return "a table"
 
     monkeypatch.setattr(torch.profiler, "profile", profile)
-    monkeypatch.setattr(
-        "danalab.train.callbacks.profiler.top_operators", lambda profiler, device: asked.append(device) or []
-    )
+    monkeypatch.setattr("danalab_annexes.profiler.top_operators", lambda profiler, device: asked.append(device) or [])
     context = SimpleNamespace(folder=tmp_path, strategy=SimpleNamespace(world=SimpleNamespace(rank=0)))
     trace = ProfilerTrace(context)  # pyright: ignore[reportArgumentType]
     trace.on_start(0)

@@ -11,7 +11,7 @@ from danalab.ladder.rows import read_ladder, validation_points
 from danalab.ladder.run import run_ladder
 from danalab.ladder.runs import sweep
 from danalab.ladder.runs.executors import PolledExecutor
-from danalab.train.evaluation.evaluator import evaluate_run
+from danalab.train.evaluation import evaluate_run
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.merge import merge_run
 

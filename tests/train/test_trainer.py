@@ -18,7 +18,7 @@ from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint import store as store_module
 from danalab.train.config.resolve import resolve
-from danalab.train.evaluation.evaluator import ValidationLoss, ValidationResult
+from danalab.train.evaluation import ValidationLoss, ValidationResult
 from danalab.train.job import run_training, train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run

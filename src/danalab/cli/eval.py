@@ -1,15 +1,15 @@
 """Evaluate a run: loss on a split, or scores on tasks."""
 
 import dataclasses
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from danalab.cli._shared.model_flags import RunFlags
 from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
+from danalab.registry import Registry
 from danalab.train.config.fields import PathText, flag
 
 DEFAULT_PROBLEMS = 200
@@ -60,6 +60,8 @@ class Flags(JsonFlags, RunFlags):
     """tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."""
 
 
+EVALUATIONS: Registry[Callable[[Flags, Path], None]] = Registry("evaluation")
+"""Kinds of evaluation, by the flag that asks for one: (flags, run folder) -> None; it prints its result."""
 _MODES = {
     **dict.fromkeys(("samples", "temperature", "max_tokens", "reward", "trust_model_code", "seed", "show"), ("tasks",)),
     **dict.fromkeys(("num_fewshot", "chat"), ("lm_eval",)),
@@ -76,7 +78,7 @@ def run(flags: Flags) -> None:
 
     log_to_stderr()
     run = flags.required_run("eval")
-    {"split": _on_split, "tasks": _on_tasks, "core": _on_core, "lm_eval": _on_harness}[_mode(flags)](flags, run)
+    EVALUATIONS.get(_mode(flags))(flags, run)
 
 
 def _mode(flags: Flags) -> str:
@@ -93,16 +95,17 @@ def _mode(flags: Flags) -> str:
     return mode
 
 
-def _print_json(flags: Flags, run: Path, result: Any) -> bool:
+def print_result(flags: Flags, run: Path, result: Any) -> bool:
+    """Print a result, a data class, where --json asks for it; whether it does."""
     return flags.print_json({"run": str(run), **dataclasses.asdict(result)})
 
 
 def _on_split(flags: Flags, run: Path) -> None:
-    from danalab.train.evaluation.evaluator import evaluate_run
+    from danalab.train.evaluation import evaluate_run
 
     names = ("step", "split", "data", "batch_size", "device")
     result = evaluate_run(run, **{name: getattr(flags, name) for name in names})
-    if _print_json(flags, run, result):
+    if print_result(flags, run, result):
         return
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
     bpb += f", accuracy {result.accuracy:.2%}"
@@ -126,7 +129,7 @@ def _on_tasks(flags: Flags, run: Path) -> None:
         run, flags.tasks, settings, reward=flags.reward, trusts_model_code=flags.trust_model_code, step=flags.step,
         device=flags.device, batch_size=flags.batch_size or 64,
     )  # fmt: skip
-    if _print_json(flags, run, result):
+    if print_result(flags, run, result):
         return
     print(f"{run}, step {result.step}: mean reward, centred on random answers, pass@k; standard errors of the problems")
     for task in result.tasks:
@@ -144,39 +147,5 @@ def _on_tasks(flags: Flags, run: Path) -> None:
         print(f"  {'mean, centred':<16} {result.mean}")
 
 
-def _on_core(flags: Flags, run: Path) -> None:
-    from danalab.evals.in_context import InContextResult, evaluate_core
-
-    def report(result: InContextResult) -> None:
-        text = f"  {result.label:<32} {result.accuracy}  centred {result.centred}  ({result.accuracy.count} questions)"
-        print(text, file=sys.stderr if flags.json else sys.stdout, flush=True)
-
-    assert flags.core is not None
-    result = evaluate_core(run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report)
-    if _print_json(flags, run, result):
-        return
-    print(f"{run}, step {result.step}: CORE {result.core} over {len(result.tasks)} tasks")
-
-
-def _on_harness(flags: Flags, run: Path) -> None:
-    from danalab.chat.formats import harness_format
-    from danalab.chat.marks import CHAT_STAGES
-    from danalab.train.evaluation.lm_eval import evaluate_tasks
-    from danalab.train.run.open import open_run
-
-    assert flags.lm_eval is not None
-    is_chat = flags.chat if flags.chat is not None else open_run(run).config.get("stage") in CHAT_STAGES
-    tasks = [task.strip() for task in flags.lm_eval.split(",") if task.strip()]
-    settings = {name: getattr(flags, name) for name in ("step", "num_fewshot", "limit", "batch_size", "device")}
-    result = evaluate_tasks(run, tasks, chat=partial(harness_format, run) if is_chat else None, **settings)
-    if _print_json(flags, run, result):
-        return
-    print(f"{run}, step {result.step}, lm-eval {result.version}")
-    for task, values in result.tasks.items():
-        for metric, value in values.items():
-            name, _, filtered = metric.partition(",")
-            if name.endswith("_stderr") or name == "sample_len":
-                continue
-            error = values.get(f"{name}_stderr" + (f",{filtered}" if filtered else ""))
-            spread = "" if error is None else f" +- {error:.4f}"
-            print(f"  {task:<24} {metric:<20} {value:.4f}{spread}")
+EVALUATIONS.add("split", _on_split)
+EVALUATIONS.add("tasks", _on_tasks)

@@ -6,7 +6,6 @@ from typing import Literal
 
 from danalab.cli._shared.model_flags import RunFlags
 from danalab.cli._shared.options import JsonFlags, Positional
-from danalab.errors import UserError
 from danalab.train.config.fields import Dtype, MergeShape
 
 
@@ -29,32 +28,19 @@ def export_model(flags: ExportFlags) -> None:
     """Write a run's model for Hugging Face transformers or as GGUF, with its tokenizer and chat template."""
     from danalab.chat.formats import template_of
     from danalab.train.callbacks.console import log_to_stderr
-    from danalab.train.run.exchange import TOOL, export_run
+    from danalab.train.run.exchange import FORMATS, TOOL
 
     log_to_stderr()
     run = flags.required_run("export")
     template = template_of(run)
-    if flags.format == "gguf":
-        from danalab.train.run.gguf_file import export_gguf
-
-        if flags.dtype != "float32":
-            raise UserError(f"--dtype {flags.dtype}: a GGUF file has --quantize f32, f16 or q8_0")
-        form = flags.quantize or "f16"
-        done = export_gguf(run, flags.out, step=flags.step, quantize=form, chat_template=template)
-    elif flags.quantize is not None:
-        raise UserError(f"--quantize {flags.quantize}: only with --format gguf")
-    else:
-        done = export_run(run, flags.out, step=flags.step, dtype=flags.dtype, chat_template=template)
+    form, settings = FORMATS.get(flags.format), {name: getattr(flags, name) for name in ("step", "dtype", "quantize")}
+    done = form.export(run, flags.out, chat_template=template, **settings)
     if flags.print_json({**asdict(done), "folder": str(done.folder)}):
         return
     print(f"{done.arch} of {done.params:,} parameters, step {done.step}, tokenizer {done.tokenizer or 'none'}")
     if template is not None:
         print(TOOL)
-    if flags.format == "gguf":
-        print(f"in {done.folder}: llama-cli -m {done.folder}/model.gguf; ollama create NAME -f {done.folder}/Modelfile")
-        return
-    trust = " with trust_remote_code=True" if done.remote_code else ""
-    print(f"in {done.folder}: AutoModelForCausalLM.from_pretrained loads it{trust}")
+    print(f"in {done.folder}: {form.usage(done)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +54,11 @@ class ImportFlags(JsonFlags):
 def import_model(flags: ImportFlags) -> None:
     """Make a run folder of a model in Hugging Face format or GGUF, for generate, chat, serve, eval, train."""
     from danalab.train.callbacks.console import log_to_stderr
-    from danalab.train.run.exchange import import_folder
-    from danalab.train.run.gguf_file import MODEL, import_gguf
+    from danalab.train.run.exchange import FORMATS
 
     log_to_stderr()
-    is_gguf = flags.source.suffix == ".gguf" or (flags.source / MODEL).is_file()
-    done = (import_gguf if is_gguf else import_folder)(flags.source, flags.out)
+    forms = map(FORMATS.get, reversed(FORMATS.names()))  # the first, Hugging Face's, takes all that no other does
+    done = next(form for form in forms if form.recognises(flags.source)).load(flags.source, flags.out)
     if not flags.print_json({**asdict(done), "folder": str(done.folder)}):
         print(f"{done.arch} of {done.params:,} parameters, tokenizer {done.tokenizer or 'none'}; run in {done.folder}")
 

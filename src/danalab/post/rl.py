@@ -30,6 +30,7 @@ from danalab.post.rollouts import Rollouts
 from danalab.post.settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
 from danalab.post.sft import COPY, continued, extend_tokenizer, prepare_start, recorded_start
 from danalab.train.checkpoint import tensors
+from danalab.train.config.backends import BACKENDS
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder, keep_tokenizer
@@ -37,7 +38,6 @@ from danalab.train.run.resume import read_meta
 from danalab.train.stage import Consumption, Stage, StageKind
 from danalab.train.step.loss import IGNORED, Loss, LossTerms, RouterBalance, TrainingBatch
 
-WITHOUT_WHOLE_MODEL = ("fsdp", "diloco")
 WITH_SAMPLING = 4 / 3
 """FLOPs of sampling and training over those of training: one more forward pass."""
 HASHED = 10_000
@@ -46,7 +46,7 @@ HASHED = 10_000
 
 def configure(flags: RlFlags) -> RlConfig:
     """The configuration of a run that starts from `flags.run`; UserError: ranks that do not hold the whole model."""
-    if flags.distributed_backend in WITHOUT_WHOLE_MODEL or flags.expert_parallel:
+    if flags.expert_parallel or not BACKENDS.get(flags.distributed_backend or "single").whole_model:
         what = "--expert-parallel" if flags.expert_parallel else flags.distributed_backend
         raise UserError(f"danalab rl: not with {what}: each rank samples from a whole model; take ddp or zero")
     _, settings = continued(flags, RlConfig, "rl", flags.task)

@@ -183,7 +183,7 @@ def prepare_start(config: TrainConfig) -> None:
         shutil.rmtree(target, ignore_errors=True)
         try:
             os.rename(temporary, target)
-        except OSError:  # a worker of DiLoCo was first
+        except OSError:  # another worker was first
             shutil.rmtree(temporary)
     write_json(folder.path / START, asdict(start))
 

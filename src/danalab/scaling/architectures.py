@@ -7,8 +7,8 @@ The rows enoki and qwen3 are the paper's ladders. gpt of 12 heads is GPT-2 (124M
 of Llama 7B; qwen3next has the active size of qwen3; resonance has named sizes (`danalab.scaling.dimensions`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from danalab.errors import UserError
@@ -23,6 +23,8 @@ class Architecture:
 
     name: str
     aliases: tuple[str, ...] = ()
+    old_names: Mapping[str, str] = field(default_factory=dict)
+    """Aliases of which a run says what they are."""
     summary: str
     """One line for people."""
     head_dim: int
@@ -83,7 +85,11 @@ def _no_heads(heads: int) -> int:
 
 _ENOKI = Architecture(
     name="enoki",
-    aliases=("diloco",),  # old name; the training method is danalab.train.parallel.diloco, for every architecture
+    aliases=("diloco",),
+    old_names={
+        "diloco": "an old name of enoki: the model is an enoki; DiLoCo training, of any architecture, is "
+        "--distributed-backend diloco"
+    },
     summary="GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64",
     head_dim=64,
     n_layers=lambda heads: 3 * heads // 4,

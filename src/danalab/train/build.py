@@ -1,6 +1,5 @@
 """Builds a trainer from a `RunSpec`."""
 
-from importlib import import_module
 from typing import cast
 
 import torch
@@ -9,12 +8,12 @@ from torch import nn
 from danalab.data import Dataset
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
+from danalab.plugins import load_address
 from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Retention, Saver, local_folder
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.parallel.diloco import DiLoCoWorker
-from danalab.train.parallel.strategy import STRATEGIES
+from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
 from danalab.train.run.folder import RunFolder
@@ -48,8 +47,7 @@ def build_trainer(
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
     config = spec.config
     stop = StopRequest() if stop is None else stop
-    backend = world.layout.backend
-    strategy = DiLoCoWorker(spec, folder, world, stop) if backend == "diloco" else STRATEGIES[backend](world)
+    strategy: ParallelStrategy = load_address(world.layout.kind.strategy).build(spec, folder, world, stop)
     device = choose_device(config.device)
     check_training_memory(spec, world, device)
     set_numerics(config.deterministic)
@@ -109,24 +107,15 @@ def build_trainer(
     )  # fmt: skip
 
 
-BUILT_IN: list[tuple[str | None, str]] = [
-    # (the setting that turns it on, None: always on; module:class)
-    (None, "danalab.train.callbacks.console:SpikeMonitor"),
-    ("log_dynamics", "danalab.train.callbacks.statistics:Dynamics"),
-    ("log_dynamics", "danalab.train.callbacks.statistics:SignalToNoise"),
-    ("collect_tau_stats", "danalab.train.callbacks.statistics:TauStatistics"),
-    ("sample_prompts", "danalab.train.callbacks.console:TextSamples"),
-    ("profile", "danalab.train.callbacks.profiler:ProfilerTrace"),
-    ("tensorboard", "danalab.train.callbacks.mirrors:TensorBoardMirror"),
-    ("wandb", "danalab.train.callbacks.mirrors:WandbMirror"),
-    ("trackio", "danalab.train.callbacks.mirrors:TrackioMirror"),
+BUILT_IN = [
+    "danalab.train.callbacks.console:SpikeMonitor",
+    "danalab.train.callbacks.console:TextSamples",
 ]
-"""Callbacks in the order in which they are called."""
+"""Callbacks of every run, or of those whose settings ask for them, in the order in which they are called."""
 
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
-    """The callbacks that the run's settings ask for, and those of plugins, on this rank."""
-    paths = [path.split(":") for setting, path in BUILT_IN if setting is None or getattr(context.spec.config, setting)]
-    kinds = [getattr(import_module(module), name) for module, name in paths] + [*map(CALLBACKS.get, CALLBACKS.names())]
-    callbacks = [kind.build(context) for kind in kinds]
-    return [callback for callback in callbacks if callback is not None]
+    """The callbacks that the run's settings ask for, on this rank."""
+    kinds: list[type[Callback]] = [*map(load_address, BUILT_IN), *map(CALLBACKS.get, CALLBACKS.names())]
+    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec.config, kind.setting)]
+    return [callback for kind in asked_for if (callback := kind.build(context)) is not None]

@@ -17,7 +17,6 @@ from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.parallel.diloco import as_worker
 from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
 from danalab.train.parallel.world import World, joined, report_lost_ranks
@@ -112,7 +111,7 @@ def _settle(config: TrainConfig, world: World, keep: ExitStack) -> RunSpec:
     check_parallel(spec, world.layout, world.size)
     keep.enter_context(folder_of(spec, world).locked())
     stage_kind(config).prepare(config)
-    return as_worker(spec, world) if world.layout.backend == "diloco" else spec
+    return world.layout.kind.rank_spec(spec, world)
 
 
 def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
@@ -133,7 +132,7 @@ def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
 
 
 def folder_of(spec: RunSpec, world: World) -> RunFolder:
-    """The run folder; a DiLoCo worker other than the first has a folder in it."""
+    """The run folder; of workers that step alone, each but the first has a folder in it."""
     return RunFolder(spec.execution.run_dir / "workers" / str(world.worker) if world.worker else spec.execution.run_dir)
 
 

@@ -15,7 +15,7 @@ from danalab.data.vocabulary import Vocabulary, VocabularyInfo
 from danalab.train.config.execution import FIXED_BATCH
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.evaluation.evaluator import ValidationLoss
+from danalab.train.evaluation import ValidationLoss
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder, keep_tokenizer, starts_from
 from danalab.train.stage import BatchSource, Consumption, Stage, StageKind
@@ -65,7 +65,7 @@ def pretraining(
         n_final=(spec.config.final_eval_batches or 0) * FIXED_BATCH,
         autocast=autocast,
         device=device,
-        world=World.single() if world.layout.backend == "diloco" else world,
+        world=World.single() if world.size == 1 else world,  # a worker that steps alone evaluates alone
     )
     balance = None if spec.model.sparsity is None else RouterBalance(spec.model, device)
     return Stage(

@@ -80,7 +80,7 @@ class Merging(Procedure):
         return losses
 
     def _made(self, folder: Path, row: Mapping[str, Any], name: str, last: int, f: float) -> dict[str, Any]:
-        from danalab.train.evaluation.evaluator import evaluate_run
+        from danalab.train.evaluation import evaluate_run
         from danalab.train.run.merge import merge_run
 
         run = folder / row["run"]

@@ -3,16 +3,17 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from danalab.errors import UserError
 from danalab.ladder.rows import metrics_of
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, shades, styled
-from danalab.train.callbacks.statistics import SignalToNoise, read_tau_statistics
 from danalab.train.run.metrics import read_rows
 
 KINDS = {
@@ -25,6 +26,7 @@ KINDS = {
 NORMS = re.compile(r"norm|bias$")
 DASH = 4.0  # length of the alternating dashes of equal schedules [line widths]
 SNAPSHOTS = 4  # steps whose distributions of tau are drawn
+SIGNAL = "signal.jsonl"  # of --log-dynamics
 LEAST_SHARE = 1e-4  # tails of distributions are drawn to this share of coordinates
 
 _SCHEDULES = (
@@ -107,8 +109,8 @@ def tau_figure(data: ReportData) -> Figure | MissingFigure:
 @styled
 def clipping_figure(data: ReportData) -> Figure | MissingFigure:
     """Share of coordinates whose damped momentum is clipped to clipsnr: a panel per kind, a line per layer."""
-    runs = data.runs_with(SignalToNoise.file_name).items()
-    logs = ((opt, folder, read_rows(folder / SignalToNoise.file_name)) for opt, folder in runs)
+    runs = data.runs_with(SIGNAL).items()
+    logs = ((opt, folder, read_rows(folder / SIGNAL)) for opt, folder in runs)
     found = next((log for log in logs if log[2] and any(key.endswith("/clipped") for key in log[2][0])), None)
     if found is None:
         return MissingFigure("signal-to-noise ratios by layer: train dana-mk4 or dana-star-mk4 with --log-dynamics")
@@ -180,3 +182,17 @@ def _by_layer(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[flo
     for (kind, layer), keys in members.items():
         shares[kind][layer] = [float(np.mean([row[key] for key in keys])) for row in rows]
     return shares
+
+
+def read_tau_statistics(file: Path) -> tuple[int, dict[str, dict[str, np.ndarray]]]:
+    """(step, {parameter: {shape, ranks, smallest, largest, quantiles}}) of a file of --collect-tau-stats."""
+    tau: dict[str, dict[str, np.ndarray]] = {}
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            for key in arrays.files:
+                name, colon, what = key.rpartition(":")
+                if colon:
+                    tau.setdefault(name, {})[what] = arrays[key]
+            return int(arrays["step"]), tau
+    except Exception as error:  # a damaged file may raise almost anything
+        raise UserError(f"{file}: not a file of tau statistics: {error}") from error

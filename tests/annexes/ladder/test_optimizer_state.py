@@ -11,7 +11,6 @@ from scipy.stats import beta
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.report.data import MissingFigure, ReportData
-from danalab.train.callbacks.statistics import order_statistics
 from danalab_annexes.ladder.optimizer_state import (
     clipping_figure,
     distribution,
@@ -20,6 +19,7 @@ from danalab_annexes.ladder.optimizer_state import (
     tau_figure,
 )
 from danalab_annexes.ladder.sweeps import gamma3_figure, kappa_figure
+from danalab_annexes.statistics import order_statistics
 from ladder.planted import plant
 
 

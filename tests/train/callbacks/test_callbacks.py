@@ -40,7 +40,7 @@ def registered(monkeypatch):
     module = ModuleType("new_callback")
     module.Recorder = Recorder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "new_callback", module)
-    monkeypatch.setattr(build, "BUILT_IN", [*build.BUILT_IN, (None, "new_callback:Recorder")])
+    monkeypatch.setattr(build, "BUILT_IN", [*build.BUILT_IN, "new_callback:Recorder"])
     Recorder.calls = []
     return Recorder
 

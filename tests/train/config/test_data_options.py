@@ -13,7 +13,7 @@ import pytest
 from danalab.data import prepare
 from danalab.errors import UserError
 from danalab.train import TrainConfig, train
-from danalab.train.evaluation.evaluator import evaluate_run
+from danalab.train.evaluation import evaluate_run
 from danalab.train.run.open import open_run
 from danalab_annexes.data.array_split import split_arrays
 

@@ -15,6 +15,7 @@ from danalab.scaling.hardware import available_cores
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel import launcher
 from danalab.train.system.signals import StopRequest
+from danalab_annexes.diloco import RESTARTS
 
 CONFIG = TrainConfig(heads=3)
 READY = "signal.pthread_sigmask(signal.SIG_SETMASK, [])"
@@ -155,6 +156,6 @@ if rank == 1 and not os.path.exists({str(died)!r}):
 def test_a_run_ends_as_its_first_worker_does_whatever_became_of_the_others(launch, caplog):
     assert launch("sys.exit(0 if rank == 0 else 1)", 2, WORKERS) == 0
     assert caplog.messages[-1] == "worker 1 failed (code 1); the run ended without it"
-    assert sum("restarted" in message for message in caplog.messages) == launcher.RESTARTS
+    assert sum("restarted" in message for message in caplog.messages) == RESTARTS
     with pytest.raises(LostRankError, match="rank 0 failed with exit code 1"):
         launch("sys.exit(1 if rank == 0 else 0)", 2, WORKERS)

@@ -11,7 +11,7 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim.schedules import get_schedule
 from danalab.train import train
-from danalab.train.evaluation.evaluator import evaluate_run
+from danalab.train.evaluation import evaluate_run
 from danalab.train.run.exchange import export_run
 from danalab.train.run.merge import merge_run, merge_weights
 from danalab.train.run.open import open_run

@@ -76,7 +76,7 @@ def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
         options.append(
             Option(
                 name=field.name,
-                metavar="" if is_switch else _metavar(hint, types),
+                metavar="" if is_switch else _metavar(field, hint, types),
                 default=_shown(field.default),
                 section=section,
                 is_switch=is_switch,
@@ -102,7 +102,9 @@ def docstrings(flags_type: type) -> dict[str, str]:
     return found
 
 
-def _metavar(hint: Any, types: frozenset[Any]) -> str:
+def _metavar(field: dataclasses.Field[Any], hint: Any, types: frozenset[Any]) -> str:
+    if (choices := field.metadata.get("choices")) is not None:
+        return "{" + ",".join(choices()) + "}"
     if choices := re.search(r"Literal\[(.*?)\]", str(hint)):
         return "{" + choices[1].replace("'", "").replace(" ", "") + "}"
     return next((word for kind, word in ((int, "INT"), (float, "NUMBER"), (Path, "PATH")) if kind in types), "TEXT")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from danalab.train.preflight import Coordinates
-
 SEEDS = ("seed", "data_seed")
 SHAPE = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "n_kv_heads")
 STYLES = ("-", (0, (5, 2)), (0, (2, 1.2)), "-.", (0, (1, 1)))
@@ -144,17 +142,4 @@ def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[CurvePoi
     axes.set_xlim(0.9 * min(shown), 1.1 * max(shown))
 
 
-@drawing.styled
-def coordinate_figure(measured: "Coordinates") -> "Figure":
-    """Sizes of activations against width, a line for each step: the first and last block, and the logits."""
-    names = list(measured.sizes)
-    figure, places = drawing.panels(len(shown := [names[0], *names[-2:]] if len(names) > 2 else names))
-    for axes, name in zip(places, shown, strict=True):
-        rows = measured.sizes[name]
-        for step, (row, color) in enumerate(zip(rows, drawing.shades(len(rows)), strict=True), 1):
-            axes.plot(measured.widths, row, color=color, marker="o", markersize=2.5, label=f"step {step}")
-        axes.set(title=name, xlabel="width", ylabel="mean |activation|")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-    drawing.legend(figure)
-    return figure
+__all__ = ["AXES", "loss_figure", "lr_figure"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from danalab.errors import UserError
 from danalab.registry import Registry
@@ -53,6 +53,8 @@ class Callback:
 
     name = "callback"
     """Key of its state in checkpoints."""
+    setting: ClassVar[str | None] = None
+    """The setting that asks for it; None: every run has it."""
 
     def __init__(self, context: CallbackContext):
         """Raises UserError where an extra is missing, or the run lacks what the callback needs."""
@@ -106,7 +108,7 @@ class Callback:
 
 
 CALLBACKS: Registry[type[Callback]] = Registry("callback")
-"""Callbacks of plugins; every run has them, after its own."""
+"""Callbacks of annexes and plugins; a run has them after those of `danalab.train.build`."""
 
 
 class RowsCallback(Callback):

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from danalab.errors import UserError
+from danalab.train.config.backends import BACKENDS
 from danalab.train.config.fields import Count, Dtype, Natural, Positive, Section, flag, setting
 
 
@@ -49,19 +50,9 @@ class ParallelSettings(Section):
 
     nproc: Annotated[int, Ge(1), Le(1024)] | None = setting(None, kind="execution", main=True)
     """Processes on this machine, one for each GPU; leave it out under torchrun and srun, whose ranks join the run."""
-    distributed_backend: Literal["single", "ddp", "nccl", "gloo", "zero", "fsdp", "diloco"] | None = setting(
-        None, kind="execution"
-    )
-    """single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: workers
-    that exchange weights only every --diloco-steps. Default ddp with several ranks."""
-    diloco_steps: Count | None = None
-    """diloco: steps of each worker between two outer steps; default 500."""
-    diloco_lr: Positive | None = None
-    """diloco: learning rate of the outer step; default 0.7."""
-    diloco_momentum: Annotated[float, Ge(0), Lt(1)] | None = None
-    """diloco: Nesterov momentum of the outer step; default 0.9."""
-    diloco_patience: Positive | None = setting(None, kind="execution")
-    """diloco: how long workers wait for a missing one before they continue without it [s]; default 600."""
+    distributed_backend: str | None = setting(None, kind="execution", choices=BACKENDS.spellings)
+    """single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded. Default ddp with
+    several ranks."""
     tp_size: Count = setting(1, kind="execution")
     """fsdp: ranks that share each matrix product."""
     expert_parallel: bool = setting(False, kind="execution")
@@ -73,12 +64,12 @@ class ParallelSettings(Section):
 
     def check(self) -> None:
         super().check()
-        if self.distributed_backend in ("nccl", "gloo"):
-            object.__setattr__(self, "distributed_backend", "ddp")
-        backend = self.distributed_backend
-        for name in ("diloco_steps", "diloco_lr", "diloco_momentum", "diloco_patience"):
-            if getattr(self, name) is not None and backend != "diloco":
-                raise UserError(f"{flag(name)} {getattr(self, name)}: only with --distributed-backend diloco")
+        backend = None if self.distributed_backend is None else BACKENDS.canonical(self.distributed_backend)
+        object.__setattr__(self, "distributed_backend", backend)
+        for other in BACKENDS:
+            for name in BACKENDS.get(other).defaults if other != backend else ():
+                if (value := getattr(self, name, None)) is not None:
+                    raise UserError(f"{flag(name)} {value}: only with --distributed-backend {other}")
         if self.expert_parallel and backend not in (None, "ddp", "fsdp"):
             raise UserError(f"--expert-parallel needs --distributed-backend fsdp or ddp, not {backend}; leave one out")
         for name in ("tp_size", "replicas"):

@@ -190,21 +190,12 @@ def shared_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return usual | read
 
 
-class _TakesShared(type):
-    """Sections that take the shared settings as keywords, too: `TrainConfig(kappa=0.8)`, and `dataclasses.replace`."""
-
-    def __call__(cls, *args: Any, **given: Any) -> Any:
-        shared = {name: given.pop(name) for name in SHARED_SETTINGS if name in given}
-        if shared:
-            given["optimizer_settings"] = {**(given.get("optimizer_settings") or {}), **shared}
-        return super().__call__(*args, **given)
-
-
 @dataclass(frozen=True, kw_only=True)
-class OptimizerSettings(Section, metaclass=_TakesShared):
+class OptimizerSettings(Section):
     """Optimizer, learning rate and weight decay."""
 
     title: ClassVar[str] = "optimizer"
+    folded: ClassVar[Mapping[str, str]] = dict.fromkeys(SHARED_SETTINGS, "optimizer_settings")
 
     opt: PathText = setting("adana", main=True)
     """Optimizer; `danalab optim list` shows them."""

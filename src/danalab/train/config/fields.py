@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -50,9 +50,11 @@ def setting(
     kind: Kind = "run",
     aliases: tuple[str, ...] = (),
     main: bool = False,
+    choices: Callable[[], list[str]] | None = None,
 ) -> Any:
-    """A field of a section; `aliases`: other flags for it, "NAME=VALUE" with a value; `main`: --help shows it."""
-    metadata = {"kind": kind, "aliases": aliases, "main": main}
+    """A field of a section; `aliases`: other flags for it, "NAME=VALUE" with a value; `main`: --help shows it;
+    `choices`: gives the names that the help shows, where the type has none."""
+    metadata = {"kind": kind, "aliases": aliases, "main": main, "choices": choices}
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 
@@ -66,12 +68,25 @@ def names_of(section: type, *kinds: Kind) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(section) if field.metadata.get("kind", "run") in kinds)
 
 
+class _TakesFolded(type):
+    """Classes that take further keywords into their fields: `TrainConfig(kappa=0.8)`, and `dataclasses.replace`."""
+
+    folded: ClassVar[Mapping[str, str]]
+
+    def __call__(cls, *args: Any, **given: Any) -> Any:
+        for name in cls.folded.keys() & given.keys():
+            given[cls.folded[name]] = {**(given.get(cls.folded[name]) or {}), name: given.pop(name)}
+        return super().__call__(*args, **given)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Section:
+class Section(metaclass=_TakesFolded):
     """A group of settings that belong together; UserError: wrong type, out of range, or a contradiction in them."""
 
     title: ClassVar[str] = ""
     """Heading in the help."""
+    folded: ClassVar[Mapping[str, str]] = {}
+    """Keyword of the constructor -> the field, a dictionary, that takes it."""
 
     def __post_init__(self) -> None:
         for name, value in validated(type(self), vars(self)).items():

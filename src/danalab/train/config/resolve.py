@@ -17,10 +17,12 @@ from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.models.parametrization import BASE_D_MODEL, BASE_N_LAYERS, multiples
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import Dimensions, dimensions, explicit_dimensions, flops_per_token
+from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.dimensions import check_resonance, if_resonance
 from danalab.scaling.learning_rate import PeakRate, at_horizon, decay_lr
 from danalab.scaling.plan import OMEGA, OptimizerPlan, TrainingBudget, budget_of, decay_of, horizon_of, law_rate
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
+from danalab.train.config.backends import BACKENDS
 from danalab.train.config.experiment import ModelSettings
 from danalab.train.config.fields import flag
 from danalab.train.config.rules import Rules, SizeRule, read_rules
@@ -31,8 +33,6 @@ DEFAULT_SEQ_LEN = 2048
 LARGEST_AUTOMATIC_DECAY = 0.5
 """Largest share of a weight that an automatic weight decay takes in the first step; in runs of a few steps the rule,
 omega / t, would take more than the whole weight."""
-_DILOCO = {"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0}
-"""Defaults of the paper, arXiv 2311.08105."""
 NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
 MODEL_FLAGS = (
     "arch", *NUMBERS, "vocab_size", "seq_len", "n_kv_heads", "attention_gate", "tied_head", "num_frequencies", "mixer",
@@ -49,8 +49,8 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     """
     rules = Rules() if config.rules is None else read_rules(config.rules)
     given = replace(config, optimizer_settings=checked_settings(config))
-    if given.distributed_backend == "diloco":
-        given = replace(given, **{name: usual for name, usual in _DILOCO.items() if getattr(given, name) is None})
+    usual = BACKENDS.get(given.usual_backend(world_size)).defaults
+    given = replace(given, **{name: value for name, value in usual.items() if getattr(given, name) is None})
     seq_len, vocab_size = choose_data(given, dataset)
     batch_size, acc_steps, global_batch = given.batch_sizes(world_size)
     dims, model = choose_model(given, vocab_size, seq_len, rules)
@@ -258,12 +258,8 @@ def choose_execution(
 
 
 def _remarks(given: TrainConfig) -> list[str]:
-    notes = []
-    if given.arch.lower() == "diloco":
-        notes.append(
-            "--arch diloco is an old name of enoki: the model is an enoki; DiLoCo training, of any architecture, is "
-            "--distributed-backend diloco"
-        )
+    old = ARCHITECTURES.get(given.arch).old_names.get(given.arch.lower())
+    notes = [] if old is None else [f"--arch {given.arch.lower()} is {old}"]
     idle = [flag(f"wandb_{key}") for key in ("project", "entity", "group", "mode") if getattr(given, f"wandb_{key}")]
     if idle and not given.wandb:
         notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")

@@ -54,7 +54,7 @@ class Execution:
     compile: bool
     """Whether each block is compiled by torch.compile."""
     backend: str
-    """How ranks share the work: single, ddp, zero, fsdp or diloco."""
+    """How ranks share the work, one of `danalab.train.config.backends`."""
 
 
 @dataclass(frozen=True, kw_only=True)

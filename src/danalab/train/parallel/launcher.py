@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,7 @@ from typing import IO, Any
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.files import write_json
 from danalab.scaling.hardware import available_cores, chosen_threads
+from danalab.train.config.backends import BACKENDS
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.system.signals import INTERRUPTED, ORDERLY, REQUEUE, STOP_SIGNALS, StopRequest, holding_signals
 
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 
 LOST_CODE = 4
 """Exit code of a rank that lost another rank."""
-RESTARTS = 3
-"""Number of times that a worker of a DiLoCo run is restarted."""
 GRACE_SECONDS = 15.0
 """Time that other ranks have to end by themselves after a rank failed."""
 
@@ -60,11 +59,8 @@ def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest)
                 processes += [_start(rank, ranks, store.port, file) for rank in range(ranks)]
                 for number in early:
                     _send(processes, number)
-                if config.distributed_backend == "diloco":
-                    _keep_alive(processes, received, lambda rank: _start(rank, ranks, store.port, file))
-                    codes = _codes_of_first([process.returncode for process in processes])
-                else:
-                    codes = _wait(processes)
+                wait = BACKENDS.get(config.usual_backend(ranks)).wait or _wait
+                codes = wait(processes, received, lambda rank: _start(rank, ranks, store.port, file))
         finally:
             for process in processes:
                 if process.poll() is None:
@@ -135,7 +131,7 @@ def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
             process.send_signal(number)
 
 
-def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int | None]:
+def _wait(processes: list[subprocess.Popen[bytes]], *_: object) -> list[int | None]:
     """Exit codes when all have ended, or some time after one failed; None for those still running."""
     deadline = None
     while None in (codes := [process.poll() for process in processes]):
@@ -147,34 +143,8 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> list[int | None]:
     return codes
 
 
-def _keep_alive(
-    processes: list[subprocess.Popen[bytes]], received: list[int], start: Callable[[int], subprocess.Popen[bytes]]
-) -> None:
-    """Wait until all have ended; a worker that dies is restarted and joins the others at their step."""
-    lives = [RESTARTS] * len(processes)
-    while True:
-        codes = [process.poll() for process in processes]
-        for rank, code in enumerate(codes):
-            if code not in (None, 2, *ORDERLY) and lives[rank] and not received:
-                lives[rank] -= 1
-                log.warning("worker %d %s; it is restarted", rank, _how(code))
-                processes[rank], codes[rank] = start(rank), None
-        if None not in codes:
-            return
-        time.sleep(0.05)
-
-
-def _codes_of_first(codes: Sequence[int | None]) -> list[int | None]:
-    """A DiLoCo run ends as its first worker ends; other workers may be lost."""
-    if codes[0] not in ORDERLY:
-        return list(codes)
-    for rank, code in enumerate(codes):
-        if code != codes[0]:
-            log.warning("worker %d %s; the run ended without it", rank, _how(code))
-    return [codes[0], *(None for _ in codes[1:])]
-
-
-def _how(code: int | None) -> str:
+def how_it_ended(code: int | None) -> str:
+    """What became of a process, by its exit code."""
     return f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"failed (code {code})"
 
 

@@ -4,61 +4,20 @@ torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
 srun:     SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; rank 0 is on the first host of SLURM_STEP_NODELIST
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from danalab.errors import UserError
+from danalab.train.config.backends import RankLayout
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 
 
-@dataclass(frozen=True)
-class RankLayout:
-    """The layout of a job's ranks."""
-
-    backend: str = "single"
-    """single, ddp, zero, fsdp or diloco."""
-    tp_size: int = 1
-    """Ranks that split each matrix product."""
-    replicas: int = 1
-    """fsdp: number of whole copies of the model."""
-    expert_parallel: bool = False
-    """ddp, fsdp: whether each rank holds some of the experts, and tokens are sent to them."""
-
-    def shape(self, size: int) -> dict[str, int]:
-        """Ranks along each dimension of the mesh of `size` ranks, which they must divide; empty for one process."""
-        if self.backend == "single":
-            if size != 1:
-                raise UserError(f"--distributed-backend single is one process, but {size} were started; give ddp")
-            return {}
-        inner = self.tp_size * self.replicas
-        if size % inner:
-            words = " x ".join(
-                f"--{name} {value}"
-                for name, value in (("tp-size", self.tp_size), ("replicas", self.replicas))
-                if value > 1
-            )
-            raise UserError(f"{words}: {size} ranks cannot be divided by {inner}; start a multiple of {inner}")
-        if self.backend in ("ddp", "zero"):
-            return {"replicate": size}
-        if self.backend == "diloco":
-            return {"workers": size}
-        dims = {"replicate": self.replicas} if self.replicas > 1 else {}
-        dims["shard"] = size // inner
-        return dims | ({"tp": self.tp_size} if self.tp_size > 1 else {})
-
-    @property
-    def mode(self) -> str:
-        """The parallel mode that the optimizer must support: "single", "ddp", "zero", "fsdp" or "fsdp+tp"."""
-        if self.expert_parallel:
-            return "fsdp"  # experts are sharded under ddp too
-        return "fsdp+tp" if self.tp_size > 1 else self.backend
-
-
 def data_parallel_size(shape: Mapping[str, int]) -> int:
     """Ranks that see different data."""
-    return shape.get("replicate", 1) * shape.get("shard", 1) * shape.get("workers", 1)
+    return math.prod(ranks for dim, ranks in shape.items() if dim != "tp")
 
 
 def data_parallel_ranks(config: TrainConfig, environment: Mapping[str, str]) -> int:
@@ -86,20 +45,13 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> RankLayout
 
 def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
     """UserError, before anything is built, where a run's optimizer or sizes do not allow a layout."""
-    if layout.backend == "single":
+    if layout.kind.check is not None:
+        layout.kind.check(resolved)
         return
     from danalab.optim import optimizer_spec
     from danalab.optim.distributed import require_supported
 
-    spec = optimizer_spec(resolved.plan.opt)
-    if layout.backend == "diloco":
-        if spec.train_eval or spec.own_weights:
-            why = "keeps weights of its own, which DiLoCo's outer step would not update"
-            raise UserError(f"--opt {spec.name}: {why}; take another one, or another --distributed-backend")
-        if resolved.config.weight_average():
-            raise UserError("--average: DiLoCo's outer weights are an average already; leave it out")
-        return
-    require_supported(spec, layout.mode)
+    require_supported(optimizer_spec(resolved.plan.opt), layout.mode)
     if layout.expert_parallel:
         from danalab.models.parallel import check_expert_parallel
 

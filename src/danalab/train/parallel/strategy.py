@@ -1,16 +1,15 @@
 """How the ranks share the model, the gradients and the optimizer state: one class for each --distributed-backend.
 
-    single   this module
+    single   a process alone
     ddp      replicas; gradients are summed over ranks in buckets, during the last backward pass of a step
     zero     replicas; each rank receives the gradients of the parameters it owns and updates these
     fsdp     each rank holds a shard of every weight, gradient and moment; weights are gathered block by block
-    diloco   workers that average their weights every few hundred steps
 
 The trainer uses the same interface for all: gradients of a global batch, their norms, scaling them.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,10 @@ from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero import DistributedMuonAdamW
+from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
+from danalab.train.run.folder import RunFolder
+from danalab.train.system.signals import StopRequest
 
 
 class ParallelStrategy:
@@ -43,6 +45,11 @@ class ParallelStrategy:
         self.world = world
         self.parameters: list[Tensor] = []
 
+    @classmethod
+    def build(cls, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> "ParallelStrategy":
+        """The strategy of this rank of a run."""
+        return cls(world)
+
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         """The model on this rank; its initial weights do not depend on the number of ranks."""
         return build_model(config, init=init, seed=seed, device=device)
@@ -50,9 +57,8 @@ class ParallelStrategy:
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         """Prepare `model`, in place, after checkpointing and compilation; `compute_dtype` None: the parameters'."""
 
-    def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
-        """The optimizer `name` for this rank's parameters."""
-        return build_optimizer(name, model, **settings)
+    make_optimizer: Callable[..., torch.optim.Optimizer] = staticmethod(build_optimizer)
+    """(name, model, its settings) -> the optimizer for this rank's parameters."""
 
     def attach(self, parameters: list[Tensor]) -> None:
         """Set the parameters whose gradients are meant: the optimizer's, in its order."""
@@ -102,7 +108,7 @@ class ParallelStrategy:
         """Around passes without gradients."""
         yield
 
-    # ---- only used by DiLoCo workers (`danalab.train.parallel.diloco`) ----
+    # ---- for workers that step alone, and meet after some steps ----
 
     @property
     def pending(self) -> bool:
@@ -349,7 +355,3 @@ class FSDPStrategy(ParallelStrategy):
             yield
         finally:
             self._model.reshard()  # a pass without gradients leaves the root's weights gathered
-
-
-STRATEGIES = {"single": ParallelStrategy, "ddp": DDPStrategy, "zero": ZeROStrategy, "fsdp": FSDPStrategy}
-"""Strategy of each --distributed-backend; `danalab.train.parallel.diloco` makes that of a DiLoCo worker."""

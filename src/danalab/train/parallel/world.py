@@ -2,7 +2,7 @@
 
 ranks = replicate x shard x tp        dp_size = replicate x shard: ranks that see different data
 
-A DiLoCo worker is a world of size 1, except that it takes part dp_rank of dp_size of each batch.
+A worker that steps alone is a world of size 1, except that it takes part dp_rank of dp_size of each batch.
 """
 
 import contextlib
@@ -17,9 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from danalab.errors import FirstRankError, LostRankError, UserError, first_line
-from danalab.train.parallel.layout import Place, RankLayout, find_place
+from danalab.train.config.backends import RankLayout
+from danalab.train.parallel.layout import Place, find_place
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -50,7 +52,7 @@ class World:
     background: "ProcessGroup | None" = field(default=None, repr=False)
     """Another gloo group, for a background thread: two threads must not share a group."""
     worker: int = 0
-    """Index of this DiLoCo worker; each worker writes to its own folder."""
+    """Index of a worker that steps alone; each writes to a folder of its own."""
     layout: RankLayout = field(default_factory=RankLayout)
     owns_groups: bool = field(default=False, repr=False)
     """Whether `join` created the default group, so that `close` destroys it."""
@@ -172,8 +174,8 @@ def join(layout: RankLayout, device_type: str, *, first_step_seconds: float = FI
     """
     import torch.distributed as dist
 
-    if layout.backend == "diloco":
-        return _diloco_worker(layout, device_type)
+    if layout.kind.join is not None:
+        return layout.kind.join(layout, device_type)
     started = dist.is_available() and dist.is_initialized()
     place = None if started else find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
     if layout.backend == "single" and (dist.get_world_size() if place is None else place.size) == 1:
@@ -184,14 +186,13 @@ def join(layout: RankLayout, device_type: str, *, first_step_seconds: float = FI
     return _arrange(layout, device_type, first_step_seconds, owns=place is not None)
 
 
-def _diloco_worker(layout: RankLayout, device_type: str) -> World:
+def take_own_gpu(place: Place) -> "torch.device":
+    """Make the GPU of this rank the current one."""
     import torch
 
-    place = find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
-    layout.shape(place.size)
-    if device_type == "cuda" and place.launcher != "alone":
-        torch.cuda.set_device(own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher))
-    return World(local_rank=place.local_rank, dp_rank=place.rank, dp_size=place.size, worker=place.rank, layout=layout)
+    device = torch.device("cuda", own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher))
+    torch.cuda.set_device(device)
+    return device
 
 
 def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
@@ -204,16 +205,13 @@ def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
 
 
 def _start(place: Place, device_type: str, seconds: float) -> None:
-    import torch
     import torch.distributed as dist
 
     backend, device = "gloo", None
     if device_type == "mps":
         raise UserError("--device mps trains in one process; leave --nproc and launchers out")
     if device_type == "cuda":
-        number = own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher)
-        backend, device = "nccl", torch.device("cuda", number)
-        torch.cuda.set_device(device)
+        backend, device = "nccl", take_own_gpu(place)
     # With its device named, a rank's barrier need not guess it, and subgroups split the communicator of all.
     start = partial(dist.init_process_group, backend, timeout=timedelta(seconds=seconds), device_id=device)
     try:

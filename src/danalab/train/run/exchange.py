@@ -6,7 +6,7 @@ danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from danalab.inference.generator import TextGenerator
 from danalab.models.canonical import WEIGHT_FORMATS
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model, materialise
+from danalab.registry import Registry
 from danalab.train.config.fields import SPELLINGS
 from danalab.train.config.resolve import MODEL_FLAGS
 from danalab.train.config.train_config import TrainConfig
@@ -57,6 +58,23 @@ class ExchangeResult:
     """Its name, if there was one."""
     remote_code: bool = False
     """The folder contains a class of ours, and from_pretrained needs trust_remote_code."""
+
+
+@dataclass(frozen=True)
+class ModelFormat:
+    """A format of others for models."""
+
+    export: Callable[..., ExchangeResult]
+    """(run, new folder, step=, dtype=, quantize=, chat_template=) -> what was written."""
+    load: Callable[[Path, Path], ExchangeResult]
+    """(model, new run folder) -> what was written."""
+    recognises: Callable[[Path], bool]
+    """Whether a path is a model of this format."""
+    usage: Callable[[ExchangeResult], str]
+    """How a folder that was written is used."""
+
+
+FORMATS: Registry[ModelFormat] = Registry("model format")
 
 
 def export_run(
@@ -110,6 +128,17 @@ def export_run(
     return ExchangeResult(folder, run.model_config.arch, size, loaded.step, name, "auto_map" in described)
 
 
+def _export_huggingface(source: Path, out: Path, *, quantize: str | None = None, **given: Any) -> ExchangeResult:
+    if quantize is not None:
+        raise UserError(f"--quantize {quantize}: only with --format gguf")
+    return export_run(source, out, **given)
+
+
+def _usage(done: ExchangeResult) -> str:
+    trust = " with trust_remote_code=True" if done.remote_code else ""
+    return f"AutoModelForCausalLM.from_pretrained loads it{trust}"
+
+
 def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     """Make a run folder of a model in Hugging Face format, with a tokenizer of byte-level BPE and its chat template."""
     from danalab.data.tokenizers import load_tokenizer
@@ -124,6 +153,9 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     template = None if tokenizer is None else ChatTemplate.read(source)
     origin = {"path": str(source), "name": described.get("_name_or_path") or source.name}
     return write_imported(folder, model, tokenizer, template, origin)
+
+
+FORMATS.add("huggingface", ModelFormat(_export_huggingface, import_folder, lambda path: True, _usage))
 
 
 def write_imported(

@@ -64,10 +64,6 @@ Manifest = _schema(
 )
 """manifest.json of a checkpoint."""
 
-Step: Any = Annotated[int, Field(ge=0, strict=True)]
-"""A file of one number, of DiLoCo's exchange."""
-Workers: Any = list[Step]
-
 RunId = _schema("RunId", id=Required[Annotated[str, Field(pattern=r"^[\w-]+$")]])
 """wandb.json and trackio.json."""
 

@@ -10,8 +10,8 @@ import torch
 from danalab.chat.task_scores import Score, mean_score, pass_at_k
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
-from danalab.evals.in_context import evaluate_in_context, read_suite
 from danalab.models import ModelConfig, build_model
+from danalab_annexes.in_context import evaluate_in_context, read_suite
 
 TASKS = """
 icl_tasks:

@@ -1,10 +1,12 @@
 """Write a starter file for your own optimizer, and its test."""
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.cli._shared.options import JsonFlags, Positional
+from danalab.cli.app import COMMANDS
 from danalab.errors import UserError
 
 
@@ -149,3 +151,6 @@ def test_a_setting_out_of_range_is_refused():
 '''
 
 SUBVERBS = {"optimizer": (OptimizerFlags, optimizer)}
+
+
+COMMANDS.add("new", sys.modules[__name__])

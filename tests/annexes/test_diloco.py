@@ -26,10 +26,11 @@ from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.parallel import diloco_exchange as exchange_module
-from danalab.train.parallel.diloco import Exchange, OuterStep
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
+from danalab_annexes.diloco import exchange as exchange_module
+from danalab_annexes.diloco.exchange import Exchange
+from danalab_annexes.diloco.worker import OuterStep
 from distributed.ranks import run_ranks
 
 Weights = dict[str, Tensor]
@@ -293,7 +294,7 @@ def test_a_checkpoint_amid_a_period_has_the_outer_weights_as_its_model(words, tm
 @pytest.mark.slow
 def test_validation_is_of_the_outer_weights(words, tmp_path):
     run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=("6",)))
-    from danalab.train.evaluation.evaluator import evaluate_run
+    from danalab.train.evaluation import evaluate_run
 
     row = next(row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["step"] == 6)
     loss = evaluate_run(tmp_path / "run", step=6).loss

@@ -12,7 +12,6 @@ magnitude, so its order statistics are taken at geometrically spaced ranks from 
 import io
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from danalab.files import write_atomically
 from danalab.optim import optimizer_spec
 from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.optim.optimizers.stats import signal_sums
-from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
+from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext, RowsCallback
 
 EPS = 1e-12
 
@@ -38,7 +37,7 @@ class Dynamics(RowsCallback):
     Costs a copy of the weights during the logged steps.
     """
 
-    name, file_name = "dynamics", "dynamics.jsonl"
+    name, file_name, setting = "dynamics", "dynamics.jsonl", "log_dynamics"
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
@@ -57,7 +56,9 @@ class Dynamics(RowsCallback):
             if p.ndim >= 2:
                 self._row[f"{name}/grad_norm"] = norms[id(p)]
                 if p.grad is not None:
-                    self._row[f"{name}/grad_alignment"] = _cosine(whole_of(p.grad), whole_of(p.detach()))
+                    g, w = (whole_of(each).double().flatten() for each in (p.grad, p.detach()))
+                    lengths = torch.linalg.vector_norm(g) * torch.linalg.vector_norm(w)
+                    self._row[f"{name}/grad_alignment"] = float(g @ w / (lengths + EPS))
             else:
                 self._row[f"{name}/grad_rms"] = norms[id(p)] / math.sqrt(p.numel())
 
@@ -98,11 +99,6 @@ def histogram(weights: Tensor) -> list[int]:
     return torch.bincount((scale.flatten().floor() + 12).long(), minlength=16).tolist()
 
 
-def _cosine(a: Tensor, b: Tensor) -> float:
-    a, b = a.double().flatten(), b.double().flatten()
-    return float(a @ b / (torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b) + EPS))
-
-
 def angles(a: Tensor, b: Tensor) -> Tensor:
     """Angle between rows [rad], float64 [rows]; 0 for a row of zeros.
 
@@ -130,7 +126,7 @@ class SignalToNoise(RowsCallback):
     optimizer has. Takes a pass over the state in logged steps.
     """
 
-    name, file_name = "signal", "signal.jsonl"
+    name, file_name, setting = "signal", "signal.jsonl", "log_dynamics"
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
@@ -175,7 +171,7 @@ class TauStatistics(Callback):
     (order statistics at those ranks from either end), `NAME:quantiles` (at `QUANTILES`, in the file as `quantiles`).
     """
 
-    name = "tau"
+    name, setting = "tau", "collect_tau_stats"
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
@@ -225,15 +221,5 @@ def order_statistics(tau: Tensor) -> dict[str, np.ndarray]:
     }
 
 
-def read_tau_statistics(file: Path) -> tuple[int, dict[str, dict[str, np.ndarray]]]:
-    """(step, {parameter: {shape, ranks, smallest, largest, quantiles}}) of a file."""
-    tau: dict[str, dict[str, np.ndarray]] = {}
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            for key in arrays.files:
-                name, colon, what = key.rpartition(":")
-                if colon:
-                    tau.setdefault(name, {})[what] = arrays[key]
-            return int(arrays["step"]), tau
-    except Exception as error:  # a damaged file may raise almost anything
-        raise UserError(f"{file}: not a file of tau statistics: {error}") from error
+for kind in (Dynamics, SignalToNoise, TauStatistics):
+    CALLBACKS.add(kind.name, kind)

@@ -24,7 +24,15 @@ from danalab.files import write_atomically
 from danalab.models.canonical import WEIGHT_FORMATS, to_halves, to_pairs
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model
-from danalab.train.run.exchange import TOOL, ExchangeResult, model_of, new_folder, write_imported
+from danalab.train.run.exchange import (
+    FORMATS,
+    TOOL,
+    ExchangeResult,
+    ModelFormat,
+    model_of,
+    new_folder,
+    write_imported,
+)
 from danalab.train.run.open import open_run
 
 if TYPE_CHECKING:
@@ -53,15 +61,19 @@ def export_gguf(
     out: str | Path,
     *,
     step: int | None = None,
-    quantize: Quantization = "f16",
+    dtype: str = "float32",
+    quantize: Quantization | None = None,
     chat_template: ChatTemplate | None = None,
 ) -> ExchangeResult:
     """Write the model of a run, with its tokenizer, as `model.gguf`; norms are always float32.
 
-    `quantize`: number format of the matrices; rows that q8_0's blocks of 32 do not divide are float16. `chat_template`:
-    of a run that was trained on conversations. UserError: a model or tokenizer that llama.cpp does not have.
+    `quantize`: number format of the matrices, default f16; rows that q8_0's blocks of 32 do not divide are float16.
+    `chat_template`: of a run that was trained on conversations. UserError: a model or tokenizer that llama.cpp does not
+    have.
     """
-    gguf = import_extra("gguf", "export --format gguf")
+    if dtype != "float32":
+        raise UserError(f"--dtype {dtype}: a GGUF file has --quantize f32, f16 or q8_0")
+    gguf, quantize = import_extra("gguf", "export --format gguf"), quantize or "f16"
     run, folder = open_run(source), new_folder(out)
     config, tokenizer = run.model_config, run.tokenizer
     if config.arch not in ("llama", "qwen3") or config.sparsity is not None:
@@ -295,3 +307,14 @@ def _modelfile(template: ChatTemplate | None) -> str:
             f'PARAMETER stop "{assistant_end}"',
         ]  # fmt: skip
     return "\n".join([*lines, f'PARAMETER stop "{EOS}"']) + "\n"
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix == ".gguf" or (path / MODEL).is_file()
+
+
+def _usage(done: ExchangeResult) -> str:
+    return f"llama-cli -m {done.folder}/model.gguf; ollama create NAME -f {done.folder}/Modelfile"
+
+
+FORMATS.add("gguf", ModelFormat(export_gguf, import_gguf, _is_gguf, _usage))

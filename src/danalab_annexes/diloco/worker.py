@@ -5,7 +5,7 @@
     m     <- mu m + g
     theta <- theta - lr (g + mu m)                               Nesterov momentum, as in torch.optim.SGD
 
-A worker is a single process to the trainer. Workers only share a folder (`diloco_exchange`): each writes its weights
+A worker is a single process to the trainer. Workers only share a folder (`exchange`): each writes its weights
 there, waits for the others, and computes the outer step itself, bit for bit like the others. A worker that dies, hangs
 or is late is left out of the mean. In checkpoints, as in evaluation, `model.*` are the outer weights; `inner.*` are the
 worker's own weights within a round, and `momentum.*` the outer momentum.
@@ -20,7 +20,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ from danalab.models.decoder import Decoder
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.parallel.diloco_exchange import Exchange
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.system.signals import StopRequest
+from danalab_annexes.diloco.exchange import Exchange
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +49,10 @@ class DiLoCoWorker(ParallelStrategy):
 
     def __init__(self, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest):
         super().__init__(world)
-        config = spec.config
-        assert config.diloco_steps is not None
-        assert config.diloco_lr is not None
-        assert config.diloco_momentum is not None
-        assert config.diloco_patience is not None
-        self._exchange = Exchange(
-            spec.execution.run_dir / "diloco", world.worker, world.dp_size, config.diloco_patience
-        )
-        self._outer = OuterStep(config.diloco_lr, config.diloco_momentum)
-        self._period, self._iterations = config.diloco_steps, spec.iterations
+        own: Any = spec.config  # with `DiLoCoSettings`, all filled in
+        self._exchange = Exchange(spec.execution.run_dir / "diloco", world.worker, world.dp_size, own.diloco_patience)
+        self._outer = OuterStep(own.diloco_lr, own.diloco_momentum)
+        self._period, self._iterations = own.diloco_steps, spec.iterations
         self._store, self._stop = folder.store, stop
         self._theta: dict[str, Tensor] = {}
         self._momentum: dict[str, Tensor] = {}
@@ -67,6 +61,10 @@ class DiLoCoWorker(ParallelStrategy):
         self._pending = False
         self._losses, self._steps = 0.0, 0
         self._scalars: dict[str, float] = {}
+
+    @classmethod
+    def build(cls, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> DiLoCoWorker:
+        return cls(spec, folder, world, stop)
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         self._named = dict(model.named_parameters())
@@ -291,16 +289,3 @@ class OuterStep:
             outer.copy_(before - self.lr * (g + self.momentum * m))
         norm = math.sqrt(mean_square)
         return norm, math.sqrt(max(spread, 0.0)) / norm if norm else 0.0
-
-
-def as_worker(resolved: RunSpec, world: World) -> RunSpec:
-    """The configuration of one worker; without a checkpoint, a later one starts from worker 0's, which owns the run."""
-    named = resolved.given.resume_from
-    if named is not None and (resolved.execution.run_dir / "checkpoints").resolve() in named.resolve().parents:
-        raise UserError(f"--resume-from {named}: DiLoCo's workers cannot go back together; take another --run-dir")
-    if world.worker == 0:
-        return resolved
-    given = replace(resolved.given, wandb=False, trackio=False, tensorboard=False)
-    if named is None and RunFolder(resolved.execution.run_dir).store.steps():
-        given = replace(given, resume_from=resolved.execution.run_dir)
-    return replace(resolved, given=given)

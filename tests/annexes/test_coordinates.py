@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 import torch
 
-from danalab.cli import check
 from danalab.train.config.resolve import resolve
 from danalab.train.job import run_training
-from danalab.train.preflight import check_coordinates
 from danalab.train.run.open import open_run
 from danalab.train.stage import stage_kind
+from danalab_annexes.commands import check
+from danalab_annexes.preflight import check_coordinates
 
 BASE = {"parametrization": "mup", "base_d_model": 16}
 

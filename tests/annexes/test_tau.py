@@ -5,7 +5,8 @@ from torch import nn
 
 from danalab.errors import UserError
 from danalab.optim import ADana, DanaStar
-from danalab.train.callbacks.statistics import QUANTILES, TauStatistics, order_statistics, read_tau_statistics
+from danalab_annexes.ladder.optimizer_state import read_tau_statistics
+from danalab_annexes.statistics import QUANTILES, TauStatistics, order_statistics
 
 
 @pytest.fixture

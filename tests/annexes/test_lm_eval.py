@@ -17,7 +17,7 @@ from danalab.train.job import train
 from danalab.train.run.open import open_run
 
 pytest.importorskip("lm_eval")
-evaluate_tasks = import_module("danalab.train.evaluation.lm_eval").evaluate_tasks
+evaluate_tasks = import_module("danalab_annexes.harness").evaluate_tasks
 
 QUESTIONS = [
     {"question": "the cat sat on", "choices": [" a mat", " the house and then", " it"], "answer": 0},
@@ -181,7 +181,7 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(run, tasks, tmp_path, caps
     (tmp_path / "gone.yaml").write_text(TASKS["read"].format(folder=tmp_path))
     assert "the harness says" in refused("--lm-eval", str(tmp_path / "gone.yaml"))
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    monkeypatch.delitem(sys.modules, "danalab.train.evaluation.lm_eval")
+    monkeypatch.delitem(sys.modules, "danalab_annexes.harness")
     assert "--lm-eval needs lm-eval: pip install 'danalab[hf]'" in refused("--lm-eval", tasks["read"])
 
 

@@ -11,7 +11,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.train.evaluation.evaluator import ValidationLoss, evaluate_run, position_ranges
+from danalab.train.evaluation import ValidationLoss, evaluate_run, position_ranges
 from danalab.train.job import train
 from danalab.train.run.open import open_run
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from danalab.errors import MissingExtra
-from danalab.train.callbacks.mirrors import TrackioMirror
+from danalab_annexes.trackers import TrackioMirror
 
 
 class FakeTrackio:

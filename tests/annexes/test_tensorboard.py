@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from danalab.errors import MissingExtra
-from danalab.train.callbacks.mirrors import TensorBoardMirror
+from danalab_annexes.trackers import TensorBoardMirror
 
 
 def scalars_of(folder):

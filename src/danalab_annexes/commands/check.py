@@ -1,18 +1,25 @@
 """Check a training run before it is launched: data, loss at step 0, memory, resume, throughput, overfitting.
 
-With --coordinates: whether activations keep their size as the width grows (`danalab.train.preflight`).
+With --coordinates: whether activations keep their size as the width grows (`danalab_annexes.preflight`).
 """
 
 import json
+import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge
 
+from danalab.cli.app import COMMANDS
 from danalab.errors import UserError
 from danalab.train.config.fields import Count
 from danalab.train.config.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from danalab_annexes.preflight import Coordinates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +40,7 @@ class Flags(TrainConfig):
 
 def run(flags: Flags) -> int:
     """Check a training run before it is launched; takes the flags of danalab train. Exit code 1: a check failed."""
-    from danalab.train.preflight import check_run
+    from danalab_annexes.preflight import check_run
 
     config = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})
     if flags.coordinates:
@@ -53,13 +60,13 @@ def run(flags: Flags) -> int:
 
 
 def _check_coordinates(flags: Flags, config: TrainConfig) -> int:
-    from danalab.report.figures.training import coordinate_figure
-    from danalab.train.preflight import FLAT, check_coordinates
+    from danalab.report.figures import drawing
+    from danalab_annexes.preflight import FLAT, check_coordinates
 
     if flags.figure.suffix not in (".svg", ".png"):
         raise UserError(f"--figure {flags.figure}: it must end in .svg or .png")
     measured = check_coordinates(config, flags.widths)
-    coordinate_figure(measured).savefig(flags.figure)
+    drawing.styled(_figure)(measured).savefig(flags.figure)
     ratios = measured.ratios()
     if flags.json:
         print(json.dumps({"flat": measured.is_flat, "ratios": ratios, **asdict(measured)}))
@@ -71,3 +78,23 @@ def _check_coordinates(flags: Flags, config: TrainConfig) -> int:
     verdict = "flat" if measured.is_flat else "not flat"
     print(f"{config.parametrization}: {verdict} within {FLAT:g} x; {flags.figure}")
     return 0 if measured.is_flat else 1
+
+
+def _figure(measured: "Coordinates") -> "Figure":
+    """Sizes of activations against width, a line for each step: the first and last block, and the logits."""
+    from danalab.report.figures import drawing
+
+    names = list(measured.sizes)
+    figure, places = drawing.panels(len(shown := [names[0], *names[-2:]] if len(names) > 2 else names))
+    for axes, name in zip(places, shown, strict=True):
+        rows = measured.sizes[name]
+        for step, (row, color) in enumerate(zip(rows, drawing.shades(len(rows)), strict=True), 1):
+            axes.plot(measured.widths, row, color=color, marker="o", markersize=2.5, label=f"step {step}")
+        axes.set(title=name, xlabel="width", ylabel="mean |activation|")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    drawing.legend(figure)
+    return figure
+
+
+COMMANDS.add("check", sys.modules[__name__])

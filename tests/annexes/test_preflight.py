@@ -15,9 +15,9 @@ import torch
 from danalab.cli.app import main
 from danalab.data import open_data
 from danalab.errors import UserError
-from danalab.train import preflight as first_steps
 from danalab.train.config.resolve import resolve
-from danalab.train.preflight import Trial, check_data, check_overfit, check_run, differing_tensors, make_trial
+from danalab_annexes import preflight as first_steps
+from danalab_annexes.preflight import Trial, check_data, check_overfit, check_run, differing_tensors, make_trial
 
 SHORT = ["--d-model", "32", "--n-layers", "1", "--n-heads", "1", "--seq-len", "16", "--batch-size", "4", "--lr", "1e-2"]
 SHORT += ["--iterations", "9", "--check-steps", "2", "--overfit-steps", "40"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from danalab.files import write_atomically
-from danalab.train.callbacks.base import Callback, CallbackContext
+from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ class ProfilerTrace(Callback):
     """Traces steps WAIT + WARMUP + 1 to WAIT + WARMUP + ACTIVE of this job into `trace-STEP-rankR.json.gz`."""
 
     name = "profiler"
+    setting = "profile"
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
@@ -82,3 +83,6 @@ def top_operators(profiler: Any, device: str) -> list[tuple[str, float, float]]:
     total = sum(times.values()) or 1.0
     chosen = sorted(times.items(), key=lambda item: -item[1])[:TOP]
     return [(name, time / 1e3 / ACTIVE, time / total) for name, time in chosen]
+
+
+CALLBACKS.add(ProfilerTrace.name, ProfilerTrace)

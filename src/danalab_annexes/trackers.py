@@ -7,7 +7,7 @@ from typing import Any
 
 from danalab.errors import UserError, import_extra
 from danalab.files import read_state, write_json
-from danalab.train.callbacks.base import Callback, CallbackContext
+from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
 from danalab.train.run.metrics import read_rows, scalars
 from danalab.train.run.schemas import RunId
 
@@ -50,7 +50,7 @@ class WandbMirror(Mirror):
     Settings that are not given are wandb's own variables ($WANDB_PROJECT, ...).
     """
 
-    name = module = "wandb"
+    name = module = setting = "wandb"
 
     def on_start(self, step: int) -> None:
         """Connect, or open the offline folder."""
@@ -78,7 +78,7 @@ class WandbMirror(Mirror):
 class TrackioMirror(Mirror):
     """Rows of the project danalab, run NAME-ID; a job writes all rows of the run anew, so none is there twice."""
 
-    name = module = "trackio"
+    name = module = setting = "trackio"
 
     def on_start(self, step: int) -> None:
         """Replace what earlier jobs wrote by the rows of metrics.jsonl."""
@@ -105,7 +105,8 @@ class TrackioMirror(Mirror):
 class TensorBoardMirror(Mirror):
     """A resumed run hides what the earlier job wrote past the resumed step."""
 
-    name, module, end = "tensorboard", "torch.utils.tensorboard", "close"
+    name = setting = "tensorboard"
+    module, end = "torch.utils.tensorboard", "close"
 
     def on_start(self, step: int) -> None:
         self._run = self._library.SummaryWriter(str(self.context.folder / "tensorboard"), purge_step=step + 1)
@@ -114,3 +115,7 @@ class TensorBoardMirror(Mirror):
         for key, value in scalars(row).items():
             self._run.add_scalar(key, value, row["step"])
         self._run.flush()
+
+
+for mirror in (TensorBoardMirror, WandbMirror, TrackioMirror):
+    CALLBACKS.add(mirror.name, mirror)

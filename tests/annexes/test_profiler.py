@@ -3,7 +3,7 @@ import json
 
 import torch
 
-from danalab.train.callbacks.profiler import ACTIVE, WAIT, WARMUP, ProfilerTrace
+from danalab_annexes.profiler import ACTIVE, WAIT, WARMUP, ProfilerTrace
 
 
 def run(context, steps):

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from danalab.errors import MissingExtra, UserError
-from danalab.train.callbacks.mirrors import WandbMirror
+from danalab_annexes.trackers import WandbMirror
 
 
 class FakeError(Exception):

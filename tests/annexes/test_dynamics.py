@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from danalab.train.callbacks.statistics import Dynamics, angles, histogram, update_statistics
+from danalab_annexes.statistics import Dynamics, angles, histogram, update_statistics
 
 
 def test_the_angle_of_a_known_rotation_is_found_even_when_it_is_tiny():

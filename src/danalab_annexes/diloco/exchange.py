@@ -17,13 +17,17 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import read_state, write_json
-from danalab.train.run.schemas import Step, Workers
+
+Step: Any = Annotated[int, Field(ge=0, strict=True)]
+"""A file of one number."""
+Workers: Any = list[Step]
 
 _ROUND = re.compile(r"round-(\d{8,})")
 _PRESENT, _OUTCOME = "present.json", "outcome.safetensors"

@@ -30,10 +30,10 @@ from danalab.scaling.hardware import host_memory
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint.tensors import read_named
 from danalab.train.checkpoint.weights import read_metadata
-from danalab.train.config.execution import UNWATCHED, ParallelSettings
+from danalab.train.config.execution import UNWATCHED
 from danalab.train.config.resolve import resolve
 from danalab.train.config.run_spec import RunSpec
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import RankSettings, TrainConfig
 from danalab.train.job import run_training
 from danalab.train.parallel.layout import data_parallel_ranks, find_place
 from danalab.train.pretraining import pretraining
@@ -129,7 +129,7 @@ class OneBatch(BatchSource):
 
 def check_overfit(spec: RunSpec, config: TrainConfig, dataset: Dataset, folder: Path, steps: int) -> Verdict:
     """Train a new model of the run in this process on the first tokens of its first batch, at its peak rate."""
-    alone = {field.name: field.default for field in dataclasses.fields(ParallelSettings)}
+    alone = {field.name: field.default for field in dataclasses.fields(RankSettings)}
     small = replace(
         config, **alone, run_dir=folder, name=None, lr=spec.plan.lr, iterations=steps, epochs=None, warmup_steps=None,
         batch_size=1, acc_steps=1, global_batch=1, batch_ramp=None, seq_len=spec.plan.seq_len, seq_len_ramp=None,
@@ -311,8 +311,8 @@ class Coordinates:
         return all(ratio <= FLAT for ratio in self.ratios().values())
 
 
-def check_coordinates(config: TrainConfig, widths: Sequence[int], steps: int = STEPS) -> Coordinates:
-    """Train models of `config` that differ in width for a few steps on the run's first batch; nothing is written.
+def check_coordinates(config: TrainConfig, widths: Sequence[int]) -> Coordinates:
+    """Train models of `config` that differ in width for `STEPS` steps on the run's first batch; nothing is written.
 
     The rate is --lr, or the automatic one of the narrowest, which is the base of mup and completep (default of
     --base-d-model here); the size of a head is --head-dim, or half the narrowest width. UserError: a width that is no
@@ -338,22 +338,20 @@ def check_coordinates(config: TrainConfig, widths: Sequence[int], steps: int = S
         inputs, targets = (torch.as_tensor(ids, device=device) for ids in dataset.sequential(spec.plan.seq_len)[:ROWS])
         model = build_model(spec.model, init=spec.config.init, seed=config.seed, device=device)
         driver = OptimizerDriver.build(spec, model)
-        for step, row in enumerate(_sizes(model, driver, inputs.long(), targets.long(), steps)):
+        for step, row in enumerate(_sizes(model, driver, inputs.long(), targets.long())):
             for name, value in row.items():
-                sizes.setdefault(name, [[] for _ in range(steps)])[step].append(value)
+                sizes.setdefault(name, [[] for _ in range(STEPS)])[step].append(value)
     return Coordinates(widths, lr or 0.0, sizes)
 
 
-def _sizes(
-    model: Decoder, driver: OptimizerDriver, inputs: Tensor, targets: Tensor, steps: int
-) -> Iterator[dict[str, float]]:
+def _sizes(model: Decoder, driver: OptimizerDriver, inputs: Tensor, targets: Tensor) -> Iterator[dict[str, float]]:
     """Sizes of the activations after each of the first steps on one batch."""
     row: dict[str, float] = {}
     for number, block in enumerate(model.blocks, 1):
         block.register_forward_hook(lambda _, __, output, *, name=f"block {number}": row.update({name: _mean(output)}))
     driver.train()
     initial = model.head_weight.detach().clone()
-    for step in range(steps + 1):
+    for step in range(STEPS + 1):
         hidden = model.hidden(inputs)
         if step:
             yield {**row, "logits": _mean(hidden @ (model.head_weight - initial).T)}

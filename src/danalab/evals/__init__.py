@@ -1,1 +1,0 @@
-"""Evaluation on tasks: scores of answers with standard errors, pass@k, and in-context tasks."""

@@ -1,1 +1,0 @@
-"""Validation loss, evaluation of a finished run, and lm-eval tasks."""

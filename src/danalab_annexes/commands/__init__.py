@@ -1,0 +1,1 @@
+"""Commands that only some need: a check before a launch, a starter file, job scripts for a cluster."""
