@@ -1,4 +1,5 @@
 from .app import create_app as create_app
+from .chat_model import ChatSession as ChatSession
 from .chat_model import open_chat_model as open_chat_model
 from .chat_model import open_text_generator as open_text_generator
 from .fields import RequestError as RequestError
@@ -9,4 +10,3 @@ from .server import bind as bind
 from .server import make_worker as make_worker
 from .server import serve as serve
 from .settings import ServerSettings as ServerSettings
-from .terminal import ChatSession as ChatSession

@@ -1,16 +1,17 @@
-"""Opening a model to talk to, and its card: what the page shows of it beside its answers.
+"""Opening a model to talk to; its card, which the page shows beside its answers; a conversation without a server.
 
-Everything is read at once: later changes of the folder, or its removal, do not matter. Nothing of the card (stage,
+A model's folder is read at once: later changes, or its removal, do not matter. Nothing of the card (stage,
 size, optimizer, a small curve, questions to begin with) is needed to answer: a folder that lacks a part gives a shorter
 one.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from danalab.chat.conversations import Conversation, Message
 from danalab.chat.formats import format_of
 from danalab.chat.tasks import TASKS, TEST, make_task
 from danalab.chat.tasks.base import parse_specification
@@ -19,12 +20,12 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.files import read_json
 from danalab.models.decoder import Decoder
-from danalab.serve.planner import ChatModel
+from danalab.serve.planner import Answer, ChatModel, ChatQuestion, Delta, Planner, force_result
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_sound_rows
 
 if TYPE_CHECKING:
-    from danalab.inference import TextGenerator
+    from danalab.inference import Engine, SamplingParameters, TextGenerator
 
 
 def open_chat_model(
@@ -64,6 +65,66 @@ def open_text_generator(
     if step is not None:
         raise UserError(f"--step {step}: --from has one model and no checkpoints; leave it out")
     return open_huggingface_generator(huggingface, tokenizer, device, **engine)
+
+
+class ChatSession:
+    """The turns of one conversation, the oldest left out when the context is full; `engine` is the model's."""
+
+    def __init__(self, chat_model: ChatModel, engine: "Engine", sampling: "SamplingParameters", system: str = ""):
+        self.chat_model, self.engine, self.sampling, self.system = chat_model, engine, sampling, system
+        self.turns: list[Message] = []
+
+    def reset(self) -> None:
+        """Forget all turns."""
+        self.turns.clear()
+
+    @property
+    def conversation(self) -> Conversation:
+        """Instructions and turns; UserError: nothing has been said."""
+        return self._with(self.turns)
+
+    def load(self, conversation: Conversation) -> bool:
+        """Go on with another conversation; returns whether a question at its end, which has no answer, is left out."""
+        messages = list(conversation.messages)
+        self.system = messages.pop(0).text if messages[0].role == "system" else ""
+        self.turns = messages[: -1 if messages[-1].role == "user" else None]
+        return len(self.turns) < len(messages)
+
+    def retry(self) -> Generator[Delta, None, None]:
+        """Another answer to the last question (UserError: there is none). An empty one does not replace the old."""
+        if len(self.turns) < 2:
+            raise UserError("there is no question to answer again")
+        question, before = self.turns[-2].text, self.turns
+        self.turns = before[:-2]
+        try:
+            yield from self.ask(question)
+        finally:
+            if len(self.turns) < len(before):
+                self.turns = before
+
+    def ask(self, question: str) -> Generator[Delta, None, None]:
+        """The answer, in pieces; if closed early, it is remembered. UserError: an empty or long question, or busy."""
+        if self.engine.busy:
+            raise UserError("an answer is being written: read it to its end, or close it, before the next question")
+        conversation = self._with([*self.turns, Message.of("user", question)])
+        asked = ChatQuestion(conversation, self.sampling, drops_old_turns=True)
+        ((request, reader),) = Planner(self.chat_model, max_choices=1).chat(asked, scope="").pairs
+        number = self.engine.submit(request)
+        answer = Answer()
+        try:
+            while answer.finish_reason is None:
+                for event in self.engine.step():
+                    delta = force_result(self.engine, number, reader.read(event))
+                    answer.add(delta)
+                    yield delta
+        finally:
+            self.engine.cancel(number)
+            if answer.text.strip() or answer.calculations:
+                self.turns += [Message.of("user", question), answer.message]
+
+    def _with(self, turns: list[Message]) -> Conversation:
+        system = [Message.of("system", self.system)] if self.system.strip() else []
+        return Conversation((*system, *turns))
 
 
 POINTS = 80  # of a curve, at most

@@ -18,7 +18,7 @@ from danalab.errors import UserError
 from danalab.inference import SamplingParameters
 from danalab.serve import ChatSession
 from danalab.serve.planner import Delta
-from danalab.serve.terminal import Terminal, split_blocks
+from danalab_annexes.chat.terminal import Terminal, split_blocks
 from servers import ScriptedEngine, tiny_model
 
 
@@ -131,7 +131,7 @@ import time
 from servers import ScriptedEngine, tiny_model
 from danalab.inference import SamplingParameters
 from danalab.serve import ChatSession
-from danalab.serve.terminal import Terminal
+from danalab_annexes.chat.terminal import Terminal
 model = tiny_model(4096)
 script = lambda question: "long " * 600 if question == "long" else "You said **" + question.replace("\\n", "+") + "**"
 session = ChatSession(model, ScriptedEngine(model, script, seconds=0.003), SamplingParameters())

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
+from danalab.cli.app import COMMANDS
 from danalab.train.config.fields import Count
 
 
@@ -34,7 +35,7 @@ def run(flags: Flags) -> None:
     model = flags.open()
     from danalab.inference import Engine
     from danalab.serve import ChatSession
-    from danalab.serve.terminal import Terminal
+    from danalab_annexes.chat.terminal import Terminal
 
     session = ChatSession(model, Engine(model.model, model.tokenizer, max_batch_size=1), sampling, flags.system)
     if not model.is_chat:
@@ -44,3 +45,6 @@ def run(flags: Flags) -> None:
         return
     print(f"{model.name}, context {model.context} tokens; /help lists commands", file=sys.stderr)
     Terminal(session).run()
+
+
+COMMANDS.add("chat", sys.modules[__name__])

@@ -1,0 +1,1 @@
+"""`danalab chat`: talk to a model in the terminal."""
