@@ -1,4 +1,3 @@
-from .constraints import JsonConstraint as JsonConstraint
 from .engine import Engine as Engine
 from .engine import Statistics as Statistics
 from .generator import Continuation as Continuation
@@ -10,3 +9,9 @@ from .request import SamplingParameters as SamplingParameters
 from .request import TextStream as TextStream
 from .request import TokenConstraint as TokenConstraint
 from .request import TokenEvent as TokenEvent
+
+class JsonConstraint:
+    def __init__(self, tokenizer: object, schema: object = None, *, whitespace: bool = False) -> None: ...
+    def copy(self) -> JsonConstraint: ...
+    def mask(self) -> object: ...
+    def advance(self, token: int) -> None: ...

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from danalab.errors import UserError
+from danalab.registry import Registry
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -125,7 +126,7 @@ class SamplingParameters:
 
 
 class TokenConstraint(Protocol):
-    """Restricts the next token of one request, for example to a grammar (`danalab.inference.constraints`)."""
+    """Restricts the next token of one request, for example to a grammar."""
 
     def mask(self) -> Any:
         """Allowed tokens: bool [n], an array or a tensor; ids from n on are not allowed."""
@@ -134,6 +135,10 @@ class TokenConstraint(Protocol):
     def advance(self, token: int) -> None:
         """Take note of the token that was drawn."""
         ...
+
+
+CONSTRAINTS: Registry[Callable[..., Any]] = Registry("constraint")
+"""Name -> (tokenizer, what the text must be) -> a `TokenConstraint`, with `copy()` for another text."""
 
 
 @dataclass(frozen=True)

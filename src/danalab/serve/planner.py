@@ -29,7 +29,8 @@ from danalab.chat.messages import (
     answer_parts,
 )
 from danalab.errors import UserError
-from danalab.inference import JsonConstraint, Request, SamplingParameters, TextStream, TokenConstraint, TokenEvent
+from danalab.inference import Request, SamplingParameters, TextStream, TokenConstraint, TokenEvent
+from danalab.inference.request import CONSTRAINTS
 from danalab.inference.sampling import prompt_scores
 from danalab.serve.fields import NamedFunction, RequestError, ToolChoice
 
@@ -384,9 +385,9 @@ class Planner:
                 reason = f"'logit_bias.{token}': the model has {self.chat_model.n_ids} ids"
                 raise RequestError(400, reason, param="logit_bias")
 
-    def _constraint(self, schema: dict[str, Any], param: str) -> JsonConstraint:
+    def _constraint(self, schema: dict[str, Any], param: str) -> Any:
         try:
-            return JsonConstraint(self.chat_model.tokenizer, schema)
+            return CONSTRAINTS.get("json")(self.chat_model.tokenizer, schema)
         except UserError as error:
             raise RequestError(400, f"'{param}': {error}", param=param) from None
 

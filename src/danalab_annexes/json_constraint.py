@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from danalab.errors import UserError, import_extra
+from danalab.inference.request import CONSTRAINTS
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -265,3 +266,6 @@ class _Callable:
 
     def __call__(self, text: bytes | str) -> list[int]:
         return self._encode(text.decode("utf-8", errors="replace") if isinstance(text, bytes) else text)
+
+
+CONSTRAINTS.add("json", JsonConstraint)
