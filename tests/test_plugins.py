@@ -232,6 +232,26 @@ def test_an_installed_plugin_is_loaded_and_a_broken_one_is_left_out(tmp_path):
     assert done.stderr == "plugin broken is left out: RuntimeError: not today\n"
 
 
+def test_a_command_of_an_installed_plugin_has_flags_and_help(tmp_path):
+    (tmp_path / "greeting.py").write_text(
+        "import sys\nfrom dataclasses import dataclass\nfrom danalab.cli.app import COMMANDS\n\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Flags:\n"
+        '    name: str = \'you\'\n    """Who is greeted."""\n\n\n'
+        'def run(flags: Flags) -> None:\n    """Greet somebody."""\n    print(\'hello\', flags.name)\n\n\n'
+        "COMMANDS.add('greet', sys.modules[__name__])\n"
+    )
+    facts = tmp_path / "own-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(f"[{plugins.GROUP}]\na = greeting\n")
+    code = "from danalab.cli.app import main; main(['greet', '--name', 'me']); main(['greet', '--help'])"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout.startswith("hello me\nusage: danalab greet")
+    assert "Who is greeted." in done.stdout
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

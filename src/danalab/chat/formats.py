@@ -62,7 +62,8 @@ class PlainFormat:
     Assistant: answer
     """
 
-    stop_texts = ("\nUser:",)
+    stop_texts: tuple[str, ...] = ("\nUser:",)
+    """Texts that end an answer."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
@@ -89,6 +90,8 @@ class TemplateFormat:
         stop_tokens: ids that end an answer.
         n_ids: ids from here on (padding of the vocabulary) are never part of a conversation.
     """
+
+    stop_texts = ()
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate):
         """Raises UserError if the template is malformed."""

@@ -65,6 +65,7 @@ class ChatFormat:
     python_end: int
     output_start: int
     output_end: int
+    stop_texts = ()
 
     def __init__(self, tokenizer: Tokenizer):
         """Raises UserError if the tokenizer lacks special tokens; `extend_tokenizer` adds them."""

@@ -96,11 +96,6 @@ class ChatModel:
         """Whether the model has learned calculations and calls of functions."""
         return isinstance(self.format, ChatFormat)
 
-    @property
-    def stop_texts(self) -> Sequence[str]:
-        """Texts that end an answer in a conversation."""
-        return self.format.stop_texts if isinstance(self.format, PlainFormat) else ()
-
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
@@ -320,7 +315,7 @@ class Planner:
             forced = [tool for tool in question.tools if tool.name == question.tool_choice.name]
         mark = [chat_format.python_start] if forced and isinstance(chat_format, ChatFormat) else []
         prompt, max_tokens = self._chat_prompt(question, mark)
-        stop = () if forced else (*question.sampling.stop, *self.chat_model.stop_texts)
+        stop = () if forced else (*question.sampling.stop, *chat_format.stop_texts)
         stop_tokens = tuple(chat_format.stop_tokens)
         sampling = replace(question.sampling, max_tokens=max_tokens, stop_tokens=stop_tokens, stop=stop)
         schema = call_schema(forced) if forced else question.schema
