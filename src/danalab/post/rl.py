@@ -27,7 +27,7 @@ from danalab.models import ModelConfig, build_model
 from danalab.post.dataset import ChatDataset
 from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, kl_penalty, log_probs_and_entropy
 from danalab.post.rollouts import Rollouts
-from danalab.post.settings import PolicyFlags, RlConfig, RlFlags, RolloutFlags
+from danalab.post.settings import RlConfig, RlFlags
 from danalab.post.sft import COPY, continued, extend_tokenizer, prepare_start, recorded_start
 from danalab.train.checkpoint import tensors
 from danalab.train.config.backends import BACKENDS
@@ -71,25 +71,14 @@ def _stage(
 ) -> Stage:
     assert isinstance(dataset, TaskDataset)
     settings = spec.config
-    assert isinstance(settings, RolloutFlags)
-    assert isinstance(settings, PolicyFlags)
+    assert isinstance(settings, RlConfig)
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
     scorer = Scorer(
         settings.reward, seconds=settings.reward_seconds, ranks=world.size, trusts_model_code=settings.trust_model_code
     )
-    rollouts = Rollouts(
-        dataset.mixture,
-        chat,
-        scorer,
-        settings,
-        settings,
-        seed=spec.config.data_seed,
-        seq_len=spec.model.seq_len,
-        world=world,
-        autocast=autocast,
-        reference=_reference(spec, folder, chat, device) if settings.kl else None,
-    )
+    reference = _reference(spec, folder, chat, device) if settings.kl else None
+    rollouts = Rollouts(dataset.mixture, chat, scorer, settings, world, autocast, reference)
     objective = OBJECTIVES.get(settings.policy_loss)
     bounds = {"low": settings.clip_low, "high": settings.clip_high}
     clip = replace(objective.clip, **{name: value for name, value in bounds.items() if value is not None})

@@ -26,7 +26,7 @@ from danalab.chat.tasks import TaskMixture
 from danalab.errors import UserError
 from danalab.post.dataset import best_fit
 from danalab.post.policy_losses import target_log_probs
-from danalab.post.settings import PolicyFlags, RolloutFlags
+from danalab.post.settings import RlConfig
 from danalab.train.parallel.world import World
 from danalab.train.stage import BatchSource
 from danalab.train.step.loss import IGNORED, TrainingBatch
@@ -49,20 +49,15 @@ class Rollouts(BatchSource):
         mixture: TaskMixture,
         chat: ChatFormat,
         scorer: Scorer,
-        settings: RolloutFlags,
-        policy: PolicyFlags,
-        *,
-        seed: int,
-        seq_len: int,
+        settings: RlConfig,
         world: World,
         autocast: Callable[[], AbstractContextManager[Any]],
-        reference: nn.Module | None = None,
+        reference: nn.Module | None,
     ):
         if settings.problems % world.dp_size:
             raise UserError(f"--problems {settings.problems}: not divisible by the {world.dp_size} ranks")
-        self._mixture, self._chat, self._scorer = mixture, chat, scorer
-        self._settings, self._policy, self._seed = settings, policy, seed
-        self._seq_len, self._world, self._autocast, self._reference = seq_len, world, autocast, reference
+        self._mixture, self._chat, self._scorer, self._settings = mixture, chat, scorer, settings
+        self._world, self._autocast, self._reference = world, autocast, reference
         self._engine: ModelEngine | None = None
         self._totals: dict[str, float] = dict.fromkeys(("steps", "tokens", "empty"), 0.0)
         self._last: dict[str, float] = {}
@@ -89,7 +84,7 @@ class Rollouts(BatchSource):
         settings, per_rank = self._settings, self._settings.problems // self._world.dp_size
         first = self._world.dp_rank * per_rank
         groups, start = range(first, first + per_rank), step * settings.problems
-        problems = {(self._seed, step, group): self._mixture[start + group].problem for group in groups}
+        problems = {(settings.data_seed, step, group): self._mixture[start + group].problem for group in groups}
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
             answered = answer_problems(
@@ -114,11 +109,11 @@ class Rollouts(BatchSource):
         counts["tokens"] += sum(len(answer.tokens) for answer in answers)
         counts["truncated"] += sum(not answer.finished for answer in answers)
         counts["calls"] += sum(answer.calls for answer in answers)
-        advantages = group_advantages(rewards, divide_by_std=self._policy.advantage_std)
+        advantages = group_advantages(rewards, divide_by_std=self._settings.advantage_std)
         kept = [
             TrainedAnswer(group.prompt, answer, advantage)
             for answer, advantage in zip(answers, advantages, strict=True)
-            if answer.finished or not self._policy.mask_truncated
+            if answer.finished or not self._settings.mask_truncated
         ]
         if any(each.advantage for each in kept):
             return kept
@@ -139,7 +134,8 @@ class Rollouts(BatchSource):
     def _note(self, counts: Mapping[str, float]) -> None:
         """Keep what a row of metrics shows of a step."""
         if not counts["groups"]:
-            raise UserError(f"no problem of the step leaves space for an answer in a context of {self._seq_len} tokens")
+            context = self._settings.seq_len
+            raise UserError(f"no problem of the step leaves space for an answer in a context of {context} tokens")
         n = counts["answers"]
         mean = counts["reward"] / n
         self._totals["steps"] += 1
@@ -173,7 +169,7 @@ class Rollouts(BatchSource):
     def describe(self, step: int) -> dict[str, Any]:
         """The positions of the step's problems in the mixture."""
         first = step * self._settings.problems
-        return {"problems": list(range(first, first + self._settings.problems)), "seed": self._seed}
+        return {"problems": list(range(first, first + self._settings.problems)), "seed": self._settings.data_seed}
 
     def state_dict(self) -> dict[str, Any]:
         """The totals; problems and seeds are functions of the step."""
