@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -57,7 +57,7 @@ class Conversation:
         A UserError names the origin `where`, e.g. "FILE line 3", and the first thing that is wrong.
         """
         try:
-            return cls(read_messages(value).messages)
+            return cls(read_messages(value)[0])
         except UserError as error:
             raise UserError(f"{where}: {error}" if where else str(error)) from None
 
@@ -130,15 +130,15 @@ def iter_conversations(file: str | Path, skipped: list[UserError] | None = None)
             if isinstance(text, UserError):
                 raise text
             value = parse_json(text, where) if isinstance(text, str) else text
-            read = read_messages(value)
-            conversation = Conversation(read.messages)
+            messages, names = read_messages(value)
+            conversation = Conversation(messages)
         except UserError as error:
             told = str(error) if str(error).startswith(where) else f"{where}: {error}"
             if skipped is None:
                 raise UserError(told) from None
             skipped.append(UserError(told))
             continue
-        ignored |= dict.fromkeys(read.ignored)
+        ignored |= dict.fromkeys(names)
         yield number, conversation
     if ignored:
         log.warning("%s: fields of messages without effect: %s", path, ", ".join(ignored))
@@ -220,14 +220,11 @@ _KNOWN = (
 )
 
 
-class ReadMessages(NamedTuple):
-    messages: tuple[Message, ...]
-    ignored: list[str]
-    """Names of fields of messages that have no effect."""
+def read_messages(value: Any) -> tuple[tuple[Message, ...], list[str]]:
+    """(messages, names of their fields without effect) of the JSON of a line, in any of the module's forms.
 
-
-def read_messages(value: Any) -> ReadMessages:
-    """The messages of the JSON of a line, in any of the forms above; UserError: the first thing that is wrong."""
+    UserError: the first thing that is wrong.
+    """
     entries, tools = _as_openai(value)
     checked = _checked(AnyMessages, entries, "messages")
     functions = _checked(list[Function], tools, "tools")
@@ -235,7 +232,7 @@ def read_messages(value: Any) -> ReadMessages:
     for number, message in enumerate(checked):
         builder.add(message, f"messages.{number}")
     ignored = dict.fromkeys(name for message in checked for name in ignored_fields(message))
-    return ReadMessages(builder.build(functions, "messages"), list(ignored))
+    return builder.build(functions, "messages"), list(ignored)
 
 
 def _as_openai(value: Any) -> tuple[Any, Any]:

@@ -103,13 +103,12 @@ class TaskResult:
     skipped: int
     """Problems that leave no space for an answer in the model's context; they do not count."""
     examples: list[ScoredProblem]
+    """The first three."""
     called: tuple[float, ...] = ()
     """Share of answers that call a tool, for each problem that needs one."""
 
     @classmethod
-    def of(
-        cls, task: Task, answered: Sequence[ScoredProblem | None], *, turn: int = 0, examples: int = 3
-    ) -> TaskResult:
+    def of(cls, task: Task, answered: Sequence[ScoredProblem | None], *, turn: int = 0) -> TaskResult:
         """Raises UserError if no problem was answered. `turn`: of the conversation, from 1; 0: it has only one."""
         scored = [each for each in answered if each is not None]
         if not scored:
@@ -125,7 +124,7 @@ class TaskResult:
             sum(each.tokens for each in scored) / (n * len(scored)),
             sum(each.truncated for each in scored) / (n * len(scored)),
             len(answered) - len(scored),
-            scored[:examples],
+            scored[:3],
             tuple(each.called for each in scored if each.called is not None),
         )
 
