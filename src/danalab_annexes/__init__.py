@@ -6,7 +6,8 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 MODULES: dict[str, tuple[str, ...]] = {
     "back end": ("native_decoding",),
     "callback": ("statistics", "profiler", "trackers"),
-    "command": ("speedrun.command", "commands.check", "commands.new", "commands.slurm", "commands.check", "commands.new", "commands.slurm"),
+    "command": ("speedrun.command", "chat.command", "commands.check", "commands.new", "commands.slurm"),
+    "constraint": ("json_constraint",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
     "distributed backend": ("diloco",),
@@ -18,8 +19,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "optim command": ("optim.commands",),
     "procedure of a ladder": ("ladder.merged", "ladder.preregistration"),
     "reward": ("programs",),
-    "study": ("theory.studies",),
     "study of a ladder": ("ladder.studies",),
+    "study": ("theory.studies",),
     "task": ("hub_tasks", "manners"),
     "weight format": ("huggingface.convert",),
 }
