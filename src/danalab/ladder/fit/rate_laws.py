@@ -229,7 +229,7 @@ def fit_tolerance(lr: ArrayLike, loss: ArrayLike, within: float = 0.01) -> Toler
     """
     x, y = np.asarray(lr, float), np.asarray(loss, float)
     if not within > 0:
-        raise UserError(f"within {within}: must be positive, a share of the best loss")
+        raise UserError(f"within is {within}; it must be positive, a share of the best loss")
     rates = np.unique(x)
     if len(rates) < LEAST_SHARED or not np.any(np.isfinite(y)):
         raise UserError(f"an interval of learning rates needs {LEAST_SHARED} of them, there are {len(rates)}")
