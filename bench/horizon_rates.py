@@ -100,14 +100,14 @@ def predict(close: Rows, before: Rows) -> dict[str, Any]:
     """
     rows = [row for row in close if row["opt"] in OPTS]
     found = analyse(rows)
-    assert found.horizon is not None
-    assert found.horizon.law is not None
+    over_horizons = found.studies["horizon"].law
+    assert over_horizons is not None
     laws = exponents(with_other_sizes(rows, before))
     rng, predictions = np.random.default_rng(0), {}
     for opt in OPTS:
         law, curve, size = laws[opt], found.shared_curvatures[opt], found.at(opt)[0]
         h, lr = law.exponents["f"], law.a * size.non_emb_params ** law.exponents["P"]
-        best = float(found.horizon.law(opt, size.params, UNSEEN))
+        best = float(over_horizons(opt, size.params, UNSEEN))
         h_sd, k_sd = (each.high - each.low for each in (law.intervals["f"], curve.interval))
         drawn_h = rng.normal(h, h_sd / 2 / _quantile(law.n_rungs - 3), 10_000)
         drawn_k = np.clip(rng.normal(curve.curvature, k_sd / 4, 10_000), 0, None)

@@ -118,7 +118,7 @@ def test_names_in_a_file_are_those_of_opts(tmp_path):
     ("given", "what"),
     [
         ({"horizons": [0]}, "horizons .* finite and positive"),
-        ({"sizes": [{**SMALL, "horizons": [1, -1]}]}, "horizons .* of a size"),
+        ({"sizes": [{**SMALL, "horizons": [1, -1]}]}, "horizons of a size are .* finite and positive"),
         ({"sizes": [{**SMALL, "horizons": [1]}, LARGE]}, "some sizes have horizons"),
         ({"horizons": [1], "fixed": {"iterations": 5}}, "fixed has --iterations beside horizons"),
         ({"batches": [8, 0]}, "batches .* finite and positive"),

@@ -71,7 +71,7 @@ def test_a_trial_of_several_seeds_counts_by_their_mean():
     assert choices["adana"].losses["2"] == pytest.approx(3.25)
     assert len(names) == len(set(names)) == (5 + 1) * 2 + 1
     assert len(one.planned(RUNG)["adana"]) == len(names)
-    with pytest.raises(UserError, match="trial_seeds 4: must be 1 to 3"):
+    with pytest.raises(UserError, match="trial_seeds is 4; it must be 1 to 3"):
         plan(trial_seeds=4)
 
 

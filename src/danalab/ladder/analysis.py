@@ -12,10 +12,9 @@ import numpy as np
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.fit import tuning
-from danalab.ladder.fit.curvature import fit_shared_curvature, fit_tolerance
 from danalab.ladder.fit.loss_fit import fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw, LossPoints
-from danalab.ladder.fit.rate_laws import LEAST_SIZES, LRLaw, fit_lr_law
+from danalab.ladder.fit.rate_laws import LEAST_SIZES, LRLaw, fit_lr_law, fit_shared_curvature, fit_tolerance
 from danalab.ladder.rows import optimizer_settings_of, validation_points
 from danalab.ladder.saving import Saved, compute_gain, compute_saved, interpolated_saving
 from danalab.ladder.studies import Analysis, PredictedRate, all_studies

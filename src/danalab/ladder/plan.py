@@ -113,11 +113,13 @@ class LadderPlan:
                 raise UserError(f"fixed has {flag(key)}, which the ladder sets; leave it out: {SET_BY_THE_LADDER[key]}")
         for name in ("multipliers", "horizons", "batches"):
             if not all(map(_is_positive, getattr(self, name))):
-                raise UserError(f"{name} {getattr(self, name)}: must be finite and positive")
+                raise UserError(f"{name} are {getattr(self, name)}; each must be finite and positive")
         if not 1 <= self.trial_seeds <= len(self.seeds):
-            raise UserError(f"trial_seeds {self.trial_seeds}: must be 1 to {len(self.seeds)}, the number of seeds")
+            raise UserError(
+                f"trial_seeds is {self.trial_seeds}; it must be 1 to {len(self.seeds)}, the number of seeds"
+            )
         if self.extensions < 0:
-            raise UserError(f"extensions {self.extensions}: must be 0 or more")
+            raise UserError(f"extensions is {self.extensions}; it must be 0 or more")
         if self.trials is not None and self.trials < len(self.multipliers):
             raise UserError(f"trials {self.trials}: at least as many as multipliers, {len(self.multipliers)}")
         if self.trials is not None and self.trials > len(self.multipliers) == 1:
@@ -241,7 +243,7 @@ class LadderPlan:
         for size in self.sizes:
             own = size.get("horizons", ())
             if not all(map(_is_positive, own)):
-                raise UserError(f"horizons {own} of a size: must be finite and positive numbers")
+                raise UserError(f"horizons of a size are {own}; each must be a finite and positive number")
         if any(with_horizons) and not all(with_horizons):
             raise UserError("some sizes have horizons and some have none; give `horizons` for all")
         if any(with_horizons):

@@ -445,17 +445,12 @@ class LadderRow(BaseModel):
         return settings
 
     @model_validator(mode="after")
-    def _batch_of_settings(self) -> "LadderRow":
-        """Older ladders have it in their settings only."""
+    def _complete(self) -> "LadderRow":
+        """Older ladders have the batch in their settings only, and do not count the optimizer's products."""
         if self.batch is None:
             micro, steps = ((self.settings.get(key) or 0) for key in ("batch_size", "acc_steps"))
             batch = self.settings.get("global_batch") or micro * (steps or 1) * self.world_size
             self.batch = int(batch) if 1 <= batch <= 10**15 else None
-        return self
-
-    @model_validator(mode="after")
-    def _products_of_settings(self) -> "LadderRow":
-        """Older ladders do not count them."""
         if self.optimizer_flops is None and self.tokens:
             steps = self.settings.get("iterations")
             a_step = (self.batch or 0) * (self.settings.get("seq_len") or 0)

@@ -152,7 +152,9 @@ class LadderSearch:
             if i not in self._searches:
                 if not self._is_due(i):
                     continue
-                self._searches[i] = RungSearch(self._plan, opt, rung, _centre(self._plan, opt, rung, self.results))
+                best = None if (before := self._before(i)) is None else before.result
+                centre = self._plan.start.get(opt, 1.0) if best is None else best.multiplier
+                self._searches[i] = RungSearch(self._plan, opt, rung, centre)
             search = self._searches[i]
             while search.request is not None and {cell.name for cell in search.request[1]}.issubset(ended):
                 search.advance(losses)
@@ -165,15 +167,20 @@ class LadderSearch:
         return ", ".join(dict.fromkeys(titles)), cells, places
 
     def _is_due(self, i: int) -> bool:
-        opt, rung = self._where[i]
+        rung = self._where[i][1]
         if rung == self._last:
             others = [j for j, (_, other) in enumerate(self._where) if other != rung]
             return all(j in self._searches and self._searches[j].request is None for j in others)
-        before = self._plan.rung_before(rung)
-        if before is None:
+        if self._plan.rung_before(rung) is None:
             return True
-        search = self._searches.get(self._where.index((opt, before)))
+        search = self._before(i)
         return search is not None and (search.result is not None or search.request is None)
+
+    def _before(self, i: int) -> "RungSearch | None":
+        """The search whose best rate the trials start from; None where there is none, or it has not begun."""
+        opt, rung = self._where[i]
+        before = self._plan.rung_before(rung)
+        return None if before is None else self._searches.get(self._where.index((opt, before)))
 
     @property
     def results(self) -> list[TunedRung]:
@@ -256,15 +263,6 @@ def _search(
 def _mean_loss(runs: Sequence[Cell], losses: Mapping[str, float]) -> float:
     """Loss of a trial: the mean over its seeds, infinite where one failed."""
     return sum(losses[cell.name] for cell in runs) / len(runs)
-
-
-def _centre(plan: LadderPlan, opt: str, rung: Rung, tuned: Sequence[TunedRung]) -> float:
-    """Factor on the law's rate from which the trials start: the best at the rung before, else the plan's start."""
-    before = plan.rung_before(rung)
-    for each in tuned:
-        if before is not None and each.opt == opt and each.rung == before:
-            return each.multiplier
-    return plan.start.get(opt, 1.0)
 
 
 def _check(folder: Path, plan: LadderPlan) -> None:

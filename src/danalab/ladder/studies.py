@@ -14,9 +14,8 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import finite
-from danalab.ladder.fit.curvature import SharedCurvature, Tolerance
 from danalab.ladder.fit.loss_law import LossLaw
-from danalab.ladder.fit.rate_laws import LRLaw
+from danalab.ladder.fit.rate_laws import LRLaw, SharedCurvature, Tolerance
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Row, Tuned
 from danalab.ladder.saving import Gain, Saved

@@ -224,7 +224,7 @@ def budget_of(asked: Asked, shape: Dimensions, seq_len: int, global_batch: int) 
         raise UserError(f"--iterations {steps}: at least 1 step is needed")
     warmup = usual_warmup(steps) if asked.warmup_steps is None else asked.warmup_steps
     if not 0 <= warmup < steps:
-        raise UserError(f"--warmup-steps {warmup} must lie in 0..{steps - 1}: the run has {steps} steps")
+        raise UserError(f"--warmup-steps is {warmup}; it must lie in 0..{steps - 1}: the run has {steps} steps")
     per_token, tokens = flops_per_token(shape, seq_len), steps * tokens_per_step
     return TrainingBudget(
         seq_len=seq_len, global_batch=global_batch, steps=steps, warmup=warmup, tokens=tokens,
@@ -315,7 +315,7 @@ def _weight_decay(
 ) -> tuple[float, float | None]:
     """(weight decay, its time scale in steps) by the optimizer's rule."""
     if wd_ts is not None and wd_ts <= 0:
-        raise UserError(f"--wd-ts {wd_ts}: must be positive [steps]")
+        raise UserError(f"--wd-ts is {wd_ts}; it must be positive [steps]")
     if OPTIMIZERS.get(opt).decay == "none":
         if weight_decay or wd_ts is not None:
             raise UserError(f"--{'weight-decay' if weight_decay else 'wd-ts'}: {opt} has no weight decay; leave it out")

@@ -337,4 +337,4 @@ def _size(name: str, given: int | None, default: int) -> int:
 def require_positive_integer(name: str, value: object) -> None:
     """Refuse a setting that is none."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"{name} must be a positive integer: got {value!r}")
+        raise UserError(f"{name} is {value!r}; it must be a positive integer")

@@ -2,7 +2,7 @@
 
 L(lr) = L* + k (log lr - log lr*)^2,   so an error of a factor 1 + e costs k log(1 + e)^2
 
-One size needs five rates for its k; `danalab.ladder.fit.curvature` has that of all sizes.
+One size needs five rates for its k; `danalab.ladder.fit.rate_laws` has that of all sizes.
 """
 
 import contextlib

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from danalab.errors import UserError
-from danalab.ladder.fit.curvature import fit_shared_curvature
+from danalab.ladder.fit.rate_laws import fit_shared_curvature
 from danalab.ladder.fit.statistics import Interval, student_interval
 from danalab.ladder.fit.tuning import Row, TunedSize, horizon_of, retuned
 from danalab.ladder.studies import Address, Analysis, LadderStudy, PageSection

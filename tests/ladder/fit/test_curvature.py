@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder.fit.curvature import fit_shared_curvature, fit_tolerance
+from danalab.ladder.fit.rate_laws import fit_shared_curvature, fit_tolerance
 
 RATES = 1e-3 * 2.0 ** np.arange(-3, 4)
 

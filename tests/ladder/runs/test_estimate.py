@@ -59,7 +59,7 @@ def test_accelerators_are_found_as_people_type_them():
     assert named("rtx-4090") is named("4090") is named("RTX 4090")
     with pytest.raises(UserError, match=r"--gpu h10 .*did you mean"):
         named("h10")
-    with pytest.raises(UserError, match="--mfu 40"):
+    with pytest.raises(UserError, match="--mfu is 40"):
         accelerator_rate("h100", 40)
 
 

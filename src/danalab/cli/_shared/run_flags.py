@@ -115,6 +115,6 @@ class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
         if self.mfu != CostFlags.mfu and self.gpu is None:
             raise UserError(f"--mfu {self.mfu:g}: is for --gpu NAME")
         if self.dollars_per_hour is not None and not self.dollars_per_hour > 0:
-            raise UserError(f"--dollars-per-hour {self.dollars_per_hour:g}: must be positive [$/hour]")
+            raise UserError(f"--dollars-per-hour is {self.dollars_per_hour:g}; it must be positive [$/hour]")
         if self.jobs is not None and (self.jobs < 1 or self.executor != "pool"):
             raise UserError(f"--jobs {self.jobs}: at least 1, and for --executor pool (slurm has --at-once)")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.ladder.plan import LadderPlan
-from danalab.ladder.runs.estimate import Estimate, Rate, accelerator_rate, estimate, token_rate, total, trained_rate
+from danalab.ladder.runs.estimate import Estimate, Rate, estimate, token_rate, total, trained_rate
 from danalab.ladder.runs.grid import Cell
 from danalab.ladder.runs.jobs import Failure
 from danalab.ladder.runs.sweep import SweepResult, write_scripts
@@ -120,7 +120,7 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
     """Print the estimate of a ladder by rungs, and its total; `jobs`: runs at a time, for the wall time."""
     rungs, price = plan.rungs(), flags.price
     cells = [[cell for runs in plan.planned(rung).values() for cell in runs] for rung in rungs]
-    rate, source = _rate([cell for each in cells for cell in each], flags)
+    rate, source = _rate([cell for each in cells for cell in each], folder, flags)
     found = [estimate(each, folder, rate, price) for each in cells]
     lines = [_line(str(rung), runs, jobs) for rung, runs in zip(rungs, found, strict=True)]
     every = [run for runs in found for run in runs]
@@ -153,11 +153,11 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
     )
 
 
-def _rate(cells: Sequence[Cell], flags: Any) -> tuple[Rate, str]:
+def _rate(cells: Sequence[Cell], folder: Path, flags: Any) -> tuple[Rate, str]:
     if flags.tokens_per_second is not None:
         return token_rate(flags.tokens_per_second), f"{flags.tokens_per_second:,.0f} tokens/s as given"
     if flags.gpu is not None:
-        return accelerator_rate(flags.gpu, flags.mfu), f"{flags.gpu.upper()} at {flags.mfu:.0%} of its peak"
+        return flags.rate(folder)
     return trained_rate(cells), "speed measured here, by a few steps of each optimizer at each size"
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from danalab.errors import UserError, nearest
 from danalab.ladder.fit import Convention
-from danalab.ladder.fit.curvature import fit_shared_curvature
+from danalab.ladder.fit.rate_laws import fit_shared_curvature
 from danalab.ladder.fit.statistics import SelectionNoise, noise_law
 from danalab.ladder.rows import shape_of
 from danalab.optim.run_length import OMEGA

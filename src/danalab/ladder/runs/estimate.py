@@ -58,7 +58,7 @@ class Estimate:
 def accelerator_rate(name: str, mfu: float) -> Rate:
     """The rate of a named accelerator at the share `mfu` of its peak."""
     if not 0 < mfu <= 1:
-        raise UserError(f"--mfu {mfu:g}: must lie in 0..1, a share of the peak")
+        raise UserError(f"--mfu is {mfu:g}; it must be above 0 and at most 1, a share of the peak")
     peak = named(name).tflops * 1e12
     return lambda planned: mfu * peak
 
@@ -66,7 +66,7 @@ def accelerator_rate(name: str, mfu: float) -> Rate:
 def token_rate(tokens_per_second: float) -> Rate:
     """The rate of a device that trains on so many tokens a second at every size."""
     if not 0 < tokens_per_second < math.inf:
-        raise UserError(f"--tokens-per-second {tokens_per_second:g}: must be positive [tokens/s]")
+        raise UserError(f"--tokens-per-second is {tokens_per_second:g}; it must be positive [tokens/s]")
     return lambda planned: tokens_per_second * planned.total_flops / planned.tokens
 
 
