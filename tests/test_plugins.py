@@ -162,7 +162,7 @@ def plugin(tmp_path, monkeypatch):
     monkeypatch.setenv("DATASETS_DIR", str(tmp_path / "data"))
     for registry in (OPTIMIZERS, SCHEDULES, CALLBACKS, SOURCES, TASKS, REWARDS):
         registry.names()  # loads the annexes, whose modules register only once
-        monkeypatch.setattr(registry, "_items", registry.bundled())  # annexes add to it once in a process
+        monkeypatch.setattr(registry, "_items", dict(registry._items))
     monkeypatch.setattr(plugins, "_plugins", {})
     file = tmp_path / "mine.py"
     file.write_text(PLUGIN)
