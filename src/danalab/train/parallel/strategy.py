@@ -203,9 +203,9 @@ class DDPStrategy(ParallelStrategy):
 class GradientBuckets:
     """Sums `p.grad` over a group, whose ranks run the same backward passes; `parameters` in order of the forward."""
 
-    def __init__(self, parameters: Sequence[Tensor], group: Any, bucket_mib: float = BUCKET_MIB):
+    def __init__(self, parameters: Sequence[Tensor], group: Any):
         self._group = group
-        self._buckets = _cut([p for p in parameters if p.requires_grad], bucket_mib * 2**20)
+        self._buckets = _cut([p for p in parameters if p.requires_grad], BUCKET_MIB * 2**20)
         self.holding = False
         """While True, backward passes accumulate in `p.grad` and send nothing."""
         self._arrived = [0] * len(self._buckets)

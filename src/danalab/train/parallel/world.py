@@ -253,9 +253,9 @@ def _arrange(layout: RankLayout, device_type: str, seconds: float, *, owns: bool
 
 
 @contextlib.contextmanager
-def joined(layout: RankLayout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> Iterator[World]:
+def joined(layout: RankLayout, device_type: str) -> Iterator[World]:
     """`join`, and `close` after the block."""
-    world = join(layout, device_type, first_step_seconds=first_step_seconds)
+    world = join(layout, device_type)
     yield world
     world.close()  # not after a failure: it would wait for dead ranks
 

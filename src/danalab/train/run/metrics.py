@@ -120,12 +120,12 @@ def _read_lines(path: Path) -> tuple[list[dict[str, Any]], list[tuple[int | None
     return rows, broken
 
 
-def last_rows(path: Path, tail: int = 1 << 14) -> list[dict[str, Any]]:
-    """The valid rows in the last `tail` bytes, to watch a run."""
+def last_rows(path: Path) -> list[dict[str, Any]]:
+    """The valid rows in the last 16 KiB, to watch a run."""
     if not path.is_file():
         return []
     with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
+        file.seek(max(0, os.fstat(file.fileno()).st_size - (1 << 14)))
         return [row for row in sound_objects(file.read()) if "step" in row]
 
 

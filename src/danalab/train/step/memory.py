@@ -126,10 +126,10 @@ def fit_memory(spec: RunSpec, ranks: int, gpu: str | None = None) -> MemoryFit:
     return MemoryFit(micro_batch, peaks[micro_batch], limit, name, tried=True)
 
 
-def largest(fits: Callable[[int], bool], guess: int, resolution: int = 16) -> int:
-    """n of 1..`LARGEST` that fits while n + max(1, n / resolution) does not; 0: none. The search starts at `guess`."""
+def largest(fits: Callable[[int], bool], guess: int) -> int:
+    """n of 1..`LARGEST` that fits while n + max(1, n / 16) does not; 0: none. The search starts at `guess`."""
     low, high, trial = 0, LARGEST + 1, min(guess, LARGEST)
-    while high - low > max(1, low // resolution):
+    while high - low > max(1, low // 16):
         if fits(trial):
             low = trial
             trial = min(2 * trial, (low + high) // 2) if high <= LARGEST else min(2 * trial, LARGEST)
