@@ -106,7 +106,7 @@ def typed_value(key: str, value: Any) -> Any:
         # Path, str, Literal["..."]: text, but "none" means automatic where the field has that.
         is_text = any(kind in (str, Path) or get_origin(kind) is Literal for kind in kinds)
         if is_text and not (type(None) in kinds and word.lower() == "none"):
-            value = expand_paths(word, field_types(TrainConfig)[key])
+            value = expand_paths(word, field_types(TrainConfig)[key])  # pyright: ignore[reportArgumentType]
         else:
             value = None if is_text else plain_value(word)
     if int in kinds and isinstance(value, float) and value.is_integer():
