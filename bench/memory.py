@@ -148,7 +148,7 @@ class Found:
         return "seeds " + ", ".join(map(str, counts))
 
     def lengths(self, opt: str) -> list[int]:
-        return [steps for steps in LENGTHS if (opt, steps) in self.losses]
+        return sorted(steps for name, steps in self.losses if name == opt)
 
 
 def _bottom(x: np.ndarray, y: np.ndarray) -> float:

@@ -12,6 +12,7 @@ track has 2,048, which is 16 times as many: its predictions are those of batch 1
 import argparse
 import hashlib
 import json
+import re
 import subprocess
 from collections import Counter
 from datetime import datetime, timezone
@@ -28,6 +29,12 @@ NAME, PLAN, TRACK = "memory_nanogpt_predictions", Path(__file__).parent / "memor
 STEPS, BATCH = 600, 16
 OWN = {"dana-muon": "log time", "muon": "constant 19", "adana": "log time"}
 """The memory with which an optimizer's runs on the track are stored."""
+ADDED = {
+    r"^trials: 3.*": "trials: 2",
+    r", adana-16(: 0.71)?(?=[]}])": "",
+    r"^  adana-16: .*\n": "",
+}
+"""What was added to the plan after its first runs: a third rate for all, and a constant age beyond the best."""
 STATEMENTS = {
     "age": "Muon's best constant age is 1.8 steps: of 1, 2 and 4 the best is 2, and all are ahead of the track's own, "
     "19.",
@@ -61,7 +68,7 @@ def predict() -> dict[str, Any]:
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": commit,
         "from": hashlib.sha256(PREDICTIONS.read_bytes()).hexdigest(),
-        "plan": hashlib.sha256(PLAN.read_bytes()).hexdigest(),
+        "plan": plan_digest(),
         "statements": STATEMENTS,
         "rows": rows,
     }
@@ -84,6 +91,14 @@ def take(ladder: Path) -> None:
     rows.sort(key=lambda row: row["at"])
     known = "".join(json.dumps(row) + "\n" for row in (*read_rows(), *rows))
     write_atomically(ROWS, known)
+
+
+def plan_digest() -> str:
+    """Hash of the plan as it was predicted."""
+    plan = PLAN.read_text(encoding="utf-8")
+    for now, then in ADDED.items():
+        plan = re.sub(now, then, plan, flags=re.MULTILINE)
+    return hashlib.sha256(plan.encode()).hexdigest()
 
 
 def digest() -> str:
