@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +40,7 @@ TOLD = {
     "under 1% of the excess risk.",
 }
 """What the runs are to show or to contradict, in words."""
-NAMES = {"muon": "Muon", "adana": "ADana", "root": "ADana, no damped term", "dana-muon": "DanaMuon",
+NAMES = {"muon": "Muon", "adana": "ADana", "root": "ADana, undamped", "dana-muon": "DanaMuon",
          **{name: f"{name.replace('muon fresh', 'Muon')}" for name in FRESH}}  # fmt: skip
 ARMS = {
     "log time": "log time", "follow": "follow", "falling": "falling", "two": "two buffers", "eight": "eight, falling",
@@ -180,7 +180,7 @@ def ages_table(found: Found) -> Table:
         mean, known = found.exponent(opt)
         told = "none" if kind == "none" else f"{predicted(kind, LENGTHS[0])['its exponent in steps']:.2f}"
         lines.append([NAMES[opt], *cells, f"{mean:.2f} ({known.low:.2f} to {known.high:.2f})", told])
-    return ["optimizer", *(f"{steps:,} steps" for steps in LENGTHS), "exponent, 95% interval", "predicted"], lines
+    return ["optimizer", *(f"{steps:,}" for steps in LENGTHS), "exponent in steps (95%)", "predicted"], lines
 
 
 def leads_table(found: Found) -> Table:
@@ -202,15 +202,23 @@ def _lead(found: Found, opt: str, steps: int, arm: str, over: str) -> str:
     return shown(found.lead(opt, steps, arm, over)) if known else "-"
 
 
-def fresh_table(found: Found) -> Table:
+def fresh(found: Found) -> str:
     """What log time costs Muon at 1,200 steps, by the share of the new gradient in its update."""
-    lines = []
-    for opt in ("muon", *FRESH):
-        if (opt, 1200) in found.losses:
-            best = found.best_constant(opt, 1200)
-            lead = shown(found.lead(opt, 1200, "log time", best))
-            lines.append([f"{OPTIMIZERS[opt][2]['fresh']:.0%}", best.split()[1], lead])
-    return ["share of the new gradient", "best constant age", "log time's lead over it"], lines
+    opts = ("muon", *FRESH)
+    best = [found.best_constant(opt, 1200) for opt in opts]
+    cost = [found.lead(opt, 1200, "log time", base) for opt, base in zip(opts, best, strict=True)]
+    shares = _listed([f"{OPTIMIZERS[opt][2]['fresh']:.0%}" for opt in opts])
+    ages, leads = _listed([base.split()[1] for base in best]), _listed([shown(lead) for lead in cost])
+    undamped = _lead(found, "root", 1200, "log time", found.best_constant("root", 1200))
+    return (
+        f"With {shares} the best constant ages at 1,200 steps are {ages}, and logarithmic time's leads {leads}; that of "
+        f"ADana with 5%, undamped, is {undamped}.\n"
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}"
 
 
 def second_table(second: Found) -> Table:
@@ -219,7 +227,8 @@ def second_table(second: Found) -> Table:
     lines = []
     for arm, name in {OWN["muon"]: "its own, 19", **ARMS}.items():
         cells = ["-" if arm == base else _lead(second, opt, STEPS, arm, base) for opt, base in bases.items()]
-        lines.append([name, *cells])
+        if set(cells) != {"-"}:
+            lines.append([name, *cells])
     return ["memory", *(f"{NAMES[opt]} over {base.removeprefix('constant ')}" for opt, base in bases.items())], lines
 
 
@@ -235,12 +244,10 @@ def power(found: Found, second: Found) -> str:
     row = benchmark(NAME)["rows"][0]
     share = (losses[1] - floor) / losses[1]  # of the loss that is excess, taken for that of the second place, too
     effect = (1 - row["follows the rate"] / row["best constant"]) * share * loss
-    *others, longest = (f"{each:.3f}" for each in effects)
-    *fewer, most = map(str, pairs)
+    leads, needed = _listed([f"{each:.3f}" for each in effects]), _listed([*map(str, pairs)])
     return (
-        f"For 80% power, the predicted leads of `follow` for Muon, {', '.join(others)} and {longest}, need "
-        f"{', '.join(fewer)} and {most} seeds; on the nanogpt track {effect:.3f} needs "
-        f"{_pairs(effect, second, STEPS)}.\n"
+        f"For 80% power, the predicted leads of `follow` for Muon, {leads}, need {needed} seeds; on the nanogpt track "
+        f"{effect:.3f} needs {_pairs(effect, second, STEPS)}.\n"
     )
 
 
@@ -265,11 +272,11 @@ def parts(rows: Rows, tracks: Rows) -> dict[str, str]:
         "ages": as_markdown(ages_table(found)),
         "leads": as_markdown(leads_table(found)),
         "default": as_markdown(default_table(found)),
-        "fresh": as_markdown(fresh_table(found)),
+        "fresh": fresh(found),
         "second": as_markdown(second_table(second)),
         "power": power(found, second),
         "cost": f"Predicted {_minute(told)}, first run {_minute(min(row['at'] for row in rows))} (UTC); nanogpt track "
-        f"{_minute(benchmark(NAME)['made'])}, {_minute(min(row['at'] for row in tracks))}. "
+        f"{_minute(benchmark(NAME)['made'])}, {min(row['at'] for row in tracks)[11:16]}. "
         f"{len(rows) + len(tracks)} runs, {cost:.1f} hours of one core, {' or '.join(map(str, counts))} seeds.\n",
     }
 
