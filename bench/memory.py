@@ -211,8 +211,8 @@ def fresh(found: Found) -> str:
     ages, leads = _listed([base.split()[1] for base in best]), _listed([shown(lead) for lead in cost])
     undamped = _lead(found, "root", 1200, "log time", found.best_constant("root", 1200))
     return (
-        f"With {shares} the best constant ages at 1,200 steps are {ages}, and logarithmic time's leads {leads}; that of "
-        f"ADana with 5%, undamped, is {undamped}.\n"
+        f"With {shares} the best constant ages at 1,200 steps are {ages}, and logarithmic time's leads {leads}; that "
+        f"of ADana with 5%, undamped, is {undamped}.\n"
     )
 
 
@@ -274,10 +274,10 @@ def parts(rows: Rows, tracks: Rows) -> dict[str, str]:
         "default": as_markdown(default_table(found)),
         "fresh": fresh(found),
         "second": as_markdown(second_table(second)),
-        "power": power(found, second),
         "cost": f"Predicted {_minute(told)}, first run {_minute(min(row['at'] for row in rows))} (UTC); nanogpt track "
         f"{_minute(benchmark(NAME)['made'])}, {min(row['at'] for row in tracks)[11:16]}. "
-        f"{len(rows) + len(tracks)} runs, {cost:.1f} hours of one core, {' or '.join(map(str, counts))} seeds.\n",
+        f"{len(rows) + len(tracks)} runs, {cost:.1f} hours of one core, {' or '.join(map(str, counts))} seeds. "
+        + power(found, second),
     }
 
 
