@@ -3,6 +3,7 @@
 python bench/memory.py --predict      # theory only: ten minutes of one core; refuses to change a file that is there
 python bench/memory_runs.py --run     # the runs: an hour of one core
 python bench/memory.py                # docs/memory.md and its figure from the stored predictions and rows
+python bench/memory.py --ladder DIR   # the same, with the runs of bench/memory_nanogpt.yaml
 """
 
 import argparse
@@ -23,8 +24,10 @@ from danalab.models import build_model
 from danalab.optim.rules.age import age_path
 from danalab.optim.schedules import get_schedule
 from danalab.report.formats import Table, as_markdown
-from danalab_bench.pages import fill_parts
-from memory_runs import LENGTHS, MODEL, OPTIMIZERS, OTHERS, PREDICTIONS, ROWS, Rows, read_rows, settings_of
+from danalab_bench.pages import benchmark, fill_parts
+from judge_calibration import pairs_of_a_t_test
+from memory_nanogpt import NAME, STEPS, TRACK, compared, take
+from memory_runs import FRESH, LENGTHS, MODEL, OPTIMIZERS, OTHERS, PREDICTIONS, Rows, read_rows, settings_of
 
 ROOT = Path(__file__).parents[1]
 PAGE, FIGURE = ROOT / "docs" / "memory.md", ROOT / "docs" / "figures" / "memory_cpu.png"
@@ -37,7 +40,8 @@ TOLD = {
     "under 1% of the excess risk.",
 }
 """What the runs are to show or to contradict, in words."""
-NAMES = {"muon": "Muon", "adana": "ADana", "root": "ADana, no damped term", "dana-muon": "DanaMuon"}
+NAMES = {"muon": "Muon", "adana": "ADana", "root": "ADana, no damped term", "dana-muon": "DanaMuon",
+         **{name: f"{name.replace('muon fresh', 'Muon')}" for name in FRESH}}  # fmt: skip
 ARMS = {
     "log time": "log time", "follow": "follow, as predicted", "falling": "falls with the rate",
     "two": "two buffers", "eight": "eight buffers, falling",
@@ -72,19 +76,21 @@ def predicted(kind: str, steps: int) -> dict[str, Any]:
 
 # ---- what the rows say ----
 class Found:
-    """Losses of the arms by seed, at each arm's own rate; seed 0 chose the rates and is left out."""
+    """Losses of the arms by seed, at each arm's own rate; seed 0 chose the rates and is left out.
 
-    def __init__(self, rows: Rows):
-        self.rows = rows
+    At the second place all `rows` are compared.
+    """
+
+    def __init__(self, rows: Rows, *, second: bool = False):
+        self.rows = rows if second else [row for row in rows if row["seed"]]
 
     @cached_property
     def losses(self) -> dict[tuple[str, int], dict[str, dict[int, float]]]:
         """(optimizer, steps) -> arm -> seed -> loss, of seeds that all arms have."""
         found: dict[tuple[str, int], dict[str, dict[int, float]]] = {}
         for row in self.rows:
-            if row["seed"]:
-                arm = found.setdefault((row["opt"], row["steps"]), {}).setdefault(row["arm"], {})
-                arm[row["seed"]] = math.inf if row["loss"] is None else row["loss"]
+            arm = found.setdefault((row["opt"], row["steps"]), {}).setdefault(row["arm"], {})
+            arm[row["seed"]] = math.inf if row["loss"] is None else row["loss"]
         for key, arms in found.items():
             common = set.intersection(*(set(losses) for losses in arms.values()))
             found[key] = {arm: {seed: losses[seed] for seed in sorted(common)} for arm, losses in arms.items()}
@@ -186,6 +192,59 @@ def leads_table(found: Found) -> Table:
     return ["optimizer", "memory", *(f"{steps:,} steps" for steps in LENGTHS)], lines
 
 
+def fresh_table(found: Found) -> Table:
+    """What log time costs Muon at 1,200 steps, by the share of the new gradient in its update."""
+    lines = []
+    for opt in ("muon", *FRESH):
+        if (opt, 1200) in found.losses:
+            best = found.best_constant(opt, 1200)
+            lead = shown(found.lead(opt, 1200, "log time", best))
+            lines.append([f"{OPTIMIZERS[opt][2]['fresh']:.0%}", best.split()[1], lead])
+    return ["share of the new gradient", "best constant age of those tried", "log time's lead over it"], lines
+
+
+def second_table(second: Found) -> Table:
+    """On the nanogpt track: leads over the best constant age, of DanaMuon over log time."""
+    arms = dict.fromkeys(arm for (_, steps), arms in second.losses.items() if steps == STEPS for arm in arms)
+    ages = sorted((arm for arm in arms if arm.startswith("constant")), key=lambda arm: float(arm.split()[1]))
+    bases = {opt: second.best_constant(opt, STEPS) for opt in ("muon", "adana")} | {"dana-muon": "log time"}
+    lines = []
+    for arm in (*ages, *(arm for arm in OTHERS if arm in arms)):
+        known = [arm in second.losses[opt, STEPS] for opt in bases]
+        cells = ["best" if arm == base else shown(second.lead(opt, STEPS, arm, base)) if there else "-"
+                 for (opt, base), there in zip(bases.items(), known, strict=True)]  # fmt: skip
+        cells[-1] = cells[-1].replace("best", "its own")
+        lines.append([ARMS.get(arm, arm), *cells])
+    losses = [f"{fmean(second.losses[opt, STEPS][base].values()):.3f}" for opt, base in bases.items()]
+    lines.append(["loss of the best constant, or its own", *losses])
+    return ["memory", *(NAMES[opt] for opt in bases)], lines
+
+
+def power(found: Found, second: Found) -> str:
+    """How many pairs the predicted lead of `follow` over Muon's best constant age needs, and how many there are."""
+    losses = [fmean(found.losses["muon", steps][found.best_constant("muon", steps)].values()) for steps in LENGTHS]
+    first, last = losses[0] - losses[1], losses[1] - losses[2]
+    floor = losses[2] - last / (first / last - 1)  # of the power law through three lengths, each four times the last
+    told = [1 - (row := predicted("sign", steps))["follows the rate"] / row["best constant"] for steps in LENGTHS]
+    effects = [share * (loss - floor) for share, loss in zip(told, losses, strict=True)]
+    pairs = [_pairs(effect, found, steps) for effect, steps in zip(effects, LENGTHS, strict=True)]
+    loss = fmean(second.losses["muon", STEPS][second.best_constant("muon", STEPS)].values())
+    row = benchmark(NAME)["rows"][0]
+    share = (losses[1] - floor) / losses[1]  # of the loss that is excess, taken for that of the second place, too
+    effect = (1 - row["follows the rate"] / row["best constant"]) * share * loss
+    *others, longest = (f"{each:.3f}" for each in effects)
+    *fewer, most = map(str, pairs)
+    return (
+        f"The theory says that `follow` leads Muon's best constant by {', '.join(others)} and {longest} nats/byte at "
+        f"the three lengths. A t-test of 80% power needs {', '.join(fewer)} and {most} pairs for that. On the nanogpt "
+        f"track it needs {_pairs(effect, second, STEPS)} pairs for {effect:.3f}; 3 were run.\n"
+    )
+
+
+def _pairs(effect: float, found: Found, steps: int) -> int:
+    return pairs_of_a_t_test(effect / (2 * found.spread("muon", steps)[0]) ** 0.5)
+
+
 def default_table(found: Found) -> Table:
     """DanaMuon's own memory, log time, beside others."""
     lines = []
@@ -206,18 +265,24 @@ def beta2_table(found: Found) -> Table:
     return ["constant beta2", "lead over log-time beta2"], lines
 
 
-def parts(rows: Rows) -> dict[str, str]:
-    found = Found(rows)
+def parts(rows: Rows, tracks: Rows) -> dict[str, str]:
+    """`tracks`: the rows of the second place."""
+    found, second = Found(rows), Found(compared(tracks), second=True)
     told = json.loads(PREDICTIONS.read_text(encoding="utf-8"))["made"]
-    cost = sum(row["seconds"] for row in rows) / 3600
-    compared = [f"{NAMES[opt]} {found.seeds(opt)}" for opt in OPTIMIZERS if found.lengths(opt)]
+    cost = sum(row["seconds"] for row in (*rows, *tracks)) / 3600
+    seeds = [f"{NAMES[opt]} {found.seeds(opt)}" for opt in OPTIMIZERS if found.lengths(opt)]
     return {
         "ages": as_markdown(ages_table(found)),
         "leads": as_markdown(leads_table(found)),
         "default": as_markdown(default_table(found)),
         "beta2": as_markdown(beta2_table(found)),
+        "fresh": as_markdown(fresh_table(found)),
+        "second": as_markdown(second_table(second)),
+        "power": power(found, second),
         "cost": f"Predicted {_minute(told)}, first run {_minute(min(row['at'] for row in rows))} (UTC). "
-        f"{len(rows)} runs, {cost:.1f} hours of one core. By length: {'; '.join(compared)}.\n",
+        f"On the nanogpt track: predicted {_minute(benchmark(NAME)['made'])}, first run "
+        f"{_minute(min(row['at'] for row in tracks))}. {len(rows) + len(tracks)} runs, {cost:.1f} hours of one core. "
+        f"By length: {'; '.join(seeds)}.\n",
     }
 
 
@@ -281,11 +346,16 @@ def draw(rows: Rows) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--predict", action="store_true")
-    if parser.parse_args().predict:
+    parser.add_argument("--ladder", type=Path, help="runs of bench/memory_nanogpt.yaml, which are stored first")
+    flags = parser.parse_args()
+    if flags.predict:
         if PREDICTIONS.exists():
             raise SystemExit(f"{PREDICTIONS} is there: predictions are made once")
         PREDICTIONS.write_text(json.dumps(predict(), indent=1) + "\n", encoding="utf-8")
-    stored = read_rows(ROWS)
-    PAGE.write_text(fill_parts(PAGE.read_text(encoding="utf-8"), "memory", parts(stored)), encoding="utf-8")
+    if flags.ladder:
+        take(flags.ladder)
+    stored = read_rows()
+    filled = fill_parts(PAGE.read_text(encoding="utf-8"), "memory", parts(stored, read_rows(track=TRACK)))
+    PAGE.write_text(filled, encoding="utf-8")
     draw(stored)
     print(f"refreshed {PAGE} and {FIGURE}")

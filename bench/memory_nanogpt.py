@@ -1,8 +1,8 @@
 """The memory of momentum at its second place, the nanogpt track: what the theory says before runs, and its rows.
 
 python bench/memory_nanogpt.py --predict                            # once, before the runs
-danalab ladder bench/memory_nanogpt.yaml --jobs 1                   # the runs
-python bench/memory_nanogpt.py --ladder ladders/memory_nanogpt      # into bench/results/memory_cpu.jsonl
+danalab ladder bench/memory_nanogpt.yaml --jobs 1                   # the runs: half an hour of one core
+python bench/memory.py --ladder ladders/memory_nanogpt              # into bench/results/memory_cpu.jsonl, and the page
 
 A step of the first place (bench/memory_runs.py) has 128 tokens and was held to the theory's batch 1. A step of the
 track has 2,048, which is 16 times as many: its predictions are those of batch 16. Its 600 steps lie between 300 and
@@ -13,16 +13,24 @@ import argparse
 import hashlib
 import json
 import subprocess
+from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from danalab.files import read_json, write_atomically
+from danalab.ladder.rows import read_ladder
 from danalab_bench.pages import RESULTS, benchmark, store_benchmarks
-from memory_runs import PREDICTIONS
+from memory_runs import PREDICTIONS, ROWS, Rows, read_rows
+from nanogpt import stored, tuned_runs
 
-NAME, PLAN, STEPS, BATCH = "memory_nanogpt_predictions", Path(__file__).parent / "memory_nanogpt.yaml", 600, 16
+NAME, PLAN, TRACK = "memory_nanogpt_predictions", Path(__file__).parent / "memory_nanogpt.yaml", "nanogpt"
+STEPS, BATCH = 600, 16
+OWN = {"dana-muon": "log time", "muon": "constant 19", "adana": "log time"}
+"""The memory with which an optimizer's runs on the track are stored."""
 STATEMENTS = {
-    "age": "Muon's best constant age is 1.8 steps: of 1, 2 and 4 the best is 2, and all are ahead of the track's own, 19.",
+    "age": "Muon's best constant age is 1.8 steps: of 1, 2 and 4 the best is 2, and all are ahead of the track's own, "
+    "19.",
     "order": "Muon: follow ends ahead of the best constant age, by 4% of the excess risk; log time ends behind it, by "
     "28%; the falling age, here of eight averages, ends behind it.",
     "adana": "No map has ADana's damped term. If it is like root, 2 is the best of 2, 4 and 8, log time ends behind it "
@@ -57,6 +65,40 @@ def predict() -> dict[str, Any]:
         "statements": STATEMENTS,
         "rows": rows,
     }
+
+
+def take(ladder: Path) -> None:
+    """Store the runs of the ladder as rows beside those of the first place."""
+    told, rows = digest(), []
+    for row in read_ladder(ladder):
+        run = Path(row["run"])
+        ended = datetime.fromtimestamp((run / "summary.json").stat().st_mtime, timezone.utc)
+        opt = next(name for name in OWN if row["opt"].startswith(f"{name}-"))
+        arm = row["opt"].removeprefix(f"{opt}-")
+        rows.append({
+            "track": TRACK, "opt": opt, "arm": f"constant {arm}" if arm.isdigit() else arm.replace("-", " "),
+            "steps": STEPS, "lr": float(f"{row['lr']:.4g}"), "seed": row["seed"], "loss": round(row["final_loss"], 5),
+            "seconds": round(row["seconds"], 1), "at": ended.isoformat(timespec="seconds"),
+            "commit": read_json(run / "config.json")["versions"]["git_commit"], "predictions": told,
+        })  # fmt: skip
+    rows.sort(key=lambda row: row["at"])
+    known = "".join(json.dumps(row) + "\n" for row in (*read_rows(), *rows))
+    write_atomically(ROWS, known)
+
+
+def digest() -> str:
+    """Hash of the stored predictions."""
+    return hashlib.sha256(json.dumps(benchmark(NAME)).encode()).hexdigest()
+
+
+def compared(rows: Rows) -> Rows:
+    """Rows at each arm's better rate, all seeds; and the stored runs of the optimizers with their own memory."""
+    counts = Counter((row["opt"], row["arm"], row["lr"]) for row in rows)
+    own = [
+        {"opt": each.opt, "arm": OWN[each.opt], "steps": STEPS, "seed": run["seed"], "loss": run["final_loss"]}
+        for each in tuned_runs(stored("nanogpt")) if each.opt in OWN for run in each.runs
+    ]  # fmt: skip
+    return [*(row for row in rows if counts[row["opt"], row["arm"], row["lr"]] > 1), *own]
 
 
 if __name__ == "__main__":

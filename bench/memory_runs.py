@@ -65,8 +65,10 @@ BATCH, WINDOWS = 4, 1024
 Rows = list[dict[str, Any]]
 
 
-def read_rows(file: Path = ROWS) -> Rows:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+def read_rows(file: Path = ROWS, track: str | None = None) -> Rows:
+    """The rows of this place, or of a track (bench/memory_nanogpt.py)."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [row for row in map(json.loads, lines) if row.get("track") == track]
 
 
 # ---- the arms ----
