@@ -26,7 +26,7 @@ from danalab.optim.schedules import get_schedule
 from danalab.report.formats import Table, as_markdown
 from danalab_bench.pages import benchmark, fill_parts
 from judge_calibration import pairs_of_a_t_test
-from memory_nanogpt import NAME, STEPS, TRACK, compared, take
+from memory_nanogpt import NAME, OWN, STEPS, TRACK, compared, take
 from memory_runs import FRESH, LENGTHS, MODEL, OPTIMIZERS, OTHERS, PREDICTIONS, Rows, read_rows, settings_of
 
 ROOT = Path(__file__).parents[1]
@@ -179,17 +179,18 @@ def ages_table(found: Found) -> Table:
 
 def leads_table(found: Found) -> Table:
     """Each arm's lead over the best constant age."""
-    lines = []
-    for opt in ("muon", "adana", "root"):
-        for arm in OTHERS:
-            cells = [
-                shown(found.lead(opt, steps, arm, found.best_constant(opt, steps)))
-                if arm in found.losses.get((opt, steps), {}) else "-"
-                for steps in LENGTHS
-            ]  # fmt: skip
-            if set(cells) != {"-"}:
-                lines.append([NAMES[opt], ARMS[arm], *cells])
-    return ["optimizer", "memory", *(f"{steps:,} steps" for steps in LENGTHS)], lines
+    opts = ("muon", "adana")
+    lines = [
+        [ARMS[arm], *(_lead(found, opt, steps, arm, found.best_constant(opt, steps))
+                      for opt in opts for steps in LENGTHS)]
+        for arm in OTHERS
+    ]  # fmt: skip
+    return ["memory", *(f"{NAMES[opt]} {steps:,}" for opt in opts for steps in LENGTHS)], lines
+
+
+def _lead(found: Found, opt: str, steps: int, arm: str, over: str) -> str:
+    known = arm in found.losses.get((opt, steps), {})
+    return shown(found.lead(opt, steps, arm, over)) if known else "-"
 
 
 def fresh_table(found: Found) -> Table:
@@ -204,19 +205,15 @@ def fresh_table(found: Found) -> Table:
 
 
 def second_table(second: Found) -> Table:
-    """On the nanogpt track: leads over the best constant age, of DanaMuon over log time."""
-    arms = dict.fromkeys(arm for (_, steps), arms in second.losses.items() if steps == STEPS for arm in arms)
-    ages = sorted((arm for arm in arms if arm.startswith("constant")), key=lambda arm: float(arm.split()[1]))
+    """On the nanogpt track: the best constant age, and leads over it; those of DanaMuon over log time."""
     bases = {opt: second.best_constant(opt, STEPS) for opt in ("muon", "adana")} | {"dana-muon": "log time"}
-    lines = []
-    for arm in (*ages, *(arm for arm in OTHERS if arm in arms)):
-        known = [arm in second.losses[opt, STEPS] for opt in bases]
-        cells = ["best" if arm == base else shown(second.lead(opt, STEPS, arm, base)) if there else "-"
-                 for (opt, base), there in zip(bases.items(), known, strict=True)]  # fmt: skip
-        cells[-1] = cells[-1].replace("best", "its own")
-        lines.append([ARMS.get(arm, arm), *cells])
-    losses = [f"{fmean(second.losses[opt, STEPS][base].values()):.3f}" for opt, base in bases.items()]
-    lines.append(["loss of the best constant, or its own", *losses])
+    best = [base.removeprefix("constant ") for base in bases.values()]
+    lines = [["best constant age", *best[:-1], "-"]]
+    own = OWN["muon"]
+    for arm, name in {own: f"{own}, the track's own", **ARMS}.items():
+        cells = ["-" if arm == base else _lead(second, opt, STEPS, arm, base) for opt, base in bases.items()]
+        if set(cells) != {"-"}:
+            lines.append([name, *cells])
     return ["memory", *(NAMES[opt] for opt in bases)], lines
 
 
@@ -246,23 +243,15 @@ def _pairs(effect: float, found: Found, steps: int) -> int:
 
 
 def default_table(found: Found) -> Table:
-    """DanaMuon's own memory, log time, beside others."""
-    lines = []
-    for arm, name in (("follow", ARMS["follow"]), ("constant 8", "constant 8")):
-        cells = [
-            shown(found.lead("dana-muon", steps, arm, "own")) if ("dana-muon", steps) in found.losses else "-"
-            for steps in LENGTHS
-        ]
-        lines.append([name, *cells])
-    return ["memory instead of log time", *(f"{steps:,} steps" for steps in LENGTHS)], lines
-
-
-def beta2_table(found: Found) -> Table:
-    """DanaMuon with constants of beta2 beside log time."""
-    names = {"beta2 0.95": "0.95", "beta2 by kind": "0.995 embedding, 0.96 head, 0.99 vectors"}
-    known = ("dana-muon", 1200) in found.losses
-    lines = [[name, shown(found.lead("dana-muon", 1200, arm, "own")) if known else "-"] for arm, name in names.items()]
-    return ["constant beta2", "lead over log-time beta2"], lines
+    """DanaMuon's own memory and beta2, log time, beside others."""
+    names = {
+        "follow": ARMS["follow"], "constant 8": "constant 8", "beta2 0.95": "beta2 0.95",
+        "beta2 by kind": "beta2 .995 embedding, .96 head, .99 vectors",
+    }  # fmt: skip
+    lines = [
+        [name, *(_lead(found, "dana-muon", steps, arm, "own") for steps in LENGTHS)] for arm, name in names.items()
+    ]
+    return ["instead of log time", *(f"{steps:,} steps" for steps in LENGTHS)], lines
 
 
 def parts(rows: Rows, tracks: Rows) -> dict[str, str]:
@@ -275,7 +264,6 @@ def parts(rows: Rows, tracks: Rows) -> dict[str, str]:
         "ages": as_markdown(ages_table(found)),
         "leads": as_markdown(leads_table(found)),
         "default": as_markdown(default_table(found)),
-        "beta2": as_markdown(beta2_table(found)),
         "fresh": as_markdown(fresh_table(found)),
         "second": as_markdown(second_table(second)),
         "power": power(found, second),

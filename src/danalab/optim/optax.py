@@ -363,14 +363,14 @@ def _transformation(
             wide = _compute_type(p)
             t = steps + 1
             clock = t.astype(wide)
-            g = jnp.asarray(g, wide)
+            g, averages = jnp.asarray(g, wide), m
             if memory:
                 before, age = age, memory.step(clock, factor, age)
                 gain = 1 - age / (1 + before)
                 if buffers > 1:
                     gains, weights = mixture(vars(s), clock, age)
                     averages = jnp.stack([x + own * (g - x) for x, own in zip(m, gains, strict=True)])
-                    m, gain = sum(share * x for share, x in zip(weights, averages, strict=True)), 0.0
+                    m, gain = jnp.tensordot(jnp.stack(weights), averages, 1), 0.0
             else:
                 gain = s.delta / (s.delta + clock * (factor**s.momentum_cooldown if cools else 1.0))
             if of_matrix and shape is not None:
