@@ -3,13 +3,14 @@
 python bench/memory.py --predict      # theory only: ten minutes of one core; refuses to change a file that is there
 python bench/memory_runs.py --run     # the runs: an hour of one core
 python bench/memory.py                # docs/memory.md and its figure from the stored predictions and rows
+python bench/memory.py --ladder DIR   # the same, with the runs of bench/memory_nanogpt.yaml
 """
 
 import argparse
 import json
 import math
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +24,10 @@ from danalab.models import build_model
 from danalab.optim.rules.age import age_path
 from danalab.optim.schedules import get_schedule
 from danalab.report.formats import Table, as_markdown
-from danalab_bench.pages import fill_parts
-from memory_runs import LENGTHS, MODEL, OPTIMIZERS, OTHERS, PREDICTIONS, ROWS, Rows, read_rows, settings_of
+from danalab_bench.pages import benchmark, fill_parts
+from judge_calibration import pairs_of_a_t_test
+from memory_nanogpt import NAME, OWN, STEPS, TRACK, compared, take
+from memory_runs import FRESH, LENGTHS, MODEL, OPTIMIZERS, OTHERS, PREDICTIONS, Rows, read_rows, settings_of
 
 ROOT = Path(__file__).parents[1]
 PAGE, FIGURE = ROOT / "docs" / "memory.md", ROOT / "docs" / "figures" / "memory_cpu.png"
@@ -37,12 +40,14 @@ TOLD = {
     "under 1% of the excess risk.",
 }
 """What the runs are to show or to contradict, in words."""
-NAMES = {"muon": "Muon", "adana": "ADana", "root": "ADana, no damped term", "dana-muon": "DanaMuon"}
+NAMES = {"muon": "Muon", "adana": "ADana", "root": "ADana, undamped", "dana-muon": "DanaMuon",
+         **{name: f"{name.replace('muon fresh', 'Muon')}" for name in FRESH}}  # fmt: skip
 ARMS = {
-    "log time": "log time", "follow": "follow, as predicted", "falling": "falls with the rate",
-    "two": "two buffers", "eight": "eight buffers, falling",
+    "log time": "log time", "follow": "follow", "falling": "falling", "two": "two buffers", "eight": "eight, falling",
 }  # fmt: skip
 PARAMETERS = sum(weight.numel() for weight in build_model(MODEL).parameters())
+FAR = 0.1
+"""Behind the best arm [nats/byte]."""
 DRAWS = 1000
 """For the intervals of best ages."""
 COLORS = {"constant": "#8c959f", "log time": "#d62728", "follow": "#238b45", "falling": "#1f6fb5", "two": "#c25a00",
@@ -73,19 +78,21 @@ def predicted(kind: str, steps: int) -> dict[str, Any]:
 
 # ---- what the rows say ----
 class Found:
-    """Losses of the arms by seed, at each arm's own rate; seed 0 chose the rates and is left out."""
+    """Losses of the arms by seed, at each arm's own rate; seed 0 chose the rates and is left out.
 
-    def __init__(self, rows: Rows):
-        self.rows = rows
+    At the second place all `rows` are compared.
+    """
+
+    def __init__(self, rows: Rows, *, second: bool = False):
+        self.rows = rows if second else [row for row in rows if row["seed"]]
 
     @cached_property
     def losses(self) -> dict[tuple[str, int], dict[str, dict[int, float]]]:
         """(optimizer, steps) -> arm -> seed -> loss, of seeds that all arms have."""
         found: dict[tuple[str, int], dict[str, dict[int, float]]] = {}
         for row in self.rows:
-            if row["seed"]:
-                arm = found.setdefault((row["opt"], row["steps"]), {}).setdefault(row["arm"], {})
-                arm[row["seed"]] = math.inf if row["loss"] is None else row["loss"]
+            arm = found.setdefault((row["opt"], row["steps"]), {}).setdefault(row["arm"], {})
+            arm[row["seed"]] = math.inf if row["loss"] is None else row["loss"]
         for key, arms in found.items():
             common = set.intersection(*(set(losses) for losses in arms.values()))
             found[key] = {arm: {seed: losses[seed] for seed in sorted(common)} for arm, losses in arms.items()}
@@ -103,8 +110,12 @@ class Found:
         return f"constant {min(known, key=lambda age: fmean(known[age])):g}"
 
     def spread(self, opt: str, steps: int) -> tuple[float, int]:
-        """Variance of a loss beside the means of its arm and of its seed, one for all arms; its degrees of freedom."""
+        """Variance of a loss beside the means of its arm and of its seed, one for all arms; its degrees of freedom.
+
+        Arms far behind the best are left out: their runs nearly diverge, and differ more.
+        """
         table = np.array([[*losses.values()] for losses in self.losses[opt, steps].values()])
+        table = table[table.mean(1) < table.mean(1).min() + FAR]
         left = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
         freedom = (len(table) - 1) * (table.shape[1] - 1)
         return float((left**2).sum()) / freedom, freedom
@@ -142,7 +153,7 @@ class Found:
         return "seeds " + ", ".join(map(str, counts))
 
     def lengths(self, opt: str) -> list[int]:
-        return [steps for steps in LENGTHS if (opt, steps) in self.losses]
+        return sorted(steps for name, steps in self.losses if name == opt)
 
 
 def _bottom(x: np.ndarray, y: np.ndarray) -> float:
@@ -169,56 +180,104 @@ def ages_table(found: Found) -> Table:
         mean, known = found.exponent(opt)
         told = "none" if kind == "none" else f"{predicted(kind, LENGTHS[0])['its exponent in steps']:.2f}"
         lines.append([NAMES[opt], *cells, f"{mean:.2f} ({known.low:.2f} to {known.high:.2f})", told])
-    return ["optimizer", *(f"{steps:,} steps" for steps in LENGTHS), "exponent, 95% interval", "predicted"], lines
+    return ["optimizer", *(f"{steps:,}" for steps in LENGTHS), "exponent in steps (95%)", "predicted"], lines
 
 
 def leads_table(found: Found) -> Table:
     """Each arm's lead over the best constant age."""
+    opts = ("muon", "adana")
+    lines = [
+        [ARMS[arm], *(_lead(found, opt, steps, arm, found.best_constant(opt, steps))
+                      for opt in opts for steps in LENGTHS)]
+        for arm in OTHERS
+    ]  # fmt: skip
+    heads = [
+        f"{NAMES[opt]} {LENGTHS[0]}" if i == 0 else f"{steps:,}" for opt in opts for i, steps in enumerate(LENGTHS)
+    ]
+    return ["memory", *heads], lines
+
+
+def _lead(found: Found, opt: str, steps: int, arm: str, over: str) -> str:
+    known = arm in found.losses.get((opt, steps), {})
+    return shown(found.lead(opt, steps, arm, over)) if known else "-"
+
+
+def fresh(found: Found) -> str:
+    """What log time costs Muon at 1,200 steps, by the share of the new gradient in its update."""
+    opts = ("muon", *FRESH)
+    best = [found.best_constant(opt, 1200) for opt in opts]
+    cost = [found.lead(opt, 1200, "log time", base) for opt, base in zip(opts, best, strict=True)]
+    shares = _listed([f"{OPTIMIZERS[opt][2]['fresh']:.0%}" for opt in opts])
+    ages, leads = _listed([base.split()[1] for base in best]), _listed([shown(lead) for lead in cost])
+    undamped = _lead(found, "root", 1200, "log time", found.best_constant("root", 1200))
+    return (
+        f"With {shares} the best constant ages at 1,200 steps are {ages}, and logarithmic time's leads {leads}; that "
+        f"of ADana with 5%, undamped, is {undamped}.\n"
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}"
+
+
+def second_table(second: Found) -> Table:
+    """On the nanogpt track: leads over the best constant age, of DanaMuon over log time."""
+    bases = {opt: second.best_constant(opt, STEPS) for opt in ("muon", "adana")} | {"dana-muon": "log time"}
     lines = []
-    for opt in ("muon", "adana", "root"):
-        for arm in OTHERS:
-            cells = [
-                shown(found.lead(opt, steps, arm, found.best_constant(opt, steps)))
-                if arm in found.losses.get((opt, steps), {}) else "-"
-                for steps in LENGTHS
-            ]  # fmt: skip
-            if set(cells) != {"-"}:
-                lines.append([NAMES[opt], ARMS[arm], *cells])
-    return ["optimizer", "memory", *(f"{steps:,} steps" for steps in LENGTHS)], lines
+    for arm, name in {OWN["muon"]: "its own, 19", **ARMS}.items():
+        cells = ["-" if arm == base else _lead(second, opt, STEPS, arm, base) for opt, base in bases.items()]
+        if set(cells) != {"-"}:
+            lines.append([name, *cells])
+    return ["memory", *(f"{NAMES[opt]} over {base.removeprefix('constant ')}" for opt, base in bases.items())], lines
+
+
+def power(found: Found, second: Found) -> str:
+    """How many pairs the predicted lead of `follow` over Muon's best constant age needs, and how many there are."""
+    losses = [fmean(found.losses["muon", steps][found.best_constant("muon", steps)].values()) for steps in LENGTHS]
+    first, last = losses[0] - losses[1], losses[1] - losses[2]
+    floor = losses[2] - last / (first / last - 1)  # of the power law through three lengths, each four times the last
+    told = [1 - (row := predicted("sign", steps))["follows the rate"] / row["best constant"] for steps in LENGTHS]
+    effects = [share * (loss - floor) for share, loss in zip(told, losses, strict=True)]
+    pairs = [_pairs(effect, found, steps) for effect, steps in zip(effects, LENGTHS, strict=True)]
+    loss = fmean(second.losses["muon", STEPS][second.best_constant("muon", STEPS)].values())
+    row = benchmark(NAME)["rows"][0]
+    share = (losses[1] - floor) / losses[1]  # of the loss that is excess, taken for that of the second place, too
+    effect = (1 - row["follows the rate"] / row["best constant"]) * share * loss
+    leads, needed = _listed([f"{each:.3f}" for each in effects]), _listed([*map(str, pairs)])
+    return (
+        f"For 80% power, the predicted leads of `follow` for Muon, {leads}, need {needed} seeds; on the nanogpt track "
+        f"{effect:.3f} needs {_pairs(effect, second, STEPS)}.\n"
+    )
+
+
+def _pairs(effect: float, found: Found, steps: int) -> int:
+    return pairs_of_a_t_test(effect / (2 * found.spread("muon", steps)[0]) ** 0.5)
 
 
 def default_table(found: Found) -> Table:
-    """DanaMuon's own memory, log time, beside others."""
-    lines = []
-    for arm, name in (("follow", ARMS["follow"]), ("constant 8", "constant 8")):
-        cells = [
-            shown(found.lead("dana-muon", steps, arm, "own")) if ("dana-muon", steps) in found.losses else "-"
-            for steps in LENGTHS
-        ]
-        lines.append([name, *cells])
-    return ["memory instead of log time", *(f"{steps:,} steps" for steps in LENGTHS)], lines
+    """DanaMuon's own memory and beta2, log time, beside others."""
+    arms = {"follow": "follow", "beta2 0.95": "beta2 0.95", "beta2 by kind": "beta2 by kind"}
+    lines = [[name, *(_lead(found, "dana-muon", steps, arm, "own") for steps in LENGTHS)] for arm, name in arms.items()]
+    return ["instead of log time", *(f"{steps:,} steps" for steps in LENGTHS)], lines
 
 
-def beta2_table(found: Found) -> Table:
-    """DanaMuon with constants of beta2 beside log time."""
-    names = {"beta2 0.95": "0.95", "beta2 by kind": "0.995 embedding, 0.96 head, 0.99 vectors"}
-    known = ("dana-muon", 1200) in found.losses
-    lines = [[name, shown(found.lead("dana-muon", 1200, arm, "own")) if known else "-"] for arm, name in names.items()]
-    return ["constant beta2", "lead over log-time beta2"], lines
-
-
-def parts(rows: Rows) -> dict[str, str]:
-    found = Found(rows)
+def parts(rows: Rows, tracks: Rows) -> dict[str, str]:
+    """`tracks`: the rows of the second place."""
+    found, second = Found(rows), Found(compared(tracks), second=True)
     told = json.loads(PREDICTIONS.read_text(encoding="utf-8"))["made"]
-    cost = sum(row["seconds"] for row in rows) / 3600
-    compared = [f"{NAMES[opt]} {found.seeds(opt)}" for opt in OPTIMIZERS if found.lengths(opt)]
+    cost = sum(row["seconds"] for row in (*rows, *tracks)) / 3600
+    counts = sorted({len(next(iter(arms.values()))) for arms in found.losses.values()})
     return {
         "ages": as_markdown(ages_table(found)),
         "leads": as_markdown(leads_table(found)),
         "default": as_markdown(default_table(found)),
-        "beta2": as_markdown(beta2_table(found)),
-        "cost": f"Predicted {_minute(told)}, first run {_minute(min(row['at'] for row in rows))} (UTC). "
-        f"{len(rows)} runs, {cost:.1f} hours of one core. By length: {'; '.join(compared)}.\n",
+        "fresh": fresh(found),
+        "second": as_markdown(second_table(second)),
+        "cost": f"Predicted {_minute(told)}, first run {_minute(min(row['at'] for row in rows))} (UTC); nanogpt track "
+        f"{_minute(benchmark(NAME)['made'])}, {min(row['at'] for row in tracks)[11:16]}. "
+        f"{len(rows) + len(tracks)} runs, {cost:.1f} hours of one core, {' or '.join(map(str, counts))} seeds. "
+        + power(found, second),
     }
 
 
@@ -282,11 +341,16 @@ def draw(rows: Rows) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--predict", action="store_true")
-    if parser.parse_args().predict:
+    parser.add_argument("--ladder", type=Path, help="runs of bench/memory_nanogpt.yaml, which are stored first")
+    flags = parser.parse_args()
+    if flags.predict:
         if PREDICTIONS.exists():
             raise SystemExit(f"{PREDICTIONS} is there: predictions are made once")
         PREDICTIONS.write_text(json.dumps(predict(), indent=1) + "\n", encoding="utf-8")
-    stored = read_rows(ROWS)
-    PAGE.write_text(fill_parts(PAGE.read_text(encoding="utf-8"), "memory", parts(stored)), encoding="utf-8")
+    if flags.ladder:
+        take(flags.ladder)
+    stored = read_rows()
+    filled = fill_parts(PAGE.read_text(encoding="utf-8"), "memory", parts(stored, read_rows(track=TRACK)))
+    PAGE.write_text(filled, encoding="utf-8")
     draw(stored)
     print(f"refreshed {PAGE} and {FIGURE}")

@@ -36,6 +36,8 @@ RESULTS = Path(__file__).parent / "results"
 PREDICTIONS, ROWS = RESULTS / "memory_predictions.json", RESULTS / "memory_cpu.jsonl"
 LENGTHS = (300, 1200, 4800)
 """Those of the predictions [steps]."""
+SEEDS = 5
+"""That are compared, of each arm; seed 0 chooses rates."""
 AGES = (2.0, 4.0, 8.0, 16.0, 32.0)
 """Constant mean ages at the first two lengths [steps]; a best one at an edge has the next tried."""
 REFERENCE = "constant 8"
@@ -45,8 +47,12 @@ OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "adana": ("adana", "none", {}),
     "root": ("adana", "root", {"fresh": 0.05}),
     "dana-muon": ("dana-muon", "sign", {}),
+    "muon fresh 0.15": ("muon", "sign", {"fresh": 0.15}),
+    "muon fresh 0.3": ("muon", "sign", {"fresh": 0.3}),
 }
 """Name -> (optimizer, the theory's map, settings of all arms). ADana's damped term has no map; `root` leaves it out."""
+FRESH = tuple(name for name in OPTIMIZERS if "fresh" in name)
+"""Larger shares of the new gradient in Muon's update, at 1,200 steps: does a long memory then cost less?"""
 FEW = ("own", "follow", REFERENCE)
 """Arms of DanaMuon, whose default is in question."""
 BETA2 = {
@@ -59,8 +65,10 @@ BATCH, WINDOWS = 4, 1024
 Rows = list[dict[str, Any]]
 
 
-def read_rows(file: Path = ROWS) -> Rows:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+def read_rows(file: Path = ROWS, track: str | None = None) -> Rows:
+    """The rows of this place, or of a track (bench/memory_nanogpt.py)."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [row for row in map(json.loads, lines) if row.get("track") == track]
 
 
 # ---- the arms ----
@@ -155,13 +163,13 @@ class Runs:
 
     def trials(self, opt: str, arm: str, steps: int) -> dict[float, float]:
         """Rate -> loss with seed 0: three by factors of 2, further ones while the best is the outermost."""
-        if arm == REFERENCE:
+        if arm == REFERENCE and opt not in FRESH:
             start = rates_to_try(OPTIMIZERS[opt][0]) if steps == LENGTHS[0] else self.around(opt, steps)
             most = 7
-        elif steps == LENGTHS[-1] and opt in ("muon", "adana", "dana-muon"):
+        elif steps == LENGTHS[-1]:
             return {}
         else:
-            start, most = self.beside(opt, steps), 4
+            start, most = self.beside(opt, arm, steps), 4
         found = {_rounded(lr): self.loss(opt, arm, steps, _rounded(lr), 0) for lr in start}
         while len(found) < most and (further := next_rate(found)) is not None:
             found[_rounded(further)] = self.loss(opt, arm, steps, _rounded(further), 0)
@@ -172,8 +180,8 @@ class Runs:
         best = _best(self.trials(opt, REFERENCE, LENGTHS[LENGTHS.index(steps) - 1]))
         return best / 2, best
 
-    def beside(self, opt: str, steps: int) -> tuple[float, ...]:
-        best = _best(self.trials(opt, REFERENCE, steps))
+    def beside(self, opt: str, arm: str, steps: int) -> tuple[float, ...]:
+        best = _best(self.trials("muon", arm, steps) if opt in FRESH else self.trials(opt, REFERENCE, steps))
         return best / 2, best, 2 * best
 
     def rate(self, opt: str, arm: str, steps: int) -> float:
@@ -191,14 +199,15 @@ class Runs:
     def arms(self, opt: str, steps: int) -> list[str]:
         """Constants, with further ones where the best with seed 0 is the outermost, and the other arms."""
         if opt == "dana-muon":
-            return [*(FEW[:2] if steps == LENGTHS[-1] else FEW), *(BETA2 if steps == LENGTHS[1] else ())]
+            return [*FEW, *(BETA2 if steps == LENGTHS[1] else ())]
+        if opt in FRESH:
+            return [*map(constant, AGES[:-1]), "log time"]
         if steps == LENGTHS[-1]:
             centre = min(self.constants(opt, LENGTHS[-2]), key=lambda age: self.least(opt, age, LENGTHS[-2]))
             ages = [centre * 2.0**i for i in (-1, 0, 1, 2, 3)]
         else:
             ages = self.constants(opt, steps)
-        few = opt == "root" or steps == LENGTHS[-1]
-        return [*map(constant, ages), *(OTHERS[:2] if few else OTHERS)]
+        return [*map(constant, ages), *(OTHERS[:2] if opt == "root" else OTHERS)]
 
     def constants(self, opt: str, steps: int) -> list[float]:
         ages = list(AGES)
@@ -236,19 +245,14 @@ def stages(runs: Runs) -> Iterator[str]:
         yield f"two seeds of dana-muon at {steps}"
     runs.seeds("muon", last, range(1, 3))
     yield f"two seeds of muon at {last}"
-    for seed in (2, 3):
-        for opt in ("dana-muon", "muon", "adana"):
-            for steps in short:
+    for seed in range(3, SEEDS + 1):
+        for opt in ("dana-muon", "muon", "adana", "root"):
+            for steps in LENGTHS:
                 runs.seeds(opt, steps, range(1, seed + 1))
                 yield f"seeds 1 to {seed} of {opt} at {steps}"
-    for seed in range(2, 9):
-        for opt in ("muon", "dana-muon", "adana"):
-            runs.seeds(opt, last, range(1, seed + 1))
-            yield f"seeds 1 to {seed} of {opt} at {last}"
-        for opt in ("root", "muon", "dana-muon", "adana"):
-            for steps in short:
-                runs.seeds(opt, steps, range(1, seed + 2))
-                yield f"seeds 1 to {seed + 1} of {opt} at {steps}"
+    for opt in FRESH:
+        runs.seeds(opt, LENGTHS[1], range(1, SEEDS + 1))
+        yield f"{SEEDS} seeds of {opt}"
 
 
 def valley(found: Mapping[float, float]) -> float:

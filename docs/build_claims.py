@@ -23,14 +23,14 @@ from danalab.ladder.rows import read_ladder
 from danalab.report.formats import as_markdown, short
 from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab_bench.pages import RESULTS, benchmark, fill_parts
-from memory import PARAMETERS, Found, read_rows
+from memory import PARAMETERS, TRACK, Found, compared, read_rows
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "claims.md", ROOT / "notes" / "claims.md")
 REPORT = "danalab report bench/results/{} --tables-only"
 RATES, FINDINGS = "python bench/horizon_rates.py", "python bench/decay_law.py findings family"
 TRANSFER, GPT, IMAGES = "python bench/width_transfer.py", "python bench/nanogpt.py", "python bench/images.py"
-MEMORY = "python bench/memory_runs.py --run"
+MEMORY, MEMORY_GPT = "python bench/memory_runs.py --run", "danalab ladder bench/memory_nanogpt.yaml"
 LARGER, LONGER = "larger models: an interval on the other side", "longer runs"
 NATS, SAVED, TOKENS, P = "nats/token", "% of compute", "% of tokens", "exponent"
 
@@ -323,16 +323,16 @@ def resonance() -> Measure:
     return Measure(Interval(low, high, 0.95), NATS, of)
 
 
-def memory(opt: str, arm: str = "") -> Measure:
+def memory(opt: str, arm: str = "", track: str | None = None) -> Measure:
     """An arm's lead over the best constant age at the longest length, or the exponent of that age in steps."""
-    found = Found(read_rows())
+    rows = read_rows(track=track)
+    found = Found(compared(rows), second=True) if track else Found(rows)
     lengths = [steps for steps in found.lengths(opt) if not arm or arm in found.losses[opt, steps]]
     last = lengths[-1]
     own = found.lead(opt, last, arm, found.best_constant(opt, last)) if arm else found.exponent(opt)
     steps = f"{last:,}" if arm else f"{lengths[0]:,} to {last:,}"
-    return Measure(
-        own[1], "nats/byte" if arm else P, f"{short(PARAMETERS)} parameters, {steps} steps, {found.seeds(opt)}"
-    )
+    size = read_ladder(RESULTS / "nanogpt_cpu")[0]["params"] if track else PARAMETERS
+    return Measure(own[1], "nats/byte" if arm else P, f"{short(size)} parameters, {steps} steps, {found.seeds(opt)}")
 
 
 PAPER, HORIZONS, BATCHES, MUP, OURS = (
@@ -434,6 +434,11 @@ def claims() -> dict[str, Claim]:
             ("eight", "so are eight averages whose age falls [0.02]"))),
         ("age-adana", "log time is better for ADana than the best constant memory [0.02]", OURS,
          memory("adana", "log time"), 0.02, LONGER, MEMORY),
+        ("age-share", "log time costs Muon nothing where the new gradient's share is 30%", OURS,
+         memory("muon fresh 0.3", "log time"), 0, LONGER, MEMORY, 0, ("it costs", "it gains")),
+        *((f"age-gpt-{arm}", text, OURS, memory("muon", arm, TRACK), 0.02, "more seeds", MEMORY_GPT) for arm, text in (
+            ("follow", "follow, as predicted, is better for Muon on a small GPT than the best constant memory [0.02]"),
+            ("two", "so are two averages [0.02]"))),
         ("resonance", "resonance reaches attention's loss", "the published code", resonance(), 0, "long contexts",
          "python bench/resonance_wikitext2.py", 0, ("its loss is lower", "its loss is higher")),
         ("bf16", "bf16 training ends at fp32's loss", "folklore", Measure(None), 0, "three paired seeds on a GPU", ""),

@@ -16,7 +16,8 @@ from danalab.optim import DistributedMuonAdamW, build_optimizer
 from distributed.ranks import run_ranks
 
 MEMORY = {"age": "follow(8, 1, 1, 0.2)", "fresh": 0.3}
-CASES = [("adana", {}), ("muon", {"buffers": 2}), ("lion", {}), ("signum", {})]
+CASES = [("adana", {}), ("muon", {"buffers": 2}), ("lion", {}), ("signum", {}), ("dana-muon", {}), ("d-muon", {}),
+         ("manau", {"buffers": 3}), ("dana-star-mk4", {"buffers": 2}), ("auto-dana", {})]  # fmt: skip
 HALF, STEPS = 4, 8
 
 
@@ -56,26 +57,30 @@ def zero(name: str, settings: dict[str, Any]) -> list[torch.Tensor]:
     return whole(model)
 
 
-def sharded(name: str, settings: dict[str, Any]) -> list[torch.Tensor]:
+def fsdp2(name: str, settings: dict[str, Any]) -> list[torch.Tensor]:
     model = net()
-    mesh = init_device_mesh("cpu", (2,))
-    if name == "muon":  # tensor parallelism by columns
-        for module in model:
-            module.weight = nn.Parameter(distribute_tensor(module.weight.detach(), mesh, [Shard(1)]))
-    else:
-        fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     built = [build_optimizer(name, model, lr=0.02, **MEMORY, **settings) for _ in range(2)]
     steps(model, built[0], 0, HALF)
-    if name != "muon":
-        set_optimizer_state_dict(model, built[1], get_optimizer_state_dict(model, built[0]))
-    else:
-        built[1].load_state_dict(built[0].state_dict())
+    set_optimizer_state_dict(model, built[1], get_optimizer_state_dict(model, built[0]))
     steps(model, built[1], HALF, STEPS)
     return whole(model)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("mode", [zero, sharded])
+def by_columns(name: str, settings: dict[str, Any]) -> list[torch.Tensor]:
+    """Tensor parallelism."""
+    model, mesh = net(), init_device_mesh("cpu", (2,))
+    for module in model:
+        module.weight = nn.Parameter(distribute_tensor(module.weight.detach(), mesh, [Shard(1)]))
+    built = [build_optimizer(name, model, lr=0.02, **MEMORY, **settings) for _ in range(2)]
+    steps(model, built[0], 0, HALF)
+    built[1].load_state_dict(built[0].state_dict())
+    steps(model, built[1], HALF, STEPS)
+    return whole(model)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("mode", [zero, fsdp2, by_columns])
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=[name for name, _ in CASES])
 def test_steps_and_reloads_are_those_of_one_process(name, settings, mode):
     if name in ("lion", "signum"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bench import ablation
 from bench.judge_baselines import saved, table
 from bench.judge_calibration import CASES, JUDGEMENTS, invented_row
 
@@ -15,7 +16,7 @@ from danalab.judge.ledger import processor, stored_runs
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.optim import optimizer_spec
 from danalab.showcase.trials import train, usual_lr
-from danalab_bench.pages import fill_parts
+from danalab_bench.pages import benchmark, fill_parts
 
 ROOT = Path(__file__).parents[2]
 STORED = json.loads((ROOT / "bench" / "results" / "judge_calibration.json").read_text())
@@ -39,6 +40,15 @@ def test_the_page_has_the_best_stored_answer_on_all_tracks():
     page = (ROOT / "docs" / "judge.md").read_text()
     assert "<!-- judge: saved -->" in page
     assert fill_parts(page, "judge", {"saved": saved()}) == page, "run: python bench/judge_baselines.py --tracks"
+
+
+def test_the_page_has_the_stored_ablation_whose_parts_share_one_alpha():
+    page = (ROOT / "docs" / "judge.md").read_text()
+    assert fill_parts(page, "ablation", {"table": ablation.table()}) == page, "run: python bench/ablation.py"
+    rows = benchmark("ablation")
+    assert sum(row["alpha"] for row in rows) <= 0.05
+    assert {row["baseline"] for row in rows} == {row["contender"].partition(" without")[0] for row in rows}
+    assert all((row["low"] > 0) == (row["answer"] == "helps") for row in rows)
 
 
 def test_judgements_from_scratch_are_those_of_the_page_and_rarely_decided():

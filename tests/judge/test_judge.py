@@ -15,7 +15,7 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.judge import JudgeConfig
+from danalab.judge import JudgeConfig, workers
 from danalab.judge import judge as module
 from danalab.judge import ledger as ledger_module
 from danalab.judge.all_tracks import SEEDS, all_tracks
@@ -24,6 +24,7 @@ from danalab.judge.ledger import Ledger
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.judge.verdict import PairedVerdict, compute_saved, log_speed, verdict_from_row
 from danalab.judge.workers import PlannedRun, RunResult, read_contestant, run_trial
+from danalab.optim.rules.age import AGES
 
 
 class InThisProcess:
@@ -333,6 +334,16 @@ def test_the_command_judges_an_optimizer_in_a_file(own, tmp_path, capsys):
     assert "<svg" in (tmp_path / "judgement.html").read_text()
     assert main(["judge", "--board", "--ledger", str(tmp_path)]) == 0
     assert "own.py:Signs:scale=2" in capsys.readouterr().out
+
+
+def test_another_source_of_a_plugins_path_of_ages_is_another_contestant(monkeypatch):
+    AGES.add("test-judged", lambda t, s, share: share * t**0.5)
+    monkeypatch.setitem(AGES._plugins, "test-judged", "paths.py")
+    found = []
+    for source in ("a", "b", "b"):
+        monkeypatch.setattr(workers, "digests", lambda source=source: {"paths.py": source})
+        found.append(read_contestant("muon:age=test_judged(0.1)").digest)
+    assert found[0] != found[1] == found[2]
 
 
 def of_parts(self, trial):

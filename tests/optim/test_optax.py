@@ -145,8 +145,9 @@ def test_missing_gradients_and_undecayed_parameters_are_as_in_torch(golden, endi
         {"weight_decay": 0.9, "decay_bound": 3.0, "momentum_cooldown": 0.5, "beta2": 0.9},
         {"age": "follow(8, 12, 1, 2)", "weight_decay": 0.05, "wd_ts": 20.0},
         {"age": "constant(5)", "fresh": 0.2},
+        {"age": "follow(8, 12, 1, 2)", "buffers": 3, "buffer_ages": (2.0, 40.0)},
     ],
-    ids=["cooldown", "omega", "bound", "age", "fresh"],
+    ids=["cooldown", "omega", "bound", "age", "fresh", "buffers"],
 )
 @pytest.mark.parametrize("name", list(TWINS))
 def test_two_hundred_steps_of_a_decaying_rate_agree_with_the_torch_class(name, settings):
@@ -270,6 +271,17 @@ def test_a_schedule_that_something_follows_needs_its_peak(follower):
         adana(optax.cosine_decay_schedule(0.1, 10), **follower)
 
 
+@pytest.mark.parametrize(
+    ("memory", "says"),
+    [({"buffers": 2}, "set age"), ({"buffers": 0, "age": "constant(9)"}, "at least 1"),
+     ({"buffers": 2, "age": "constant(9)", "buffer_ages": (9.0, 2.0)}, "the shorter first")],
+)  # fmt: skip
+def test_averages_that_cannot_be_mixed_are_refused(memory, says):
+    for member in (adana, dana_muon):
+        with pytest.raises(UserError, match=says):
+            member(0.1, **memory)
+
+
 def test_without_optax_one_line_says_what_to_install():
     code = "import sys; sys.modules['optax'] = None\nimport danalab.optim.optax"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -311,8 +323,9 @@ def test_options_of_weight_decay_are_those_of_the_classes(option):
         {"weight_decay": 0.5, "scaled_decay": True, "matched_rms": 0.3, "clipsnr": 1.0, "gamma3": 0.5},
         {"omega": 4.0, "horizon": 500},
         {"age": "follow(8, 1.2, 1, 0.9)", "fresh": 0.3},
+        {"age": "constant(2)", "buffers": 2, "buffer_ages": (1.0, 9.0)},
     ],
-    ids=["decaying", "cautious", "scaled", "omega", "age"],
+    ids=["decaying", "cautious", "scaled", "omega", "age", "buffers"],
 )
 def test_dana_muon_is_the_torch_class_on_matrices_stacks_and_the_rest(settings):
     steps, peak = 12, 0.02

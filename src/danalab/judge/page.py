@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def _curves(judged: Judged, pairs: Sequence[tuple[RunResult, RunResult]]) -> Fig
     for side, label, color in zip((0, 1), (verdict.baseline, verdict.contender), colors, strict=True):
         losses = np.array([pair[side].losses for pair in pairs])
         axes.plot(pairs[0][side].steps, losses.T, color=color, linewidth=0.5, alpha=0.4)
-        axes.plot(pairs[0][side].steps, losses.mean(axis=0), color=color, linewidth=2, label=label)
+        axes.plot(pairs[0][side].steps, losses.mean(axis=0), color=color, linewidth=2, label="\n".join(wrap(label, 60)))
     finals = [result.losses[-1] for pair in pairs for result in pair]
     first = max(pair[0].losses[0] for pair in pairs)
     axes.set_ylim(min(finals) - 0.03 * (first - min(finals)), min(finals) + 0.6 * (first - min(finals)))

@@ -26,6 +26,7 @@ from danalab.ladder.runs.processes import ProcessDied, ProcessPool, TimedCall
 from danalab.optim import optimizer_spec
 from danalab.optim.catalogue import OPTIMIZERS, is_address
 from danalab.optim.registry import OptimizerSpec, read_settings
+from danalab.optim.rules.age import AGES
 from danalab.plugins import digests, source_digest
 
 
@@ -81,7 +82,9 @@ def _contestant(label: str, opt: str, given: Mapping[str, Any]) -> Contestant:
     settings = read_settings(spec, given)
     plugin = "" if is_address(opt) else OPTIMIZERS.plugin(opt)
     code = source_digest(opt) if is_address(opt) else digests().get(plugin, f"danalab {__version__}")
-    what = json.dumps([code, spec.name, settings], sort_keys=True, default=str)
+    age = settings.get("age")
+    path = AGES.plugin(age.partition("(")[0].strip()) if isinstance(age, str) else ""
+    what = json.dumps([code, spec.name, settings, *([digests()[path]] if path else [])], sort_keys=True, default=str)
     digest = hashlib.sha256(what.encode()).hexdigest()[:16]
     return Contestant(label, spec.name, tuple(settings.items()), digest)
 

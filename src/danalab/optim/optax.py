@@ -34,13 +34,14 @@ from danalab.optim.jax_rules import Moments, dana_step, muon_step, zero_moments
 from danalab.optim.optimizers.checks import (
     OMEGA,
     check_first_decay,
+    check_numbers,
     omega_decay,
     resolve_decay,
     with_coupled_decay,
 )
 from danalab.optim.optimizers.kinds import kinds_by_names
 from danalab.optim.optimizers.matrix.newton_schulz import coefficients
-from danalab.optim.rules.age import age_path
+from danalab.optim.rules.age import age_path, mixture
 from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
 from danalab.optim.settings import (
     DANA_MUON_FACTORS,
@@ -51,6 +52,7 @@ from danalab.optim.settings import (
     DanaMK4Settings,
     Decay,
     LogTime,
+    Memory,
     SecondMoment,
     described,
     plain_settings,
@@ -73,7 +75,7 @@ class DanaState(NamedTuple):
     steps: Any
     """Updates applied to each parameter: one behind `calls` for every call in which its gradient was None."""
     m: Any
-    """First moment, float32 (float64 for float64 parameters)."""
+    """First moment, float32 (float64 for float64 parameters); of several `buffers` their averages, [buffers, ...]."""
     v: Any
     """Second moment; for a matrix of `dana_muon` a number, 0, and so is tau."""
     tau: Any
@@ -82,7 +84,14 @@ class DanaState(NamedTuple):
     """Mean age of each first moment [steps], where it has a path; else None."""
 
 
-class _Settings(Age, Averages, Decay, LogTime):
+class _Memory(Age, kw_only=True):
+    """With `buffers` None for one, which optax.inject_hyperparams does not trace."""
+
+    buffers: int | None = None
+    buffer_ages: tuple[float, float] = Memory.buffer_ages
+
+
+class _Settings(_Memory, Averages, Decay, LogTime):
     """Settings of all members; `adana` says what they are."""
 
     learning_rate: ScalarOrSchedule
@@ -97,7 +106,7 @@ class _ClippedSettings(_Settings, kw_only=True):
     clipsnr: float | None = DanaMK4Settings.clipsnr
 
 
-class _MuonSettings(Age, SecondMoment, CautiousDecay, LogTime):
+class _MuonSettings(_Memory, SecondMoment, CautiousDecay, LogTime):
     """Settings of `dana_muon`."""
 
     learning_rate: ScalarOrSchedule
@@ -158,7 +167,7 @@ def _takes(
 def adana(settings: _Settings) -> optax.GradientTransformation:
     """ADana: theta <- theta - lr (g + gamma3 (1 + (1+t)^(1-kappa)) m) / (sqrt(v) + eps), moments in logarithmic time.
 
-    Under `optax.inject_hyperparams`, `age` is one of the `static_args`.
+    Under `optax.inject_hyperparams`, `age` and `buffers` are `static_args`.
 
     Raises:
         UserError: a setting out of range; a schedule with weight decay or a cooldown and no peak_lr; parameters (when
@@ -194,7 +203,7 @@ def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
 
     Here weight decay is multiplied by the learning rate, lr weight_decay / (1 + t / wd_ts) for other parameters.
 
-    Under `optax.inject_hyperparams`, `ns_steps`, `ns_method` and `age` are `static_args`.
+    Under `optax.inject_hyperparams`, `ns_steps`, `ns_method`, `age` and `buffers` are `static_args`.
 
     Raises:
         UserError: as `adana`.
@@ -293,6 +302,8 @@ def _transformation(
     decays = not (_are_numbers(decay.weight_decay) and decay.weight_decay == 0)
     cools = not (_are_numbers(s.momentum_cooldown) and s.momentum_cooldown == 0)
     follows = decays and (s.scaled_decay or not coupled)
+    buffers = 1 if s.buffers is None else s.buffers
+    check_numbers("optax", {"age": s.age, "buffers": buffers, "buffer_ages": s.buffer_ages})
     memory = None if s.age is None else age_path("optax", s.age)
     if memory and cools:
         raise UserError("age and momentum_cooldown both set the momentum's memory; give one of them")
@@ -317,6 +328,8 @@ def _transformation(
             if shape is not None:  # has a first moment only
                 moments[i] = zero_moments((), moments[i].m.dtype, with_tau)._replace(m=moments[i].m)
         counts = tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves])
+        if buffers > 1:
+            moments = [x._replace(m=jnp.stack([x.m] * buffers)) for x in moments]
         m, v = (tree.unflatten([getattr(x, name) for x in moments]) for name in ("m", "v"))
         tau = tree.unflatten([x.tau for x in moments]) if with_tau else None
         ages = tree.unflatten([jnp.zeros((), _compute_type(jnp.asarray(p))) for p in leaves]) if memory else None
@@ -350,10 +363,14 @@ def _transformation(
             wide = _compute_type(p)
             t = steps + 1
             clock = t.astype(wide)
-            g = jnp.asarray(g, wide)
+            g, averages = jnp.asarray(g, wide), m
             if memory:
                 before, age = age, memory.step(clock, factor, age)
                 gain = 1 - age / (1 + before)
+                if buffers > 1:
+                    gains, weights = mixture(vars(s), clock, age)
+                    averages = jnp.stack([x + own * (g - x) for x, own in zip(m, gains, strict=True)])
+                    m, gain = jnp.tensordot(jnp.stack(weights), averages, 1), 0.0
             else:
                 gain = s.delta / (s.delta + clock * (factor**s.momentum_cooldown if cools else 1.0))
             if of_matrix and shape is not None:
@@ -372,7 +389,8 @@ def _transformation(
                     moved = jnp.where(jnp.sign(direction) * old > 0, keep * old, old) - lr * direction
                 else:
                     moved = keep * old - lr * direction if coupled else moved * keep
-            rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, new.m, new.v, new.tau, age))
+            first = averages if buffers > 1 else new.m
+            rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, first, new.v, new.tau, age))
         columns = zip(*rows, strict=True) if rows else [()] * 6  # an optimizer of masked parameters may have none
         change, steps, m, v, tau, ages = (tree.unflatten(list(column)) for column in columns)
         own = tau if with_tau else None, ages if memory else None
