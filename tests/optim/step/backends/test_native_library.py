@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import re
+
 import pytest
 import torch
 
@@ -33,6 +36,15 @@ def test_the_target_is_part_of_the_name(monkeypatch):
     for target in native_library.instruction_sets():
         monkeypatch.setenv("DANALAB_TARGET", target)
         assert kernel_library.LIBRARY.path().name.startswith(f"optim-{target}-")
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="looks for x86's instruction")
+def test_the_kernels_request_what_later_blocks_read():
+    """GCC drops a request without a word where it takes the function for one without effect."""
+    kernel_library.library()
+    code = kernel_library.LIBRARY.path().read_bytes()
+    requests = [place for place in re.finditer(rb"\x0f\x18.", code, re.DOTALL) if place[0][2] >> 3 & 7 == 1]
+    assert len(requests) > 100
 
 
 def steps(threads):
