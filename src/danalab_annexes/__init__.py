@@ -4,6 +4,7 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 """
 
 MODULES: dict[str, tuple[str, ...]] = {
+    "architecture": ("architectures",),
     "back end": ("native_decoding",),
     "callback": ("statistics", "profiler", "trackers"),
     "command": ("speedrun.command", "chat.command", "commands.check", "commands.new", "commands.slurm"),

@@ -96,6 +96,11 @@ class GatedDeltaNet(nn.Module):
         self.norm = RMSNorm(shape.value_dim, config.norm_eps)
         self.out = Linear(values, d, role="residual")
 
+    @property
+    def head_norms(self) -> tuple[nn.Module, ...]:
+        """See `Attention.head_norms`."""
+        return (self.norm,)
+
     def forward(
         self,
         x_BTD: Tensor,
