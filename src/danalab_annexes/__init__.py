@@ -11,6 +11,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "constraint": ("json_constraint",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
+    "data source": ("data.hub",),
     "distributed backend": ("diloco",),
     "endpoint": ("responses",),
     "evaluation": ("evaluations",),
