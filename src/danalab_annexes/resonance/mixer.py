@@ -26,9 +26,10 @@ from torch.nn import functional as F
 
 from danalab.models.cache import ConvState, MatrixState
 from danalab.models.config import ModelConfig
-from danalab.models.layers.basic import Linear, ShortConvolution
+from danalab.models.layers.basic import Linear
 from danalab.models.layers.precision import full_precision
 from danalab.models.shards import assign, local_shard
+from danalab_annexes.delta_rule import ShortConvolution
 from danalab_annexes.resonance import convolution
 
 MAX_QUALITY = 32.0
