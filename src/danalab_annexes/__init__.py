@@ -7,7 +7,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "architecture": ("architectures",),
     "back end": ("native_decoding",),
     "callback": ("statistics", "profiler", "trackers"),
-    "command": ("speedrun.command", "chat.command", "commands.check", "commands.new", "commands.slurm"),
+    "command": ("speedrun.command", "chat.command", "commands.check", "commands.new", "commands.slurm", "theory.command"),
     "constraint": ("json_constraint",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),

@@ -200,19 +200,8 @@ def fetch_gpt2(flags: FetchGpt2Flags) -> None:
         print(f"GPT-2's tables are in {folder}")
 
 
-COMMANDS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("data command")
-"""Name -> (flags, function)."""
-for _name, _flags, _function in (
-    ("prepare", PrepareFlags, prepare),
-    ("info", InfoFlags, info),
-    ("train-tokenizer", TrainTokenizerFlags, train_tokenizer),
-    ("fetch-gpt2", FetchGpt2Flags, fetch_gpt2),
-):
-    COMMANDS.add(_name, (_flags, _function))
-
-
-def __getattr__(name: str) -> Any:
-    """`SUBVERBS`: the commands, those of annexes and plugins included."""
-    if name != "SUBVERBS":
-        raise AttributeError(name)
-    return {command: COMMANDS.get(command) for command in COMMANDS.names()}
+SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("data command")
+SUBVERBS.add("prepare", (PrepareFlags, prepare))
+SUBVERBS.add("info", (InfoFlags, info))
+SUBVERBS.add("train-tokenizer", (TrainTokenizerFlags, train_tokenizer))
+SUBVERBS.add("fetch-gpt2", (FetchGpt2Flags, fetch_gpt2))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from danalab.cli._shared.options import JsonFlags, Positional
-from danalab.cli.data import COMMANDS, show_offer
+from danalab.cli.data import SUBVERBS, show_offer
 from danalab.errors import UserError
 from danalab.train.config.fields import PathText
 
@@ -55,11 +55,11 @@ def validate(flags: ValidateFlags) -> int:
     """Read a whole data set and list its faults; exit code 1 if there are any."""
     from rich.console import Console
 
-    from danalab.data.check import validate as validate_data
     from danalab.files import write_json
     from danalab_annexes.data.advice import advise
     from danalab_annexes.data.arrays import has_splits
     from danalab_annexes.data.bare import record
+    from danalab_annexes.data.check import validate as validate_data
 
     if flags.record:
         record(flags.path)
@@ -161,8 +161,8 @@ def eval_tokenizer(flags: EvalTokenizerFlags) -> None:
         print(f"{r.text:<{width}}  {r.bytes:>9,}  {r.tokens:>9,}  {r.bytes_per_token:>13.3f}  {beside}")
 
 
-COMMANDS.add("download", (DownloadFlags, download))
-COMMANDS.add("validate", (ValidateFlags, validate))
-COMMANDS.add("verify", (ValidateFlags, verify))
-COMMANDS.add("split", (SplitFlags, split))
-COMMANDS.add("eval-tokenizer", (EvalTokenizerFlags, eval_tokenizer))
+SUBVERBS.add("download", (DownloadFlags, download))
+SUBVERBS.add("validate", (ValidateFlags, validate))
+SUBVERBS.add("verify", (ValidateFlags, verify))
+SUBVERBS.add("split", (SplitFlags, split))
+SUBVERBS.add("eval-tokenizer", (EvalTokenizerFlags, eval_tokenizer))

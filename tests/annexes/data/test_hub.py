@@ -13,12 +13,12 @@ from tests.annexes.data.fake_hub import COMMIT, serve
 
 from danalab.cli.app import main
 from danalab.data import open_dataset, prepare, resolve_dataset
-from danalab.data.check import validate
 from danalab.data.formats.shards import Manifest
 from danalab.data.open import describe
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.sources import SOURCES, TRAIN, VAL, hub_source, make_source
 from danalab.errors import UserError
+from danalab_annexes.data.check import validate
 from danalab_annexes.data.download import download
 from danalab_annexes.data.hub import HubSource, articles, read_persistently
 
