@@ -23,23 +23,19 @@ from danalab.scaling.hardware import available_cores
 from danalab.theory import (
     PLRF,
     binned_spectrum,
-    compute_optimum,
     dana_decaying,
-    density,
     draw,
-    frontier,
-    limit_loss,
     moment_recursion,
     noise_floor,
     ode,
     power_law_spectrum,
     sgd,
     simulate,
-    smallest_eigenvalue,
     standard,
 )
-from danalab.theory.exponents import Family
 from danalab.theory.problem import power_sum
+from danalab_annexes.theory.equivalents import density, limit_loss, smallest_eigenvalue
+from danalab_annexes.theory.exponents import Family, compute_optimum, frontier
 from danalab_annexes.theory.races import hummingbird, moe
 from danalab_annexes.theory.tau_statistics import measure_tau, tau_limit
 from danalab_bench.theory_checks import limit_kappa, limit_loss_continuum, sgd_volterra

@@ -53,7 +53,6 @@ JAX_TESTS = (
     "tests/theory/",
     "tests/annexes/theory/",
     "tests/optim/test_optax.py",
-    "tests/cli/test_theory_cli.py",
     "tests/examples/test_optax_example.py",
 )
 """They come last: JAX starts threads, and a process that forks, as other tests do, may not have any."""

@@ -4,12 +4,21 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 """
 
 MODULES: dict[str, tuple[str, ...]] = {
+    "architecture": ("architectures",),
     "back end": ("native_decoding",),
     "callback": ("statistics", "profiler", "trackers"),
-    "command": ("speedrun.command", "chat.command", "commands.check", "commands.new", "commands.slurm"),
+    "command": (
+        "speedrun.command",
+        "chat.command",
+        "commands.check",
+        "commands.new",
+        "commands.slurm",
+        "theory.command",
+    ),
     "constraint": ("json_constraint",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
+    "data source": ("data.hub",),
     "distributed backend": ("diloco",),
     "endpoint": ("responses",),
     "evaluation": ("evaluations",),

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from danalab.data import Dataset
-from danalab.data.check import validate
 from danalab.data.mixture import parse_mixture
 from danalab.data.open import resolve_dataset
 from danalab.errors import LostRankError, UserError, first_line
@@ -44,6 +43,7 @@ from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.step.loss import TrainingBatch
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system.device import choose_device, device_type
+from danalab_annexes.data.check import validate
 
 
 def check_run(config: TrainConfig, *, steps: int, overfit_steps: int) -> Iterator[Verdict]:

@@ -13,11 +13,11 @@ import torch
 
 from danalab import __version__
 from danalab.data import open_dataset, prepare
-from danalab.data.check import validate
 from danalab.data.formats.shards import HEADER, MAGIC, Manifest, ShardEntry, TokenizerEntry
 from danalab.data.open import describe
 from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
+from danalab_annexes.data.check import validate
 
 
 @pytest.fixture

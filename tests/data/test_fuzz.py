@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from danalab.data import open_dataset, prepare
-from danalab.data.check import validate
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.files import read_json
 from danalab_annexes.data.array_split import split_arrays
 from danalab_annexes.data.bare import record
+from danalab_annexes.data.check import validate
 
 Draw = random.Random
 

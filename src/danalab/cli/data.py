@@ -59,7 +59,7 @@ class PrepareFlags(JsonFlags):
 def prepare(flags: PrepareFlags) -> None:
     """Tokenise a corpus into shards; after a kill, run it again to resume."""
     if flags.dry_run:
-        _show_offer(flags, flags.input)
+        show_offer(flags, flags.name, flags.input)
         return
     from danalab.data.preparation.pipeline import prepare as prepare_dataset
     from danalab.data.sources import SOURCES, TextSource
@@ -88,34 +88,11 @@ def _language(flags: PrepareFlags) -> "SyntheticSource":
     return SyntheticSource(Language.parse(flags.language))
 
 
-@dataclass(frozen=True, kw_only=True)
-class DownloadFlags(JsonFlags):
-    name: Positional[str]
-    """Corpus of the hub, e.g. fineweb-100bt."""
-    local_dir: Path
-    """Folder for its files, in the layout of the hub's repository."""
-    workers: int = 8
-    """Parallel downloads."""
-    dry_run: bool = False
-    """Only print what would be fetched, and its size."""
+def show_offer(flags: JsonFlags, name: str, inputs: tuple[str, ...] = ()) -> None:
+    """Print what would be fetched from the hub for the corpus `name`."""
+    from danalab.data.sources import hub_source
 
-
-def download(flags: DownloadFlags) -> None:
-    """Fetch the files of a corpus, to prepare them later or elsewhere; resumable."""
-    if flags.dry_run:
-        _show_offer(flags, ())
-        return
-    from danalab.data.preparation.download import download as fetch
-
-    folder = fetch(flags.name, flags.local_dir, flags.workers)
-    if not flags.print_json({"path": str(folder)}):
-        print(f"{folder}; next: danalab data prepare {flags.name} --input {folder}")
-
-
-def _show_offer(flags: PrepareFlags | DownloadFlags, inputs: tuple[str, ...]) -> None:
-    from danalab.data.preparation.download import plan_download
-
-    plan = plan_download(flags.name, inputs)
+    plan = hub_source(name).build(inputs, ()).plan_download()
     if flags.print_json(asdict(plan)):
         return
     size = f"{plan.bytes / 1e9:,.3g} GB" if plan.bytes is not None else "of unknown size"
@@ -223,20 +200,8 @@ def fetch_gpt2(flags: FetchGpt2Flags) -> None:
         print(f"GPT-2's tables are in {folder}")
 
 
-COMMANDS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("data command")
-"""Name -> (flags, function)."""
-for _name, _flags, _function in (
-    ("prepare", PrepareFlags, prepare),
-    ("download", DownloadFlags, download),
-    ("info", InfoFlags, info),
-    ("train-tokenizer", TrainTokenizerFlags, train_tokenizer),
-    ("fetch-gpt2", FetchGpt2Flags, fetch_gpt2),
-):
-    COMMANDS.add(_name, (_flags, _function))
-
-
-def __getattr__(name: str) -> Any:
-    """`SUBVERBS`: the commands, those of annexes and plugins included."""
-    if name != "SUBVERBS":
-        raise AttributeError(name)
-    return {command: COMMANDS.get(command) for command in COMMANDS.names()}
+SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("data command")
+SUBVERBS.add("prepare", (PrepareFlags, prepare))
+SUBVERBS.add("info", (InfoFlags, info))
+SUBVERBS.add("train-tokenizer", (TrainTokenizerFlags, train_tokenizer))
+SUBVERBS.add("fetch-gpt2", (FetchGpt2Flags, fetch_gpt2))

@@ -73,9 +73,8 @@ def layouts() -> tuple[DataLayout, ...]:
     """All layouts, in the order in which they are tried: ours, then those of other software."""
     from danalab.data.formats.prepared import SHARDS
     from danalab.data.layout import LAYOUTS
-    from danalab.data.preparation.download import LAYOUT
 
-    return SHARDS, LAYOUT, *(LAYOUTS.get(name) for name in LAYOUTS.names())
+    return SHARDS, *(LAYOUTS.get(name) for name in LAYOUTS.names())
 
 
 def layout_of(folder: Path) -> DataLayout | None:

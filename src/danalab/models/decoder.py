@@ -25,7 +25,6 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from danalab.errors import UserError
 from danalab.models.cache import Cache, State
 from danalab.models.config import ModelConfig, checkpointing_rule
-from danalab.models.delta_rule import GatedDeltaNet
 from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
 from danalab.models.layers.basic import Dropout, Embedding, Linear, make_norm
@@ -381,8 +380,7 @@ class Block(nn.Module):
 
 def make_mixer(config: ModelConfig, layer: int) -> nn.Module:
     """Attention, or what the architecture has in its place in the block of index `layer`."""
-    linear = config.linear_attention
-    if linear is not None and layer in linear.layers:
-        return GatedDeltaNet(config)
-    module, _, name = config.architecture.mixer_class.partition(":")
+    linear, architecture = config.linear_attention, config.architecture
+    is_linear = linear is not None and layer in linear.layers
+    module, _, name = (architecture.linear_mixer_class if is_linear else architecture.mixer_class).partition(":")
     return getattr(import_module(module), name)(config)

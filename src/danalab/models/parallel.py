@@ -41,8 +41,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.models.delta_rule import GatedDeltaNet
-from danalab.models.layers.attention import Attention
 from danalab.models.moe.experts import Experts, StackedLinear
 from danalab.models.moe.mixture import MixtureOfExperts, Order, sort_by_expert, spread
 
@@ -90,9 +88,7 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
 
 def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
     """Name of each layer with weights -> how it is cut."""
-    mixers = [module for module in model.modules() if isinstance(module, (Attention, GatedDeltaNet))]
-    norms = [[each.norm] if isinstance(each, GatedDeltaNet) else [each.q_norm, each.k_norm] for each in mixers]
-    of_heads = {id(norm) for own in norms for norm in own}
+    of_heads = {id(norm) for module in model.modules() for norm in getattr(module, "head_norms", ())}
     plan: dict[str, ParallelStyle] = {}
     for name, module in model.named_modules():
         if isinstance(module, MixtureOfExperts):

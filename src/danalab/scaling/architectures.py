@@ -4,14 +4,13 @@ A new architecture is one row here; if it mixes tokens by a new layer, the row n
 Parameter and FLOP counts, models, checkpoints and flags all read this table.
 
 The rows enoki and qwen3 are the paper's ladders. gpt of 12 heads is GPT-2 (124M); llama of 32 heads has the dimensions
-of Llama 7B; qwen3next has the active size of qwen3; resonance has named sizes (`danalab.scaling.dimensions`).
+of Llama 7B.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from danalab.errors import UserError
 from danalab.registry import Registry
 
 Activation = Literal["gelu", "gelu-tanh", "swiglu"]
@@ -63,8 +62,8 @@ class Architecture:
     """The output of the shared experts is gated."""
     expert_dim: Callable[[int], int] = lambda mlp_dim: mlp_dim
     """mlp_dim -> hidden width of an expert."""
-    linear_attention: bool = False
-    """Layers may have the gated delta rule instead of attention."""
+    linear_mixer_class: str = ""
+    """As `mixer_class`, of the layers with linear attention (`full_attention_interval`); empty: there are none."""
     size_law: bool = False
     """Learning rates follow 12 d_model^2 n_layers, whatever the matrices are."""
 
@@ -77,10 +76,6 @@ class Architecture:
     def rotary(self) -> bool:
         """Queries and keys are rotated by their positions."""
         return not (self.learned_positions or self.oscillators)
-
-
-def _no_heads(heads: int) -> int:
-    raise UserError(f"--heads {heads}: resonance has none; give --size, or --model-dim and --num-layers")
 
 
 _ENOKI = Architecture(
@@ -112,20 +107,6 @@ _QWEN3 = Architecture(
 _ROWS = (
     _ENOKI,
     _QWEN3,
-    # Sources: Qwen3-Next as in the `transformers` library; arXiv 2412.06464 (gated delta rule).
-    replace(
-        _QWEN3,
-        name="qwen3next",
-        aliases=("qwen3-next",),
-        summary="qwen3 with 8 experts and a shared one instead of each MLP; --full-attention-interval 4: the gated "
-        "delta rule instead of attention in three layers of four",
-        norm="rmsnorm-1p",
-        n_experts=8,
-        n_shared_experts=1,
-        shared_expert_gate=True,
-        expert_dim=lambda mlp_dim: max(1, mlp_dim // 3),
-        linear_attention=True,
-    ),
     # Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
     Architecture(
         name="gpt",
@@ -159,21 +140,6 @@ _ROWS = (
         aliases=(),
         summary="enoki with 8 experts instead of each MLP, 2 per token; the other architectures take --n-experts, too",
         n_experts=8,
-    ),
-    Architecture(
-        name="resonance",
-        summary="gated banks of damped oscillators by the FFT (no attention), pre-RMSNorm, SwiGLU, tied head; --size",
-        head_dim=64,
-        n_layers=_no_heads,
-        mlp_dim=lambda d: 64 * round(8 * d / 192) or 64,
-        activation="swiglu",
-        norm="rmsnorm",
-        mixer_class="danalab.models.resonance.mixer:Resonator",
-        # Scaled by 1/sqrt(d), a tied head would start by predicting the token it has just read, at sqrt(d) logits.
-        init="karpathy-gpt2",
-        qk_norm=False,
-        tied_head=True,
-        oscillators=True,
     ),
 )
 ARCHITECTURES: Registry[Architecture] = Registry("architecture")

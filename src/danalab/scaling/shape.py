@@ -306,7 +306,7 @@ def linear_attention(shape: Shape) -> LinearAttention | None:
     if interval is not None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
             raise UserError(f"--full-attention-interval {interval}: it must be 1 (attention in every layer) or more")
-        if interval > 1 and not shape.architecture.linear_attention:
+        if interval > 1 and not shape.architecture.linear_mixer_class:
             raise UserError(
                 f"--full-attention-interval {interval}: {shape.arch} has attention in every layer; qwen3next can have "
                 "the delta rule in others"

@@ -1,4 +1,11 @@
 # Functions of studies, which moved to the annex; these aliases go with 0.4.
+from danalab_annexes.theory.equivalents import density as density
+from danalab_annexes.theory.equivalents import limit_loss as limit_loss
+from danalab_annexes.theory.equivalents import smallest_eigenvalue as smallest_eigenvalue
+from danalab_annexes.theory.exponents import compute_optimum as compute_optimum
+from danalab_annexes.theory.exponents import frontier as frontier
+from danalab_annexes.theory.exponents import phase as phase
+from danalab_annexes.theory.exponents import time_exponents as time_exponents
 from danalab_annexes.theory.prediction import load_spectrum as load_spectrum
 from danalab_annexes.theory.prediction import predict as predict
 from danalab_annexes.theory.races import hummingbird as hummingbird
@@ -18,10 +25,6 @@ from .algorithms import sgd as sgd
 from .algorithms import sgd_momentum as sgd_momentum
 from .algorithms import standard as standard
 from .curve import Curve as Curve
-from .exponents import compute_optimum as compute_optimum
-from .exponents import frontier as frontier
-from .exponents import phase as phase
-from .exponents import time_exponents as time_exponents
 from .moments import kernel_norm as kernel_norm
 from .moments import moment_recursion as moment_recursion
 from .moments import noise_floor as noise_floor
@@ -30,8 +33,5 @@ from .moments import simulate as simulate
 from .problem import PLRF as PLRF
 from .problem import Spectrum as Spectrum
 from .problem import binned_spectrum as binned_spectrum
-from .problem import density as density
 from .problem import draw as draw
-from .problem import limit_loss as limit_loss
 from .problem import power_law_spectrum as power_law_spectrum
-from .problem import smallest_eigenvalue as smallest_eigenvalue

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from danalab.data.check import Validation
+from danalab.data.layout import Validation
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.scaling import plan

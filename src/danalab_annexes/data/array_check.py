@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.check import CheckOptions, IdCounts, Validation, short_name
-from danalab.data.layout import Finding
+from danalab.data.layout import CheckOptions, Finding, Validation
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab_annexes.data.array_files import BadArrayError, blocks, open_array, verify_archive
 from danalab_annexes.data.arrays import by_sequence, chosen_rows, files_by_split
+from danalab_annexes.data.check import IdCounts, short_name
 
 
 def check_arrays(path: Path, result: Validation, options: CheckOptions) -> None:

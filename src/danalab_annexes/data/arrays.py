@@ -30,6 +30,7 @@ from danalab.errors import UserError, first_line
 from danalab.files import read_json, validated, walk_files
 from danalab_annexes.data.array_files import READERS, ArrayScan, BadArrayError, find_files, open_array, scan_all
 from danalab_annexes.data.bare import BARE
+from danalab_annexes.data.download import LAYOUT as DOWNLOAD
 from danalab_annexes.data.headers import SPLIT_NAMES, split_name
 
 if TYPE_CHECKING:
@@ -310,5 +311,5 @@ LAYOUT = DataLayout(
     suffixes=tuple(READERS),
     check=_check,
 )
-for _layout in (BARE, LAYOUT):  # streams of one dimension are bare files, of two dimensions arrays
+for _layout in (DOWNLOAD, BARE, LAYOUT):  # streams of one dimension are bare files, of two dimensions arrays
     LAYOUTS.add(_layout.name, _layout)

@@ -1,4 +1,4 @@
-"""Commands of `danalab data` that only some need: check a data set, split arrays, measure a tokenizer."""
+"""Commands of `danalab data` that only some need: fetch a corpus, check data, split arrays, measure a tokenizer."""
 
 import sys
 from dataclasses import asdict, dataclass
@@ -6,9 +6,33 @@ from pathlib import Path
 from typing import Literal
 
 from danalab.cli._shared.options import JsonFlags, Positional
-from danalab.cli.data import COMMANDS
+from danalab.cli.data import SUBVERBS, show_offer
 from danalab.errors import UserError
 from danalab.train.config.fields import PathText
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownloadFlags(JsonFlags):
+    name: Positional[str]
+    """Corpus of the hub, e.g. fineweb-100bt."""
+    local_dir: Path
+    """Folder for its files, in the layout of the hub's repository."""
+    workers: int = 8
+    """Parallel downloads."""
+    dry_run: bool = False
+    """Only print what would be fetched, and its size."""
+
+
+def download(flags: DownloadFlags) -> None:
+    """Fetch the files of a corpus, to prepare them later or elsewhere; resumable."""
+    if flags.dry_run:
+        show_offer(flags, flags.name)
+        return
+    from danalab_annexes.data.download import download as fetch
+
+    folder = fetch(flags.name, flags.local_dir, flags.workers)
+    if not flags.print_json({"path": str(folder)}):
+        print(f"{folder}; next: danalab data prepare {flags.name} --input {folder}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +55,11 @@ def validate(flags: ValidateFlags) -> int:
     """Read a whole data set and list its faults; exit code 1 if there are any."""
     from rich.console import Console
 
-    from danalab.data.check import validate as validate_data
     from danalab.files import write_json
     from danalab_annexes.data.advice import advise
     from danalab_annexes.data.arrays import has_splits
     from danalab_annexes.data.bare import record
+    from danalab_annexes.data.check import validate as validate_data
 
     if flags.record:
         record(flags.path)
@@ -137,7 +161,8 @@ def eval_tokenizer(flags: EvalTokenizerFlags) -> None:
         print(f"{r.text:<{width}}  {r.bytes:>9,}  {r.tokens:>9,}  {r.bytes_per_token:>13.3f}  {beside}")
 
 
-COMMANDS.add("validate", (ValidateFlags, validate))
-COMMANDS.add("verify", (ValidateFlags, verify))
-COMMANDS.add("split", (SplitFlags, split))
-COMMANDS.add("eval-tokenizer", (EvalTokenizerFlags, eval_tokenizer))
+SUBVERBS.add("download", (DownloadFlags, download))
+SUBVERBS.add("validate", (ValidateFlags, validate))
+SUBVERBS.add("verify", (ValidateFlags, verify))
+SUBVERBS.add("split", (SplitFlags, split))
+SUBVERBS.add("eval-tokenizer", (EvalTokenizerFlags, eval_tokenizer))

@@ -176,7 +176,7 @@ def _attention_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
-    from danalab.models.resonance import mixer
+    from danalab_annexes.resonance import mixer
 
     sizes = {"groups": config.n_heads, "modes": config.modes, "conv_width": config.conv_width}
     bounds = {"largest_quality": mixer.MAX_QUALITY, "largest_nu": mixer.MAX_NU, "least_damping": mixer.MIN_DAMPING}

@@ -20,10 +20,10 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.algorithms import critical_kappa, standard
 from danalab.theory.curve import Curve
-from danalab.theory.exponents import FAMILIES, Family, compute_optimum, phase, time_exponents
 from danalab.theory.moments import ode
 from danalab.theory.problem import Spectrum, check_exponents, check_memory
 from danalab.train.config.fields import plain
+from danalab_annexes.theory.exponents import FAMILIES, Family, compute_optimum, phase, time_exponents
 from danalab_annexes.theory.measured import MeasuredComparison, compare_curves, compare_ladder, measured_curves
 from danalab_annexes.theory.studies import PredictFlags
 from danalab_annexes.theory.study import LABELS, Study, canvas, label

@@ -1,4 +1,4 @@
-"""Small folders of arrays."""
+"""Small folders of arrays; nothing is written to the user's own cache folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ import pytest
 import torch
 
 Maker = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 def ids(n: int, length: int, seed: int, high: int = 500) -> np.ndarray:

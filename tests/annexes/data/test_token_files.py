@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_data, open_dataset
-from danalab.data.check import validate
 from danalab.data.dataset import Dataset
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab_annexes.data.bare import record
+from danalab_annexes.data.check import validate
 from danalab_annexes.data.headers import split_name
 
 GPT2 = 50_257

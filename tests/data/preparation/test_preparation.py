@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_dataset, prepare
-from danalab.data.check import validate
 from danalab.data.formats.shards import Manifest, ShardWriter
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.preparation import shard_writer as writing_module
@@ -23,6 +22,7 @@ from danalab.data.preparation.holdout import SplitRule, split_documents
 from danalab.data.sources import Source, TextSource
 from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
+from danalab_annexes.data.check import validate
 
 
 def _content(folder: Path) -> dict[str, bytes]:

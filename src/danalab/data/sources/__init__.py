@@ -6,27 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from danalab.data.sources.base import TRAIN, VAL, Source, SourcePosition, walk
-from danalab.data.sources.hub import ALIASES, CORPORA, HubSource
 from danalab.data.sources.synthetic import SyntheticSource
 from danalab.data.sources.text import StdlibSource, TextSource
 from danalab.errors import UserError
 from danalab.registry import Registry
 
 SOURCES: Registry[type[Source]] = Registry("data source")
-for _source in (StdlibSource, SyntheticSource, TextSource, *CORPORA):
-    SOURCES.add(_source.name, _source, *ALIASES.get(_source.name, ()))
+for _source in (StdlibSource, SyntheticSource, TextSource):
+    SOURCES.add(_source.name, _source)
 
 __all__ = [
     "SOURCES",
     "TRAIN",
     "VAL",
-    "HubSource",
     "SourcePosition",
     "Source",
     "StdlibSource",
     "SyntheticSource",
     "TextSource",
     "command_for_texts",
+    "hub_source",
     "make_source",
     "walk",
 ]
@@ -37,6 +36,22 @@ def make_source(name: str, inputs: Sequence[str | Path] = (), val_inputs: Sequen
     if name not in SOURCES and os.path.exists(name):
         raise UserError(f"{name} is no source of data; of your own texts: {command_for_texts(name)}")
     return SOURCES.get(name).build(inputs, val_inputs)
+
+
+def hub_source(name: str) -> type[Source]:
+    """The corpus of the hub called `name`."""
+    source = SOURCES.get(name)
+    if not source.repo:
+        hub = ", ".join(each for each in SOURCES.names() if SOURCES.get(each).repo)
+        raise UserError(f"the source '{source.name}' is not of the hub: nothing to fetch; of the hub: {hub}")
+    return source
+
+
+def __getattr__(name: str) -> type[Source]:
+    """`HubSource`, the base class of the hub's corpora, which stood here until version 0.2."""
+    if name == "HubSource":
+        return next(base for base in SOURCES.get("c4").__mro__ if base.__name__ == name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")
 
 
 def command_for_texts(path: str | Path) -> str:

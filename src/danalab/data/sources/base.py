@@ -3,6 +3,7 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -31,11 +32,31 @@ class SourcePosition(NamedTuple):
     """Documents without text so far, of both sides."""
 
 
+@dataclass(frozen=True)
+class DownloadPlan:
+    """The files to fetch for a corpus."""
+
+    source: str
+    repository: str
+    licence: str
+    commit: str | None
+    """None if the hub could not be reached."""
+    files: int | None
+    bytes: int | None
+    """Total size; recorded in danalab if the hub could not be reached, None if unknown."""
+    checked: bool
+    """Whether the hub answered."""
+    reason: str = ""
+    """Why it did not."""
+
+
 class Source(ABC):
     """Documents in a fixed order."""
 
     name: ClassVar[str]
     licence: ClassVar[str]
+    repo: ClassVar[str] = ""
+    """OWNER/NAME of the dataset repository of a corpus of the Hugging Face hub; empty: it is not of the hub."""
     ready: ClassVar[bool] = False
     """Needs neither network nor input files: a run may prepare it automatically."""
     default_tokenizer: ClassVar[str] = "bpe-4096"
@@ -61,6 +82,10 @@ class Source(ABC):
         if loaded is not None:
             tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"
         return (root or datasets_folder()) / f"{cls.name}-{tokenizer}"
+
+    def plan_download(self) -> DownloadPlan:
+        """What a download of a corpus of the hub would fetch; from recorded facts if the hub cannot be reached."""
+        raise NotImplementedError
 
     def make_tokenizer(self, name: str) -> Tokenizer | None:
         """The tokenizer called `name`; None if it has to be trained on the documents (`bpe-N`)."""

@@ -57,6 +57,11 @@ class Attention(nn.Module):
         self.q_norm = make_norm(config, config.head_dim) if config.qk_normed else None
         self.k_norm = make_norm(config, config.head_dim) if config.qk_normed else None
 
+    @property
+    def head_norms(self) -> tuple[nn.Module | None, ...]:
+        """Norms of single heads, which a cut over ranks by heads leaves whole."""
+        return self.q_norm, self.k_norm
+
     def attention_heads(self) -> dict[str, int]:
         """Heads in the rows of the maps, for optimizers that orthogonalise by head."""
         return {f"{name}.weight": getattr(self, name).out_features // self.head_dim for name in ("q", "k", "v")}

@@ -1,7 +1,6 @@
-"""Linear maps, embeddings, norms and short convolutions with a role (`danalab.models.init`), two MLPs, and dropout.
+"""Linear maps, embeddings and norms with a role (`danalab.models.init`), two MLPs, and dropout.
 
-Norms are over the last dimension, in the wider of the input's and the gain's dtype. A short convolution is a causal
-filter of each channel: y_t = sum_{lag < size} w_lag x_{t - lag}. Shapes of its input: B batch, T tokens, C channels.
+Norms are over the last dimension, in the wider of the input's and the gain's dtype.
 """
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from danalab.models.config import ModelConfig
-from danalab.models.shards import assign, local_shard
 
 
 class Linear(nn.Linear):
@@ -135,44 +133,3 @@ def _promoted(x: Tensor, dtype: torch.dtype) -> Tensor:
     # Under autocast q and k are bfloat16 and gains float32; with sharded weights gains are bfloat16 and the residual
     # stream float32. In both cases normalise (and later rotate) in float32.
     return x.to(torch.promote_types(x.dtype, dtype))
-
-
-class ShortConvolution(nn.Module):
-    """A causal filter for each channel; weight [C, size], the lag 0 last."""
-
-    role = "convolution"
-
-    def __init__(self, channels: int, size: int):
-        super().__init__()
-        self.size = size
-        self.weight = nn.Parameter(torch.empty(channels, size))
-
-    def forward(self, x_BTC: Tensor, past_BPC: Tensor | None = None, starts_BT: Tensor | None = None) -> Tensor:
-        """[B, T, C], in the wider dtype of x and the weights.
-
-        Args:
-            past: the size - 1 vectors before x, [B, size - 1, C]; None: zeros.
-            starts: where each token's document starts in the row, [B, T]; inputs before it count as zeros. None: the
-                row is one document.
-        """
-        weight, length = local_shard(self.weight), x_BTC.shape[1]
-        if past_BPC is None:
-            past_BPC = x_BTC.new_zeros(x_BTC.shape[0], self.size - 1, x_BTC.shape[2])
-        x = torch.cat((past_BPC, x_BTC), dim=1).to(torch.promote_types(x_BTC.dtype, weight.dtype))
-        weight = weight.to(x.dtype)
-        position = torch.arange(length, device=x.device)
-        # Shifted copies: faster on CPUs than a grouped conv1d, and the compiler fuses them.
-        y = x[:, self.size - 1 :] * weight[:, -1]
-        for lag in range(1, self.size):
-            first = self.size - 1 - lag
-            lagged = x[:, first : first + length]
-            if starts_BT is not None:
-                lagged = lagged.masked_fill((position - starts_BT < lag).unsqueeze(-1), 0.0)
-            y = torch.addcmul(y, lagged, weight[:, first])
-        return y
-
-    def draw(self, generator: torch.Generator) -> None:
-        """Normal, in place, with variance 1 / size, which preserves the variance of white noise."""
-        values = torch.empty(self.weight.shape, dtype=torch.float32)
-        with torch.no_grad():
-            assign(self.weight, values.normal_(0.0, self.size**-0.5, generator=generator))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from danalab.models.resonance import convolution
-from danalab.models.resonance.convolution import causal_convolution, chunk_length, chunked_bank_convolution
-from danalab.models.resonance.mixer import OscBank
+from danalab_annexes.resonance import convolution
+from danalab_annexes.resonance.convolution import causal_convolution, chunk_length, chunked_bank_convolution
+from danalab_annexes.resonance.mixer import OscBank
 
 
 @pytest.fixture

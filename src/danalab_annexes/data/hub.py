@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, cast
 
 from pydantic import AfterValidator, Field
 
-from danalab.data.sources.base import TRAIN, VAL, Source, walk
+from danalab.data.sources import SOURCES
+from danalab.data.sources.base import TRAIN, VAL, DownloadPlan, Source, walk
 from danalab.data.sources.text import File, read_documents
 from danalab.errors import UserError, first_line, import_extra
 from danalab.files import walk_files
@@ -44,8 +45,6 @@ _log = logging.getLogger(__name__)
 class HubSource(Source):
     """A corpus of the hub."""
 
-    repo: ClassVar[str]
-    """OWNER/NAME of the dataset repository."""
     revision: ClassVar[str] = "main"
     train: ClassVar[tuple[str, ...]]
     """Patterns of the training files."""
@@ -67,6 +66,16 @@ class HubSource(Source):
         if val_inputs or len(inputs) > 1:
             raise UserError(f"'{cls.name}' takes one --input, a folder of {cls.repo}'s files, and no --val-input")
         return cls(Path(inputs[0]) if inputs else None)
+
+    def plan_download(self) -> DownloadPlan:
+        try:
+            commit = self.pin({}).get("commit")
+            files = [*self.files(TRAIN), *self.files(VAL)]
+        except UserError as error:
+            recorded = round(self.download_gb * 1e9) if self.download_gb else None
+            return DownloadPlan(self.name, self.repo, self.licence, None, None, recorded, False, str(error))
+        total = sum(file.size for file in files)
+        return DownloadPlan(self.name, self.repo, self.licence, commit, len(files), total, True)
 
     @cached_property
     def folder(self) -> HubFolder:
@@ -386,3 +395,7 @@ def articles(rows: Iterable[str]) -> Iterator[str]:
         lines.append(row)
     if lines:
         yield "".join(lines)
+
+
+for _corpus_of_the_hub in CORPORA:
+    SOURCES.add(_corpus_of_the_hub.name, _corpus_of_the_hub, *ALIASES.get(_corpus_of_the_hub.name, ()))

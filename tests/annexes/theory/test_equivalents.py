@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.theory import PLRF, density, draw, limit_loss, smallest_eigenvalue
-from danalab.theory.problem import limit_tau
+from danalab.theory import PLRF, draw
+from danalab_annexes.theory.equivalents import density, limit_loss, limit_tau, smallest_eigenvalue
 from danalab_bench.theory_checks import limit_kappa, limit_loss_continuum
 
 ROWS = range(6)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from danalab.models.delta_rule import delta_scan_backward, delta_step, gated_delta_rule, scan_op
+from danalab_annexes.delta_rule import delta_scan_backward, delta_step, gated_delta_rule, scan_op
 
 
 def rule_by_definition(q, k, v, g, b, state=None, starts=None):

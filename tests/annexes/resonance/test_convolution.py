@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from danalab.models.resonance import convolution
-from danalab.models.resonance.convolution import causal_convolution, fft_length
+from danalab_annexes.resonance import convolution
+from danalab_annexes.resonance.convolution import causal_convolution, fft_length
 
 
 def direct(u, k):

@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("scipy")
 
-from danalab.cli import theory
 from danalab.cli._shared.flags import parse
 from danalab.errors import UserError
+from danalab_annexes.theory import command as theory
 
 SMALL = {
     "plrf": "--v 60 --d 20 --steps 200 --runs 2",

@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.data.fake_hub import COMMIT, serve
+from tests.annexes.data.fake_hub import COMMIT, serve
 
 from danalab.cli.app import main
 from danalab.data import open_dataset, prepare, resolve_dataset
-from danalab.data.check import validate
 from danalab.data.formats.shards import Manifest
 from danalab.data.open import describe
 from danalab.data.preparation import pipeline as preparation_module
-from danalab.data.preparation.download import download, plan_download
-from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource, make_source
-from danalab.data.sources.hub import articles, read_persistently
+from danalab.data.sources import SOURCES, TRAIN, VAL, hub_source, make_source
 from danalab.errors import UserError
+from danalab_annexes.data.check import validate
+from danalab_annexes.data.download import download
+from danalab_annexes.data.hub import HubSource, articles, read_persistently
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -69,7 +69,7 @@ def lay_out(source: type[HubSource], root: Path, files: int = 2, rows: int = 40)
     return root
 
 
-CORPORA = [name for name in SOURCES if issubclass(SOURCES.get(name), HubSource)]
+CORPORA = [name for name in SOURCES.names() if issubclass(SOURCES.get(name), HubSource)]
 FINEWEB = SOURCES.get("fineweb-10bt")
 
 
@@ -87,7 +87,7 @@ def hub(fineweb, monkeypatch):
     with serve(FINEWEB.repo, fineweb) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.endpoint)
         monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        monkeypatch.setattr("danalab.data.sources.hub._PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("danalab_annexes.data.hub._PAUSE_SECONDS", 0.0)
         yield served
 
 
@@ -161,7 +161,7 @@ def test_a_connection_that_stays_broken_is_one_line():
 
 def test_without_a_network_the_recorded_facts_are_told_as_such(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
-    found = plan_download("fineweb-100bt")
+    found = hub_source("fineweb-100bt").build((), ()).plan_download()
     assert (found.checked, found.bytes, found.files) == (False, 277_000_000_000, None)
     assert "cannot be reached" in found.reason
     with pytest.raises(UserError, match=r"cannot be reached .* local copy with --input"):
@@ -345,7 +345,7 @@ def test_bad_inputs_of_corpora_are_refused(tmp_path):
     with pytest.raises(UserError, match="takes one --input"):
         make_source("c4", [tmp_path, tmp_path])
     with pytest.raises(UserError, match="the source 'stdlib' is not of the hub"):
-        plan_download("stdlib")
+        hub_source("stdlib")
 
 
 def test_the_documentation_lists_every_corpus_as_it_is():

@@ -14,31 +14,13 @@ from typing import Any
 
 from danalab.data.formats.shards import reading
 from danalab.data.layout import DataLayout, Finding
-from danalab.data.sources import SOURCES, TRAIN, VAL, HubSource
-from danalab.data.sources.hub import HubFile, explain_hub_errors
+from danalab.data.sources import TRAIN, VAL, hub_source
 from danalab.errors import UserError
 from danalab.files import read_state, write_json
+from danalab_annexes.data.hub import HubFile, HubSource, explain_hub_errors
 
 NAME = "download.json"
 _BLOCK = 1 << 20
-
-
-@dataclass(frozen=True)
-class DownloadPlan:
-    """The files to fetch for a corpus."""
-
-    source: str
-    repository: str
-    licence: str
-    commit: str | None
-    """None if the hub could not be reached."""
-    files: int | None
-    bytes: int | None
-    """Total size; recorded in danalab if the hub could not be reached, None if unknown."""
-    checked: bool
-    """Whether the hub answered."""
-    reason: str = ""
-    """Why it did not."""
 
 
 @dataclass(frozen=True)
@@ -51,34 +33,13 @@ class DownloadRecord:
     files: list[HubFile]
 
 
-def hub_source(name: str) -> type[HubSource]:
-    """The hub corpus called `name`."""
-    source = SOURCES.get(name)
-    if not issubclass(source, HubSource):
-        hub = [each for each in SOURCES if issubclass(SOURCES.get(each), HubSource)]
-        raise UserError(f"the source '{source.name}' is not of the hub: nothing to fetch; of the hub: {', '.join(hub)}")
-    return source
-
-
-def plan_download(name: str, inputs: tuple[str, ...] = ()) -> DownloadPlan:
-    """What a download would fetch; from recorded facts if the hub cannot be reached."""
-    kind = hub_source(name)
-    source = kind.build(inputs, ())
-    try:
-        commit = source.pin({}).get("commit")
-        files = [*source.files(TRAIN), *source.files(VAL)]
-    except UserError as error:
-        recorded = round(kind.download_gb * 1e9) if kind.download_gb else None
-        return DownloadPlan(kind.name, kind.repo, kind.licence, None, None, recorded, False, str(error))
-    return DownloadPlan(kind.name, kind.repo, kind.licence, commit, len(files), sum(file.size for file in files), True)
-
-
 def download(name: str, folder: str | Path, workers: int = 8) -> Path:
     """Fetch the missing files of a corpus of the hub, by `workers` parallel downloads; returns their folder."""
     if not 1 <= workers <= 64:
         raise UserError(f"--workers is {workers}; it must be between 1 and 64")
     folder = Path(folder)
     source = hub_source(name).build((), ())
+    assert isinstance(source, HubSource)
     commit = source.pin({})["commit"]
     files = [*source.files(TRAIN), *source.files(VAL)]
 

@@ -12,9 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
-from danalab.models.delta_rule import DecayGate, GatedDeltaNet
-from danalab.models.layers.basic import ShortConvolution
 from danalab.scaling import flops_per_token, parameter_count
+from danalab_annexes.delta_rule import DecayGate, GatedDeltaNet, ShortConvolution
 from decoding import greedy
 
 

@@ -23,7 +23,8 @@ from danalab.errors import UserError, nearest
 from danalab.theory.algorithms import standard
 from danalab.theory.curve import Curve
 from danalab.theory.moments import ode
-from danalab.theory.problem import Spectrum, binned_spectrum, check_exponents, limit_loss, power_sum
+from danalab.theory.problem import Spectrum, binned_spectrum, check_exponents, power_sum
+from danalab_annexes.theory.equivalents import limit_loss
 
 Family = Literal["sgd", "dana-constant", "dana-decaying"]
 FAMILIES = ("sgd", "dana-constant", "dana-decaying")

@@ -3,13 +3,14 @@
 Each command computes one study and writes a figure, its curves and its parameters.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from danalab.cli._shared.options import JsonFlags
-from danalab.errors import UserError
+from danalab.cli.app import COMMANDS
 from danalab.plugins import load_address
 from danalab.registry import Registry
 
@@ -34,8 +35,6 @@ def __getattr__(name: str) -> Any:
     """`SUBVERBS`: the studies, those of annexes and plugins included."""
     if name != "SUBVERBS":
         raise AttributeError(name)
-    if not STUDIES.names():
-        raise UserError("danalab theory: no studies are installed; install danalab with its package danalab_annexes")
     return {study: (STUDIES.get(study)[0], _command(*STUDIES.get(study))) for study in STUDIES.names()}
 
 
@@ -73,3 +72,6 @@ def _print(findings: dict[str, Any], indent: str) -> None:
 
 def _number(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+COMMANDS.add("theory", sys.modules[__name__])

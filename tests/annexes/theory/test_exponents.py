@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.errors import UserError
-from danalab.theory import compute_optimum, phase, time_exponents
-from danalab.theory.exponents import FAMILIES
+from danalab_annexes.theory.exponents import FAMILIES, compute_optimum, phase, time_exponents
 
 GOLDEN_RATIO_POINT = (3 + math.sqrt(5)) / 4
 

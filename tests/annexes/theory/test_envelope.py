@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.theory import frontier
+from danalab_annexes.theory.exponents import frontier
 
 
 @pytest.mark.slow

@@ -18,8 +18,6 @@ from danalab.data.layout import CheckOptions, DataLayout, Finding, Validation
 from danalab.data.open import layout_of, layouts, open_dataset
 from danalab.errors import UserError
 
-__all__ = ["Finding", "Validation", "validate"]
-
 GPT2_VOCAB = 50_257
 _BLOCK = 1 << 20
 _COUNT_TOKENS = 1 << 19  # they stay in cache when widened

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from danalab.models.resonance.mixer import MAX_QUALITY, ComplexWeight, OscBank
+from danalab_annexes.resonance.mixer import MAX_QUALITY, ComplexWeight, OscBank
 
 
 def make(dim=8, groups=2, modes=3, train_len=256, dtype=torch.float64, seed=0):
