@@ -148,6 +148,8 @@ def test_a_meta_file_that_is_no_state_of_a_run_is_one_line(tiny, half, content):
         ('{"step": "1"}', "step: "),
         ("[]", "row: "),
         ('{"step": 1, "val/loss": "low"}', "val/loss: "),
+        (f'{{"step": 1, "tokens": {10**500}}}', "tokens: "),
+        (f'{{"step": 1, "flops": {10**500}}}', "flops: "),
         ("nonsense", "Expect"),
     ],
 )

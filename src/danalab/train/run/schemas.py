@@ -18,7 +18,7 @@ from danalab.train.config.fields import plain, validated
 from danalab.train.config.run_spec import RECORDED_AS, dimensions_of, settings_of
 from danalab.train.config.train_config import TrainConfig
 
-_Count: Any = Annotated[int, Field(ge=0)]
+_Count: Any = Annotated[int, Field(ge=0, lt=1 << 63)]  # more has no float, and no file has it
 _Number: Any = Annotated[float, Field(allow_inf_nan=False)]
 _METRICS: dict[str, Any] = {
     "tokens": _Count | None,
