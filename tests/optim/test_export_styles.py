@@ -224,3 +224,28 @@ def test_another_style_is_refused_in_one_line(capsys):
     error = capsys.readouterr().err.strip()
     assert "it must be one of torch, nanochat, track3" in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", ["adana", "muon", "dana-muon"])
+def test_a_group_that_lacks_a_key_is_told_in_one_line_and_foreign_keys_change_nothing(name, style):
+    def built(model: GPT):
+        kinds = [{"params": [p], "kind": "matrix" if p.ndim == 2 else "vector"} for p in model.parameters()]
+        return file_of(name, style).build(kinds)
+
+    model, twin = GPT(), GPT()
+    optimizer, straight = built(model), built(twin)
+    for group in optimizer.param_groups:
+        group |= (
+            {"momentum": 0.5, "nesterov": False, "betas": (0.1, 0.2), "layer": 3}
+            if name == "dana-muon"
+            else {"layer": 3}
+        )
+    train(model, optimizer, range(3)), train(twin, straight, range(3))
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    for key in ("lr", "eps", "peak_lr", *(["kind"] if name != "adana" else [])):
+        for group in (own := built(GPT())).param_groups:
+            group.pop(key)
+        with pytest.raises(ValueError, match=f"^a group has no {key}$"):
+            own.param_groups[0]["params"][0].grad = torch.ones_like(own.param_groups[0]["params"][0])
+            own.step()
