@@ -193,6 +193,19 @@ def test_kinds_and_heads_are_the_same_words_as_flags_in_yaml_and_as_printed(tmp_
     assert "did you mean 'router'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "own"), [("muon", "beta1=0.8,beta2=0.9"), ("d-muon", "betas=0.8/0.9"), ("dana-muon", "beta2=0.9")]
+)
+def test_routers_have_a_rate_betas_and_decay_of_their_own(name, own):
+    model = build_model(EXPERTS, seed=0)
+    optimizer = build_optimizer(name, model, lr=0.02, by_kind=f"router:lr=1e-3,weight_decay=0.01,{own}")
+    [router] = [group for group in optimizer.param_groups if group["kind"] == "router"]
+    assert (router["lr"], router["weight_decay"]) == (1e-3, 0.01)
+    assert router["betas"] == (0.8, 0.9) if "betas" in router else router["beta2"] == 0.9
+    assert [name for name in router["param_names"] if "router" not in name] == []
+    assert router["param_names"]
+
+
 def losses(folder: Path) -> list[float]:
     return [row["train/loss"] for row in read_rows(folder / "metrics.jsonl") if "train/loss" in row]
 
