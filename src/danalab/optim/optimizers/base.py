@@ -274,6 +274,15 @@ class RuleOptimizer(torch.optim.Optimizer):
         def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
             saved = by_names(self.name, self.param_groups, saved)
             check_rule_state(self, lambda group: self.rule_of(group).stored(group), saved)
+            for own, loaded in zip(self.param_groups, saved["param_groups"], strict=True):
+                merged = plain_settings({**own, **groups.hyper(loaded)})
+                checks.check_numbers_of(self.name, settings_of(type(self), {}), groups.hyper(merged))
+                self._check_changed(merged)
+                if merged.get("use_muon") != own.get("use_muon"):
+                    raise UserError(
+                        f"{self.name}: the state_dict has use_muon {merged['use_muon']}, this optimizer"
+                        f" {own.get('use_muon')}; build it with the groups of the saved run"
+                    )
             seen.append(saved)
             return saved
 

@@ -120,10 +120,15 @@ def check_numbers(
             raise UserError(f"{owner}: {name} is {value}; it must be finite and {words}")
     if "buffer_ages" in group:
         ages = group["buffer_ages"]
-        if not (len(ages) == 2 and all(map(is_number, ages)) and 0 < ages[0] < ages[1] < math.inf):
+        if not (
+            isinstance(ages, (tuple, list))
+            and len(ages) == 2
+            and all(map(is_number, ages))
+            and 0 < ages[0] < ages[1] < math.inf
+        ):
             raise UserError(f"{owner}: buffer_ages is {ages}; it must be two ages [steps], the shorter first")
     if group.get("age") is not None:
-        age_path(owner, group["age"])
+        age_path(owner, str(group["age"]))
         if group.get("momentum_cooldown"):
             raise UserError(f"{owner}: age and momentum_cooldown both set the momentum's memory; give one of them")
     elif group.get("buffers", 1) != 1:

@@ -292,6 +292,7 @@ def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any
         if "ns_dtype" in part:
             part["ns_dtype"] = dtype_name(owner, part["ns_dtype"])
         of_matrices = lr if not was_split or part.get("lr") is None else part["lr"]
+        checks.number_of(owner, "lr", of_matrices)
         for kind, piece in _pieces(part, own_kinds):
             if not piece["use_muon"]:
                 # The settings of a split group are those of its matrices.
