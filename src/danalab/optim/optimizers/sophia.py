@@ -70,7 +70,7 @@ class SophiaG(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
-        check_changed(self, "sophia", self.param_groups, lambda: (settings_of(type(self), {}),) * 2, _check)
+        check_changed(self, "sophia", self.param_groups, lambda: (known := settings_of(type(self), {}), known), _check)
         loss = loss_of(closure)
         estimates, self._estimates = self._estimates, {}
         for group in self.param_groups:
