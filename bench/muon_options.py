@@ -1,7 +1,7 @@
 """What the options around orthogonalised momentum are worth: one problem, paired seeds, a row for each option.
 
 python bench/muon_options.py --run --text FILE    # FILE: tiny Shakespeare; goes on where it stopped
-python bench/muon_options.py                      # the table of docs/optimizers/muon.md, from the stored rows
+python bench/muon_options.py                      # the table of notes/dana-muon.md, from the stored rows
 
 The problem is the GPT of bench/first_line.py. Each option runs at three learning rates a factor of 2 apart and at more
 of them until the best has neighbours on both sides; all three seeds run at each. Rows are compared at their best rates.
@@ -25,7 +25,7 @@ from danalab.report.formats import as_markdown
 from danalab_bench.pages import fill_parts
 
 RESULTS = Path(__file__).parent / "results" / "muon_options_cpu.jsonl"
-PAGE = Path(__file__).parents[1] / "docs" / "optimizers" / "muon.md"
+PAGE = Path(__file__).parents[1] / "notes" / "dana-muon.md"
 PROBLEM, SEEDS, LARGEST = "own-gpt", 3, 4
 """LARGEST: powers of 2 beyond the first three rates at which the search for neighbours ends."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,17 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from danalab.cli._shared.flags import parse
+from danalab.cli.app import main
+from danalab.files import read_yaml, to_yaml
 from danalab.models import ModelConfig, build_model
 from danalab.models.parallel import apply_tensor_parallel
 from danalab.optim import DistributedMuonAdamW, build_optimizer
 from danalab.optim.distributed.dtensor.layout import cut, spread_like
+from danalab.train import job as job_module
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.job import run_training
+from danalab.train.run.metrics import read_rows
 from distributed.ranks import run_ranks
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -151,3 +159,82 @@ def test_sharded_matrices_are_those_of_one_process(options, ranks, how, config):
 def test_every_option_changes_the_steps():
     results = [alone({}), *map(alone, OPTIONS.values())]
     assert not any(same(a, b, 1e-4) for i, a in enumerate(results) for b in results[:i])
+
+
+WORDS = """--opt dana-muon --arch moe --n-experts 4 --d-model 24 --n-layers 1 --n-heads 2 --seq-len 16 --global-batch 8
+--iterations 6 --lr 0.02 --ckpt-interval 0 --eval-interval 6 --eval-batches 1 --log-interval 1 --per-head
+--normalise normuon --row-beta 0.9 --group router:lr=1e-3,beta2=0.9,weight_decay=0.01 --group head:lr_factor=0.5"""
+IN_YAML = {
+    "per_head": True,
+    "normalise": "normuon",
+    "row_beta": 0.9,
+    "by_kind": {"router": {"lr": 1e-3, "beta2": 0.9, "weight_decay": 0.01}, "head": {"lr_factor": 0.5}},
+}
+
+
+def config_of(*words: str) -> TrainConfig:
+    return parse(TrainConfig, list(words), prog="danalab train", description="").flags
+
+
+def test_kinds_and_heads_are_the_same_words_as_flags_in_yaml_and_as_printed(tmp_path, capsys, words):
+    flags = ["--data", str(words), *WORDS.split()]
+    given = config_of(*flags)
+    assert main(["train", *flags, "--print-config"]) == 0
+    printed, by_hand = tmp_path / "printed.yaml", tmp_path / "by_hand.yaml"
+    printed.write_text(capsys.readouterr().out)
+    kept = {key: value for key, value in read_yaml(printed).items() if key != "optimizer_settings"}
+    by_hand.write_text(to_yaml({**kept, **IN_YAML}))
+    for file in (printed, by_hand):
+        found = config_of("--config", str(file)).optimizer_settings
+        assert {key: found[key] for key in IN_YAML} == {key: given.optimizer_settings[key] for key in IN_YAML}
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(to_yaml({**kept, "by_kind": {"rooter": {"lr": 1e-3}}}))
+    assert main(["train", "--config", str(wrong)]) == 2
+    assert "did you mean 'router'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("muon", "beta1=0.8,beta2=0.9"), ("d-muon", "betas=0.8/0.9"), ("dana-muon", "beta2=0.9")]
+)
+def test_routers_have_a_rate_betas_and_decay_of_their_own(name, own):
+    model = build_model(EXPERTS, seed=0)
+    optimizer = build_optimizer(name, model, lr=0.02, by_kind=f"router:lr=1e-3,weight_decay=0.01,{own}")
+    [router] = [group for group in optimizer.param_groups if group["kind"] == "router"]
+    assert (router["lr"], router["weight_decay"]) == (1e-3, 0.01)
+    assert router["betas"] == (0.8, 0.9) if "betas" in router else router["beta2"] == 0.9
+    assert [name for name in router["param_names"] if "router" not in name] == []
+    assert router["param_names"]
+
+
+def losses(folder: Path) -> list[float]:
+    return [row["train/loss"] for row in read_rows(folder / "metrics.jsonl") if "train/loss" in row]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [["zero"], ["fsdp"], ["fsdp", "--tp-size", "2"]], ids=["zero", "fsdp", "tp"])
+def test_a_run_with_kinds_and_heads_is_the_same_on_two_ranks(words, tmp_path, parallel):
+    flags = ["--data", str(words), *WORDS.split(), "--no-tune-malloc"]
+    groups: list[dict[str, Any]] = []
+
+    def run(rank: int, ranks: int, *more: str) -> None:
+        run_training(config_of(*flags, *more))
+
+    with pytest.MonkeyPatch.context() as patch:
+        build = job_module.build_trainer
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            trainer = build(*args, **kwargs)
+            groups.extend(trainer.driver.optimizer.param_groups)
+            return trainer
+
+        patch.setattr(job_module, "build_trainer", watched)
+        run(0, 1, "--run-dir", str(tmp_path / "one"))
+    of_kind = {group["kind"]: group for group in groups}
+    router = [of_kind["router"][key] for key in ("peak_lr", "beta2", "weight_decay")]
+    assert router == [1e-3, 0.9, 0.01]
+    assert of_kind["head"]["peak_lr"] == 0.01
+    assert {group.get("heads") for group in groups if group["kind"] == "matrix"} >= {2}
+    more = ["--run-dir", str(tmp_path / "two"), "--distributed-backend", *parallel]
+    run_ranks(run, 2, *more, seconds=240)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+    assert losses(tmp_path / "one")

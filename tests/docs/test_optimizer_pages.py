@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import build_optimizers
+import muon_options
 from _tooling import reference
 from danalab.cli.app import main
 from danalab.errors import UserError
@@ -21,6 +22,14 @@ TRAINERS = ROOT / "docs" / "bring-your-own-trainer.md"
 def test_the_facts_and_tables_are_those_of_the_registry():
     pages = build_optimizers.pages()
     assert build_optimizers.refresh(pages) == pages, "run: python docs/build_optimizers.py"
+
+
+def test_options_around_muon_have_the_rows_of_the_stored_runs():
+    page, rows = muon_options.PAGE.read_text(encoding="utf-8"), muon_options.read_rows()
+    assert "<!-- muon-options: table -->" in page
+    assert muon_options.fill(page, rows) == page, "run: python bench/muon_options.py"
+    shown = {line[0] for line in muon_options.table(rows)[1]}
+    assert shown == set(muon_options.OPTIONS)
 
 
 def test_every_optimizer_has_an_equation_and_a_reason_of_its_own():

@@ -224,3 +224,33 @@ def test_another_style_is_refused_in_one_line(capsys):
     error = capsys.readouterr().err.strip()
     assert "it must be one of torch, nanochat, track3" in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", ["adana", "muon", "dana-muon"])
+def test_a_group_that_lacks_a_key_is_told_in_one_line_and_foreign_keys_change_nothing(name, style):
+    def built(model: GPT):
+        kinds = [{"params": [p], "kind": "matrix" if p.ndim == 2 else "vector"} for p in model.parameters()]
+        return file_of(name, style).build(kinds)
+
+    def steps(model: GPT, optimizer, count: int) -> None:
+        for step in range(count):
+            for p in model.parameters():
+                p.grad = torch.full_like(p, 1.0 + step)
+            optimizer.step()
+
+    model, twin = GPT(), GPT()
+    optimizer, straight = built(model), built(twin)
+    for group in optimizer.param_groups:
+        group["layer"] = 3
+        group |= {"momentum": 0.5, "nesterov": False, "betas": (0.1, 0.2)} if name == "dana-muon" else {}
+    steps(model, optimizer, 3), steps(twin, straight, 3)
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    for key in ("lr", "eps", "peak_lr", *(["kind"] if name != "adana" else [])):
+        kept = optimizer.param_groups[0][key]
+        for group in optimizer.param_groups:
+            del group[key]
+        with pytest.raises(ValueError, match=f"^a group has no {key}$"):
+            steps(model, optimizer, 1)
+        for group in optimizer.param_groups:
+            group[key] = kept

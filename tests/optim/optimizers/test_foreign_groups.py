@@ -3,6 +3,7 @@ says what is wrong; then nothing has changed, and with the group as it was the r
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,10 @@ WRITTEN: dict[str, list[Any]] = {
 }  # fmt: skip
 """Keys that a trainer may write, with values that mean something to some optimizer."""
 WRONG = ["0.1", None, "no", [0.9], {"lr": 1}, float("nan"), -1.0, (0.9, "x"), object(), b"1"]
+
+
+def is_library(name: Any) -> bool:
+    return optimizer_spec(name if isinstance(name, str) else name.values[0]).extra is not None
 
 
 def net() -> nn.ModuleDict:
@@ -125,3 +130,54 @@ def test_the_line_names_the_optimizer_and_the_key(name):
     del optimizer.param_groups[0]["weight_decay"]
     with pytest.raises(UserError, match="parameter group 0 has no weight_decay"):
         step(model, optimizer, 1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in others_slow(list_optimizers()) if not is_library(name)])
+def test_groups_that_are_given_added_or_loaded_work_or_are_told_in_one_line(name):
+    draw = random.Random(f"{name} given")
+    keys = [
+        *optimizer_spec(name).settings,
+        "lr",
+        "kind",
+        "use_muon",
+        "peak_lr",
+        "lr_factor",
+        "eps_factor",
+        "param_names",
+    ]
+    values = [*WRONG, 0, 1, True, torch.tensor(0.1), torch.ones(2), (0.9, 0.99)]
+    saved = trained(name, net()).state_dict()
+    told = 0
+    for _ in range(12):
+        key = draw.choice([key for key in keys if key != "differentiable"])
+        value, model, new = draw.choice(values), net(), nn.Linear(3, 3)
+
+        def given(key=key, value=value, model=model) -> None:
+            parameters = list(model.parameters())
+            trained(name, model, [{"params": parameters[:2], key: value}, {"params": parameters[2:]}])
+
+        def added(key=key, value=value, model=model, new=new) -> None:
+            optimizer = trained(name, model)
+            optimizer.add_param_group({"params": list(new.parameters()), key: value})
+            step(nn.ModuleList([model, new]), optimizer, 1)
+
+        def loaded(value=value, model=model) -> None:
+            state = copy.deepcopy(saved)
+            group = draw.choice(state["param_groups"])
+            group[draw.choice([key for key in group if key != "params"])] = value
+            optimizer = build_optimizer(name, model)
+            optimizer.load_state_dict(state)
+            step(model, optimizer, 1)
+
+        for attempt in (given, added, loaded):
+            complaint = refusal(attempt)
+            assert complaint is None or "\n" not in complaint
+            told += complaint is not None
+    assert told
+
+
+def trained(name: str, model: nn.Module, groups: Any = None) -> Any:
+    optimizer = build_optimizer(name, model if groups is None else groups)
+    step(model, optimizer, 0)
+    return optimizer

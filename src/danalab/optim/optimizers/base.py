@@ -6,7 +6,6 @@ that parameter, and only then: the hyper-parameters of logarithmic-time optimize
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -79,7 +78,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     def check_groups(self) -> None:
         """Refuse what a caller has written into the groups, or left out of them."""
-        self._checks(self.param_groups, self._check_changed)
+        checks.check_own_groups(self, self._check_changed, "peak_lr")
 
     def _check_changed(self, group: Mapping[str, Any]) -> None:
         self.check_group(group)
@@ -102,10 +101,6 @@ class RuleOptimizer(torch.optim.Optimizer):
     @property
     def name(self) -> str:
         return type(self).__name__
-
-    @cached_property
-    def _checks(self) -> checks.GroupChecks:
-        return checks.GroupChecks.of(self, "peak_lr")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own settings; the others are as at construction.
@@ -279,6 +274,15 @@ class RuleOptimizer(torch.optim.Optimizer):
         def check(_: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
             saved = by_names(self.name, self.param_groups, saved)
             check_rule_state(self, lambda group: self.rule_of(group).stored(group), saved)
+            for own, loaded in zip(self.param_groups, saved["param_groups"], strict=True):
+                merged = plain_settings({**own, **groups.hyper(loaded)})
+                checks.check_numbers_of(self.name, settings_of(type(self), {}), groups.hyper(merged))
+                self._check_changed(merged)
+                if merged.get("use_muon") != own.get("use_muon"):
+                    raise UserError(
+                        f"{self.name}: the state_dict has use_muon {merged['use_muon']}, this optimizer"
+                        f" {own.get('use_muon')}; build it with the groups of the saved run"
+                    )
             seen.append(saved)
             return saved
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -119,10 +120,15 @@ def check_numbers(
             raise UserError(f"{owner}: {name} is {value}; it must be finite and {words}")
     if "buffer_ages" in group:
         ages = group["buffer_ages"]
-        if not (len(ages) == 2 and all(map(is_number, ages)) and 0 < ages[0] < ages[1] < math.inf):
+        if not (
+            isinstance(ages, (tuple, list))
+            and len(ages) == 2
+            and all(map(is_number, ages))
+            and 0 < ages[0] < ages[1] < math.inf
+        ):
             raise UserError(f"{owner}: buffer_ages is {ages}; it must be two ages [steps], the shorter first")
     if group.get("age") is not None:
-        age_path(owner, group["age"])
+        age_path(owner, str(group["age"]))
         if group.get("momentum_cooldown"):
             raise UserError(f"{owner}: age and momentum_cooldown both set the momentum's memory; give one of them")
     elif group.get("buffers", 1) != 1:
@@ -251,44 +257,48 @@ def check_gradients(owner: str, params: Sequence[Tensor], names: Sequence[str] =
             raise UserError(f"{owner}: {called(name, p)} has a {p.grad.layout} gradient; it must be dense")
 
 
-class GroupChecks:
-    """Checks groups in a step before which they have changed: trainers write into groups, and rebuild them.
+_SEEN: WeakKeyDictionary[torch.optim.Optimizer, dict[int, Any]] = WeakKeyDictionary()
+"""Of each optimizer's groups: the keys, those but `lr`, their values, and `lr`, as they were checked last."""
 
-    Args:
-        known: the optimizer's settings.
-        needed: keys that every group has, beside `lr`.
+
+def check_own_groups(optimizer: Any, check: Callable[[Mapping[str, Any]], None], *keys: str) -> None:
+    """`check_changed` for an optimizer of ours, whose groups have all its settings, and these keys."""
+
+    def facts() -> tuple[Mapping[str, Setting], Iterable[str]]:
+        needed = (key for key in optimizer.defaults if key not in (*LATER, "differentiable"))  # torch adds the last
+        return settings_of(type(optimizer), {}), (*needed, *keys)
+
+    check_changed(optimizer, optimizer.name, optimizer.param_groups, facts, check)
+
+
+def check_changed(
+    optimizer: torch.optim.Optimizer,
+    owner: str,
+    groups: Iterable[dict[str, Any]],
+    facts: Callable[[], tuple[Mapping[str, Setting], Iterable[str]]],
+    check: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> None:
+    """Check groups that have changed since the last step: trainers write into them, and rebuild them.
+
+    `facts`: the optimizer's settings, and the keys that every group has beside `lr`. UserError: a group lacks a key, or
+    has a value of another type, or one that `check` refuses.
     """
-
-    def __init__(self, owner: str, known: Mapping[str, Setting], needed: Iterable[str]):
-        self._owner, self._known, self._needed = owner, known, ("lr", *needed)
-        self._seen: dict[int, tuple[list[str], list[str], list[Any], Any]] = {}
-
-    @classmethod
-    def of(cls, optimizer: Any, *keys: str) -> "GroupChecks":
-        """For an optimizer of ours, whose groups have these keys beside its settings."""
-        defaults = (key for key in optimizer.defaults if key not in (*LATER, "differentiable"))  # torch adds the last
-        return cls(optimizer.name, settings_of(type(optimizer), {}), (*defaults, *keys))
-
-    def __call__(
-        self, groups: Iterable[dict[str, Any]], check: Callable[[Mapping[str, Any]], None] = lambda _: None
-    ) -> None:
-        """UserError: a group lacks a key, or has a value of another type, or one that `check` refuses."""
-        for number, group in enumerate(groups):
-            keys, watched, values, lr = self._seen.get(id(group), ([], [], [], None))
-            same = keys == list(group) and all(map(is_, map(group.get, watched), values))
-            if same and group["lr"] is lr:
-                continue
-            if missing := [key for key in self._needed if key not in group]:
-                raise UserError(
-                    f"{self._owner}: parameter group {number} has no {missing[0]}; every group must have it"
-                )
-            changed = {"lr": group["lr"]} if same else hyper(group)
-            group.update(plain_settings(changed))
-            check_numbers_of(self._owner, self._known, {key: group[key] for key in changed})
-            if not same:
-                check(group)
-            watched = [key for key in group if key != "lr"]
-            self._seen[id(group)] = list(group), watched, list(map(group.get, watched)), group["lr"]
+    seen = _SEEN.setdefault(optimizer, {})
+    for number, group in enumerate(groups):
+        keys, watched, values, lr = seen.get(id(group), ([], [], [], None))
+        same = keys == list(group) and all(map(is_, map(group.get, watched), values))
+        if same and group["lr"] is lr:
+            continue
+        known, needed = facts()
+        if missing := [key for key in ("lr", *needed) if key not in group]:
+            raise UserError(f"{owner}: parameter group {number} has no {missing[0]}; every group must have it")
+        changed = {"lr": group["lr"]} if same else hyper(group)
+        group.update(plain_settings(changed))
+        check_numbers_of(owner, known, {key: group[key] for key in changed})
+        if not same:
+            check(group)
+        watched = [key for key in group if key != "lr"]
+        seen[id(group)] = list(group), watched, list(map(group.get, watched)), group["lr"]
 
 
 def check_numbers_of(owner: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Parameters as a caller passes them: a model, parameters, named ones or groups, as groups for an optimizer."""
 
+import math
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -126,7 +127,11 @@ def split_by_rate(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[s
 
 def take_factors(group: Any) -> tuple[float, float]:
     """Remove a group's factors on learning rate and eps, and return them."""
-    return (group.pop("lr_factor", 1.0), group.pop("eps_factor", 1.0)) if isinstance(group, dict) else (1.0, 1.0)
+    taken = [group.pop(key, 1.0) if isinstance(group, dict) else 1.0 for key in ("lr_factor", "eps_factor")]
+    for key, factor in zip(("lr_factor", "eps_factor"), taken, strict=True):
+        if type(factor) not in (int, float) or not 0 <= factor < math.inf:
+            raise UserError(f"{key} of a parameter group is {factor!r}; it must be a number, finite and not negative")
+    return taken[0], taken[1]
 
 
 def apply_factors(group: dict[str, Any], lr: float, eps: float, *, independent: bool) -> None:
@@ -152,6 +157,9 @@ def named_groups(owner: str, given: Iterable[Any]) -> list[dict[str, Any]]:
             raise UserError(f"{owner}: a parameter group is a {type(group).__name__}; it must be a dict with 'params'")
         params = group["params"]
         pairs = [_pair(owner, entry) for entry in ([params] if isinstance(params, Tensor) else params)]
+        names = group.get("param_names")
+        if names is not None and not (isinstance(names, (list, tuple)) and len(names) == len(pairs)):
+            raise UserError(f"{owner}: param_names of a group is {names!r}; it must be a name for each parameter")
         named.append({**group, "params": pairs})
     return named
 

@@ -9,14 +9,13 @@ Gauss-Newton matrix (Bartlett's identity).
 """
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from danalab.optim.optimizers.checks import (
-    GroupChecks,
+    check_changed,
     check_gradients,
     check_numbers,
     check_numbers_of,
@@ -54,10 +53,6 @@ class SophiaG(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return {**super().__getstate__(), "_estimates": self._estimates}
 
-    @cached_property
-    def _checks(self) -> GroupChecks:
-        return GroupChecks("sophia", settings_of(type(self), {}), settings_of(type(self), {}))
-
     def hessian_is_due(self) -> bool:
         """Whether the next step needs an estimate: the first, and every `hessian_interval` after it."""
         steps = [int(state["step"]) for state in self.state.values() if "step" in state]
@@ -75,7 +70,7 @@ class SophiaG(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Apply the gradients; a parameter without one stays unchanged. Returns the closure's result, or None."""
-        self._checks(self.param_groups, _check)
+        check_changed(self, "sophia", self.param_groups, lambda: (known := settings_of(type(self), {}), known), _check)
         loss = loss_of(closure)
         estimates, self._estimates = self._estimates, {}
         for group in self.param_groups:

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.optim.optimizers.checks import GroupChecks, check_numbers, is_number
+from danalab.optim.optimizers.checks import check_changed, check_numbers, is_number
 from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import is_dummy_step, local, moment_dtype
 from danalab.optim.step.state_dict import by_names, check_entry, check_groups, entries
@@ -58,10 +57,6 @@ class Wrapper(torch.optim.Optimizer):
         for group in inner.param_groups:
             self._add_outer(group)
 
-    @cached_property
-    def _checks(self) -> GroupChecks:
-        return GroupChecks(self.name, {}, (*self.keys.values(), *self.needs))
-
     @property
     def name(self) -> str:
         return type(self).__name__
@@ -94,7 +89,8 @@ class Wrapper(torch.optim.Optimizer):
 
     def check_groups(self) -> None:
         """As of `RuleOptimizer`: before a step changes anything, the inner one's settings, too."""
-        self._checks(self.param_groups, self.check)
+        own = (*self.keys.values(), *self.needs)
+        check_changed(self, self.name, self.param_groups, lambda: ({}, own), self.check)
         getattr(self.inner, "check_groups", lambda: None)()
 
     @property

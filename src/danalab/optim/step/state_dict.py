@@ -133,7 +133,7 @@ def check_rule_state(
     """Refuse a state_dict that does not fit an optimizer with a rule for each group."""
     owner, groups = type(optimizer).__name__, optimizer.param_groups
     given = {key for key in groups[0] if key in optimizer.defaults and key not in {*IMPLEMENTATION, *LATER}}
-    check_groups(owner, groups, saved, given | {"peak_lr"})
+    check_groups(owner, groups, saved, given | {"peak_lr"} | ({"use_muon"} & set(groups[0])))
     for group, saved_group in zip(groups, saved["param_groups"], strict=True):
         own, other = (each.get("state_dtype", "float32") for each in (group, saved_group))
         if own != other:
@@ -223,7 +223,9 @@ def warn_of_replaced(owner: str, built: Iterable[Mapping[str, Any]], loaded: Ite
 
 
 def _value(value: Any) -> Any:
-    return tuple(value) if isinstance(value, (list, tuple)) else float(value) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 else str(value)
+    return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
 def _shown(value: Any) -> str:
@@ -240,6 +242,7 @@ def _are_groups(value: Any) -> bool:
     if not isinstance(value, (list, tuple)) or not all(isinstance(group, Mapping) for group in value):
         return False
     lists = [group.get("params") for group in value]
+    lists += [group.get(key, []) for group in value for key in ("param_names", "unstepped")]
     return all(isinstance(keys, (list, tuple)) and all(isinstance(key, (int, str)) for key in keys) for keys in lists)
 
 

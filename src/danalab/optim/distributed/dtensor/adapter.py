@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, cached_property, wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -107,13 +107,9 @@ class DTensorAdapter(torch.optim.Optimizer):
     def __repr__(self) -> str:
         return f"DTensorAdapter({self.inner!r})"
 
-    @cached_property
-    def _checks(self) -> checks.GroupChecks:
-        return checks.GroupChecks(self.spec.name, self.spec.settings, ())
-
     def check_groups(self) -> None:
         """As of `RuleOptimizer`."""
-        self._checks(self._groups)
+        checks.check_changed(self, self.spec.name, self._groups, lambda: (self.spec.settings, ()))
 
     # ---- groups ----
 
@@ -322,8 +318,8 @@ class DTensorAdapter(torch.optim.Optimizer):
 
 
 def _without_patches(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """An optimizer's attributes, without the `step` that schedulers replace, and what is made anew."""
-    return {key: value for key, value in vars(optimizer).items() if key not in ("step", "_checks")}
+    """An optimizer's attributes, without the `step` that schedulers replace."""
+    return {key: value for key, value in vars(optimizer).items() if key != "step"}
 
 
 @cache

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from danalab.optim.distributed.dtensor.layout import gather_objects
 from danalab.optim.distributed.dtensor.placement import OwnedFull, Plain, as_kept, as_tensors, map_leaves, outline_of
+from danalab.optim.optimizers.checks import check_numbers_of
 from danalab.optim.optimizers.groups import called, hyper
+from danalab.optim.settings import plain_settings
 from danalab.optim.step.state_dict import (
     IMPLEMENTATION,
     by_names,
@@ -172,6 +174,8 @@ def check_loadable(optimizer: Any, saved: Any) -> Mapping[str, Any]:
     saved = by_names(owner, groups, saved)
     check_groups(owner, groups, saved, needed, maker=owner)
     saved_groups = saved["param_groups"]
+    for group in saved_groups:
+        check_numbers_of(owner, optimizer.spec.settings, plain_settings(hyper(group)))
     optimizer._complete()
     expected = forms(optimizer.inner, optimizer._places)
     may_be = getattr(optimizer.inner, "optional_state", ())

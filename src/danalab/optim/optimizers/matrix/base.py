@@ -5,7 +5,6 @@ A group sets `use_muon` or `kind`; a group without either is split in two by nam
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -59,10 +58,6 @@ class TwoRules(torch.optim.Optimizer):
     def name(self) -> str:
         return type(self).__name__
 
-    @cached_property
-    def _checks(self) -> checks.GroupChecks:
-        return checks.GroupChecks.of(self, "peak_lr", "use_muon")
-
     describe = describe
 
     def of_matrices(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +105,7 @@ class TwoRules(torch.optim.Optimizer):
 
     def check_groups(self) -> None:
         """As of `RuleOptimizer`."""
-        self._checks(self.param_groups, self.check_group)
+        checks.check_own_groups(self, self.check_group, "peak_lr", "use_muon")
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         """Refuse settings that make no sense; those of matrices that a group lacks are not looked at."""
@@ -297,6 +292,7 @@ def with_auxiliary(owner: str, group: Any, auxiliary: Mapping[str, Any], lr: Any
         if "ns_dtype" in part:
             part["ns_dtype"] = dtype_name(owner, part["ns_dtype"])
         of_matrices = lr if not was_split or part.get("lr") is None else part["lr"]
+        checks.number_of(owner, "lr", of_matrices)
         for kind, piece in _pieces(part, own_kinds):
             if not piece["use_muon"]:
                 # The settings of a split group are those of its matrices.
