@@ -5,8 +5,8 @@ import json
 import pytest
 
 from danalab.errors import UserError
-from danalab.report.figures.optimizer_state import read_tau_statistics
 from danalab.train import train
+from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 
 
 def rows(file):
