@@ -27,14 +27,14 @@ from torch.nn import functional as F
 
 from danalab.judge.tracks import get_track
 from danalab.ladder.fit.statistics import student_interval
-from danalab.ladder.runs.executors import as_completed
-from danalab.ladder.runs.processes import ProcessPool
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab.optim.rate_search import next_rate, rates_to_try
 from danalab.report.formats import as_markdown
 from danalab.scaling.hardware import available_cores
 from danalab.showcase.problems import Objective, library_bytes
+from danalab.sweep.executors import as_completed
+from danalab.sweep.processes import ProcessPool
 from danalab_bench.pages import fill_parts
 from unknown_horizon import CONTENDERS, LENGTHS, best_without, lag
 from unknown_horizon import finished as lengths_finished

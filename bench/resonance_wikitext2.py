@@ -23,8 +23,8 @@ from typing import Any
 from danalab.errors import UserError
 from danalab.files import write_json
 from danalab.ladder.fit.statistics import student_interval
-from danalab.ladder.runs.grid import Cell, name_of
-from danalab.ladder.runs.sweep import run_sweep
+from danalab.sweep.grid import Cell, name_of
+from danalab.sweep.run import run_sweep
 from danalab.train.system.device import machine
 
 COMMON = {

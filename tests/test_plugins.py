@@ -19,11 +19,11 @@ from danalab.cli.app import COMMANDS, main
 from danalab.data.sources import SOURCES
 from danalab.errors import UserError
 from danalab.judge.workers import read_contestant
-from danalab.ladder.runs.jobs import Job
 from danalab.optim import build_optimizer, optimizer_spec
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.schedules import SCHEDULES
 from danalab.registry import Registry
+from danalab.sweep.jobs import Job
 from danalab.train.callbacks.base import CALLBACKS
 from text_data import prepare_lines
 

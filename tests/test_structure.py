@@ -15,7 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 LAYERS = [
-    "optim", "colors", "scaling", "models", "data", "inference", "train", "chat", "post", "serve", "ladder",
+    "optim", "colors", "scaling", "models", "data", "inference", "train", "chat", "post", "serve", "sweep", "ladder",
     "report", "judge", "cli",
 ]  # fmt: skip
 """Lowest first: a room may use those before it. `chat` is what evaluation, post-training and server share."""

@@ -11,7 +11,7 @@ import pytest
 from bench import resonance_wikitext2
 from bench.resonance_wikitext2 import Settings, measure
 
-from danalab.ladder.runs.grid import Cell
+from danalab.sweep.grid import Cell
 from danalab.train.config.resolve import resolve
 
 BEST = {"resonance": 4e-3, "no-mixer": 2e-3, "attention": 8e-3}

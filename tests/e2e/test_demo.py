@@ -13,11 +13,11 @@ import pytest
 from danalab.cli.app import main
 from danalab.data.sources.text import StdlibSource
 from danalab.errors import UserError
-from danalab.ladder.runs.jobs import Job
-from danalab.ladder.runs.pool import run_jobs
 from danalab.showcase import DemoConfig
 from danalab.showcase import demo as demo_module
 from danalab.showcase.demo import next_steps, run_demo, verdict
+from danalab.sweep.jobs import Job
+from danalab.sweep.pool import run_jobs
 from danalab.train.run.open import open_run
 
 
@@ -73,7 +73,7 @@ def test_it_ends_with_three_commands_that_this_shell_knows(made, monkeypatch, tm
 
 def test_started_again_it_trains_nothing(made, monkeypatch):
     config, demo = made
-    monkeypatch.setattr("danalab.ladder.runs.pool.Child", lambda *_: pytest.fail("a finished run was started"))
+    monkeypatch.setattr("danalab.sweep.pool.Child", lambda *_: pytest.fail("a finished run was started"))
     monkeypatch.setattr(demo_module, "_write", lambda *_: None)  # the page is there
     assert run_demo(config).rows == demo.rows
 

@@ -13,12 +13,12 @@ from torch import nn
 
 from danalab.data.vocabulary import VocabularyInfo
 from danalab.errors import UserError
-from danalab.ladder.runs import pool
 from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor import placement
 from danalab.optim.distributed.dtensor.placement import Outline
 from danalab.optim.distributed.zero.state import OwnedState
 from danalab.optim.optimizers.checks import number_of
+from danalab.sweep import pool
 from danalab.train.config.backends import RankLayout
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig

@@ -15,7 +15,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.judge import workers as workers_module
 from danalab.judge.workers import PlannedRun, RunResult, Workers, read_contestant
-from danalab.ladder.runs import processes
+from danalab.sweep import processes
 
 
 @pytest.mark.slow

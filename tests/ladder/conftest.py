@@ -1,27 +1,3 @@
-"""Sweeps of seconds."""
+"""Ladders of seconds."""
 
-import pytest
-
-from text_data import prepare_lines
-
-
-@pytest.fixture(scope="session")
-def fixed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What all runs of a tiny sweep have in common."""
-    folder = tmp_path_factory.mktemp("data")
-    data = prepare_lines(folder, 300, 10)
-    return {
-        "data": str(data),
-        "d_model": 16,
-        "n_layers": 1,
-        "n_heads": 2,
-        "seq_len": 16,
-        "batch_size": 4,
-        "iterations": 10,
-        "eval_interval": 2,
-        "eval_batches": 1,
-        "log_interval": 2,
-        "ckpt_interval": 2,
-        "lr": 1e-3,
-        "tune_malloc": False,
-    }
+from sweep.conftest import fixed as fixed

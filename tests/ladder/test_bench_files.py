@@ -7,8 +7,8 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.ladder.plan import read_plan
-from danalab.ladder.runs.grid import expand, read_grid
-from danalab.ladder.runs.sweep import run_sweep
+from danalab.sweep.grid import expand, read_grid
+from danalab.sweep.run import run_sweep
 
 BENCH = Path(__file__).parents[2] / "bench"
 SWEEPS = sorted(BENCH.glob("*_sweep.yaml"))

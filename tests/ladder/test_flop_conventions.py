@@ -6,9 +6,9 @@ import pytest
 from danalab.errors import UserError
 from danalab.ladder.analysis import analyse
 from danalab.ladder.fit.tuning import flops_of, training_flops
-from danalab.ladder.rows import checked_row
 from danalab.models import ModelConfig
 from danalab.scaling import dimensions, flops_per_token
+from danalab.sweep.rows import checked_row
 
 ENOKI = dimensions("enoki", 12)
 L, d, V, T = ENOKI.n_layers, ENOKI.d_model, 50304, 2048

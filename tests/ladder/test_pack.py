@@ -8,9 +8,10 @@ import pytest
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.files import read_text
-from danalab.ladder.rows import PACKED, RowsFile, metrics_of, pack, read_ladder
-from danalab.ladder.runs.grid import expand
-from danalab.ladder.runs.sweep import run_sweep
+from danalab.ladder.rows import metrics_of, pack, read_ladder
+from danalab.sweep.grid import expand
+from danalab.sweep.rows import PACKED, RowsFile
+from danalab.sweep.run import run_sweep
 from danalab_bench.pages import RESULTS
 from ladder.planted import plant
 

@@ -10,7 +10,8 @@ import pytest
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.ladder.analysis import analyse
-from danalab.ladder.rows import optimizer_settings_of, read_ladder, written_rows
+from danalab.ladder.rows import read_ladder
+from danalab.sweep.rows import optimizer_settings_of, written_rows
 from ladder.planted import plant
 
 

@@ -9,8 +9,8 @@ from danalab.errors import UserError
 from danalab.ladder.plan import LadderPlan, Rung, read_plan
 from danalab.ladder.rows import read_ladder, validation_points
 from danalab.ladder.run import run_ladder
-from danalab.ladder.runs import sweep
-from danalab.ladder.runs.executors import PolledExecutor
+from danalab.sweep import run as sweep
+from danalab.sweep.executors import PolledExecutor
 from danalab.train.evaluation import evaluate_run
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.merge import merge_run

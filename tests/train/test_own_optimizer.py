@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from danalab.data import open_dataset
-from danalab.ladder.runs.grid import name_of
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.plan import plan
+from danalab.sweep.grid import name_of
 from danalab.train.config.resolve import resolve
 from danalab.train.job import train
 

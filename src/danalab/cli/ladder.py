@@ -55,9 +55,9 @@ def run(flags: Flags) -> int:
     from danalab.cli._shared.run_tables import show_open_ends, show_rows, show_rungs, with_costs
     from danalab.ladder.plan import read_plan
     from danalab.ladder.run import run_ladder
-    from danalab.ladder.runs.sweep import collect
     from danalab.report.formats import print_table
     from danalab.scaling.hardware import available_cores
+    from danalab.sweep.run import collect
     from danalab.train.callbacks.console import log_to_stderr
 
     flags.require_effect(flags.dry_run or flags.estimate)

@@ -25,8 +25,8 @@ class Flags(SweepFlags):
 def run(flags: Flags) -> int:
     """Train every run of a grid that is not finished; failures are listed at the end and do not stop the others."""
     from danalab.cli._shared.run_tables import show_plan, show_rows
-    from danalab.ladder.runs.grid import expand, parse_assignments, parse_fixed, read_grid
-    from danalab.ladder.runs.sweep import FIRST, at_multiplier, collect, find_rates, run_sweep
+    from danalab.sweep.grid import expand, parse_assignments, parse_fixed, read_grid
+    from danalab.sweep.run import FIRST, at_multiplier, collect, find_rates, run_sweep
     from danalab.train.callbacks.console import log_to_stderr
 
     flags.require_effect(flags.dry_run)

@@ -26,10 +26,10 @@ from danalab.judge.ledger import Ledger, stored_runs
 from danalab.judge.tracks import get_track
 from danalab.judge.verdict import PairedVerdict, bounds, compute_saved, decide, spent, verdict_from_row, warnings
 from danalab.judge.workers import Contestant, PlannedRun, RunResult, Workers, read_contestant, without
-from danalab.ladder.runs.sweep import open_executor
 from danalab.optim.rate_search import next_exponent
 from danalab.showcase.problems import SmallProblem
 from danalab.showcase.trials import SPACING, settings_for, usual_lr
+from danalab.sweep.run import open_executor
 
 MOST_PAIRS = 1000
 BOUND_SHARE = 0.1  # of the loss before training; a run that is stuck on a plateau loses about as much

@@ -21,13 +21,13 @@ from typing import Any
 from danalab import __version__
 from danalab.errors import UserError
 from danalab.files import read_yaml
-from danalab.ladder.runs.executors import as_completed
-from danalab.ladder.runs.processes import ProcessDied, ProcessPool, TimedCall
 from danalab.optim import optimizer_spec
 from danalab.optim.catalogue import OPTIMIZERS, is_address
 from danalab.optim.registry import OptimizerSpec, read_settings
 from danalab.optim.rules.age import AGES
 from danalab.plugins import digests, source_digest
+from danalab.sweep.executors import as_completed
+from danalab.sweep.processes import ProcessDied, ProcessPool, TimedCall
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The ladder: many runs, the laws through them, and the compute that an optimizer saves.
 
-ladder.yaml -> plan (`LadderPlan`, its cells by runs.grid) -> run (trials, dials, seeds) -> runs.sweep -> runs.pool
-  -> run folders -> rows (ladder.jsonl) -> analysis -> fit.tuning, fit, saving, studies -> danalab.report.tables
+ladder.yaml -> plan (`LadderPlan`, its cells by danalab.sweep.grid) -> run (trials, dials, seeds) -> danalab.sweep.run
+  -> run folders -> danalab.sweep.rows (ladder.jsonl) -> analysis -> fit.tuning, fit, saving, studies
+  -> danalab.report.tables
 """
 
 from danalab.lazy import attach_stub

@@ -15,11 +15,12 @@ from danalab.ladder.fit import tuning
 from danalab.ladder.fit.loss_fit import fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw, LossPoints
 from danalab.ladder.fit.rate_laws import LEAST_SIZES, LRLaw, fit_lr_law, fit_shared_curvature, fit_tolerance
-from danalab.ladder.rows import optimizer_settings_of, validation_points
+from danalab.ladder.rows import validation_points
 from danalab.ladder.saving import Saved, compute_gain, compute_saved, interpolated_saving
 from danalab.ladder.studies import Analysis, PredictedRate, all_studies
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import GPT2_VOCAB
+from danalab.sweep.rows import optimizer_settings_of
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
 
 PREDICTED = (2.0, 4.0, 10.0)

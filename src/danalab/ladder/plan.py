@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError, nearest
-from danalab.ladder.runs.grid import Cell, expand, name_of, parse_plan
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.optim.run_length import OMEGA
 from danalab.registry import Registry
 from danalab.scaling.learning_rate import CHINCHILLA
+from danalab.sweep.grid import Cell, expand, name_of, parse_plan
 from danalab.train.config.fields import flag
 
 DECAY_LAWS = ("rules", "sqrt")

@@ -25,12 +25,12 @@ from typing import Any
 from danalab.files import write_json
 from danalab.ladder.fit.tuning import is_usable
 from danalab.ladder.plan import PROCEDURES, LadderPlan, Rung
-from danalab.ladder.runs.estimate import check_optimizers
-from danalab.ladder.runs.executors import Cluster
-from danalab.ladder.runs.grid import Cell
-from danalab.ladder.runs.jobs import Failure
-from danalab.ladder.runs.sweep import Sweep
 from danalab.optim.rate_search import next_rate, rounded
+from danalab.sweep.estimate import check_optimizers
+from danalab.sweep.executors import Cluster
+from danalab.sweep.grid import Cell
+from danalab.sweep.jobs import Failure
+from danalab.sweep.run import Sweep
 
 
 @dataclass(frozen=True)

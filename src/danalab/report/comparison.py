@@ -15,9 +15,9 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
-from danalab.ladder.rows import optimizer_flops_of
 from danalab.report.data import RunCurve, tokens_to_reach
 from danalab.report.formats import Linked, as_markdown
+from danalab.sweep.rows import optimizer_flops_of
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
-from danalab.ladder.rows import PACKED, pack, read_ladder
+from danalab.ladder.rows import pack, read_ladder
 from danalab.ladder.studies import Address, PageSection, all_studies
 from danalab.report.data import MissingFigure, ReportData, has_diverged, is_finished
 from danalab.report.figures.drawing import save_figure, save_points, svg_text
@@ -35,6 +35,7 @@ from danalab.report.formats import Table, as_csv, as_latex, as_markdown, short
 from danalab.report.headline import caveat, headlines, method, verdict
 from danalab.report.page import Page
 from danalab.report.tables import analysis_tables, cost_table, failed_table, headline_table, runs_table
+from danalab.sweep.rows import PACKED
 
 PAGE = "report.html"
 MANY = 40  # rows above which a table is folded away

@@ -27,7 +27,7 @@ from danalab.report.page import Page
 from danalab.showcase import DemoConfig
 
 if TYPE_CHECKING:
-    from danalab.ladder.runs.jobs import Job
+    from danalab.sweep.jobs import Job
 
 MODEL = {"arch": "enoki", "d_model": 128, "n_layers": 2, "n_heads": 2}
 SEQ_LEN = 128
@@ -57,7 +57,7 @@ class Demo:
 def run_demo(config: DemoConfig) -> Demo:
     """Prepare the corpus, train all trials, compare the best, draw and write everything into `config.out`."""
     from danalab.data import resolve_dataset
-    from danalab.ladder.runs.pool import run_jobs
+    from danalab.sweep.pool import run_jobs
 
     config.out.mkdir(parents=True, exist_ok=True)
     data = resolve_dataset("stdlib", f"bpe-{config.vocab_size}", config.out / "datasets")
@@ -76,7 +76,7 @@ def run_demo(config: DemoConfig) -> Demo:
 
 
 def _job(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> "Job":
-    from danalab.ladder.runs.jobs import Job
+    from danalab.sweep.jobs import Job
 
     steps = config.tokens // (BATCH_SIZE * SEQ_LEN)
     own = {"opt": opt, "lr": lr, "seed": seed, "data_seed": 1337 + seed, "data": str(data)}

@@ -16,8 +16,6 @@ import torch
 
 from danalab.errors import UserError
 from danalab.files import finite
-from danalab.ladder.runs.executors import as_completed
-from danalab.ladder.runs.processes import ProcessPool
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
 from danalab.optim.rate_search import next_exponent
 from danalab.optim.registry import OptimizerSpec
@@ -26,6 +24,8 @@ from danalab.scaling import learning_rate
 from danalab.scaling.hardware import available_cores
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.showcase.problems import Objective, SmallProblem, get_problem
+from danalab.sweep.executors import as_completed
+from danalab.sweep.processes import ProcessPool
 
 SPACING = 4.0
 """Factor between the first learning rates."""

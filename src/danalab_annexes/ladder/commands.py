@@ -27,7 +27,7 @@ class ImportWandbFlags(JsonFlags):
 def import_wandb(flags: ImportWandbFlags) -> None:
     """Write runs of Weights & Biases as rows of a ladder with their validation curves, for danalab report."""
     from danalab.cli._shared.run_tables import print_rows, with_costs
-    from danalab.ladder.runs.grid import parse_fixed
+    from danalab.sweep.grid import parse_fixed
     from danalab_annexes.ladder.wandb import Keys, import_runs, read_api, read_exports
 
     if bool(flags.files) == (flags.api is not None):

@@ -22,9 +22,9 @@ from danalab.ladder.fit.loss_law import points_needed
 from danalab.ladder.fit.statistics import Interval, noise_law, student_interval
 from danalab.ladder.fit.tuning import Row, Tuned
 from danalab.ladder.plan import PROCEDURES, LadderPlan, Procedure, Rung
-from danalab.ladder.runs.estimate import plan_of
 from danalab.ladder.studies import Address, Analysis, LadderStudy, PageSection
 from danalab.report.formats import Table, span, yes_or_no
+from danalab.sweep.estimate import plan_of
 
 FILE = "preregistered.json"
 RESAMPLES = 400

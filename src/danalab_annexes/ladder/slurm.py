@@ -20,9 +20,9 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.ladder.runs.executors import Cluster, PolledExecutor
-from danalab.ladder.runs.jobs import DIVERGED, Failure, Job
-from danalab.ladder.runs.sweep import EXECUTORS
+from danalab.sweep.executors import Cluster, PolledExecutor
+from danalab.sweep.jobs import DIVERGED, Failure, Job
+from danalab.sweep.run import EXECUTORS
 from danalab.train.system import slurm
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from typing import Any
 
 from danalab.errors import UserError, first_line, import_extra, nearest
 from danalab.files import parse_json, read_text
-from danalab.ladder.rows import FILE, checked_row, device_hours, save_rows
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.dimensions import Dimensions, explicit_dimensions, flops_per_token, parameter_count
+from danalab.sweep.rows import FILE, checked_row, device_hours, save_rows
 
 _TEXT = ("arch", "opt", "scheduler", "attention_gate", "device", "data")
 _REAL = ("lr", "lr_multiplier", "weight_decay", "wd_ts", "omega", "kappa", "delta", "clipsnr", "gamma3", "beta1",

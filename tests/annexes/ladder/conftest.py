@@ -1,3 +1,3 @@
 """What tests of sweeps share."""
 
-from ladder.conftest import fixed as fixed
+from sweep.conftest import fixed as fixed

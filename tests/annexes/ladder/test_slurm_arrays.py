@@ -13,9 +13,9 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.ladder.plan import LadderPlan
 from danalab.ladder.run import run_ladder
-from danalab.ladder.runs.executors import Cluster
-from danalab.ladder.runs.grid import expand
-from danalab.ladder.runs.sweep import collect, run_sweep
+from danalab.sweep.executors import Cluster
+from danalab.sweep.grid import expand
+from danalab.sweep.run import collect, run_sweep
 from danalab.train.system.slurm import Resources
 from danalab_annexes.ladder import slurm as arrays
 from slurm_stand_ins import Cluster as StandIn

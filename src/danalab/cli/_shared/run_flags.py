@@ -10,8 +10,8 @@ from danalab.train.config.fields import Count, PathText, Positive, flag
 from danalab.train.system.slurm import Resources
 
 if TYPE_CHECKING:
-    from danalab.ladder.runs.estimate import Rate
-    from danalab.ladder.runs.executors import Cluster
+    from danalab.sweep.estimate import Rate
+    from danalab.sweep.executors import Cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class ClusterFlags(ResourceFlags):
 
     def cluster(self) -> "Cluster":
         """The cluster that a sweep takes."""
-        from danalab.ladder.runs.executors import Cluster
+        from danalab.sweep.executors import Cluster
 
         names = ("setup", "at_once", "wait", "poll_seconds")
         return Cluster(resources=self.resources(), **{name: getattr(self, name) for name in names})
@@ -76,7 +76,7 @@ class CostFlags:
     def rate(self, folder: Path) -> "tuple[Rate | None, str]":
         """(FLOP/s of a device, source of the number)."""
         from danalab.ladder.rows import ladder_file, read_ladder
-        from danalab.ladder.runs.estimate import accelerator_rate, measured_rate
+        from danalab.sweep.estimate import accelerator_rate, measured_rate
 
         if self.gpu is not None:
             return accelerator_rate(self.gpu, self.mfu), f"{self.gpu.upper()} at {self.mfu:.0%} of its peak"

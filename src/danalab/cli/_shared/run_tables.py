@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from danalab.ladder.plan import LadderPlan
-from danalab.ladder.runs.estimate import Estimate, Rate, estimate, token_rate, total, trained_rate
-from danalab.ladder.runs.grid import Cell
-from danalab.ladder.runs.jobs import Failure
-from danalab.ladder.runs.sweep import SweepResult, write_scripts
 from danalab.report.formats import print_table
+from danalab.sweep.estimate import Estimate, Rate, estimate, token_rate, total, trained_rate
+from danalab.sweep.grid import Cell
+from danalab.sweep.jobs import Failure
+from danalab.sweep.run import SweepResult, write_scripts
 
 Columns = dict[str, Callable[[Any], str]]
 """Heading -> cell of a row."""

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
-from danalab.ladder.runs.grid import Cell
 from danalab.scaling.hardware import named
+from danalab.sweep.grid import Cell
 
 if TYPE_CHECKING:
     from danalab.scaling import Plan

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.ladder.runs.jobs import DIVERGED, Job, is_taken
+from danalab.sweep.jobs import DIVERGED, Job, is_taken
 from danalab.train.system import slurm
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Training:
             return subprocess.call(self.job.command(), **where)
 
     def _train_here(self) -> int:
-        from danalab.ladder.runs.grid import Cell
+        from danalab.sweep.grid import Cell
         from danalab.train.job import run_training
 
         outcome = run_training(Cell(self.job.folder.name, self.job.settings).config(self.job.folder))

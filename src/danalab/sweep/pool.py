@@ -18,10 +18,10 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.ladder.runs.executors import POLL_SECONDS, PolledFuture, Runs, Training, end_of_log
-from danalab.ladder.runs.jobs import Job, is_taken
-from danalab.ladder.runs.processes import Child, ProcessDied, ProcessPool, TimedCall, become
 from danalab.scaling.hardware import available_cores, chosen_threads
+from danalab.sweep.executors import POLL_SECONDS, PolledFuture, Runs, Training, end_of_log
+from danalab.sweep.jobs import Job, is_taken
+from danalab.sweep.processes import Child, ProcessDied, ProcessPool, TimedCall, become
 from danalab.train.config.fields import Count
 
 log = logging.getLogger(__name__)
@@ -188,9 +188,9 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[int
     import torch
 
     from danalab.data import vocabulary_of
-    from danalab.ladder.runs.grid import Cell
     from danalab.models import build_model
     from danalab.models.layers.precision import onednn_products
+    from danalab.sweep.grid import Cell
     from danalab.train.config.resolve import resolve
 
     config = Cell("speed", settings).config(Path())

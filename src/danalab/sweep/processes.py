@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from danalab.ladder.runs.executors import POLL_SECONDS, PolledExecutor, PolledFuture
 from danalab.processes import end_with_starter, hidden_main
+from danalab.sweep.executors import POLL_SECONDS, PolledExecutor, PolledFuture
 
 WARM = ("danalab.cli.training", "danalab.train.job", "torch._dynamo")  # the last by torch's first optimizer
 

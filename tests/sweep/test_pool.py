@@ -17,11 +17,11 @@ from typing import ClassVar
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder.runs import pool
-from danalab.ladder.runs.executors import Runs
-from danalab.ladder.runs.jobs import Job
-from danalab.ladder.runs.pool import Progress, run_jobs
-from danalab.ladder.runs.processes import ProcessDied
+from danalab.sweep import pool
+from danalab.sweep.executors import Runs
+from danalab.sweep.jobs import Job
+from danalab.sweep.pool import Progress, run_jobs
+from danalab.sweep.processes import ProcessDied
 
 NOTES_ITS_END = """
 import os, pathlib, signal, sys, time
@@ -103,8 +103,8 @@ def test_a_number_of_threads_that_is_none_is_refused_by_name(tmp_path, monkeypat
 
 POOL = """
 import pathlib, sys
-from danalab.ladder.runs.pool import run_jobs
-from danalab.ladder.runs.jobs import Job
+from danalab.sweep.pool import run_jobs
+from danalab.sweep.jobs import Job
 class Waiting(Job):
     def command(self):
         return [sys.executable, "-m", "stand_in_run", sys.argv[2], str(self.folder)]

@@ -12,11 +12,11 @@ import yaml
 
 from danalab.errors import UserError
 from danalab.ladder.rows import pack, read_ladder
-from danalab.ladder.runs.estimate import estimate
-from danalab.ladder.runs.grid import expand, read_grid
-from danalab.ladder.runs.jobs import Job
-from danalab.ladder.runs.pool import run_jobs
-from danalab.ladder.runs.sweep import collect, find_rates, run_sweep
+from danalab.sweep.estimate import estimate
+from danalab.sweep.grid import expand, read_grid
+from danalab.sweep.jobs import Job
+from danalab.sweep.pool import run_jobs
+from danalab.sweep.run import collect, find_rates, run_sweep
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from ladder.planted import plant

@@ -22,15 +22,15 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.ladder.rows import FileName, RowsFile, portable_settings
-from danalab.ladder.runs.estimate import plan_of
-from danalab.ladder.runs.executors import Cluster, InlineExecutor, Runs
-from danalab.ladder.runs.grid import Cell
-from danalab.ladder.runs.jobs import Failure, Job
-from danalab.ladder.runs.pool import PoolExecutor, sigterm_raises
 from danalab.optim.rate_search import next_rate, rounded
 from danalab.plugins import load_address
 from danalab.registry import Registry
+from danalab.sweep.estimate import plan_of
+from danalab.sweep.executors import Cluster, InlineExecutor, Runs
+from danalab.sweep.grid import Cell
+from danalab.sweep.jobs import Failure, Job
+from danalab.sweep.pool import PoolExecutor, sigterm_raises
+from danalab.sweep.rows import FileName, RowsFile, portable_settings
 from danalab.train.config.train_config import TrainConfig
 
 log = logging.getLogger(__name__)

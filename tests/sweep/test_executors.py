@@ -11,11 +11,11 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.ladder.runs import sweep
-from danalab.ladder.runs.executors import Cluster, InlineExecutor, Runs, Training
-from danalab.ladder.runs.grid import expand
-from danalab.ladder.runs.jobs import Job
-from danalab.ladder.runs.sweep import EXECUTORS, open_executor, run_sweep
+from danalab.sweep import run as sweep
+from danalab.sweep.executors import Cluster, InlineExecutor, Runs, Training
+from danalab.sweep.grid import expand
+from danalab.sweep.jobs import Job
+from danalab.sweep.run import EXECUTORS, open_executor, run_sweep
 
 FAKE_TRAIN = """
 import json, pathlib, sys

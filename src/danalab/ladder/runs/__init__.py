@@ -1,1 +1,0 @@
-"""Many training runs: which, in what order, where, and the row that each leaves."""
