@@ -4,9 +4,9 @@ A registry of the core that lacks a name loads the modules of its kind, which ad
 """
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "architecture": ("architectures",),
-    "back end": ("native_decoding",),
-    "callback": ("statistics", "profiler", "trackers"),
+    "architecture": ("models.architectures",),
+    "back end": ("inference.native_decoding",),
+    "callback": ("train.statistics", "train.profiler", "train.trackers"),
     "command": (
         "speedrun.command",
         "chat.command",
@@ -15,22 +15,22 @@ MODULES: dict[str, tuple[str, ...]] = {
         "commands.slurm",
         "theory.command",
     ),
-    "constraint": ("json_constraint",),
+    "constraint": ("inference.json_constraint",),
     "data command": ("data.commands",),
     "data layout": ("data.arrays",),
     "data source": ("data.hub",),
-    "distributed backend": ("diloco",),
-    "endpoint": ("responses",),
-    "evaluation": ("evaluations",),
+    "distributed backend": ("train.diloco",),
+    "endpoint": ("serve.responses",),
+    "evaluation": ("evals.evaluations",),
     "executor": ("ladder.slurm",),
     "ladder command": ("ladder.commands",),
-    "model format": ("gguf_file",),
+    "model format": ("models.gguf_file",),
     "optim command": ("optim.commands",),
     "procedure of a ladder": ("ladder.merged", "ladder.preregistration"),
-    "reward": ("programs",),
+    "reward": ("chat.programs",),
     "study of a ladder": ("ladder.studies",),
     "study": ("theory.studies",),
-    "task": ("hub_tasks", "manners"),
-    "weight format": ("huggingface.convert",),
+    "task": ("chat.hub_tasks", "chat.manners"),
+    "weight format": ("models.huggingface.convert",),
 }
 """Kind of a registry (`Registry.kind`) -> modules of this package that add to it when they are imported."""

@@ -21,7 +21,7 @@ from danalab.train.run.exchange import model_card
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.system.signals import StopRequest
-from danalab_annexes.huggingface.convert import obstacle
+from danalab_annexes.models.huggingface.convert import obstacle
 from danalab_annexes.speedrun.pipeline import CALLS, InterruptedRunError, Speedrun
 from danalab_annexes.speedrun.report import _duration, as_json, scores_table, write_report
 from danalab_annexes.speedrun.settings import PRESETS, Preset, SpeedrunConfig

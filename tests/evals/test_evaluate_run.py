@@ -186,7 +186,7 @@ def test_the_harness_asks_a_chat_in_its_format(run, tmp_path, monkeypatch):
     """The score of a choice is the log-likelihood of the letter after the prompt of the conversation."""
     pytest.importorskip("lm_eval")
     from danalab.train.run.open import open_run
-    from danalab_annexes.harness import evaluate_tasks
+    from danalab_annexes.evals.harness import evaluate_tasks
 
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

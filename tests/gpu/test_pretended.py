@@ -29,8 +29,8 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.step.memory import fit_memory
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system import device as devices
-from danalab_annexes.preflight import check_memory, check_resume
-from danalab_annexes.profiler import ProfilerTrace
+from danalab_annexes.commands.preflight import check_memory, check_resume
+from danalab_annexes.train.profiler import ProfilerTrace
 from danalab_bench.gpu_pretend import CUDA, NAME, pretend_gpu
 
 
@@ -92,7 +92,9 @@ def test_the_memory_of_a_gpu_is_tried(monkeypatch):
 
 
 def test_checks_before_a_launch_know_the_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr("danalab_annexes.preflight._tensors", lambda folder, step: {"w": torch.full((1,), float(step))})
+    monkeypatch.setattr(
+        "danalab_annexes.commands.preflight._tensors", lambda folder, step: {"w": torch.full((1,), float(step))}
+    )
     folders = [RunFolder(tmp_path / name) for name in ("whole", "resumed")]
     for number, folder in enumerate(folders):
         folder.path.mkdir()
@@ -120,7 +122,9 @@ def test_a_profile_is_of_the_device(tmp_path: Path, monkeypatch):
         return "a table"
 
     monkeypatch.setattr(torch.profiler, "profile", profile)
-    monkeypatch.setattr("danalab_annexes.profiler.top_operators", lambda profiler, device: asked.append(device) or [])
+    monkeypatch.setattr(
+        "danalab_annexes.train.profiler.top_operators", lambda profiler, device: asked.append(device) or []
+    )
     context = SimpleNamespace(folder=tmp_path, strategy=SimpleNamespace(world=SimpleNamespace(rank=0)))
     trace = ProfilerTrace(context)  # pyright: ignore[reportArgumentType]
     trace.on_start(0)

@@ -10,7 +10,7 @@ from danalab.chat.conversations import field_error
 from danalab.serve import Planner
 from danalab.serve.completions import ChatCompletionRequest, CompletionRequest
 from danalab.serve.fields import RequestError
-from danalab_annexes.responses import ResponseRequest
+from danalab_annexes.serve.responses import ResponseRequest
 from servers import running_server, tiny_model
 
 POSTS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]

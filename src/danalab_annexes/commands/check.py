@@ -1,6 +1,6 @@
 """Check a training run before it is launched: data, loss at step 0, memory, resume, throughput, overfitting.
 
-With --coordinates: whether activations keep their size as the width grows (`danalab_annexes.preflight`).
+With --coordinates: whether activations keep their size as the width grows (`danalab_annexes.commands.preflight`).
 """
 
 import json
@@ -19,7 +19,7 @@ from danalab.train.config.train_config import TrainConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from danalab_annexes.preflight import Coordinates
+    from danalab_annexes.commands.preflight import Coordinates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Flags(TrainConfig):
 
 def run(flags: Flags) -> int:
     """Check a training run before it is launched; takes the flags of danalab train. Exit code 1: a check failed."""
-    from danalab_annexes.preflight import check_run
+    from danalab_annexes.commands.preflight import check_run
 
     config = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})
     if flags.coordinates:
@@ -61,7 +61,7 @@ def run(flags: Flags) -> int:
 
 def _check_coordinates(flags: Flags, config: TrainConfig) -> int:
     from danalab.report.figures import drawing
-    from danalab_annexes.preflight import FLAT, check_coordinates
+    from danalab_annexes.commands.preflight import FLAT, check_coordinates
 
     if flags.figure.suffix not in (".svg", ".png"):
         raise UserError(f"--figure {flags.figure}: it must end in .svg or .png")

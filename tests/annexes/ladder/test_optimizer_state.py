@@ -19,7 +19,7 @@ from danalab_annexes.ladder.optimizer_state import (
     tau_figure,
 )
 from danalab_annexes.ladder.sweeps import gamma3_figure, kappa_figure
-from danalab_annexes.statistics import order_statistics
+from danalab_annexes.train.statistics import order_statistics
 from ladder.planted import plant
 
 

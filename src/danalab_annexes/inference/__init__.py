@@ -1,0 +1,1 @@
+"""Decoding on CPUs with AVX-512, and text that is valid JSON."""

@@ -1,0 +1,1 @@
+"""Architectures with layers of their own, and other formats of models."""

@@ -1,0 +1,1 @@
+"""Callbacks and a distributed backend of training."""
