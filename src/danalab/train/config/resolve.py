@@ -63,7 +63,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     parts: dict[str, Any] = {"given": given, "model": model, "budget": whole, "optimizer": chosen}
     spec = RunSpec(**parts, execution=choose_execution(given, model, chosen, whole, dataset, world_size, device_type))
     spec.schedule()  # refuses settings that do not fit, before anything is written
-    return replace(spec, notes=(*_remarks(given), *_about_rate(spec), *notes, *filter(None, [spec.jump()])))
+    return replace(spec, notes=(*_remarks(spec), *notes, *filter(None, [spec.jump()])))
 
 
 # ---- data ----
@@ -257,19 +257,16 @@ def choose_execution(
 # ---- notes ----
 
 
-def _remarks(given: TrainConfig) -> list[str]:
+def _remarks(spec: RunSpec) -> list[str]:
+    given, planned = spec.given, spec.plan
     old = ARCHITECTURES.get(given.arch).old_names.get(given.arch.lower())
     notes = [] if old is None else [f"--arch {given.arch.lower()} is {old}"]
     idle = [flag(f"wandb_{key}") for key in ("project", "entity", "group", "mode") if getattr(given, f"wandb_{key}")]
     if idle and not given.wandb:
         notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
+    if planned.lr_is_extrapolated:
+        notes.append(
+            f"the learning-rate law was fitted at another batch than {planned.global_batch} sequences "
+            f"({planned.lr_source}): its rate here is not measured; try --lr-multiplier"
+        )
     return notes
-
-
-def _about_rate(spec: RunSpec) -> list[str]:
-    if not spec.plan.lr_is_extrapolated:
-        return []
-    return [
-        f"the learning-rate law was fitted at another batch than {spec.budget.global_batch} sequences "
-        f"({spec.plan.lr_source}): its rate here is not measured; try --lr-multiplier"
-    ]
