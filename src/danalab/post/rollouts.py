@@ -77,7 +77,14 @@ class Rollouts(BatchSource):
         self._note(dict(zip(COUNTS, summed, strict=True)))
         batch = pack_answers(answers, self._chat.bos, sampled=int(counts["answers"]))
         if self._reference is not None:
-            self._add_reference(batch)
+            device = next(self._reference.parameters()).device
+            together, parts = max(1, REFERENCE_TOKENS // batch.inputs.shape[1]), []
+            with torch.no_grad(), self._autocast():
+                for start in range(0, len(batch), together):
+                    part = batch.rows(slice(start, start + together)).to(device)
+                    logits = self._reference(part.inputs)[..., : self._chat.n_ids].float() / self._settings.temperature
+                    parts.append(target_log_probs(logits, part.targets).cpu())
+            batch.extra["reference_log_probs"] = torch.cat(parts)
         return batch
 
     def _answers(self, step: int, counts: dict[str, float]) -> list[TrainedAnswer]:
@@ -119,17 +126,6 @@ class Rollouts(BatchSource):
             return kept
         counts["no_signal"] += 1
         return [] if self._reference is None else kept
-
-    def _add_reference(self, batch: TrainingBatch) -> None:
-        assert self._reference is not None
-        device = next(self._reference.parameters()).device
-        together, parts = max(1, REFERENCE_TOKENS // batch.inputs.shape[1]), []
-        with torch.no_grad(), self._autocast():
-            for start in range(0, len(batch), together):
-                part = batch.rows(slice(start, start + together)).to(device)
-                logits = self._reference(part.inputs)[..., : self._chat.n_ids].float() / self._settings.temperature
-                parts.append(target_log_probs(logits, part.targets).cpu())
-        batch.extra["reference_log_probs"] = torch.cat(parts)
 
     def _note(self, counts: Mapping[str, float]) -> None:
         """Keep what a row of metrics shows of a step."""
