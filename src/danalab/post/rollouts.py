@@ -91,6 +91,7 @@ class Rollouts(BatchSource):
         settings, per_rank = self._settings, self._settings.problems // self._world.dp_size
         first = self._world.dp_rank * per_rank
         groups, start = range(first, first + per_rank), step * settings.problems
+        # The keys seed the sampling: any number of ranks draws the same answers.
         problems = {(settings.data_seed, step, group): self._mixture[start + group].problem for group in groups}
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
@@ -229,6 +230,7 @@ def pack_answers(
         ends[row] += size
         count[row] += 1
     counts = torch.tensor(count, dtype=torch.float32)
+    # Losses that divide by the number of answers count those without signal, too.
     counts[0] += (len(answers) if sampled is None else sampled) - len(answers)
     extra = {"old_log_probs": old, "advantages": advantages, "sequence": sequence, "answers": counts}
     return TrainingBatch(inputs, targets, extra=extra)

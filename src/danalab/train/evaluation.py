@@ -234,7 +234,7 @@ def evaluate_run(
 
 
 def _data_of(record: dict[str, Any], folder: str | Path) -> str:
-    """Where the data of a run are: the recorded place, or, if run and data moved, that which its `--data` names now."""
+    """The place of a run's data: the recorded one, or, if run and data moved, that which its `--data` names now."""
     if "dataset" not in record:
         raise UserError(f"{folder}: the model was imported, without data; give --data")
     recorded, named = record["dataset"], record["config"]["data"]

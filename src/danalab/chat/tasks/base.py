@@ -129,6 +129,7 @@ def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
         if key not in known:
             raise UserError(f"task {text}: unknown setting '{key}'{nearest(key, known)}; known: {', '.join(known)}")
     settings = {key: value for key, value in defaults.items() if key in known} | given
+    # The annotations of the constructor convert the settings, which are text.
     init: Any = kind.__init__
     build = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(init)
     task = kind.__new__(kind)

@@ -159,7 +159,7 @@ def choose_budget(
     if batches.batch.stages and asked.iterations is None:  # more steps, for as many tokens
         steps = max(1, batches.batch.steps_within(nominal.steps * global_batch))
         budget = budget_of(replace(given, iterations=steps), dims, seq_len, global_batch)
-    if not batches.is_constant:
+    if batches.batch.stages or batches.length.stages:
         flops = batches.flops(budget.steps, lambda length: flops_per_token(dims, length))
         budget = replace(budget, tokens=batches.tokens(budget.steps), flops=flops)
     if given.extend_to is not None and given.extend_to < budget.steps:
@@ -264,7 +264,7 @@ def _remarks(spec: RunSpec) -> list[str]:
     idle = [flag(f"wandb_{key}") for key in ("project", "entity", "group", "mode") if getattr(given, f"wandb_{key}")]
     if idle and not given.wandb:
         notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
-    if planned.lr_is_extrapolated:
+    if planned.lr_law_batch not in (None, planned.global_batch) and planned.lr_batch_factor == 1:
         notes.append(
             f"the learning-rate law was fitted at another batch than {planned.global_batch} sequences "
             f"({planned.lr_source}): its rate here is not measured; try --lr-multiplier"

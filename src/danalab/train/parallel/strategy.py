@@ -69,7 +69,7 @@ class ParallelStrategy:
 
     @contextlib.contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
-        """Around the forward and backward pass of a micro-batch; only the `last` of a step communicates."""
+        """Context of a micro-batch's forward and backward pass; only the `last` of a step communicates."""
         yield
 
     def finish(self) -> None:
@@ -106,7 +106,7 @@ class ParallelStrategy:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Around passes without gradients."""
+        """Context of passes without gradients."""
         yield
 
     # ---- for workers that step alone, and meet after some steps ----
@@ -142,7 +142,7 @@ class ParallelStrategy:
 
 
 def whole_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of each tensor, [tensors], replicas counted once. Collective for DTensors: one all-reduce a sharding."""
+    """The norm of each tensor, [tensors], replicas counted once. Collective: one all-reduce per kind of sharding."""
     norms = torch.stack(torch._foreach_norm(list(map(local, tensors))))
     kinds: dict[Any, list[int]] = {}
     for i, t in enumerate(tensors):

@@ -38,7 +38,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Among the ranks of this machine."""
+    """Its rank among those of this machine."""
     mesh: "DeviceMesh | None" = None
     """Dimensions named among "replicate", "shard", "tp", in this order; None for one process."""
     dp_rank: int = 0
