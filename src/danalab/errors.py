@@ -74,7 +74,7 @@ def describe_os_error(error: OSError) -> str | None:
 
 
 def printable(text: str) -> str:
-    """Without control characters, which could move the cursor or change the terminal."""
+    """The text without control characters, which could move the cursor or change the terminal."""
     return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 

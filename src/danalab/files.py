@@ -103,18 +103,13 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; a run folder is shared like any other file of its owner.
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.umask(mask := os.umask(0))
+        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     fsync_path(path.parent)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def walk_files(folder: Path) -> Iterator[Path]:

@@ -118,7 +118,12 @@ class TemplateFormat:
         messages = [{"role": each.role, "content": self._content(each)} for each in conversation.messages]
         is_open = messages[-1]["role"] == "assistant"
         text = self._renderer.render(messages=messages, **self._variables, add_generation_prompt=not is_open)
-        return _until(text, messages[-1]["content"]) if is_open else text
+        if not is_open:
+            return text
+        for last in (messages[-1]["content"], messages[-1]["content"].strip()):  # templates may strip it
+            if (start := text.rfind(last)) >= 0:
+                return text[: start + len(last)]
+        raise UserError("the model's chat template changes the assistant's message that is to be continued")
 
     def render(self, history: Sequence[Mapping[str, Any]], *, opens_answer: bool) -> str:
         """`render_text` of a history of lm-eval's harness."""
@@ -147,15 +152,6 @@ class TemplateFormat:
             raise UserError("calls of functions need a model that danalab sft has trained, not a template of its own")
         text = message.text.replace(self._break, "")
         return self._specials.sub(lambda found: found[0][0] + self._break + found[0][1:], text)
-
-
-def _until(text: str, last: str) -> str:
-    """`text` up to the end of the message `last`, which templates may strip."""
-    for wanted in (last, last.strip()):
-        start = text.rfind(wanted)
-        if start >= 0:
-            return text[: start + len(wanted)]
-    raise UserError("the model's chat template changes the assistant's message that is to be continued")
 
 
 class Renderer:

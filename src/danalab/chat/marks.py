@@ -262,7 +262,7 @@ def _parsed(expression: str) -> tuple[ast.expr, list[Fraction]]:
             raise ValueError(expression)
         position = match.end()
         if match[1]:
-            words.append(str(len(numbers)))
+            words.append(str(len(numbers)))  # Python itself would round 0.1, and read 1,000 as two numbers
             numbers.append(_bounded(Fraction(match[1].replace(",", ""))))
         else:
             words.append(match[2])

@@ -269,7 +269,10 @@ class ConversationBuilder:
                 parts = [Part("text", content)] if isinstance(content, str) else [_part(each) for each in content]
                 if message.calculations:
                     parts = answer_parts("".join(part.text for part in parts), message.calculations)
-                self.add_answer([replace(each, trained=trained and each.trained) for each in parts], where)
+                said = [each for each in parts if each.text and (self.calculates or each.type == "text")]
+                if said:  # an empty message says nothing
+                    own = (replace(each, trained=trained and each.trained) for each in said)
+                    self._parts("assistant", where).extend(own)
                 calls = list(message.tool_calls or ())
                 if message.function_call is not None:
                     calls.append(ToolCall(function=message.function_call))
@@ -288,12 +291,6 @@ class ConversationBuilder:
         if known and isinstance(known[-1], Part) and known[-1].type == "text":
             known.append(Part("text", "\n\n"))
         known.append(Part("text", text))
-
-    def add_answer(self, parts: Sequence[Part], where: str) -> None:
-        """What the assistant has said; an empty message says nothing."""
-        parts = [each for each in parts if each.text and (self.calculates or each.type == "text")]
-        if parts:
-            self._parts("assistant", where).extend(parts)
 
     def add_call(
         self, call_id: str | None, name: str, arguments: str | dict[str, Any], where: str, *, trained: bool = True

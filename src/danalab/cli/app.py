@@ -176,22 +176,22 @@ def _fail(message: str, code: int = 2) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments:
-        print(_beginning())
-        return 0
-    if arguments[0] in ("-h", "--help", "help"):
-        print(_usage())
-        return 0
-    if arguments[0] in ("-V", "--version"):
-        print(f"danalab {__version__}")
-        return 0
-    if arguments[0] == "--cite":
-        print(CITATION)
-        return 0
-    if arguments[0] == "--install-completion":
-        from danalab.cli._shared.completion import install
+    answer = None
+    match arguments:
+        case []:
+            answer = _beginning()
+        case ["-h" | "--help" | "help", *_]:
+            answer = _usage()
+        case ["-V" | "--version", *_]:
+            answer = f"danalab {__version__}"
+        case ["--cite", *_]:
+            answer = CITATION
+        case ["--install-completion", *rest]:
+            from danalab.cli._shared.completion import install
 
-        print(install(flag_types(), *arguments[1:2]))
+            answer = install(flag_types(), *rest[:1])
+    if answer is not None:
+        print(answer)
         return 0
     verb, *rest = _renamed(arguments)
     if verb not in VERBS and verb not in COMMANDS:

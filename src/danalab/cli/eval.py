@@ -78,11 +78,6 @@ def run(flags: Flags) -> None:
 
     log_to_stderr()
     run = flags.required_run("eval")
-    EVALUATIONS.get(_mode(flags))(flags, run)
-
-
-def _mode(flags: Flags) -> str:
-    """The kind of evaluation; refuses flags that have no effect in it."""
     modes = [name for name in ("tasks", "core", "lm_eval") if getattr(flags, name) not in (None, ())]
     if len(modes) > 1:
         raise UserError(f"{' and '.join(map(flag, modes))}: one kind of evaluation at a time")
@@ -92,7 +87,7 @@ def _mode(flags: Flags) -> str:
         if mode not in has_effect and value != field.default:
             way = f"not with {flag(mode)}" if mode != "split" else f"only with {' or '.join(map(flag, has_effect))}"
             raise UserError(f"{flag(field.name)} {value}: {way}")
-    return mode
+    EVALUATIONS.get(mode)(flags, run)
 
 
 def print_result(flags: Flags, run: Path, result: Any) -> bool:

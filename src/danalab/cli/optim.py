@@ -66,8 +66,9 @@ def _print_table(specs: list[OptimizerSpec]) -> None:
         modes = _modes(spec)
         able = ["yes" if mode in modes else "-" for mode in ("zero", "fsdp", "fsdp+tp")]
         shard = "elements" if spec.elementwise else "tensors" if spec.per_parameter else "none"
-        needs = ", ".join(_needs(spec)) or "-"
-        rows.append((spec.name, spec.decay, shard, *able, _shown_rates(spec), needs, spec.summary))
+        needs = {"eval": spec.train_eval, "hessian": spec.hessian, "closure": spec.closure}
+        needed = ", ".join([*filter(None, [spec.extra]), *(name for name in needs if needs[name])]) or "-"
+        rows.append((spec.name, spec.decay, shard, *able, _shown_rates(spec), needed, spec.summary))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -114,12 +115,6 @@ def _shown_rates(spec: OptimizerSpec) -> str:
 
 
 _DECAY = {"independent": "times the schedule factor only", "coupled": "times the learning rate", "none": "none"}
-
-
-def _needs(spec: OptimizerSpec) -> list[str]:
-    needs = [spec.extra] if spec.extra else []
-    flags = {"eval": spec.train_eval, "hessian": spec.hessian, "closure": spec.closure}
-    return needs + [name for name, needed in flags.items() if needed]
 
 
 def _modes(spec: OptimizerSpec) -> list[str]:

@@ -64,16 +64,23 @@ def run(flags: Flags) -> None:
     from danalab.ladder.analysis import analyse, fitted_rules
     from danalab.ladder.rows import read_ladder
 
+    folder = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
     if flags.tables_only:
         analysis, page = analyse(read_ladder(flags.ladder), **flags.analysis()), None
     else:
-        analysis, page = _write_page(flags)
+        from danalab.report.ladder_report import read_report_data, write_report
+
+        own = folder / "report"
+        if flags.out is None and own.is_symlink():  # in a ladder from elsewhere it may lead anywhere
+            raise UserError(f"{own} is a symbolic link; give the folder of the report by --out")
+        data = read_report_data(flags.ladder, dollars_per_hour=flags.dollars_per_hour, **flags.analysis())
+        analysis, page = data.analysis, write_report(data, flags.out or own, packed=flags.pack)
     if flags.rules is not None:
         fitted_rules(analysis).write(flags.rules)
     if flags.print_json({**({"page": str(page)} if page else {}), **analysis.as_dict()}):
         return
     if page is None:
-        _print_tables(analysis, flags)
+        _print_tables(analysis, folder)
     else:
         from danalab.report.headline import verdict
 
@@ -82,23 +89,11 @@ def run(flags: Flags) -> None:
         print(f"report: {page}")
 
 
-def _write_page(flags: Flags) -> "tuple[Analysis, Path]":
-    from danalab.report.ladder_report import read_report_data, write_report
-
-    own = (flags.ladder if flags.ladder.is_dir() else flags.ladder.parent) / "report"
-    if flags.out is None and own.is_symlink():  # in a ladder from elsewhere it may lead anywhere
-        raise UserError(f"{own} is a symbolic link; give the folder of the report by --out")
-    data = read_report_data(flags.ladder, dollars_per_hour=flags.dollars_per_hour, **flags.analysis())
-    page = write_report(data, flags.out or own, packed=flags.pack)
-    return data.analysis, page
-
-
-def _print_tables(analysis: "Analysis", flags: Flags) -> None:
+def _print_tables(analysis: "Analysis", folder: Path) -> None:
     from danalab.report.formats import print_table
     from danalab.report.headline import remarks
     from danalab.report.tables import analysis_tables
 
-    folder = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
     for title, (headings, lines) in analysis_tables(analysis, folder=folder).values():
         if lines:
             print(f"\n{title}")

@@ -41,7 +41,9 @@ def run(flags: Flags) -> None:
     def ready() -> None:
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        print(f"{'; '.join(map(_described, models))}: page {address}, API {address}/v1", flush=True)
+        steps = ("" if model.step is None else f" at step {model.step}" for model in models)
+        names = "; ".join(f"{m.name}{step}, context {m.context} tokens" for m, step in zip(models, steps, strict=True))
+        print(f"{names}: page {address}, API {address}/v1", flush=True)
         if not any(model.is_chat for model in models):
             print(BASE_MODEL, flush=True)
         if not (settings.is_local or settings.api_key):
@@ -80,11 +82,6 @@ def _stages(folder: Path) -> list[Path]:
     if not (folder / "speedrun.json").is_file():
         return [folder]
     return [folder / stage for stage in STAGES if (folder / stage / "config.json").is_file()] or [folder]
-
-
-def _described(model: "ChatModel") -> str:
-    step = "" if model.step is None else f" at step {model.step}"
-    return f"{model.name}{step}, context {model.context} tokens"
 
 
 def _keys(flags: Flags) -> tuple[str, ...]:

@@ -102,19 +102,13 @@ def ending(summary: dict[str, Any], folder: Path) -> str:
     if summary.get("train/loss") is not None:
         words.append(f"train loss {summary['train/loss']:.4f}")
     if summary.get("val/loss") is not None:
-        words.append(f"val loss {summary['val/loss']:.4f}{_details(summary)}")
+        about = [] if summary.get("val/bpb") is None else [f"{summary['val/bpb']:.4f} bits/byte"]
+        if (share := summary.get("val/share")) is not None:  # evaluations before the last one read less, and so differ
+            part = f"{share:.1%} of the validation split; --final-eval-batches 0: all"
+            about.append(f"over {'the whole validation split' if share >= 1 else part}")
+        words.append(f"val loss {summary['val/loss']:.4f}" + (f" ({', '.join(about)})" if about else ""))
     words += [f"{key} {summary[key]:.3f}" for key in summary if key.startswith("task/") and not key.endswith("_error")]
     if summary.get("tokens_per_second"):
         words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
     goes_on = "; the same command continues it" if summary.get("status") in ("interrupted", "stopped") else ""
     return f"{', '.join(words)}\nresults in {folder}{goes_on}"
-
-
-def _details(summary: dict[str, Any]) -> str:
-    """Bits per byte, and what the last validation read: evaluations before it read less, and so differ."""
-    words = [f"{summary['val/bpb']:.4f} bits/byte"] if summary.get("val/bpb") is not None else []
-    share = summary.get("val/share")
-    if share is not None:
-        part = f"{share:.1%} of the validation split; --final-eval-batches 0: all"
-        words.append(f"over {'the whole validation split' if share >= 1 else part}")
-    return f" ({', '.join(words)})" if words else ""

@@ -77,7 +77,15 @@ class MixedDataset(Dataset):
     def __init__(self, parts: Sequence[Dataset], weights: Sequence[float]):
         self.parts, self.weights = list(parts), [float(weight) for weight in weights]
         vocabulary = merge_vocabularies(parts)
-        _require_one_tokenizer(parts)
+        names = {part.tokenizer_name for part in parts} - {UNKNOWN}
+        # Two tokenizers of one name (bpe-4096) may have been trained on different texts.
+        trained = len(names) == 1 and parts[0].tokenizer_name not in BUILT_IN
+        for part in parts[1:] if trained else ():
+            if part.tokenizer.fingerprint != parts[0].tokenizer.fingerprint:
+                raise UserError(
+                    f"{part.name} and {parts[0].name}: two different tokenizers named {part.tokenizer_name}; "
+                    "a mixture needs one tokenizer"
+                )
         self._counts = block_counts(self.weights)
         named = zip(parts, self._counts, strict=True)
         shares = " + ".join(f"{part.path.name}:{count / BLOCK:g}" for part, count in named)
@@ -123,18 +131,6 @@ class MixedDataset(Dataset):
     def check_vocab(self, vocab_size: int) -> None:
         for part in self.parts:
             part.check_vocab(vocab_size)
-
-
-def _require_one_tokenizer(parts: Sequence[Dataset]) -> None:
-    """Two tokenizers of one name (bpe-4096) may have been trained on different texts."""
-    if len({part.tokenizer_name for part in parts} - {UNKNOWN}) != 1 or parts[0].tokenizer_name in BUILT_IN:
-        return
-    for part in parts[1:]:
-        if part.tokenizer.fingerprint != parts[0].tokenizer.fingerprint:
-            raise UserError(
-                f"{part.name} and {parts[0].name}: two different tokenizers named {part.tokenizer_name}; "
-                "a mixture needs one tokenizer"
-            )
 
 
 class MixedSequences:

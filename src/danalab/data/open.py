@@ -16,7 +16,6 @@ from danalab.data.formats.shards import MANIFEST, Manifest
 from danalab.data.sources import SOURCES, command_for_texts
 from danalab.data.sources.base import datasets_folder
 from danalab.data.tokenizers import (
-    EOS,
     UNKNOWN,
     Gpt2Tokenizer,
     eos_of_size,
@@ -188,23 +187,18 @@ def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Voca
     from danalab.data.mixture import parse_mixture
 
     def of(name: str | Path) -> Vocabulary:
-        return _vocabulary_of(find_dataset(name, tokenizer, only_planned=True))
+        planned = find_dataset(name, tokenizer, only_planned=True)
+        if isinstance(planned, Path):
+            return open_dataset(planned)
+        if size := requested_size(planned.tokenizer):
+            facts = planned.tokenizer, padded(size), padded(size), eos_of_size(size)
+        else:  # GPT-2's tables may have to be fetched
+            made = Gpt2Tokenizer if planned.tokenizer == Gpt2Tokenizer.name else load_tokenizer(planned.tokenizer)
+            facts = made.name, padded(made.n_tokens), padded(made.n_tokens), made.specials[made.eos]
+        return VocabularyInfo(planned.folder.name, *facts)
 
     pairs = parse_mixture(str(data))
     return of(data) if pairs is None else merge_vocabularies([of(name) for name, _ in pairs])
-
-
-def _vocabulary_of(planned: Path | PreparationPlan) -> Vocabulary:
-    if isinstance(planned, Path):
-        return open_dataset(planned)
-    if size := requested_size(planned.tokenizer):
-        name, n_tokens, eos_id = planned.tokenizer, size, eos_of_size(size)
-    elif planned.tokenizer == Gpt2Tokenizer.name:  # whose tables may have to be fetched
-        name, n_tokens, eos_id = Gpt2Tokenizer.name, Gpt2Tokenizer.n_tokens, Gpt2Tokenizer.specials[EOS]
-    else:
-        made = load_tokenizer(planned.tokenizer)
-        name, n_tokens, eos_id = made.name, made.n_tokens, made.eos_id
-    return VocabularyInfo(planned.folder.name, name, padded(n_tokens), padded(n_tokens), eos_id)
 
 
 def describe(path: str | Path) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class BlockCache(Cache):
 
 
 class BlockPositions:
-    """Where the positions of some sequences are in the memory of all blocks; the same for all layers."""
+    """The places of some sequences' positions in the memory of all blocks; the same for all layers."""
 
     def __init__(self, sequences: Sequence[RequestState], starts: Sequence[int], block_size: int, device: torch.device):
         width = max(len(each.blocks) for each in sequences)

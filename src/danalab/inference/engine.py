@@ -38,6 +38,7 @@ from danalab.inference.sampling import DrawnTokens, PlainSampler, draw
 from danalab.inference.scheduler import BlockPool, Chunk, Scheduler
 from danalab.models.decoder import Decoder
 from danalab.registry import Registry
+from danalab.scaling.dimensions import attention_layers
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -344,8 +345,7 @@ class Engine:
 def _pool(model: Decoder, max_batch_size: int, cache_tokens: int | None) -> BlockPool | None:
     """The blocks for keys and values; None where no layer has attention."""
     config = model.config
-    linear = config.linear_attention
-    layers = config.n_layers - (0 if linear is None else len(linear.layers))
+    layers = attention_layers(config)
     if cache_tokens is not None and cache_tokens < 1:
         raise UserError(f"cache_tokens is {cache_tokens}; it must be at least 1")
     if config.architecture.oscillators or not layers:

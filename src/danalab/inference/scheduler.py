@@ -140,20 +140,17 @@ class Scheduler:
         while len(sequence.blocks) * pool.block_size < tokens:
             if not pool.available:
                 victim = self.running.pop()
-                self._preempt(victim)
+                self.release(victim)
+                self._slots.append(victim.slot)
+                scope = victim.request.prefix_scope
+                self._waiting.setdefault(scope, deque()).appendleft(victim)
+                self._waiting.move_to_end(scope, last=False)
+                self.preemptions += 1
                 if victim is sequence:
                     return False
                 continue
             sequence.blocks.append(pool.take())
         return True
-
-    def _preempt(self, sequence: RequestState) -> None:
-        self.release(sequence)
-        self._slots.append(sequence.slot)
-        scope = sequence.request.prefix_scope
-        self._waiting.setdefault(scope, deque()).appendleft(sequence)
-        self._waiting.move_to_end(scope, last=False)
-        self.preemptions += 1
 
     def _admit(self) -> RequestState | None:
         """Start the next waiting sequence, if the cache has space for all its tokens."""

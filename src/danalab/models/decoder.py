@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
@@ -151,7 +151,9 @@ class Decoder(nn.Module):
                 x = _without_routing(block(x, rotary, None, starts), routing)
             self._routing = routing if torch.is_grad_enabled() else []
         else:
-            with _uncompiled():
+            # Compiled blocks would recompile at every token, which changes shapes. The import of the compiler takes
+            # longer than a short text: without it nothing is compiled.
+            with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
                 for block, state in zip(self.blocks, cache.states, strict=True):
                     x = _without_routing(block(x, rotary, state), [])
             cache.advance(tokens.shape[1])
@@ -283,12 +285,6 @@ def _without_routing(output: Tensor | tuple[Tensor, Routing], routings: list[Rou
     x, routing = output
     routings.append(routing)
     return x
-
-
-def _uncompiled() -> AbstractContextManager[object]:
-    # Decoding changes shapes at every token, and compiled blocks would recompile each time. The import of the compiler
-    # takes longer than a short text: without it nothing is compiled.
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def materialise(model: Decoder, device: torch.device | str) -> Decoder:

@@ -55,7 +55,16 @@ HEADS = 2
 
 def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
     """Check that a model can be cut over `ranks`."""
-    wanted = _cut_sizes(config)
+    delta, sparse = config.linear_attention, config.sparsity
+    wanted: dict[str, int] = {}
+    if delta is None or len(delta.layers) < config.n_layers:
+        wanted |= {"n_heads": config.n_heads, "n_kv_heads": config.kv_heads}
+    if delta is not None:
+        wanted["linear_key_heads"] = delta.key_heads  # value heads are a multiple of them
+    if sparse is None or len(sparse.layers) < config.n_layers:
+        wanted["mlp_dim"] = config.mlp_dim
+    if sparse is not None:
+        wanted["expert_dim"] = sparse.expert_dim
     for name, size in wanted.items():
         if size % ranks:
             fitting = [n for n in range(2, ranks) if not any(s % n for s in wanted.values())]
@@ -63,21 +72,6 @@ def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
             raise UserError(f"--tp-size {ranks} does not divide the model's {name} {size}{hint}")
     if config.vocab_size < ranks * ranks:  # else the last rank could be left without a row of the head
         raise UserError(f"--tp-size {ranks} is too large for a vocabulary of {config.vocab_size}")
-
-
-def _cut_sizes(config: ModelConfig) -> dict[str, int]:
-    """Sizes of the model's layers that the number of ranks must divide."""
-    delta, sparse = config.linear_attention, config.sparsity
-    sizes: dict[str, int] = {}
-    if delta is None or len(delta.layers) < config.n_layers:
-        sizes |= {"n_heads": config.n_heads, "n_kv_heads": config.kv_heads}
-    if delta is not None:
-        sizes["linear_key_heads"] = delta.key_heads  # value heads are a multiple of them
-    if sparse is None or len(sparse.layers) < config.n_layers:
-        sizes["mlp_dim"] = config.mlp_dim
-    if sparse is not None:
-        sizes["expert_dim"] = sparse.expert_dim
-    return sizes
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
@@ -95,26 +89,14 @@ def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
             plan[name] = _Summed()
         if next(module.parameters(recurse=False), None) is None:
             continue
-        role = getattr(module, "role", None)
-        if role == "linear":
-            plan[name] = ColwiseParallel()
-        elif role == "residual":
-            plan[name] = RowwiseParallel()
-        elif role == "head":
-            plan[name] = ColwiseParallel(output_layouts=Replicate())
-        elif role == "tied":
-            plan[name] = RowwiseParallel(input_layouts=Replicate())
-        elif role in _CUT_ALONG:
-            plan[name] = _Cut(_CUT_ALONG[role])
+        role = getattr(module, "role", "")
+        if role in _STYLES:
+            plan[name] = _STYLES[role]()
         elif role in ("gain", "zero_centered_gain", "embedding", "router"):
             plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())
         else:
             raise UserError(f"--tp-size: {model.config.arch} has a layer '{name}' of role {role}, which cannot be cut")
     return plan
-
-
-_CUT_ALONG = {"oscillator": 0, "convolution": 0, "decay": 0, "expert": 1, "expert_residual": 2}
-"""Role of a module that works on its shard alone -> dimension along which its weights are cut."""
 
 
 class _Whole(ParallelStyle):
@@ -142,6 +124,18 @@ class _Cut(ParallelStyle):
         for name, parameter in list(module.named_parameters(recurse=False)):
             module.register_parameter(name, nn.Parameter(distribute_tensor(parameter, device_mesh, [Shard(self._dim)])))
         return module
+
+
+_STYLES: dict[str, Callable[[], ParallelStyle]] = {
+    "linear": ColwiseParallel,
+    "residual": RowwiseParallel,
+    "head": partial(ColwiseParallel, output_layouts=Replicate()),
+    "tied": partial(RowwiseParallel, input_layouts=Replicate()),
+    **dict.fromkeys(("oscillator", "convolution", "decay"), partial(_Cut, 0)),
+    "expert": partial(_Cut, 1),
+    "expert_residual": partial(_Cut, 2),
+}
+"""Role of a layer whose weights are cut -> how."""
 
 
 class _Summed(ParallelStyle):

@@ -301,6 +301,7 @@ class ConversationRows:
         kept = kept_lengths(conversations, chat.assistant_end, seq_len + 1)
         targets = np.concatenate([np.zeros(1, np.int64), np.cumsum((self._coded & LOSS_BIT) != 0)])
         again = conversations.again
+        # Without a target an entry would fill a row and teach nothing.
         kept[(masked | again) & (targets[all_starts + kept] == targets[all_starts])] = 0
         fits = np.flatnonzero(kept)
         # Equal lengths in a random order: neighbours in a file would share rows.
@@ -356,7 +357,7 @@ def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
     n_rows = 0
     for item in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[item])
-        position = bisect_left(gaps, length)
+        position = bisect_left(gaps, length)  # the gaps are sorted: the smallest that is wide enough
         if position < len(gaps):
             gap = gaps[position]
             chosen = rows_by_gap[gap].pop()

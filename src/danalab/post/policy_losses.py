@@ -44,13 +44,13 @@ class Clip:
         return ratio.clamp(1 - self.low, 1 + self.high)
 
     def acts(self, ratio: Tensor, advantages: Tensor) -> Tensor:
-        """Where the bounds remove the gradient of min(r A, clip(r) A)."""
+        """Whether the bounds remove the gradient of min(r A, clip(r) A)."""
         return ((ratio < 1 - self.low) & (advantages < 0)) | ((ratio > 1 + self.high) & (advantages > 0))
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tensors of shape [B, L], one entry a target."""
+    """Tensors of shape [B, L], one entry per target."""
 
     log_probs: Tensor
     """Log-probabilities of the policy, with gradient."""

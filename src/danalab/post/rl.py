@@ -209,7 +209,10 @@ class TaskDataset(ChatDataset):
         self.tasks = [task for task, _ in made]
         self.mixture = TaskMixture(self.tasks, [weight for _, weight in made], seed=seed)
         self.specifications = specifications
-        identity = f"tasks 1\n{chat.tokenizer.fingerprint}\n{_of_reward(reward)}"
+        file = Path(reward.rpartition(":")[0] if ".py:" in reward else reward)
+        if reward and file.is_file():
+            reward = hashlib.sha256(file.read_bytes()).hexdigest() + reward.rpartition(":")[2]
+        identity = f"tasks 1\n{chat.tokenizer.fingerprint}\n{reward}"
         for (task, weight), text in zip(made, specifications, strict=True):
             identity += f"{text.partition(':')[0]}\n{weight}\n{_hash_of(task)}\n"
         super().__init__(specifications, "train", chat, identity.encode(), self._no_split)
@@ -234,13 +237,6 @@ def _hash_of(task: Task) -> str:
         if problem.history:
             digest.update(repr(problem.history).encode(errors="backslashreplace"))
     return digest.hexdigest()
-
-
-def _of_reward(reward: str) -> str:
-    file = Path(reward.rpartition(":")[0] if ".py:" in reward else reward)
-    if reward and file.is_file():
-        return hashlib.sha256(file.read_bytes()).hexdigest() + reward.rpartition(":")[2]
-    return reward
 
 
 RL = StageKind("rl", _open, _stage, prepare_start)

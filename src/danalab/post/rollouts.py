@@ -77,13 +77,21 @@ class Rollouts(BatchSource):
         self._note(dict(zip(COUNTS, summed, strict=True)))
         batch = pack_answers(answers, self._chat.bos, sampled=int(counts["answers"]))
         if self._reference is not None:
-            self._add_reference(batch)
+            device = next(self._reference.parameters()).device
+            together, parts = max(1, REFERENCE_TOKENS // batch.inputs.shape[1]), []
+            with torch.no_grad(), self._autocast():
+                for start in range(0, len(batch), together):
+                    part = batch.rows(slice(start, start + together)).to(device)
+                    logits = self._reference(part.inputs)[..., : self._chat.n_ids].float() / self._settings.temperature
+                    parts.append(target_log_probs(logits, part.targets).cpu())
+            batch.extra["reference_log_probs"] = torch.cat(parts)
         return batch
 
     def _answers(self, step: int, counts: dict[str, float]) -> list[TrainedAnswer]:
         settings, per_rank = self._settings, self._settings.problems // self._world.dp_size
         first = self._world.dp_rank * per_rank
         groups, start = range(first, first + per_rank), step * settings.problems
+        # The keys seed the sampling: any number of ranks draws the same answers.
         problems = {(settings.data_seed, step, group): self._mixture[start + group].problem for group in groups}
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
@@ -119,17 +127,6 @@ class Rollouts(BatchSource):
             return kept
         counts["no_signal"] += 1
         return [] if self._reference is None else kept
-
-    def _add_reference(self, batch: TrainingBatch) -> None:
-        assert self._reference is not None
-        device = next(self._reference.parameters()).device
-        together, parts = max(1, REFERENCE_TOKENS // batch.inputs.shape[1]), []
-        with torch.no_grad(), self._autocast():
-            for start in range(0, len(batch), together):
-                part = batch.rows(slice(start, start + together)).to(device)
-                logits = self._reference(part.inputs)[..., : self._chat.n_ids].float() / self._settings.temperature
-                parts.append(target_log_probs(logits, part.targets).cpu())
-        batch.extra["reference_log_probs"] = torch.cat(parts)
 
     def _note(self, counts: Mapping[str, float]) -> None:
         """Keep what a row of metrics shows of a step."""
@@ -233,6 +230,7 @@ def pack_answers(
         ends[row] += size
         count[row] += 1
     counts = torch.tensor(count, dtype=torch.float32)
+    # Losses that divide by the number of answers count those without signal, too.
     counts[0] += (len(answers) if sampled is None else sampled) - len(answers)
     extra = {"old_log_probs": old, "advantages": advantages, "sequence": sequence, "answers": counts}
     return TrainingBatch(inputs, targets, extra=extra)

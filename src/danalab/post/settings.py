@@ -12,7 +12,7 @@ from danalab.train.config.fields import Count, Natural, NonNegative, PathText, P
 from danalab.train.config.train_config import RunSettings, TrainConfig
 
 STAGES = ("base", "mid", "sft", "rl")
-"""In their order."""
+"""The stages of a chat model, in their order."""
 Share = Annotated[float, Gt(0), Lt(1)]
 if TYPE_CHECKING:
     PolicyLossName = str

@@ -71,6 +71,7 @@ def _batch(config: Any, base: Run) -> dict[str, int]:
     theirs, ranks = base.config["config"], data_parallel_ranks(config, os.environ)
     batch = theirs.get("global_batch") or theirs["batch_size"]
     rows = _open(config).n_tokens // config.seq_len
+    # A batch larger than an epoch would be refused.
     while batch > rows and batch % 2 == 0 and batch // 2 % ranks == 0:
         batch //= 2
     local = max(1, batch // ranks)

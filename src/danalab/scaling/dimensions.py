@@ -5,12 +5,13 @@ fitted against) and the *exact* count of the model as built (for compute). They 
 gated qwen3 has 14 d_model^2 per layer.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.shape import GPT2_VOCAB, Shape, linear_attention, mlp_biases, mlp_params, sparsity
+from danalab.scaling.shape import GPT2_VOCAB, Shape, linear_attention, mlp_params, sparsity, weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,41 +134,12 @@ def attention_layers(shape: Shape) -> int:
     return shape.n_layers - (0 if linear is None else len(linear.layers))
 
 
-def _attention_params(shape: Shape) -> int:
-    """Weights of one attention that take part in matrix products."""
-    if shape.architecture.oscillators:  # value, gate and output
-        return 3 * shape.d_model**2
-    width = shape.n_heads * shape.head_dim
-    kv_width = shape.kv_heads * shape.head_dim
-    query = width * (2 if shape.gated else 1)
-    return shape.d_model * (query + 2 * kv_width + width)
-
-
-def _vector_params(shape: Shape) -> int:
-    structure, layers = shape.architecture, shape.n_layers
-    gains = (2 * layers + 1) * shape.d_model + (2 * attention_layers(shape) * shape.head_dim if shape.qk_normed else 0)
-    if (linear := linear_attention(shape)) is not None:
-        return gains + len(linear.layers) * linear.vector_params
-    if structure.oscillators:  # poles by group; magnitude, phase, direct path and taps by channel
-        modes = shape.modes
-        if not modes:
-            return gains
-        return gains + layers * (2 * shape.n_heads * modes + (2 * modes + 1 + shape.conv_width) * shape.d_model)
-    if not structure.biases:
-        return gains
-    query, key = shape.n_heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    return 2 * gains + layers * (query + 2 * key + shape.d_model) + mlp_biases(shape)
-
-
 def matrix_params(shape: Shape, *, active: bool = False) -> int:
     """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases.
 
     `active`: count only the experts that a token passes through.
     """
-    count = attention_layers(shape) * _attention_params(shape) + mlp_params(shape, active=active)
-    if (linear := linear_attention(shape)) is not None:
-        count += len(linear.layers) * linear.matrix_params(shape.d_model)
-    return count
+    return _count(shape, ("matrix", "router", "experts"), active)
 
 
 def parameter_count(shape: Shape, *, embeddings: bool = True, active: bool = False) -> int:
@@ -177,13 +149,17 @@ def parameter_count(shape: Shape, *, embeddings: bool = True, active: bool = Fal
         embeddings: count the embeddings of tokens and learned positions, and an untied head.
         active: count only the experts that a token passes through.
     """
-    count = matrix_params(shape, active=active) + _vector_params(shape)
-    if not embeddings:
-        return count
-    rows = (1 if shape.tied else 2) * shape.vocab_size
-    if shape.learns_positions:
-        rows += shape.seq_len
-    return count + rows * shape.d_model
+    tables = ("embedding", "head") if embeddings else ()
+    return _count(shape, ("matrix", "router", "experts", "vector", *tables), active)
+
+
+def _count(shape: Shape, kinds: tuple[str, ...], active: bool) -> int:
+    found, sparse, count = weights(shape), sparsity(shape), 0
+    for (kind, dims), times in found.items():
+        if active and kind == "experts" and sparse is not None:
+            dims = (sparse.top_k, *dims[1:])
+        count += times * math.prod(dims) if kind in kinds else 0
+    return count
 
 
 def flops_per_token(shape: Shape, seq_len: int) -> int:
@@ -205,15 +181,6 @@ def flops_per_token(shape: Shape, seq_len: int) -> int:
 #
 # Sizes of the resonance model, by name or by explicit numbers.
 #
-#     size     d_model  n_layers  num_frequencies    parameters (tied head, vocabulary 50,304)
-#     small        512         8               64         48.6M
-#     medium      1024        12              128          191M
-#     large       1536        16              128          493M
-#     xlarge      2048        20              128         1.02B
-#     small-32k    768         6               64         77.6M
-#     large-32k   2048        16              256          841M
-#     xlarge-32k  4096        24              512         4.65B
-#
 # The sizes "-32k" are those of the FineWeb-Edu 32k script, which counts them as 50M, 500M and 1B; its medium is ours.
 # The channels are divided into groups (8, unless n_heads says otherwise) that share the poles of R = num_frequencies /
 # groups damped oscillators; the MLP has 64 round(8 d_model / 192) hidden units.
@@ -224,24 +191,16 @@ LONGEST_TABLE = 32768
 """Rows of a table of learned positions, at most."""
 
 
-@dataclass(frozen=True)
-class ResonanceSize:
-    """A row of the table."""
-
-    d_model: int
-    n_layers: int
-    num_frequencies: int
-
-
 SIZES = {
-    "small": ResonanceSize(512, 8, 64),
-    "medium": ResonanceSize(1024, 12, 128),
-    "large": ResonanceSize(1536, 16, 128),
-    "xlarge": ResonanceSize(2048, 20, 128),
-    "small-32k": ResonanceSize(768, 6, 64),
-    "large-32k": ResonanceSize(2048, 16, 256),
-    "xlarge-32k": ResonanceSize(4096, 24, 512),
+    "small": (512, 8, 64),  # 48.6M parameters with a tied head and 50,304 ids
+    "medium": (1024, 12, 128),  # 191M
+    "large": (1536, 16, 128),  # 493M
+    "xlarge": (2048, 20, 128),  # 1.02B
+    "small-32k": (768, 6, 64),  # 77.6M
+    "large-32k": (2048, 16, 256),  # 841M
+    "xlarge-32k": (4096, 24, 512),  # 4.65B
 }
+"""Name -> d_model, n_layers, num_frequencies."""
 
 
 def resonance_dimensions(
@@ -265,14 +224,13 @@ def resonance_dimensions(
     """
     if size is not None and size not in SIZES:
         raise UserError(f"unknown --size '{size}'{nearest(size, SIZES)}; known: {', '.join(SIZES)}")
-    named = SIZES[size] if size is not None else None
-    d_model = d_model or (named.d_model if named else None)
-    n_layers = n_layers or (named.n_layers if named else None)
     groups = n_heads or GROUPS
+    named = (None, None, 8 * groups) if size is None else SIZES[size]
+    d_model, n_layers = d_model or named[0], n_layers or named[1]
     if d_model is None or n_layers is None:
         raise UserError(f"give a size: --size {'|'.join(SIZES)}, or --model-dim and --num-layers")
     if mixer != "none":
-        num_frequencies = num_frequencies or (named.num_frequencies if named else 8 * groups)
+        num_frequencies = num_frequencies or named[2]
         for flag, number in (("--model-dim", d_model), ("--num-frequencies", num_frequencies)):
             if number % groups:
                 raise UserError(f"{flag} {number} is not divisible by the {groups} groups (--n-heads)")

@@ -108,11 +108,6 @@ class Plan:
         return getattr(part, name)
 
     @property
-    def lr_is_extrapolated(self) -> bool:
-        """Whether the learning rate's law was fitted at another batch, and no factor adapts it."""
-        return self.lr_law_batch not in (None, self.budget.global_batch) and self.lr_batch_factor == 1
-
-    @property
     def total_flops(self) -> float:
         """The model's FLOPs and, where they are known, those of the optimizer's own matrix products."""
         return self.budget.flops + (self.optimizer.optimizer_flops or 0)
@@ -270,7 +265,9 @@ def decay_of(asked: Asked, shape: Dimensions, budget: TrainingBudget, peak: Peak
     opt = OPTIMIZERS.canonical(asked.opt)
     row, omega = OPTIMIZERS.get(opt), OMEGA if asked.omega is None else asked.omega
     strength = horizon_factors(opt, f)[1] if asked.omega is None else 1.0
-    rate = decay_lr(shape.arch, opt, peak.lr, shape.non_emb_params, asked.kappa, budget.global_batch)
+    rate = peak.lr  # an independent decay does not depend on it
+    if row.decay == "coupled":
+        rate = decay_lr(shape.arch, opt, rate, shape.non_emb_params, asked.kappa, budget.global_batch)
     bound = asked.decay_bound
     if bound is None:
         bound = largest_decay(opt) if asked.weight_decay is None else 0.0

@@ -8,7 +8,9 @@ architecture does. `sparsity(shape)` and `linear_attention(shape)` are its exper
                   as many key heads as attention has heads, twice as many value heads, both half as wide
 """
 
+from collections import Counter
 from dataclasses import KW_ONLY, dataclass
+from functools import cache
 
 from danalab.errors import UserError
 from danalab.scaling.architectures import ARCHITECTURES, Architecture
@@ -244,16 +246,6 @@ def mlp_params(shape: Shape, *, active: bool = False) -> int:
     return len(sparse.layers) * each + dense
 
 
-def mlp_biases(shape: Shape) -> int:
-    """Biases of all layers' MLPs in an architecture with biases; routed experts have none, shared ones do."""
-    inner = shape.architecture.mlp_matrices - 1
-    sparse = sparsity(shape)
-    if sparse is None:
-        return shape.n_layers * (inner * shape.mlp_dim + shape.d_model)
-    dense = (shape.n_layers - len(sparse.layers)) * (inner * shape.mlp_dim + shape.d_model)
-    return dense + (len(sparse.layers) * (inner * sparse.shared_dim + shape.d_model) if sparse.shared_dim else 0)
-
-
 @dataclass(frozen=True)
 class LinearAttention:
     """The delta-rule layers of a model, every default filled in."""
@@ -277,16 +269,6 @@ class LinearAttention:
     def value_width(self) -> int:
         """Features of all values."""
         return self.value_heads * self.value_dim
-
-    def matrix_params(self, d_model: int) -> int:
-        """Weights of one layer that take part in matrix products: six maps in, one out."""
-        return d_model * (2 * self.key_width + 3 * self.value_width + 2 * self.value_heads)
-
-    @property
-    def vector_params(self) -> int:
-        """Other weights of one layer: taps, two decay parameters per head, and the gains of a head."""
-        taps = (2 * self.key_width + self.value_width) * self.conv_size
-        return taps + 2 * self.value_heads + self.value_dim
 
     def flops_per_token(self) -> int:
         """FLOPs of one layer's rule to train on one token, its maps apart: the products of forward and backward.
@@ -338,3 +320,75 @@ def require_positive_integer(name: str, value: object) -> None:
     """Refuse a setting that is none."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UserError(f"{name} is {value!r}; it must be a positive integer")
+
+
+Weight = tuple[str, tuple[int, ...]]
+"""Kind and shape of a parameter."""
+
+
+@cache
+def weights(shape: Shape) -> Counter[Weight]:
+    """How many parameters of each kind and shape the model has as built; the kinds are those of its optimizers."""
+    structure, linear, sparse, d = shape.architecture, linear_attention(shape), sparsity(shape), shape.d_model
+    found: Counter[Weight] = Counter()
+
+    def add(kind: str, *dims: int, times: int = 1) -> None:
+        found[kind, dims] += times
+
+    def add_map(outputs: int, inputs: int, times: int = 1) -> None:
+        add("matrix", outputs, inputs, times=times)
+        if structure.biases:
+            add("vector", outputs, times=times)
+
+    def add_norm(width: int, times: int = 1) -> None:
+        add("vector", width, times=times * (2 if structure.biases else 1))
+
+    def add_mlp(width: int) -> None:
+        add_map(width, d, structure.mlp_matrices - 1)
+        add_map(d, width)
+
+    delta = frozenset() if linear is None else frozenset(linear.layers)
+    with_experts = frozenset() if sparse is None else frozenset(sparse.layers)
+    add("embedding", shape.vocab_size, d)
+    if shape.learns_positions:
+        add("embedding", shape.seq_len, d)
+    if not shape.tied:
+        add("head", shape.vocab_size, d)
+    add_norm(d, 2 * shape.n_layers + 1)
+    for layer in range(shape.n_layers):
+        if linear is not None and layer in delta:
+            for outputs, times in ((linear.key_width, 2), (linear.value_width, 2), (linear.value_heads, 2)):
+                add("matrix", outputs, d, times=times)
+            add("matrix", d, linear.value_width)
+            add("vector", linear.key_width, linear.conv_size, times=2)
+            add("vector", linear.value_width, linear.conv_size)
+            add("vector", linear.value_heads, times=2)
+            add("vector", linear.value_dim)
+        elif structure.oscillators:
+            add("matrix", d, d, times=3)
+            if shape.modes:
+                add("vector", shape.n_heads, shape.modes, times=2)
+                add("vector", d, shape.modes, times=2)
+                add("vector", d)
+                if shape.conv_width:
+                    add("vector", d, shape.conv_width)
+        else:
+            width, kv_width = shape.n_heads * shape.head_dim, shape.kv_heads * shape.head_dim
+            add_map(width, d)
+            add_map(kv_width, d, times=2)
+            add_map(d, width)
+            if shape.gated:
+                add("matrix", width, d)
+            if shape.qk_normed:
+                add_norm(shape.head_dim, 2)
+        if sparse is None or layer not in with_experts:
+            add_mlp(shape.mlp_dim)
+            continue
+        add("router", sparse.n_experts, d)
+        add("experts", sparse.n_experts, sparse.expert_dim, d, times=structure.mlp_matrices - 1)
+        add("experts", sparse.n_experts, d, sparse.expert_dim)
+        if sparse.shared_dim:
+            add_mlp(sparse.shared_dim)
+        if sparse.shared_gate:
+            add("router", 1, d)
+    return +found

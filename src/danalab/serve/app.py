@@ -251,7 +251,7 @@ class Gate:
     """Refuses requests to another host, without an accepted key or over the size limit; a key has its prefixes."""
 
     def __init__(self, app: Any, settings: ServerSettings):
-        self.app, self.limit, self.is_local = app, settings.max_body_bytes, settings.is_local
+        self.app, self.limit, self.is_local = app, settings.max_body_kb * 1024, settings.is_local
         self._keys = [_digest(key) for key in settings.api_key]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -395,7 +395,7 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
 
 
 class ConversationLog:
-    """A file with a JSON object a line (line breaks are escaped), readable by its owner only; OSError: not writable."""
+    """A file with one JSON object per line, line breaks escaped, for its owner alone; OSError: not writable."""
 
     def __init__(self, path: Path):
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

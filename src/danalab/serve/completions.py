@@ -83,11 +83,6 @@ class Choices(Sampling):
         bias = {_token_id(key): value for key, value in (self.logit_bias or {}).items()}
         return super().sampling(max_tokens, logprobs, stop=tuple(filter(None, stop)), logit_bias=bias, **given, **more)
 
-    @property
-    def includes_usage(self) -> bool:
-        """Whether a stream ends with the counts of tokens."""
-        return bool(self.stream_options and self.stream_options.include_usage)
-
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 
@@ -188,9 +183,8 @@ class ChoiceWriter:
 
     async def chunks(self, generations: Generations) -> AsyncIterator[JsonObject]:
         """The chunks of a stream; the last one has the counts of tokens where they are asked for."""
-        head, no_usage = {**self._head, "object": self.chunk_kind}, {}
-        if self._request.includes_usage:
-            no_usage = {"usage": None}
+        head, options = {**self._head, "object": self.chunk_kind}, self._request.stream_options
+        no_usage = {"usage": None} if options and options.include_usage else {}
         async for choice in self._pieces(generations):
             yield {**head, "choices": [choice], **no_usage}
         if no_usage:

@@ -132,8 +132,20 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
         self._watch()
-        if len(self.connections) > self._limit:
-            self._make_room()
+        if len(self.connections) <= self._limit:
+            return
+        if time.monotonic() - Connection._warned > WARNING_SECONDS:
+            Connection._warned = time.monotonic()
+            log.warning(
+                "%d connections are open, the limit: those that wait for their clients are closed first", self._limit
+            )
+        others: list[Any] = [each for each in self.connections if each is not self]
+        waiting = [each for each in others if each.waits_for_client and not each.transport.is_closing()]
+        if waiting:
+            min(waiting, key=lambda each: each._waits_since).transport.abort()
+            return
+        error = RequestError(503, f"{self._limit} connections are open, the limit of this server: try again later")
+        self.app = JsonAnswer(error_json(error), error.status, {"retry-after": "1", "connection": "close"})
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -154,17 +166,3 @@ class Connection(H11Protocol):
             self.transport.abort()  # close() would wait until the client has read what it was sent
         else:
             self._timer = self.loop.call_later(SILENT_SECONDS / 5, self._watch)
-
-    def _make_room(self) -> None:
-        if time.monotonic() - Connection._warned > WARNING_SECONDS:
-            Connection._warned = time.monotonic()
-            log.warning(
-                "%d connections are open, the limit: those that wait for their clients are closed first", self._limit
-            )
-        others: list[Any] = [each for each in self.connections if each is not self]
-        waiting = [each for each in others if each.waits_for_client and not each.transport.is_closing()]
-        if waiting:
-            min(waiting, key=lambda each: each._waits_since).transport.abort()
-            return
-        error = RequestError(503, f"{self._limit} connections are open, the limit of this server: try again later")
-        self.app = JsonAnswer(error_json(error), error.status, {"retry-after": "1", "connection": "close"})

@@ -44,8 +44,3 @@ class ServerSettings:
     def is_local(self) -> bool:
         """Whether only this machine can reach the server."""
         return self.host in LOCAL_HOSTS
-
-    @property
-    def max_body_bytes(self) -> int:
-        """Size of a request at most [bytes]."""
-        return self.max_body_kb * 1024

@@ -137,7 +137,10 @@ def train(problem: SmallProblem, spec: OptimizerSpec, lr: float, seed: int, sett
     kind, only_warmup = ("wsd", {"fract_decay": 0.0}) if spec.train_eval else ("cos_inf", {})  # schedule-free ones
     schedule = get_schedule(kind, problem.steps, warmup, **only_warmup)
     clip = None if problem.log else CLIP
-    outcome = descend(task, optimizer, schedule, problem.steps, clip, _marks(problem.steps))
+    # Measured evenly on a logarithmic axis at first, then evenly in steps; the last step is among them.
+    early = [round(problem.steps ** (k / (POINTS / 2))) for k in range(POINTS // 2)]
+    late = [round(problem.steps * k / (POINTS / 2)) for k in range(1, POINTS // 2 + 1)]
+    outcome = descend(task, optimizer, schedule, problem.steps, clip, sorted({max(1, at) for at in early + late}))
     return ProblemRun(spec.name, lr, seed, *outcome)
 
 
@@ -190,10 +193,3 @@ def settings_for(spec: OptimizerSpec, steps: int, omega: float) -> dict[str, Any
     slow = slow_momentum(steps) if "beta3_warmup" in spec.settings else {}
     decays = omega and not {"omega", "weight_decay"}.isdisjoint(spec.settings)
     return {**slow, **({"omega": omega, "horizon": steps} if decays else {})}
-
-
-def _marks(steps: int) -> list[int]:
-    """Steps to measure at: even on a logarithmic axis at first, then evenly spaced; the last among them."""
-    early = [round(steps ** (k / (POINTS / 2))) for k in range(POINTS // 2)]
-    late = [round(steps * k / (POINTS / 2)) for k in range(1, POINTS // 2 + 1)]
-    return sorted({max(1, step) for step in early + late})

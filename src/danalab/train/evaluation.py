@@ -90,11 +90,6 @@ class ValidationLoss:
         self.n_final = min(n_final or self._total, self._total)
         self._last: tuple[int, int, ValidationResult] | None = None
 
-    @property
-    def share(self) -> float:
-        """Share of the split that the last evaluation reads."""
-        return self.n_final / self._total
-
     def evaluate(
         self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
     ) -> dict[str, float | None] | None:
@@ -107,33 +102,16 @@ class ValidationLoss:
         if result is None:
             return None
         self._last = step, count, result
-        more = {"val/tokens": result.tokens, "val/share": self.share} if final else {}
+        more = {"val/tokens": result.tokens, "val/share": self.n_final / self._total} if final else {}
         return {"val/loss": result.loss, "val/bpb": result.bpb, "val/accuracy": result.accuracy, **more}
 
     def full(self, model: nn.Module, should_stop: Callable[[], bool] = bool) -> ValidationResult | None:
         """Evaluate on every window of the split."""
         return self.spread(model, self._total, should_stop)
 
+    @torch.no_grad()
     def spread(self, model: nn.Module, count: int, should_stop: Callable[[], bool] = bool) -> ValidationResult | None:
         """Evaluate on `count` windows, evenly spread over the split."""
-
-        def batch(start: int, end: int) -> tuple[Tensor, Tensor]:
-            if count == self._total:
-                return self._windows[start:end]
-            chosen = [i * self._total // count for i in range(start, end)]
-            rows = [self._windows[i : i + 1] for i in chosen]
-            return torch.cat([inputs for inputs, _ in rows]), torch.cat([targets for _, targets in rows])
-
-        return self._run(model, count, batch, should_stop)
-
-    @torch.no_grad()
-    def _run(
-        self,
-        model: nn.Module,
-        count: int,
-        batch: Callable[[int, int], tuple[Tensor, Tensor]],
-        should_stop: Callable[[], bool],
-    ) -> ValidationResult | None:
         world, size = self._world, self._batch_size
         was_training = model.training
         model.eval()
@@ -148,7 +126,8 @@ class ValidationLoss:
                     return None
                 # A rank without windows takes part, since the others may need its shard of the weights.
                 first = start + world.dp_rank * size
-                inputs, targets = batch(*((first, min(first + size, count)) if first < count else (0, 1)))
+                ends = (first, min(first + size, count)) if first < count else (0, 1)
+                inputs, targets = self._batch(*ends, count)
                 if first >= count:
                     targets = torch.full_like(targets, IGNORED)
                 losses, correct = self._losses(model, inputs, targets)
@@ -174,6 +153,13 @@ class ValidationLoss:
         by_position = tuple(PositionLoss(*ends, part / count, int(count)) for ends, part, count in parts if count)
         n_targets = max(sums[2], 1)
         return ValidationResult(sums[0] / n_targets, bpb, int(sums[2]), sums[-1] / n_targets, by_position)
+
+    def _batch(self, start: int, end: int, count: int) -> tuple[Tensor, Tensor]:
+        """(inputs, targets) of some of `count` windows that are spread over the split."""
+        if count == self._total:
+            return self._windows[start:end]
+        rows = [self._windows[i : i + 1] for i in (n * self._total // count for n in range(start, end))]
+        return torch.cat([inputs for inputs, _ in rows]), torch.cat([targets for _, targets in rows])
 
     def _losses(self, model: Any, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(cross-entropy of each target, float64, 0 where ignored; whether it is the most likely token)."""
@@ -248,7 +234,7 @@ def evaluate_run(
 
 
 def _data_of(record: dict[str, Any], folder: str | Path) -> str:
-    """Where the data of a run are: the recorded place, or, if run and data moved, that which its `--data` names now."""
+    """The place of a run's data: the recorded one, or, if run and data moved, that which its `--data` names now."""
     if "dataset" not in record:
         raise UserError(f"{folder}: the model was imported, without data; give --data")
     recorded, named = record["dataset"], record["config"]["data"]

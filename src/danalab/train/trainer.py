@@ -211,7 +211,8 @@ class Trainer:
         """Write the row of the step that was just made, with an evaluation where one is due."""
         update_norm = self._update_norm.after()
         row = self.logbook.row(self.step, result, update_norm, self.guard.skipped)
-        row |= self.stage.loss.scalars() | self.driver.scalars() | self.strategy.scalars()
+        rate = {"lr": self.spec.optimizer.lr * self.schedule(self.step - 1)}
+        row |= self.stage.loss.scalars() | rate | self.driver.scalars() | self.strategy.scalars()
         for callback in self.callbacks:
             row |= callback.metrics(self.step)
         self.logbook.pending = row

@@ -9,6 +9,7 @@ i is the same on every machine and rank.
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -119,11 +120,16 @@ def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
     known = {key: value.default for key, value in inspect.signature(kind).parameters.items()}
     if kind is TASKS.get("jsonl") and name != "jsonl":
         given["path"] = name
-    weight = _weight(text, given.pop(WEIGHT, "1"))
+    value, weight = given.pop(WEIGHT, "1"), -1.0
+    with suppress(ValueError):
+        weight = float(value)
+    if not 0 < weight < float("inf"):
+        raise UserError(f"task {text}: weight is {value}; it must be a positive number")
     for key in given:
         if key not in known:
             raise UserError(f"task {text}: unknown setting '{key}'{nearest(key, known)}; known: {', '.join(known)}")
     settings = {key: value for key, value in defaults.items() if key in known} | given
+    # The annotations of the constructor convert the settings, which are text.
     init: Any = kind.__init__
     build = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(init)
     task = kind.__new__(kind)
@@ -147,16 +153,6 @@ def parse_specification(text: str) -> tuple[str, dict[str, str]]:
             raise UserError(f"task {text}: '{part}': settings are KEY=VALUE,KEY=VALUE, each once")
         settings[key.strip().replace("-", "_")] = value.strip()
     return name, settings
-
-
-def _weight(text: str, value: str) -> float:
-    try:
-        weight = float(value)
-    except ValueError:
-        weight = -1.0
-    if not 0 < weight < float("inf"):
-        raise UserError(f"task {text}: weight is {value}; it must be a positive number")
-    return weight
 
 
 class MixedProblem(NamedTuple):

@@ -4,27 +4,21 @@ Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hy
 settings of the optimizer that --opt names are flags, too. `--plugin` loads files before other flags are read.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-from danalab.cli._shared.options import Option
-from danalab.errors import UserError, nearest
-from danalab.train.config.experiment import RESERVED, SHARED_SETTINGS, OptimizerSettings
-from danalab.train.config.fields import flag
-
-if TYPE_CHECKING:
-    from danalab.optim.registry import OptimizerSpec
-
 import argparse
 import dataclasses
 import re
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from danalab import plugins
-from danalab.cli._shared.options import docstrings, help_text, options_of
+from danalab.cli._shared.options import Option, docstrings, help_text, options_of
+from danalab.errors import UserError, nearest
 from danalab.files import expand_home, read_yaml, require_unique, to_yaml
-from danalab.train.config.fields import field_types, plain, validated
+from danalab.train.config.experiment import RESERVED, SHARED_SETTINGS, OptimizerSettings
+from danalab.train.config.fields import field_types, flag, plain, validated
+
+if TYPE_CHECKING:
+    from danalab.optim.registry import OptimizerSpec
 
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
@@ -70,7 +64,7 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
         settings = settings_in_file(from_file, names, opt, where)
         if (opt and any(word.startswith("--") for word in extra)) or (asks_help and "opt" in given):
             options += options_of_optimizer(opt, [option.name for option in options])
-            given, extra = _parse_words(options, arguments, prog)
+            given, extra = _parse_words(options, arguments, prog)  # again: which flags there are depends on --opt
         own = {option.name for option in options} - set(names)
         settings |= take_settings({key: value for key, value in given.items() if key in own}, opt)
         notes.append(help_note(opt if "opt" in given else None, prog))

@@ -93,6 +93,7 @@ def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
 def docstrings(flags_type: type) -> dict[str, str]:
     """Name -> docstring below the field."""
     found: dict[str, str] = {}
+    # From the source: Python keeps no docstrings of fields.
     for base in [base for base in reversed(flags_type.__mro__) if dataclasses.is_dataclass(base)]:
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # pyright: ignore[reportAttributeAccessIssue]
         for node, below in pairwise(body):

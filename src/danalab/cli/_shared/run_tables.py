@@ -121,30 +121,40 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
     rungs, price = plan.rungs(), flags.price
     cells = [[cell for runs in plan.planned(rung).values() for cell in runs] for rung in rungs]
     rate, source = _rate([cell for each in cells for cell in each], folder, flags)
-    found = [estimate(each, folder, rate, price) for each in cells]
-    lines = [_line(str(rung), runs, jobs) for rung, runs in zip(rungs, found, strict=True)]
-    every = [run for runs in found for run in runs]
-    keys = ("rung", "runs", "params", "tokens", "epochs", "tokens_per_second", "device_hours", "wall_hours", "cost")
+    lines: list[dict[str, Any]] = []
+    every: list[Estimate] = []
+    for rung, each in zip(rungs, cells, strict=True):
+        runs = estimate(each, folder, rate, price)
+        every += runs
+        hours = sum(run.device_hours or 0.0 for run in runs)
+        lines.append({
+            "rung": str(rung), "runs": len(runs), "params": runs[0].params, "tokens": runs[0].tokens,
+            "epochs": runs[0].epochs, "tokens_per_second": sum(run.tokens for run in runs) / (3600 * hours),
+            "device_hours": hours, "wall_hours": hours / min(jobs, len(runs)),
+            "cost": total([run.cost for run in runs]),
+        })  # fmt: skip
+    hours, wall = (sum(line[name] for line in lines) for name in ("device_hours", "wall_hours"))
+    cost = total([run.cost for run in every])
     if flags.print_json({
-        "rungs": [dict(zip(keys, values, strict=True)) for values in lines],
-        "runs": len(every), "device_hours": total([run.device_hours for run in every]),
-        "wall_hours": sum(line[7] for line in lines), "cost": total([run.cost for run in every]), "rate": source,
+        "rungs": lines, "runs": len(every), "device_hours": total([run.device_hours for run in every]),
+        "wall_hours": wall, "cost": cost, "rate": source,
     }):  # fmt: skip
         return
-    shown = [
-        [rung, str(runs), f"{params:,}", f"{tokens:,}", "-" if epochs is None else f"{epochs:.2g}", f"{speed:,.0f}",
-         f"{hours:.3g}", f"{wall:.3g}", *([] if cost is None else [f"{cost:,.2f}"])]
-        for rung, runs, params, tokens, epochs, speed, hours, wall, cost in lines
-    ]  # fmt: skip
-    whole = ["total", str(len(every)), "", f"{sum(run.tokens for run in every):,}", "", "",
-             f"{sum(line[6] for line in lines):.3g}", f"{sum(line[7] for line in lines):.3g}"]  # fmt: skip
+    columns: Columns = {
+        "rung": lambda line: line["rung"],
+        "runs": lambda line: str(line["runs"]),
+        "parameters": lambda line: f"{line['params']:,}",
+        "tokens each": lambda line: f"{line['tokens']:,}",
+        "epochs": lambda line: "-" if line["epochs"] is None else f"{line['epochs']:.2g}",
+        "tokens/s": lambda line: f"{line['tokens_per_second']:,.0f}",
+        "device-hours": lambda line: _hours(line["device_hours"]),
+        "wall hours": lambda line: _hours(line["wall_hours"]),
+    }
+    whole = ["total", str(len(every)), "", f"{sum(run.tokens for run in every):,}", "", "", _hours(hours), _hours(wall)]
     if price is not None:
-        whole.append(f"{total([run.cost for run in every]):,.2f}")
-    print_table(
-        ["rung", "runs", "parameters", "tokens each", "epochs", "tokens/s", "device-hours", "wall hours",
-         *(["cost [$]"] if price is not None else [])],
-        [*shown, whole],
-    )  # fmt: skip
+        columns["cost [$]"] = lambda line: _money(line["cost"])
+        whole.append(_money(cost))
+    print_table(list(columns), [*([cell(line) for cell in columns.values()] for line in lines), whole])
     budgets = dict.fromkeys(plan.least_trials(opt) for opt in plan.opts)
     more = f", and up to {plan.extensions} beyond an edge" if plan.trials is None and len(plan.multipliers) > 1 else ""
     print(
@@ -159,11 +169,3 @@ def _rate(cells: Sequence[Cell], folder: Path, flags: Any) -> tuple[Rate, str]:
     if flags.gpu is not None:
         return flags.rate(folder)
     return trained_rate(cells), "speed measured here, by a few steps of each optimizer at each size"
-
-
-def _line(rung: str, runs: Sequence[Estimate], jobs: int) -> tuple:
-    hours = sum(run.device_hours or 0.0 for run in runs)
-    first = runs[0]
-    speed = sum(run.tokens for run in runs) / (3600 * hours)
-    cost = total([run.cost for run in runs])
-    return rung, len(runs), first.params, first.tokens, first.epochs, speed, hours, hours / min(jobs, len(runs)), cost

@@ -329,19 +329,16 @@ class Manifest:
         if checksum is not None and checksum != checksum_of(content):
             raise UserError(f"{file}: damaged or edited: its checksum does not match; prepare the data set again")
         manifest = validated(cls, content, file)
-        manifest._check_splits(file)
-        return manifest
-
-    def _check_splits(self, file: Path) -> None:
-        if not self.splits:
+        if not manifest.splits:
             raise UserError(f"{file}: malformed: no splits")
         seen: dict[str, str] = {}
-        for split, entries in self.splits.items():
+        for split, entries in manifest.splits.items():
             for entry in entries:
                 for key, problem in ((entry.file, "named twice"), (entry.sha256, "the same content as another shard")):
                     if key in seen:
                         raise UserError(f"{file}: {entry.file} ({split}): {problem} ({seen[key]}): counted twice")
                     seen[key] = entry.file
+        return manifest
 
     def open_shards(self, folder: Path, split: str) -> list[Shard]:
         """The split's shards; see `open_shard`."""

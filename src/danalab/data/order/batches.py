@@ -134,10 +134,10 @@ class Batches:
         pairs = zip(inputs.split(sizes), targets.split(sizes), strict=True)
         return [self._cut(step + i, batch) for i, batch in enumerate(pairs)]
 
-    def iterate(self, start_step: int = 0, *, depth: int = 2, pin_memory: bool = False) -> Generator[TokenBatch]:
-        """Infinite iterator from `start_step`; a thread keeps `depth` batches (or groups of small ones) ready."""
+    def iterate(self, start_step: int = 0, *, pin_memory: bool = False) -> Generator[TokenBatch]:
+        """Infinite iterator from `start_step`; a thread keeps two batches (or groups of small ones) ready."""
         ready: Queue[list[TokenBatch] | BaseException] = Queue()
-        free = threading.Semaphore(depth)
+        free = threading.Semaphore(2)
         stop = threading.Event()
 
         def assemble() -> None:

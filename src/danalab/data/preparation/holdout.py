@@ -66,7 +66,7 @@ def split_documents(
     if source.parts(VAL) is not None:
         yield from _with_own_validation(source, rule, start, counts, enough, empty)
         return
-    validates = _first(source, rule.first, start) if rule.first else _below(rule.fraction)
+    validates = _choice(source, rule, start)
     n_train, n_val = counts
     held: SplitDocument | None = None  # until one validates: one document late, since the last one may have to validate
     for position, text in walk(source, TRAIN, start, empty):
@@ -120,12 +120,11 @@ def _with_own_validation(
             raise UserError(f"the source '{source.name}' has no {label} text")
 
 
-def _below(fraction: float) -> Callable[[str], bool]:
-    return lambda text: draw(text, "danalab split 1") < fraction
-
-
-def _first(source: Source, n: int, start: SourcePosition | None) -> Callable[[str], bool]:
-    chosen: set[bytes] = set()
+def _choice(source: Source, rule: SplitRule, start: SourcePosition | None) -> Callable[[str], bool]:
+    """Whether a document validates."""
+    if rule.first is None:
+        return lambda text: draw(text, "danalab split 1") < rule.fraction
+    n, chosen = rule.first, set[bytes]()
 
     def validates(text: str) -> bool:
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -147,7 +147,8 @@ class Language:
     def documents(self, first: int, count: int) -> np.ndarray:
         """Documents from `first` on without their end, int64 [count, document_tokens - 1]; i depends on i alone."""
         length = self.document_tokens - 1
-        uniform = np.stack([self._uniform(first + row) for row in range(count)])
+        bits = (np.random.Philox(key=[self.seed, first + row]) for row in range(count))
+        uniform = np.stack([np.random.Generator(each).random((length, 2)) for each in bits])
         tokens = np.zeros((count, length), np.int64)
         history = np.zeros((count, length), np.int64)  # the words so far
         seen, answering = np.zeros(count, np.int64), np.zeros(count, bool)
@@ -203,11 +204,6 @@ class Language:
     def as_dict(self) -> dict[str, Any]:
         """The settings."""
         return asdict(self)
-
-    def _uniform(self, number: int) -> np.ndarray:
-        """The random numbers of a document, float64 [document_tokens - 1, 2]."""
-        bits = np.random.Philox(key=[self.seed, number])
-        return np.random.Generator(bits).random((self.document_tokens - 1, 2))
 
     def _second(self, marks: np.ndarray, history: np.ndarray, seen: np.ndarray, u: np.ndarray) -> np.ndarray:
         """Second tokens of units: the answer or its noise, or the copied word."""

@@ -273,22 +273,15 @@ def _pieces(blocks: Iterable[bytes], name: str) -> Iterator[str]:
     for block in blocks:
         buffer += block
         while len(buffer) > limit:
-            end = _end_of_piece(buffer, limit)
+            end = buffer.rfind(b"\n", 0, limit) + 1
+            if not end:  # no line ends there: at the start of a character
+                end = limit
+                while end > limit - 4 and buffer[end] & 0xC0 == 0x80:  # a continuation byte
+                    end -= 1
             yield _decoded(buffer[:end], name, position)
             buffer, position = buffer[end:], position + end
     if buffer:
         yield _decoded(buffer, name, position)
-
-
-def _end_of_piece(buffer: bytes, limit: int) -> int:
-    """Position after the last line end within `limit` bytes, or else the start of a character."""
-    end = buffer.rfind(b"\n", 0, limit) + 1
-    if end:
-        return end
-    end = limit
-    while end > limit - 4 and buffer[end] & 0xC0 == 0x80:  # a continuation byte
-        end -= 1
-    return end
 
 
 def _lines(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:

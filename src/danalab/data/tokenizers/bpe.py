@@ -83,8 +83,15 @@ class BpeTokenizer(Tokenizer):
         from tokenizers import Tokenizer as Engine
 
         content = read_json(file)
-        if isinstance(content, dict):  # the library panics at some normalizers
-            _check_normalizer(content.get("normalizer"), file)
+        rules = [content.get("normalizer")] if isinstance(content, dict) else []
+        while rules:  # the library panics at some normalizers, and others change text
+            rule = rules.pop()
+            kind = rule.get("type") if isinstance(rule, dict) else rule
+            if kind == "Sequence" and isinstance(rule.get("normalizers"), list):
+                rules += rule["normalizers"]
+            elif kind is not None and kind not in ("NFC", "NFD", "NFKC", "NFKD"):
+                what = f"the normalizer {kind!r:.40} changes text"
+                raise UserError(f"{file}: {what}; only lossless tokenizers are supported")
         try:
             return cls(Engine.from_file(str(file)), name, str(file), eos)
         except (UserError, MemoryError, KeyboardInterrupt, SystemExit):
@@ -111,17 +118,6 @@ class BpeTokenizer(Tokenizer):
 
     def to_json(self) -> str:
         return self._engine.to_str(pretty=False)
-
-
-def _check_normalizer(rule: Any, file: str | Path) -> None:
-    rules = [rule]
-    while rules:
-        rule = rules.pop()
-        kind = rule.get("type") if isinstance(rule, dict) else rule
-        if kind == "Sequence" and isinstance(rule.get("normalizers"), list):
-            rules += rule["normalizers"]
-        elif kind is not None and kind not in ("NFC", "NFD", "NFKC", "NFKD"):
-            raise UserError(f"{file}: the normalizer {kind!r:.40} changes text; only lossless tokenizers are supported")
 
 
 def trained_size(name: str) -> int:

@@ -31,9 +31,11 @@ class ChatTemplate:
     @classmethod
     def read(cls, folder: Path) -> "ChatTemplate | None":
         """The template of a folder; None where it has none."""
-        settings = _read(folder / _SETTINGS)
-        text = _text_of(folder / "chat_template.jinja", settings)
-        if text is None:
+        settings, file = _read(folder / _SETTINGS), folder / "chat_template.jinja"
+        text: Any = file.read_text("utf-8", "replace") if file.is_file() else settings.get("chat_template")
+        if isinstance(text, list):
+            text = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}.get("default")
+        if not isinstance(text, str):
             return None
         ends = _read(folder / _GENERATION).get("eos_token_id", _read(folder / "config.json").get("eos_token_id"))
         ids = tuple(each for each in (ends if isinstance(ends, list) else [ends]) if isinstance(each, int))
@@ -53,16 +55,6 @@ def _read(file: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{file} is not an object; it must be one")
     return content
-
-
-def _text_of(file: Path, settings: Mapping[str, Any]) -> str | None:
-    if file.is_file():
-        return file.read_text(encoding="utf-8", errors="replace")
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
 
 
 def spelling(token: Any) -> str:

@@ -119,8 +119,8 @@ def attend(q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, *, grouped: bool) -> 
     for start in range(0, length, BLOCK):
         end = min(start + BLOCK, length)
         scores = scaled[:, :, start:end] @ k_BNLH[:, :, :end].transpose(-1, -2)
-        # In place: an addition needs nothing for its backward pass.
-        probabilities = torch.softmax(scores.add_(_mask(start, end, scores)), dim=-1)
+        later = torch.full((end - start, end), float("-inf"), dtype=scores.dtype).triu_(start + 1)
+        probabilities = torch.softmax(scores.add_(later), dim=-1)  # in place: its backward needs no sum
         outputs.append(probabilities @ v_BNLH[:, :, :end])
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 
@@ -132,11 +132,6 @@ def attend_masked(q_BNLH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, mask: Tensor, 
         k_BKSH, v_BKSH = (x.repeat_interleave(q_BNLH.shape[1] // x.shape[1], 1) for x in (k_BKSH, v_BKSH))
         grouped = False
     return F.scaled_dot_product_attention(q_BNLH, k_BKSH, v_BKSH, mask, enable_gqa=grouped)
-
-
-def _mask(start: int, end: int, like: Tensor) -> Tensor:
-    """0 for the keys up to a query, -inf for later ones: [end - start, end]."""
-    return torch.full((end - start, end), float("-inf"), dtype=like.dtype).triu_(start + 1)
 
 
 def attend_within_documents(

@@ -274,18 +274,14 @@ def run_on_all_ranks(world: World, work: Callable[[], T]) -> list[T]:
     result: tuple[T | None, Exception | None]
     try:
         result = (work(), None)
-    except Exception as error:
-        result = (None, _portable(error, world.rank))
+    except Exception as error:  # for the others: picklable, and with its rank (the error's own `rank` if it has one)
+        where = f"(rank {getattr(error, 'rank', world.rank)})"
+        portable: Exception = RuntimeError(f"{type(error).__name__}: {error} {where}")
+        if isinstance(error, OSError):
+            portable = OSError(error.errno, f"{error.strerror or error} {where}", error.filename)
+        result = (None, portable)
     results = world.gather(result)
     for _, error in results:
         if error is not None:
             raise error
     return [value for value, _ in results]
-
-
-def _portable(error: Exception, rank: int) -> Exception:
-    """The error in a picklable form that names its rank (the error's own `rank` if it has one)."""
-    rank = getattr(error, "rank", rank)
-    if isinstance(error, OSError):
-        return OSError(error.errno, f"{error.strerror or error} (rank {rank})", error.filename)
-    return RuntimeError(f"{type(error).__name__}: {error} (rank {rank})")

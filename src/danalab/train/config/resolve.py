@@ -63,7 +63,7 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     parts: dict[str, Any] = {"given": given, "model": model, "budget": whole, "optimizer": chosen}
     spec = RunSpec(**parts, execution=choose_execution(given, model, chosen, whole, dataset, world_size, device_type))
     spec.schedule()  # refuses settings that do not fit, before anything is written
-    return replace(spec, notes=(*_remarks(given), *_about_rate(spec), *notes, *filter(None, [spec.jump()])))
+    return replace(spec, notes=(*_remarks(spec), *notes, *filter(None, [spec.jump()])))
 
 
 # ---- data ----
@@ -159,7 +159,7 @@ def choose_budget(
     if batches.batch.stages and asked.iterations is None:  # more steps, for as many tokens
         steps = max(1, batches.batch.steps_within(nominal.steps * global_batch))
         budget = budget_of(replace(given, iterations=steps), dims, seq_len, global_batch)
-    if not batches.is_constant:
+    if batches.batch.stages or batches.length.stages:
         flops = batches.flops(budget.steps, lambda length: flops_per_token(dims, length))
         budget = replace(budget, tokens=batches.tokens(budget.steps), flops=flops)
     if given.extend_to is not None and given.extend_to < budget.steps:
@@ -257,19 +257,16 @@ def choose_execution(
 # ---- notes ----
 
 
-def _remarks(given: TrainConfig) -> list[str]:
+def _remarks(spec: RunSpec) -> list[str]:
+    given, planned = spec.given, spec.plan
     old = ARCHITECTURES.get(given.arch).old_names.get(given.arch.lower())
     notes = [] if old is None else [f"--arch {given.arch.lower()} is {old}"]
     idle = [flag(f"wandb_{key}") for key in ("project", "entity", "group", "mode") if getattr(given, f"wandb_{key}")]
     if idle and not given.wandb:
         notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
+    if planned.lr_law_batch not in (None, planned.global_batch) and planned.lr_batch_factor == 1:
+        notes.append(
+            f"the learning-rate law was fitted at another batch than {planned.global_batch} sequences "
+            f"({planned.lr_source}): its rate here is not measured; try --lr-multiplier"
+        )
     return notes
-
-
-def _about_rate(spec: RunSpec) -> list[str]:
-    if not spec.plan.lr_is_extrapolated:
-        return []
-    return [
-        f"the learning-rate law was fitted at another batch than {spec.budget.global_batch} sequences "
-        f"({spec.plan.lr_source}): its rate here is not measured; try --lr-multiplier"
-    ]

@@ -43,7 +43,7 @@ class RunBudget(TrainingBudget):
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Where and how a run is computed."""
+    """The folder, device, number format and ranks of a run."""
 
     run_dir: Path
     name: str
@@ -155,13 +155,14 @@ class RunSpec:
 
     def jump(self) -> str | None:
         """A warning where an extension raises the learning rate at the step where the run would have ended."""
-        seam, peak = self.budget.steps, self.optimizer.lr
+        seam = self.budget.steps
         if self.iterations == seam:
             return None
         planned = replace(self, given=replace(self.given, extend_to=None))
         before, after = planned.schedule()(seam - 1), self.schedule()(seam)
         if after <= 1.1 * before:
             return None
+        peak = self.optimizer.lr
         return (
             f"--extend-to {self.iterations}: {self.given.scheduler} is computed again over all steps, so the learning "
             f"rate goes from {before * peak:.3g} to {after * peak:.3g} at step {seam}"
@@ -306,11 +307,6 @@ class BatchSchedule:
             if seq_len % length:
                 raise UserError(f"--seq-len-ramp {seq_len_ramp}: {length} does not divide --seq-len {seq_len}")
         return schedule
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether all steps have the same batch and length."""
-        return not (self.batch.stages or self.length.stages)
 
     def sequences(self, steps: int) -> int:
         """Sequences of full length that the first `steps` steps consume."""

@@ -72,7 +72,7 @@ class Place:
     rank: int
     size: int
     local_rank: int
-    """Among the processes of this machine."""
+    """Its rank among the processes of this machine."""
     address: str
     """Address at which rank 0 listens."""
     port: int

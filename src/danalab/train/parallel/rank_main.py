@@ -18,7 +18,11 @@ def main(arguments: list[str]) -> int:
     """Train as a rank of the group that the environment describes; returns the exit code."""
     with StopRequest() as stop:  # before the imports below, which take seconds
         release_signals()
-        _end_with(int(arguments[1]))
+        if sys.platform.startswith("linux"):  # SIGTERM when the launcher dies
+            set_parent_death_signal = 1
+            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+        if os.getppid() != int(arguments[1]):
+            os._exit(1)
         return _train(Path(arguments[0]), stop)
 
 
@@ -45,15 +49,6 @@ def _train(config: Path, stop: StopRequest) -> int:
         return LOST_CODE  # the launcher names the lost rank
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def _end_with(parent: int) -> None:
-    """Receive SIGTERM when the launcher dies (Linux)."""
-    if sys.platform.startswith("linux"):
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":

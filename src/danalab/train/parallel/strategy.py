@@ -25,6 +25,7 @@ from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero import DistributedMuonAdamW
+from danalab.optim.step.state import local
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -68,7 +69,7 @@ class ParallelStrategy:
 
     @contextlib.contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
-        """Around the forward and backward pass of a micro-batch; only the `last` of a step communicates."""
+        """Context of a micro-batch's forward and backward pass; only the `last` of a step communicates."""
         yield
 
     def finish(self) -> None:
@@ -81,7 +82,7 @@ class ParallelStrategy:
 
     def scale_gradients(self, factor: Tensor) -> None:
         """Multiply all gradients by a 0-dim tensor, in place."""
-        grads = [g.to_local() if isinstance(g, DTensor) else g for p in self.parameters if (g := p.grad) is not None]
+        grads = [local(p.grad) for p in self.parameters if p.grad is not None]
         torch._foreach_mul_(grads, factor)
 
     # ---- metrics ----
@@ -105,7 +106,7 @@ class ParallelStrategy:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Around passes without gradients."""
+        """Context of passes without gradients."""
         yield
 
     # ---- for workers that step alone, and meet after some steps ----
@@ -141,22 +142,22 @@ class ParallelStrategy:
 
 
 def whole_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of each tensor, [tensors], replicas counted once. Collective for DTensors: one all-reduce a sharding."""
-    local = torch.stack(torch._foreach_norm([t.to_local() if isinstance(t, DTensor) else t for t in tensors]))
+    """The norm of each tensor, [tensors], replicas counted once. Collective: one all-reduce per kind of sharding."""
+    norms = torch.stack(torch._foreach_norm(list(map(local, tensors))))
     kinds: dict[Any, list[int]] = {}
     for i, t in enumerate(tensors):
         if isinstance(t, DTensor):
             dims = tuple(dim for dim, placement in enumerate(t.placements) if not placement.is_replicate())
             kinds.setdefault((t.device_mesh, dims), []).append(i)
     if not kinds:
-        return local
-    squares = local.double().square()  # float64: float32 would overflow where the norm itself does not
+        return norms
+    squares = norms.double().square()  # float64: float32 would overflow where the norm itself does not
     for (mesh, dims), indices in kinds.items():
         chosen = squares[indices]
         for dim in dims:
             dist.all_reduce(chosen, group=mesh.get_group(dim))
         squares[indices] = chosen
-    return squares.sqrt().to(local.dtype)
+    return squares.sqrt().to(norms.dtype)
 
 
 # ---- several ranks ----

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FIRST_STEP_SECONDS = 1800.0
+FIRST_STEP_TIMEOUT = timedelta(minutes=30)
 """Timeout of collectives at the start: ranks compile, read and verify checkpoints at different speeds."""
 
 
@@ -38,7 +38,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Among the ranks of this machine."""
+    """Its rank among those of this machine."""
     mesh: "DeviceMesh | None" = None
     """Dimensions named among "replicate", "shard", "tp", in this order; None for one process."""
     dp_rank: int = 0
@@ -166,11 +166,11 @@ class World:
                 dist.destroy_process_group()
 
 
-def join(layout: RankLayout, device_type: str, *, first_step_seconds: float = FIRST_STEP_SECONDS) -> World:
+def join(layout: RankLayout, device_type: str) -> World:
     """Join the ranks that torchrun or srun started; alone, a world of one. Collective. An existing group is kept.
 
-    `device_type` is "cuda" (NCCL) or "cpu" (gloo); collectives time out after `first_step_seconds` at first. UserError:
-    the layout does not fit the number of ranks, or the other ranks could not be reached.
+    `device_type` is "cuda" (NCCL) or "cpu" (gloo). UserError: the layout does not fit the number of ranks, or the other
+    ranks could not be reached.
     """
     import torch.distributed as dist
 
@@ -182,8 +182,8 @@ def join(layout: RankLayout, device_type: str, *, first_step_seconds: float = FI
         return World.single()
     if place is not None:
         layout.shape(place.size)  # raises before waiting for other ranks
-        _start(place, device_type, first_step_seconds)
-    return _arrange(layout, device_type, first_step_seconds, owns=place is not None)
+        _start(place, device_type)
+    return _arrange(layout, device_type, owns=place is not None)
 
 
 def take_own_gpu(place: Place) -> "torch.device":
@@ -204,7 +204,7 @@ def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
     return local_rank
 
 
-def _start(place: Place, device_type: str, seconds: float) -> None:
+def _start(place: Place, device_type: str) -> None:
     import torch.distributed as dist
 
     backend, device = "gloo", None
@@ -213,7 +213,7 @@ def _start(place: Place, device_type: str, seconds: float) -> None:
     if device_type == "cuda":
         backend, device = "nccl", take_own_gpu(place)
     # With its device named, a rank's barrier need not guess it, and subgroups split the communicator of all.
-    start = partial(dist.init_process_group, backend, timeout=timedelta(seconds=seconds), device_id=device)
+    start = partial(dist.init_process_group, backend, timeout=FIRST_STEP_TIMEOUT, device_id=device)
     try:
         if place.launcher == "alone":
             start(store=dist.HashStore(), rank=0, world_size=1)
@@ -227,7 +227,7 @@ def _start(place: Place, device_type: str, seconds: float) -> None:
         raise UserError(f"rank {place.rank} could not reach {others}: {first_line(error)}") from error
 
 
-def _arrange(layout: RankLayout, device_type: str, seconds: float, *, owns: bool) -> World:
+def _arrange(layout: RankLayout, device_type: str, *, owns: bool) -> World:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -235,7 +235,6 @@ def _arrange(layout: RankLayout, device_type: str, seconds: float, *, owns: bool
     shape = layout.shape(size)
     mesh = init_device_mesh(device_type, tuple(shape.values()), mesh_dim_names=tuple(shape)) if shape else None
     at = dict(zip(shape, mesh.get_coordinate() or (), strict=True)) if mesh is not None else {}
-    limit = timedelta(seconds=seconds)
     return World(
         rank=dist.get_rank(),
         size=size,
@@ -245,8 +244,8 @@ def _arrange(layout: RankLayout, device_type: str, seconds: float, *, owns: bool
         dp_size=shape.get("replicate", 1) * shape.get("shard", 1),
         tp_rank=at.get("tp", 0),
         tp_size=shape.get("tp", 1),
-        control=cast("ProcessGroup", dist.new_group(backend="gloo", timeout=limit)),
-        background=cast("ProcessGroup", dist.new_group(backend="gloo", timeout=limit)),
+        control=cast("ProcessGroup", dist.new_group(backend="gloo", timeout=FIRST_STEP_TIMEOUT)),
+        background=cast("ProcessGroup", dist.new_group(backend="gloo", timeout=FIRST_STEP_TIMEOUT)),
         layout=layout,
         owns_groups=owns,
     )

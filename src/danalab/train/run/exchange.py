@@ -202,6 +202,9 @@ def read_model(source: str | Path) -> "Decoder":
 
 
 def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     if not (source / "config.json").is_file():
         raise UserError(f"{source}: not a model in Hugging Face format (no config.json)")
     described = read_json(source / "config.json")
@@ -209,8 +212,16 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
         raise UserError(f"{source / 'config.json'}: malformed: an object is expected")
     if "model_type" not in described and "model" in described:
         raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export writes one")
-    config, weights = WEIGHT_FORMATS.get("huggingface").read(described, _read_weights(source))
-    return described, model_of(config, weights)
+    files = sorted(source.glob("model*.safetensors")) or sorted(source.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{source}: no .safetensors file; save the model with save_pretrained")
+    weights: dict[str, Any] = {}
+    for file in files:
+        try:
+            weights.update(load_file(file))
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
+    return described, model_of(*WEIGHT_FORMATS.get("huggingface").read(described, weights))
 
 
 def model_of(config: ModelConfig, weights: Mapping[str, Tensor]) -> "Decoder":
@@ -226,22 +237,6 @@ def new_folder(path: str | Path) -> Path:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"--out {path}: exists; give the name of a new folder")
     return path
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise UserError(f"{folder}: no .safetensors file; save the model with save_pretrained")
-    weights: dict[str, Any] = {}
-    for file in files:
-        try:
-            weights.update(load_file(file))
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
-    return weights
 
 
 def model_card(run: Run, step: int, class_name: str) -> str:

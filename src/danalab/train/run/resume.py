@@ -124,11 +124,8 @@ def choose_resume_point(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> t
     protects, or nothing usable.
     """
     spec, point = _choose(spec, dataset, folder)
-    return (spec if point is None else _with_model_of(point, spec)), point
-
-
-def _with_model_of(point: ResumePoint, spec: RunSpec) -> RunSpec:
-    """The run with the settings without a flag of the model that is loaded."""
+    if point is None:
+        return spec, None
     if point.export is None:
         place, theirs = point.checkpoints[0], read_meta(point.checkpoints[0]).get("model") or {}
     else:
@@ -137,12 +134,12 @@ def _with_model_of(point: ResumePoint, spec: RunSpec) -> RunSpec:
         place, theirs = point.export, read_model(point.export).config.as_dict()
     ours = spec.model.as_dict()
     if theirs.get("arch") != ours["arch"]:
-        return spec  # loading the weights will fail with a message
+        return spec, point  # loading the weights will fail with a message
     taken = {name: theirs[name] for name in SETTINGS_WITHOUT_FLAG if name in theirs and theirs[name] != ours[name]}
-    if not taken:
-        return spec
-    log.info("%s: as in %s", ", ".join(f"{name} {value}" for name, value in taken.items()), place)
-    return replace(spec, model=ModelConfig.from_dict({**ours, **taken}, place))
+    if taken:
+        log.info("%s: as in %s", ", ".join(f"{name} {value}" for name, value in taken.items()), place)
+        spec = replace(spec, model=ModelConfig.from_dict({**ours, **taken}, place))
+    return spec, point
 
 
 def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec, ResumePoint | None]:
@@ -176,8 +173,12 @@ def _choose(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> tuple[RunSpec
         summary = folder.read_summary(tolerant=True)
         point.finished = point.step >= spec.iterations and (summary or {}).get("status") == "finished"
         return spec, point
-    if named is not None:
-        return spec, _fork(named)
+    if named is not None:  # a checkpoint of another run, with the rows of metrics up to it
+        verify(named)
+        origin = RunFolder(named.resolve().parent.parent)
+        history = origin.metrics_file if origin.config_file.is_file() and origin.metrics_file.is_file() else None
+        log.info("starts from %s of another run", named)
+        return spec, ResumePoint([named], step=_step_of(named), history=history)
     return spec, None if config.init_from is None else _initial(config.init_from, config.init_optimizer)
 
 
@@ -224,15 +225,6 @@ def _named(path: Path, option: str) -> Path:
         if store.steps():
             return _newest(store, own=False).checkpoints[0]
     raise UserError(f"{option} {path}: neither a checkpoint nor a run folder with one")
-
-
-def _fork(named: Path) -> ResumePoint:
-    """Another run's checkpoint, with the rows of metrics up to it."""
-    verify(named)
-    origin = RunFolder(named.resolve().parent.parent)
-    history = origin.metrics_file if origin.config_file.is_file() and origin.metrics_file.is_file() else None
-    log.info("starts from %s of another run", named)
-    return ResumePoint([named], step=_step_of(named), history=history)
 
 
 def _initial(path: Path, with_optimizer: bool) -> ResumePoint:

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from danalab.optim.step.state import local
 from danalab.train.checkpoint import tensors
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class WeightAverage:
         self._average = {name: value.detach().clone() for name, value in self._trained.items()}
         self._first = iterations - max(1, round(self._value * iterations)) if self._kind == "tail" else 0
         # On the device: on a GPU the host does not know yet whether the update was made.
-        self._count = torch.zeros((), device=_local(next(iter(self._average.values()))).device)
+        self._count = torch.zeros((), device=local(next(iter(self._average.values()))).device)
 
     @property
     def begun(self) -> bool:
@@ -46,7 +46,7 @@ class WeightAverage:
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         for name, average in self._average.items():
-            yield _local(average), _local(self._trained[name].detach())
+            yield local(average), local(self._trained[name].detach())
 
     @torch.no_grad()
     def update(self, step: int, made: Tensor) -> None:
@@ -95,7 +95,3 @@ class WeightAverage:
         self._count.fill_(state["count"])
         if state["count"]:
             tensors.read_named(folder, {AVERAGE + name: value for name, value in self._average.items()})
-
-
-def _local(value: Tensor) -> Tensor:
-    return value.to_local() if isinstance(value, DTensor) else value

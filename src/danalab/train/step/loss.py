@@ -70,7 +70,7 @@ class RouterBalance:
         return weighted(self._config, router_losses(routing, self._usage, position_count))
 
     def finish(self, total: Callable[[Tensor], Tensor]) -> None:
-        """After the last micro-batch of a step. Collective."""
+        """Take the usage of the step, after its last micro-batch. Collective."""
         sums, self._sums = self._sums, None
         if sums is None:
             return
@@ -130,9 +130,8 @@ class Loss:
         raise NotImplementedError
 
     def finish(self, total: Callable[[Tensor], Tensor]) -> None:
-        """After the last micro-batch of a step: keep the use of experts for the next one. `total` sums a tensor over
-        the data-parallel ranks. Collective.
-        """
+        """Keep a step's use of experts for the next one, after the last micro-batch; `total` sums a tensor over the
+        data-parallel ranks. Collective."""
         if self.balance is not None:
             self.balance.finish(total)
 

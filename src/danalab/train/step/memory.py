@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.models.decoder import require_memory
+from danalab.optim.step.state import local
 from danalab.scaling.hardware import host_memory, named, state_bytes
 from danalab.train.config.run_spec import RunSpec, run_memory_gib
 from danalab.train.parallel.world import World
@@ -50,8 +50,7 @@ def check_memory(
     random, micro_batch, seq_len = random_state(), gradients.micro_batch, gradients.seq_len
     assert seq_len is not None
     with explain_errors(micro_batch, seq_len):
-        weights = [p.to_local() if isinstance(p, DTensor) else p for p in driver.parameters]
-        numbers = sum(p.numel() for p in weights)
+        numbers = sum(local(p).numel() for p in driver.parameters)
         made = any(driver.optimizer.state.values())
         state_dtype = driver.optimizer.defaults.get("state_dtype", "float32")
         per_number = state_bytes(driver.name or "adamw", state_dtype)  # a plain torch optimizer has no name

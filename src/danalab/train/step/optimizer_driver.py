@@ -8,7 +8,6 @@ the model (Gauss-Newton-Bartlett):
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,8 +26,8 @@ from danalab.train.step.loss import IGNORED, TrainingBatch
 class OptimizerDriver:
     """Wraps an optimizer for the training loop."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None, peak: float | None = None):
-        """`spec`: of the registry; None: a plain torch optimizer. `peak`: the run's rate; None: the first group's."""
+    def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None):
+        """`spec`: of the registry; None: a plain torch optimizer."""
         self.optimizer: Any = optimizer
         self.name = "" if spec is None else spec.name
         self._switches = spec is not None and spec.train_eval
@@ -36,7 +35,6 @@ class OptimizerDriver:
         for group in optimizer.param_groups:
             # In the group, so that checkpoints have it; the schedule multiplies it.
             group.setdefault("initial_lr", float(group["lr"]))
-        self._peak, self._rate = optimizer.param_groups[0]["initial_lr"] if peak is None else peak, math.nan
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
 
     @classmethod
@@ -44,15 +42,15 @@ class OptimizerDriver:
         cls, resolved: RunSpec, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
     ) -> "OptimizerDriver":
         """The run's optimizer for `model` on its device, by a strategy's own `make`; UserError: it cannot run here."""
-        spec = optimizer_spec(resolved.plan.opt)
+        spec = optimizer_spec(resolved.optimizer.opt)
         if spec.closure:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
-        settings = {"lr": resolved.plan.lr, **resolved.optimizer_settings}
+        settings = {"lr": resolved.optimizer.lr, **resolved.optimizer_settings}
         on_gpu = next(model.parameters()).is_cuda
         wide = settings.get("state_dtype", "float32") == "float32"  # other moments are decoded by the host's step count
         if on_gpu and wide and spec.decay == "independent" and "capturable" in spec.settings:
             settings["capturable"] = True  # the device decides whether a step is skipped, without a wait
-        return cls(make(spec.name, model, **settings), spec, resolved.plan.lr)
+        return cls(make(spec.name, model, **settings), spec)
 
     def set_rate(self, factor: float) -> None:
         """Set the learning rate of the next step to `factor` x peak."""
@@ -62,7 +60,6 @@ class OptimizerDriver:
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
-        self._rate = self._peak * factor
 
     def step(self, finite: Tensor) -> None:
         """Apply the gradients, unless `finite` (0-dim bool, on the parameters' device) is False.
@@ -112,7 +109,7 @@ class OptimizerDriver:
         self.zero_grad()
 
     def scalars(self) -> dict[str, float]:
-        """`lr` of the run; `optim/*`: coefficients of the last step, means over the state (a pass over it)."""
+        """`optim/*`: coefficients of the last step, means over the state (a pass over it)."""
         values: dict[str, Any] = {}
         for name in ("coefficients", "collect_stats"):
             ask = getattr(self.optimizer, name, None)
@@ -120,7 +117,7 @@ class OptimizerDriver:
                 answer: Any = ask()
                 values.update(answer)
         values.pop("lr", None)
-        return {"lr": self._rate, **{f"optim/{name}": float(value) for name, value in values.items()}}
+        return {f"optim/{name}": float(value) for name, value in values.items()}
 
 
 LOGITS_AT_ONCE = 2**28

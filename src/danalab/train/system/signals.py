@@ -52,7 +52,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
-        """For work that does not read the flag: the first signal raises KeyboardInterrupt."""
+        """Let the first signal raise KeyboardInterrupt, for work that does not read the flag."""
         self._raises = True
         try:
             yield
