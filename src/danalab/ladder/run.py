@@ -18,19 +18,18 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from danalab.files import write_json
-from danalab.ladder.fit.tuning import is_usable
 from danalab.ladder.plan import PROCEDURES, LadderPlan, Rung
 from danalab.optim.rate_search import next_rate, rounded
 from danalab.sweep.estimate import check_optimizers
 from danalab.sweep.executors import Cluster
 from danalab.sweep.grid import Cell
-from danalab.sweep.jobs import Failure
-from danalab.sweep.run import Sweep
+from danalab.sweep.rows import is_usable
+from danalab.sweep.run import Sweep, SweepResult
 
 
 @dataclass(frozen=True)
@@ -65,18 +64,13 @@ class TunedRung:
         return best - sum((self.gains or {}).values())
 
 
-@dataclass
-class LadderResult:
+@dataclass(frozen=True)
+class LadderResult(SweepResult):
     """The result of a ladder."""
 
-    folder: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    tuned: list[TunedRung] = field(default_factory=list)
+    tuned: list[TunedRung]
     """Empty while runs of the first rungs are queued."""
-    failures: list[Failure] = field(default_factory=list)
-    queued: list[str] = field(default_factory=list)
-    """Runs still at SLURM; call again for those that depend on them."""
-    untuned: list[str] = field(default_factory=list)
+    untuned: list[str]
     """Optimizers (at a rung) of which every trial failed, so that there are no further seeds."""
 
 
@@ -93,20 +87,22 @@ def run_ladder(
     _check(folder, plan)
     beside = [PROCEDURES.get(name)(plan) for name in (*([] if plan.merge is None else ["merge"]), *procedures)]
     last = next((each.last_rung for each in beside if each.last_rung is not None), None)
-    search, result = LadderSearch(plan, last), LadderResult(folder)
+    search = LadderSearch(plan, last)
+    tuned: list[TunedRung] = []
+    refused: list[str] = []
     losses: dict[str, float] = {}
     ended: set[str] = set()
     with Sweep(folder, executor, jobs=jobs, cluster=cluster) as sweep:
-        while not result.untuned:
+        while not refused:
             title, cells, places = search.next_runs(losses, ended)
             if last is not None and any(place[0] == search.last_group for place in places):
                 for each in beside:
                     each.before_last(folder, sweep.rows)
             if cells:
                 sweep.start(cells, title, places)
-            tuned, result.tuned = result.tuned, search.results
-            if result.tuned != tuned:
-                write_json(folder / "tuning.json", [asdict(each) for each in result.tuned])
+            if search.results != tuned:
+                tuned = search.results
+                write_json(folder / "tuning.json", [asdict(each) for each in tuned])
             now = sweep.ended()
             if not now:
                 break
@@ -115,12 +111,10 @@ def run_ladder(
             for each in beside:
                 losses |= each.losses(folder, sweep.rows)
             failed = {name for name, each in sweep.failures.items() if not each.job.has_diverged()}
-            result.untuned = search.refused(failed)
+            refused = search.refused(failed)
         while sweep.ended():  # what runs beside an optimizer of which every run fails
             pass
-        result.rows, result.failures, result.queued = sweep.rows, [*sweep.failures.values()], sweep.queued
-    result.untuned += search.untuned
-    return result
+        return LadderResult(**sweep.result().__dict__, tuned=tuned, untuned=refused + search.untuned)
 
 
 class LadderSearch:

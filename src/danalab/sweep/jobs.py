@@ -53,6 +53,10 @@ class Job:
         """Whether the folder holds this run, finished."""
         return self._status() == "finished" and self.is_same()
 
+    def is_taken(self) -> bool:
+        """Whether another process is making the run."""
+        return self.folder.is_dir() and RunFolder(self.folder).is_locked()
+
     def is_same(self) -> bool:
         """Whether the run in the folder has these settings."""
         made = self._made()
@@ -140,8 +144,3 @@ class Failure:
 
     job: Job
     reason: str
-
-
-def is_taken(job: Job) -> bool:
-    """Whether another process is making the run."""
-    return job.folder.is_dir() and RunFolder(job.folder).is_locked()

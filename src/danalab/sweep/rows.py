@@ -101,6 +101,16 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
     }
 
 
+def is_usable(row: Mapping[str, Any]) -> bool:
+    """Whether a run ended with a finite loss. Others are counted and shown, not fitted."""
+    return row["final_loss"] is not None and math.isfinite(row["final_loss"])
+
+
+def has_diverged(row: Mapping[str, Any]) -> bool:
+    """Whether the run ended by a loss that is not finite."""
+    return not is_usable(row) and row["status"] in ("nonfinite", "finished")
+
+
 def shape_of(settings: Mapping[str, Any]) -> ModelConfig:
     """The model that a row's settings describe. UserError or TypeError: they make none."""
     names = [each.name for each in fields(ModelConfig) if settings.get(each.name) is not None]
@@ -179,7 +189,7 @@ class RowsFile:
         """Name of a run -> its row, of those that were packed or imported: no run folder belongs to them."""
         return {name: row for name, row in self._written.items() if row.get("run") == row["curve"]}
 
-    def update(self, runs: Iterable[Path], labels: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    def update(self, runs: Iterable[Path], labels: Mapping[str, str] = {}) -> list[dict[str, Any]]:
         """Write the file again, the rows of these run folders first; returns the rows.
 
         A run that has no folder, a damaged one, or one where it is being made again keeps the row that it had.
@@ -189,7 +199,7 @@ class RowsFile:
         missing = []
         for run in runs:
             old = self._written.get(run.name)
-            new = self._final.get(run.name) or self._read(run, (labels or {}).get(run.name))
+            new = self._final.get(run.name) or self._read(run, labels.get(run.name))
             if new is None and old is not None:
                 missing.append(run.name)
             if old is not None and (new is None or (new["status"] == "unfinished" != old.get("status"))):
