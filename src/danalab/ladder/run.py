@@ -13,7 +13,6 @@ setting on the rung before is known. Runs of earlier rungs go first, so that a l
 complete smaller one. The number of trials is part of the result: the baseline must be tuned as much as the contender.
 """
 
-import contextlib
 import itertools
 import math
 from collections import defaultdict
@@ -136,10 +135,10 @@ class LadderSearch:
     def next_runs(
         self, losses: Mapping[str, float], ended: Collection[str]
     ) -> tuple[str, list[Cell], list[tuple[int, ...]]]:
-        """(what they are, the runs, their places among all): those whose inputs are there and that were not given yet.
+        """The runs that can begin now and were not returned before: (what they are, the runs, their places among all).
 
-        A run's place is that of a ladder whose searches advance together, rung by rung: rows are in this order. A run
-        of `ended` without final loss in `losses` has failed.
+        Rows are in the order of places, that of a ladder whose searches advance together, rung by rung. A run of
+        `ended` without a final loss in `losses` has failed.
         """
         titles, cells, places = [], [], []
         for i, (opt, rung) in enumerate(self._where):
@@ -150,25 +149,25 @@ class LadderSearch:
                 centre = self._plan.start.get(opt, 1.0) if best is None else best.multiplier
                 self._searches[i] = RungSearch(self._plan, opt, rung, centre)
             search = self._searches[i]
-            while search.request is not None and {cell.name for cell in search.request[1]}.issubset(ended):
+            while not search.is_over and search.names.issubset(ended):
                 search.advance(losses)
-            if search.request is None or {cell.name for cell in search.request[1]}.issubset(self._started[i]):
+            if search.is_over or search.names.issubset(self._started[i]):
                 continue
-            titles.append(f"{rung}: {search.request[0]}" if self._plan.has_steps else search.request[0])
-            cells += search.request[1]
-            places += [(self._groups[i], search.rounds, i)] * len(search.request[1])
-            self._started[i] |= {cell.name for cell in search.request[1]}
+            titles.append(f"{rung}: {search.title}" if self._plan.has_steps else search.title)
+            cells += search.cells
+            places += [(self._groups[i], search.rounds, i)] * len(search.cells)
+            self._started[i] |= search.names
         return ", ".join(dict.fromkeys(titles)), cells, places
 
     def _is_due(self, i: int) -> bool:
         rung = self._where[i][1]
         if rung == self._last:
             others = [j for j, (_, other) in enumerate(self._where) if other != rung]
-            return all(j in self._searches and self._searches[j].request is None for j in others)
+            return all(j in self._searches and self._searches[j].is_over for j in others)
         if self._plan.rung_before(rung) is None:
             return True
         search = self._before(i)
-        return search is not None and (search.result is not None or search.request is None)
+        return search is not None and (search.result is not None or search.is_over)
 
     def _before(self, i: int) -> "RungSearch | None":
         """The search whose best rate the trials start from; None where there is none, or it has not begun."""
@@ -185,7 +184,7 @@ class LadderSearch:
     @property
     def untuned(self) -> list[str]:
         """Optimizers (at a rung) of which every trial failed."""
-        ended = [i for i, each in sorted(self._searches.items()) if each.request is None and each.result is None]
+        ended = [i for i, each in sorted(self._searches.items()) if each.is_over and each.result is None]
         return ["{} at {}".format(*self._where[i]) for i in ended]
 
     def refused(self, failed: Collection[str]) -> list[str]:
@@ -201,27 +200,28 @@ class RungSearch:
 
     def __init__(self, plan: LadderPlan, opt: str, rung: Rung, centre: float):
         self._steps = _search(plan, opt, rung, centre)
-        self.request: tuple[str, list[Cell]] | None = next(self._steps)[:2]
-        """What the next runs are, and the runs; None at the end."""
-        self.rounds = 0
-        """Requests that have been answered."""
-        self.result: TunedRung | None = None
-        """None before the best settings are known, and where every trial failed."""
+        self.title, self.cells, self.result = next(self._steps)
+        """The next runs, and the best settings: None before they are known, and where every trial failed."""
+        self.rounds, self.is_over = 0, False
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the next runs."""
+        return {cell.name for cell in self.cells}
 
     def advance(self, losses: Mapping[str, float]) -> None:
-        """Take the final losses of the requested runs, by name; those that are not there have failed."""
-        assert self.request is not None
-        losses = {cell.name: losses.get(cell.name, math.inf) for cell in self.request[1]}
-        self.request, self.rounds = None, self.rounds + 1
-        with contextlib.suppress(StopIteration):
-            title, cells, self.result = self._steps.send(losses)
-            self.request = title, cells
+        """Take the final losses of these runs, by name; those that are not there have failed."""
+        self.rounds += 1
+        try:
+            self.title, self.cells, self.result = self._steps.send({n: losses.get(n, math.inf) for n in self.names})
+        except StopIteration:
+            self.is_over = True
 
 
 def _search(
     plan: LadderPlan, opt: str, rung: Rung, centre: float
 ) -> Generator[tuple[str, list[Cell], TunedRung | None], Mapping[str, float]]:
-    """The runs of a search, request by request; the last one has the result."""
+    """(what they are, the runs, the result) of each round of a search; only the last has a result."""
     seeds, further = plan.seeds[: plan.trial_seeds], plan.seeds[plan.trial_seeds :]
     tried: dict[float, float] = {}
     wanted = [rounded(centre * float(m)) for m in sorted(plan.multipliers)]

@@ -11,8 +11,7 @@ from danalab.errors import UserError
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.plugins import in_use
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.sweep.grid import PATH_SETTINGS
-from danalab.sweep.rows import portable_settings
+from danalab.sweep.grid import PATH_SETTINGS, portable_settings
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder

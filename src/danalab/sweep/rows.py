@@ -45,9 +45,7 @@ from danalab.models.config import ModelConfig
 from danalab.optim.catalogue import OPTIMIZERS, is_address
 from danalab.optim.products import none
 from danalab.scaling.optimizer_flops import optimizer_flops
-from danalab.sweep.grid import PATH_SETTINGS, is_number
-from danalab.train.config.fields import names_of
-from danalab.train.config.train_config import TrainConfig
+from danalab.sweep.grid import is_number, portable_settings
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.schemas import Row
@@ -56,8 +54,6 @@ log = logging.getLogger(__name__)
 
 FILE = "ladder.jsonl"
 PACKED = f"{FILE}.gz"
-JOB_ONLY_SETTINGS = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
-"""Settings of the job and its place, which do not change the run."""
 
 
 def row_of(run: Path, base: Path) -> dict[str, Any]:
@@ -161,16 +157,6 @@ def _entropy(data: Path) -> float | None:
 def device_hours(seconds: float | None, world_size: int) -> float | None:
     """Hours of all devices together, or None where the time is unknown."""
     return None if seconds is None else seconds * world_size / 3600
-
-
-def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without paths of the machine: of absolute paths only the last part."""
-    kept = {key: value for key, value in settings.items() if key not in JOB_ONLY_SETTINGS}
-    for key in ("data", "tokenizer", *PATH_SETTINGS):
-        if isinstance(kept.get(key), str):
-            kept[key] = ",".join(PurePath(part).name if PurePath(part).is_absolute() else part
-                                 for part in kept[key].split(","))  # fmt: skip
-    return kept
 
 
 class RowsFile:

@@ -27,10 +27,10 @@ from danalab.plugins import load_address
 from danalab.registry import Registry
 from danalab.sweep.estimate import plan_of
 from danalab.sweep.executors import Cluster, InlineExecutor, Runs
-from danalab.sweep.grid import Cell
+from danalab.sweep.grid import Cell, portable_settings
 from danalab.sweep.jobs import Failure, Job
 from danalab.sweep.pool import PoolExecutor, sigterm_raises
-from danalab.sweep.rows import FileName, RowsFile, portable_settings
+from danalab.sweep.rows import FileName, RowsFile
 from danalab.train.config.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,8 @@ class Sweep:
         self._signals.__exit__(*error)
 
     def start(self, cells: Sequence[Cell], title: str, places: Sequence[tuple[int, ...]] = ()) -> None:
-        """Train what is not finished. UserError, before anything runs: a setting out of range, or a folder with others.
+        """Train what is not finished. UserError, before anything runs: a setting out of range, or a run folder that was
+        made with other settings.
 
         `places` of the cells among all rows, whenever they end; default in the order in which they are started. The
         first number is their priority.
