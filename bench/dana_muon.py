@@ -8,8 +8,9 @@ python bench/dana_muon.py                        # from the stored rows
 from pathlib import Path
 from typing import Any
 
-from danalab.ladder.fit.tuning import horizon_of, is_usable, tune
+from danalab.ladder.fit.tuning import horizon_of, tune
 from danalab.report.formats import as_markdown
+from danalab.sweep.rows import is_usable
 from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 

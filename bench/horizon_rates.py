@@ -20,9 +20,10 @@ import numpy as np
 from danalab.files import read_json, write_json
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.fit.statistics import student_interval
-from danalab.ladder.fit.tuning import Tuned, has_diverged, is_usable, tune
+from danalab.ladder.fit.tuning import Tuned, tune
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import as_markdown
+from danalab.sweep.rows import has_diverged, is_usable
 from danalab_annexes.ladder.exponents import ExponentLaw, Exponents
 from danalab_bench.pages import cost, fill_parts
 

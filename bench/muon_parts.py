@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dana_muon import PAGES, leads
-from danalab.ladder.fit.tuning import is_usable, tune
+from danalab.ladder.fit.tuning import tune
 from danalab.ladder.rows import read_ladder
 from danalab.report.formats import Table, as_markdown
+from danalab.sweep.rows import is_usable
 from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 
 RESULTS = Path(__file__).parent / "results" / "muon_forms_cpu"

@@ -9,9 +9,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from danalab.ladder.fit.tuning import Tuned, horizon_of, is_usable, tune
+from danalab.ladder.fit.tuning import Tuned, horizon_of, tune
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import Table, as_markdown
+from danalab.sweep.rows import is_usable
 from danalab_annexes.ladder.budget import Dial, budget_of
 from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab_bench.pages import cost, fill_parts, joined, shown_lead

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from danalab.data import open_data
 from danalab.ladder.fit.statistics import Interval, student_interval
-from danalab.ladder.fit.tuning import is_usable, tune
+from danalab.ladder.fit.tuning import tune
 from danalab.ladder.rows import read_ladder
 from danalab.models.decoder import Decoder
 from danalab.report.formats import Table, as_markdown
+from danalab.sweep.rows import is_usable
 from danalab.train import open_run
 from danalab_bench.pages import fill_parts
 

@@ -18,9 +18,10 @@ import numpy as np
 from danalab.judge.tracks import get_track
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.fit.statistics import Interval, Variance, student_interval, sum_interval
-from danalab.ladder.fit.tuning import Tuned, is_usable, tune
+from danalab.ladder.fit.tuning import Tuned, tune
 from danalab.ladder.rows import read_ladder
 from danalab.report.formats import as_markdown, short
+from danalab.sweep.rows import is_usable
 from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab_bench.pages import RESULTS, benchmark, fill_parts
 from memory import PARAMETERS, TRACK, Found, compared, read_rows

@@ -17,7 +17,7 @@ import numpy as np
 from _tooling import moving as arithmetic
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.rows import read_ladder, validation_points
-from danalab.ladder.saving import cost_to_reach, smoothed
+from danalab.ladder.saving import first_crossing, smoothed
 from danalab_bench.pages import benchmark
 
 mpl.use("svg")
@@ -84,7 +84,7 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
         axes.annotate(NAMES[opt], (farthest, place), xytext=(6, 0), textcoords="offset points",
                       color=color[opt], va="center", fontweight="bold")  # fmt: skip
     end, final = (values[-1] for values in curves["adamw"])
-    reached = min(cost_to_reach(*curve, final) or end for curve in curves.values())
+    reached = min(first_crossing(*map(np.array, curve), final) or end for curve in curves.values())
     axes.annotate("", (reached, final), xytext=(end, final), arrowprops={"arrowstyle": "->", "color": ink, "lw": 1.6})
     axes.set_ylim(low - 0.12 * (high - low), high)
     axes.annotate(f"same loss, {100 * (1 - reached / end):.0f}% less compute", ((reached + end) / 2, final),

@@ -225,7 +225,7 @@ def test_a_verdict_without_bounds_is_read_as_it_was_written(tmp_path):
         "b", "a", "char", "undecided", 0.5, -math.inf, math.inf, (-math.inf, math.inf), 0.6, 0.04, 1, 0.01, 0.1, 1,
         None, (0.1, 0.2), 2, 1.0, 1, "nats",
     )  # fmt: skip
-    Ledger(tmp_path).add_verdict(asdict(verdict))
+    Ledger(tmp_path).add_answer("judge.jsonl", asdict(verdict))
     (row,) = Ledger(tmp_path).verdicts()
     assert (row["low"], row["high"]) == (None, None)
     assert verdict_from_row(row) == verdict

@@ -9,7 +9,7 @@ from danalab.errors import UserError
 from danalab.ladder import compute_gain, compute_saved, fit_joint_laws
 from danalab.ladder.fit.loss_law import LossLaw
 from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.saving import cost_to_reach, interpolated_saving, smoothed
+from danalab.ladder.saving import first_crossing, interpolated_saving, smoothed
 
 
 def law(compute):
@@ -87,7 +87,7 @@ def test_noise_between_evaluations_moves_no_crossing():
         rng = np.random.default_rng(trial)
         base, other = ((law(x / scale) * np.exp(6e-3 * rng.standard_normal(len(x)))) for scale in (1.0, 0.6))
         found.append(compute_saved(x, base, x, other).saved)
-        first.append(1 - cost_to_reach(x, other, base[-1]) / x[-1])
+        first.append(1 - first_crossing(x, other, base[-1]) / x[-1])
     assert np.mean(found) == pytest.approx(0.40, abs=0.02)
     assert np.mean(first) > 0.44, "a first crossing of the curves as they are comes too early"
     assert smoothed(x, law(x)) == pytest.approx(law(x), rel=2e-4)
@@ -135,9 +135,10 @@ def test_a_curve_that_cannot_be_meant_is_refused(compute, loss, what):
 
 
 def test_a_crossing_is_found_between_two_evaluations_on_the_log_axis():
-    assert cost_to_reach([10, 1000], [4.0, 3.0], 3.5) == pytest.approx(100)
-    assert cost_to_reach([10, 1000], [4.0, 3.0], 2.9) is None
-    assert cost_to_reach([10, 1000], [4.0, 3.0], 4.5) == 10
+    curve = np.array([10.0, 1000.0]), np.array([4.0, 3.0])
+    assert first_crossing(*curve, 3.5) == pytest.approx(100)
+    assert first_crossing(*curve, 2.9) is None
+    assert first_crossing(*curve, 4.5) == 10
 
 
 def ladder(seed, scale):

@@ -12,8 +12,7 @@ from danalab.cli.ladder import Flags, run
 from danalab.errors import UserError
 from danalab.scaling.hardware import named
 from danalab.sweep.estimate import accelerator_rate, estimate, measured_rate, plan_of, token_rate, trained_rate
-from danalab.sweep.grid import expand
-from danalab.sweep.rows import portable_settings
+from danalab.sweep.grid import expand, portable_settings
 
 
 def test_hours_follow_from_flops_and_a_named_accelerator(fixed, tmp_path):

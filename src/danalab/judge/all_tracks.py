@@ -13,9 +13,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
 
-from danalab import __version__
 from danalab.errors import UserError
 from danalab.judge import JudgeConfig
 from danalab.judge.judge import RunMaker, open_workers
@@ -94,11 +92,5 @@ def all_tracks(config: JudgeConfig, report: Callable[[str], None] = lambda line:
         sides[1].label, BASELINE, (rates[1], rates[0]), round(mean, 4), min(found, key=lambda each: each.factor).track,
         tuple(found), shlex.join(words),
     )  # fmt: skip
-    maker.ledger.add_row("all-tracks.jsonl", _row(answer))
+    maker.ledger.add_answer("all-tracks.jsonl", asdict(answer))
     return answer
-
-
-def _row(answer: AllTracks) -> dict[str, Any]:
-    from danalab.train.system.device import machine
-
-    return {**asdict(answer), "danalab": __version__, "machine": machine("cpu")}

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, replace
 from statistics import stdev
 from typing import Any
 
-from danalab import __version__
 from danalab.errors import UserError
 from danalab.judge import JudgeConfig
 from danalab.judge.ledger import Ledger, stored_runs
@@ -210,7 +209,8 @@ class _Judgement:
             if self._decision(differences) != "undecided":
                 break
         verdict = self._concluded(differences, pairs, rates)
-        self._ledger.add_verdict(self._row(verdict))
+        settings = {side.label: dict(side.settings) for side in self._sides}
+        self._ledger.add_answer("judge.jsonl", {"question": self._question(), **asdict(verdict), "settings": settings})
         return Judged(verdict, tuple(pairs))
 
     def _pairs(self, rates: tuple[float, float]) -> Iterator[tuple[int, RunResult, RunResult]]:
@@ -290,13 +290,6 @@ class _Judgement:
             "contender": contender.digest, "difference": self._config.difference, "alpha": self._share,
             "trials": self._config.trials, "bound": self._config.bound,
         }  # fmt: skip
-
-    def _row(self, verdict: PairedVerdict) -> dict[str, Any]:
-        from danalab.train.system.device import machine
-
-        settings = {side.label: dict(side.settings) for side in self._sides}
-        return {"question": self._question(), **asdict(verdict), "settings": settings, "danalab": __version__,
-                "machine": machine("cpu")}  # fmt: skip
 
 
 def _difference(baseline: RunResult, contender: RunResult) -> float | None:

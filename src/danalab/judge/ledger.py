@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from danalab import __version__
 from danalab.errors import UserError
 from danalab.files import finite, read_json, sound_objects
 from danalab.judge.workers import PlannedRun, RunResult
@@ -45,8 +46,11 @@ class Ledger:
         """All verdicts, oldest first."""
         return list(sound_objects(_lines(self.folder / "judge.jsonl")[0]))
 
-    def add_verdict(self, row: dict[str, Any]) -> None:
-        self.add_row("judge.jsonl", row)
+    def add_answer(self, name: str, row: dict[str, Any]) -> None:
+        """Add an answer to one of the ledger's files, with the version and the machine that gave it."""
+        from danalab.train.system.device import machine
+
+        self.add_row(name, {**row, "danalab": __version__, "machine": machine("cpu")})
 
     def _read_runs(self) -> None:
         """Read the lines that came since the last time; a run that failed from outside counts as not made."""

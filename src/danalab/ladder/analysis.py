@@ -20,7 +20,7 @@ from danalab.ladder.saving import Saved, compute_gain, compute_saved, interpolat
 from danalab.ladder.studies import Analysis, PredictedRate, all_studies
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import GPT2_VOCAB
-from danalab.sweep.rows import optimizer_settings_of
+from danalab.sweep.rows import has_diverged, is_usable, optimizer_settings_of
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
 
 PREDICTED = (2.0, 4.0, 10.0)
@@ -53,8 +53,8 @@ def analyse(
             the largest.
         within: share of the best loss for the intervals of learning rates.
     """
-    usable = [row for row in rows if tuning.is_usable(row)]
-    excluded = [row["name"] for row in rows if not tuning.is_usable(row)]
+    usable = [row for row in rows if is_usable(row)]
+    excluded = [row["name"] for row in rows if not is_usable(row)]
     opts = list(dict.fromkeys(row["opt"] for row in usable))
     if not opts:
         raise UserError(f"none of {len(rows)} runs has finished with a finite loss; there is nothing to fit")
@@ -62,7 +62,7 @@ def analyse(
     if base not in opts:
         have = ", ".join(opts)
         raise UserError(f"--baseline {base}{nearest(base, opts)}: no finished run of it; there are: {have}")
-    every = tuning.tune(usable, convention, [row for row in rows if tuning.has_diverged(row)])
+    every = tuning.tune(usable, convention, [row for row in rows if has_diverged(row)])
     tuned, rungs = tuning.at_one_batch(every, base), tuning.rungs_of(every)
     analysis, studies = Analysis(base, convention, tuned, list(itertools.chain(*rungs)), excluded), all_studies()
     if len(tuned) < len(every):
@@ -120,7 +120,7 @@ def left_out_settings(tuned: Sequence[tuning.Tuned], rows: Sequence[tuning.Row])
         beside: dict[tuple[str, str], list[int]] = defaultdict(list)
         for each in sorted((each for each in tuned if each.opt == opt), key=lambda each: (each.params, each.tokens)):
             rung = tuning.rung_of(each.runs[0])
-            here = [row for row in rows if tuning.is_usable(row) and tuning.rung_of(row) == rung]
+            here = [row for row in rows if is_usable(row) and tuning.rung_of(row) == rung]
             for name, values in tried.items():
                 own = [_setting(row, name) for row in here]
                 if not any(value in values for value in own):

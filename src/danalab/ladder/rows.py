@@ -10,7 +10,8 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import parse_json, read_text, write_atomically
-from danalab.sweep.rows import FILE, PACKED, checked_row, device_hours, portable_settings, row_line, row_of
+from danalab.sweep.grid import portable_settings
+from danalab.sweep.rows import FILE, PACKED, checked_row, device_hours, row_line, row_of
 from danalab.train.run.metrics import read_rows
 
 log = logging.getLogger(__name__)

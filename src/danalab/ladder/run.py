@@ -13,24 +13,22 @@ setting on the rung before is known. Runs of earlier rungs go first, so that a l
 complete smaller one. The number of trials is part of the result: the baseline must be tuned as much as the contender.
 """
 
-import contextlib
 import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from danalab.files import write_json
-from danalab.ladder.fit.tuning import is_usable
 from danalab.ladder.plan import PROCEDURES, LadderPlan, Rung
 from danalab.optim.rate_search import next_rate, rounded
 from danalab.sweep.estimate import check_optimizers
 from danalab.sweep.executors import Cluster
 from danalab.sweep.grid import Cell
-from danalab.sweep.jobs import Failure
-from danalab.sweep.run import Sweep
+from danalab.sweep.rows import is_usable
+from danalab.sweep.run import Sweep, SweepResult
 
 
 @dataclass(frozen=True)
@@ -65,18 +63,13 @@ class TunedRung:
         return best - sum((self.gains or {}).values())
 
 
-@dataclass
-class LadderResult:
+@dataclass(frozen=True)
+class LadderResult(SweepResult):
     """The result of a ladder."""
 
-    folder: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    tuned: list[TunedRung] = field(default_factory=list)
+    tuned: list[TunedRung]
     """Empty while runs of the first rungs are queued."""
-    failures: list[Failure] = field(default_factory=list)
-    queued: list[str] = field(default_factory=list)
-    """Runs still at SLURM; call again for those that depend on them."""
-    untuned: list[str] = field(default_factory=list)
+    untuned: list[str]
     """Optimizers (at a rung) of which every trial failed, so that there are no further seeds."""
 
 
@@ -93,20 +86,22 @@ def run_ladder(
     _check(folder, plan)
     beside = [PROCEDURES.get(name)(plan) for name in (*([] if plan.merge is None else ["merge"]), *procedures)]
     last = next((each.last_rung for each in beside if each.last_rung is not None), None)
-    search, result = LadderSearch(plan, last), LadderResult(folder)
+    search = LadderSearch(plan, last)
+    tuned: list[TunedRung] = []
+    refused: list[str] = []
     losses: dict[str, float] = {}
     ended: set[str] = set()
     with Sweep(folder, executor, jobs=jobs, cluster=cluster) as sweep:
-        while not result.untuned:
+        while not refused:
             title, cells, places = search.next_runs(losses, ended)
             if last is not None and any(place[0] == search.last_group for place in places):
                 for each in beside:
                     each.before_last(folder, sweep.rows)
             if cells:
                 sweep.start(cells, title, places)
-            tuned, result.tuned = result.tuned, search.results
-            if result.tuned != tuned:
-                write_json(folder / "tuning.json", [asdict(each) for each in result.tuned])
+            if search.results != tuned:
+                tuned = search.results
+                write_json(folder / "tuning.json", [asdict(each) for each in tuned])
             now = sweep.ended()
             if not now:
                 break
@@ -115,12 +110,10 @@ def run_ladder(
             for each in beside:
                 losses |= each.losses(folder, sweep.rows)
             failed = {name for name, each in sweep.failures.items() if not each.job.has_diverged()}
-            result.untuned = search.refused(failed)
+            refused = search.refused(failed)
         while sweep.ended():  # what runs beside an optimizer of which every run fails
             pass
-        result.rows, result.failures, result.queued = sweep.rows, [*sweep.failures.values()], sweep.queued
-    result.untuned += search.untuned
-    return result
+        return LadderResult(**sweep.result().__dict__, tuned=tuned, untuned=refused + search.untuned)
 
 
 class LadderSearch:
@@ -142,10 +135,10 @@ class LadderSearch:
     def next_runs(
         self, losses: Mapping[str, float], ended: Collection[str]
     ) -> tuple[str, list[Cell], list[tuple[int, ...]]]:
-        """(what they are, the runs, their places among all): those whose inputs are there and that were not given yet.
+        """The runs that can begin now and were not returned before: (what they are, the runs, their places among all).
 
-        A run's place is that of a ladder whose searches advance together, rung by rung: rows are in this order. A run
-        of `ended` without final loss in `losses` has failed.
+        Rows are in the order of places, that of a ladder whose searches advance together, rung by rung. A run of
+        `ended` without a final loss in `losses` has failed.
         """
         titles, cells, places = [], [], []
         for i, (opt, rung) in enumerate(self._where):
@@ -156,25 +149,25 @@ class LadderSearch:
                 centre = self._plan.start.get(opt, 1.0) if best is None else best.multiplier
                 self._searches[i] = RungSearch(self._plan, opt, rung, centre)
             search = self._searches[i]
-            while search.request is not None and {cell.name for cell in search.request[1]}.issubset(ended):
+            while not search.is_over and search.names.issubset(ended):
                 search.advance(losses)
-            if search.request is None or {cell.name for cell in search.request[1]}.issubset(self._started[i]):
+            if search.is_over or search.names.issubset(self._started[i]):
                 continue
-            titles.append(f"{rung}: {search.request[0]}" if self._plan.has_steps else search.request[0])
-            cells += search.request[1]
-            places += [(self._groups[i], search.rounds, i)] * len(search.request[1])
-            self._started[i] |= {cell.name for cell in search.request[1]}
+            titles.append(f"{rung}: {search.title}" if self._plan.has_steps else search.title)
+            cells += search.cells
+            places += [(self._groups[i], search.rounds, i)] * len(search.cells)
+            self._started[i] |= search.names
         return ", ".join(dict.fromkeys(titles)), cells, places
 
     def _is_due(self, i: int) -> bool:
         rung = self._where[i][1]
         if rung == self._last:
             others = [j for j, (_, other) in enumerate(self._where) if other != rung]
-            return all(j in self._searches and self._searches[j].request is None for j in others)
+            return all(j in self._searches and self._searches[j].is_over for j in others)
         if self._plan.rung_before(rung) is None:
             return True
         search = self._before(i)
-        return search is not None and (search.result is not None or search.request is None)
+        return search is not None and (search.result is not None or search.is_over)
 
     def _before(self, i: int) -> "RungSearch | None":
         """The search whose best rate the trials start from; None where there is none, or it has not begun."""
@@ -191,7 +184,7 @@ class LadderSearch:
     @property
     def untuned(self) -> list[str]:
         """Optimizers (at a rung) of which every trial failed."""
-        ended = [i for i, each in sorted(self._searches.items()) if each.request is None and each.result is None]
+        ended = [i for i, each in sorted(self._searches.items()) if each.is_over and each.result is None]
         return ["{} at {}".format(*self._where[i]) for i in ended]
 
     def refused(self, failed: Collection[str]) -> list[str]:
@@ -207,27 +200,28 @@ class RungSearch:
 
     def __init__(self, plan: LadderPlan, opt: str, rung: Rung, centre: float):
         self._steps = _search(plan, opt, rung, centre)
-        self.request: tuple[str, list[Cell]] | None = next(self._steps)[:2]
-        """What the next runs are, and the runs; None at the end."""
-        self.rounds = 0
-        """Requests that have been answered."""
-        self.result: TunedRung | None = None
-        """None before the best settings are known, and where every trial failed."""
+        self.title, self.cells, self.result = next(self._steps)
+        """The next runs, and the best settings: None before they are known, and where every trial failed."""
+        self.rounds, self.is_over = 0, False
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the next runs."""
+        return {cell.name for cell in self.cells}
 
     def advance(self, losses: Mapping[str, float]) -> None:
-        """Take the final losses of the requested runs, by name; those that are not there have failed."""
-        assert self.request is not None
-        losses = {cell.name: losses.get(cell.name, math.inf) for cell in self.request[1]}
-        self.request, self.rounds = None, self.rounds + 1
-        with contextlib.suppress(StopIteration):
-            title, cells, self.result = self._steps.send(losses)
-            self.request = title, cells
+        """Take the final losses of these runs, by name; those that are not there have failed."""
+        self.rounds += 1
+        try:
+            self.title, self.cells, self.result = self._steps.send({n: losses.get(n, math.inf) for n in self.names})
+        except StopIteration:
+            self.is_over = True
 
 
 def _search(
     plan: LadderPlan, opt: str, rung: Rung, centre: float
 ) -> Generator[tuple[str, list[Cell], TunedRung | None], Mapping[str, float]]:
-    """The runs of a search, request by request; the last one has the result."""
+    """(what they are, the runs, the result) of each round of a search; only the last has a result."""
     seeds, further = plan.seeds[: plan.trial_seeds], plan.seeds[plan.trial_seeds :]
     tried: dict[float, float] = {}
     wanted = [rounded(centre * float(m)) for m in sorted(plan.multipliers)]

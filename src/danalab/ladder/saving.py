@@ -197,17 +197,12 @@ def smoothed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.where(known, (y1 + slope * (n * t - t1)) / n, y)
 
 
-def cost_to_reach(cost: ArrayLike, loss: ArrayLike, target: float) -> float | None:
-    """The cost at which a curve first falls to `target`, or None where it never does.
+def first_crossing(x: np.ndarray, y: np.ndarray, target: float) -> float | None:
+    """The cost at which a curve of `curve_arrays` first falls to `target`, or None where it never does.
 
     Between two points the loss is taken to be linear in the logarithm of the cost. A first point that is already below
     is the result; the crossing lies before it.
     """
-    return first_crossing(*curve_arrays(cost, loss), target)
-
-
-def first_crossing(x: np.ndarray, y: np.ndarray, target: float) -> float | None:
-    """`cost_to_reach` for arrays of `curve_arrays`: the bootstrap calls it thousands of times."""
     below = y <= target
     i = int(below.argmax())
     if not below[i]:
@@ -263,7 +258,8 @@ def compute_gain(
     They are compared at `losses`, or at `n_points` over the range that both measured. UserError: laws of parameters and
     tokens, or nothing in common and no `losses` given.
     """
-    low, high = _common_range(baseline, contender)
+    least, most = ([float(law(law.measured[0][end])) for law in (baseline, contender)] for end in (1, 0))
+    low, high = max(least), min(most)
     if losses is None:
         if low >= high:
             raise UserError("the two optimizers measured no loss in common; give the losses at which to compare them")
@@ -294,12 +290,6 @@ def interpolated_saving(baseline: Curve, contender: Curve, n_points: int = 25) -
         return None
     base, other = (np.interp(np.linspace(low, high, n_points), y, x) for y, x in frontiers)
     return 1 - math.exp(float(np.mean(other - base)))
-
-
-def _common_range(a: LossLaw, b: LossLaw) -> tuple[float, float]:
-    """Losses between the least and the largest compute of both."""
-    (a_low, a_high), (b_low, b_high) = a.measured[0], b.measured[0]
-    return max(float(a(a_high)), float(b(b_high))), min(float(a(a_low)), float(b(b_low)))
 
 
 def _saved(base: LossLaw, other: LossLaw, losses: Sequence[float], level: float) -> tuple[float, Interval | None]:

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.ladder.fit.tuning import has_diverged as has_diverged
-from danalab.ladder.fit.tuning import is_usable as is_finished
 from danalab.ladder.rows import ladder_file, metrics_of, read_ladder, validation_points
-from danalab.ladder.saving import LEAST_SEEDS as LEAST_SEEDS
 from danalab.ladder.saving import curve_arrays, first_crossing, smoothed
 from danalab.ladder.studies import Analysis
+from danalab.sweep.rows import is_usable
 
 Row = Mapping[str, Any]
 
@@ -42,7 +40,7 @@ class ReportData:
 
     def failed(self) -> list[Row]:
         """Runs without a finite final loss."""
-        return [row for row in self.rows if not is_finished(row)]
+        return [row for row in self.rows if not is_usable(row)]
 
     def tuned_runs(self) -> Iterator[Row]:
         """The run of the first seed of each optimizer at its best learning rate, the largest and longest first."""
@@ -51,7 +49,7 @@ class ReportData:
 
     def runs_with(self, name: str) -> dict[str, Path]:
         """Optimizer -> folder of one of its runs that holds `name`: the largest, longest, best tuned one."""
-        others = [row for row in self.rows if is_finished(row)]
+        others = [row for row in self.rows if is_usable(row)]
         others.sort(key=lambda row: (-row["params"], -row["tokens"], row["final_loss"]))
         chosen: dict[str, Path] = {}
         for row in (*self.tuned_runs(), *others):
@@ -91,7 +89,7 @@ def spent(data: ReportData) -> dict[str, Spent]:
     costs: dict[str, Spent] = defaultdict(Spent)
     for row in data.rows:
         mine = costs[row["opt"]]
-        part = "failed" if not is_finished(row) else "seeds" if row["name"] in chosen else "trials"
+        part = "failed" if not is_usable(row) else "seeds" if row["name"] in chosen else "trials"
         mine.hours[part] += hours_of(row)
         mine.runs += 1
         mine.devices.add(str(row.get("device") or "?"))
@@ -106,7 +104,7 @@ def relative_time(data: ReportData) -> dict[str, float]:
     """
     times: dict[tuple[str, int], float] = {}
     for row in data.rows:
-        seconds = seconds_a_token(row) if is_finished(row) else None
+        seconds = seconds_a_token(row) if is_usable(row) else None
         if seconds is not None:
             key = row["opt"], row["params"]
             times[key] = min(times.get(key, math.inf), seconds)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.saving import Gain, Saved
+from danalab.ladder.saving import LEAST_SEEDS, Gain, Saved
 from danalab.ladder.studies import Analysis, all_studies
-from danalab.report.data import LEAST_SEEDS, ReportData
+from danalab.report.data import ReportData
 from danalab.report.formats import NOT_KNOWN, short
 
 NOT_DETERMINED = "not determined"

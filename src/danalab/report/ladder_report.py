@@ -19,7 +19,7 @@ from danalab.files import write_atomically, write_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import pack, read_ladder
 from danalab.ladder.studies import Address, PageSection, all_studies
-from danalab.report.data import MissingFigure, ReportData, has_diverged, is_finished
+from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.drawing import save_figure, save_points, svg_text
 from danalab.report.figures.laws import (
     cost_figure,
@@ -35,7 +35,7 @@ from danalab.report.formats import Table, as_csv, as_latex, as_markdown, short
 from danalab.report.headline import caveat, headlines, method, verdict
 from danalab.report.page import Page
 from danalab.report.tables import analysis_tables, cost_table, failed_table, headline_table, runs_table
-from danalab.sweep.rows import PACKED
+from danalab.sweep.rows import PACKED, has_diverged, is_usable
 
 PAGE = "report.html"
 MANY = 40  # rows above which a table is folded away
@@ -52,7 +52,7 @@ def read_report_data(
         fit: settings of `danalab.ladder.analysis.analyse`.
     """
     rows = read_ladder(path)
-    if not any(map(is_finished, rows)):
+    if not any(map(is_usable, rows)):
         raise UserError(f"{path}: none of {len(rows)} runs has finished with a finite loss; there is nothing to report")
     analysis = analyse(rows, baseline=baseline, **fit)
     return ReportData(analysis, rows, dollars_per_hour, path if path.is_dir() else path.parent)

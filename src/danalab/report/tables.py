@@ -5,9 +5,10 @@ from pathlib import Path
 
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.studies import Address, Analysis, all_studies
-from danalab.report.data import ReportData, Row, hours_of, is_finished, relative_time, spent
+from danalab.report.data import ReportData, Row, hours_of, relative_time, spent
 from danalab.report.formats import Linked, Table, or_dash, span
 from danalab.report.headline import extent, gain_words, headlines, interval_words, saved_words, tuning_words
+from danalab.sweep.rows import is_usable
 
 WIDEST = 1000  # intervals of learning rates wider than this factor are shown without numbers
 _LAWS = {
@@ -47,7 +48,7 @@ def headline_table(data: ReportData) -> Table:
     """A line for each contender at the largest size that the baseline ran too."""
     lines = []
     for each in headlines(data):
-        interval = each.known.replace("95% interval ", "").partition(";")[0]
+        interval = interval_words(data.analysis.saved[each.opt][each.params].interval)
         lines.append([each.opt, each.answer, interval, f"{each.params:,}", each.seeds, each.trials])
     against = f"compute saved against {data.analysis.baseline}"
     return ["optimizer", against, "95% interval", "parameters", "seeds", "learning rates"], lines
@@ -139,7 +140,7 @@ def runs_table(rows: Sequence[Row], address: Address) -> Table:
     lines = [
         [
             row["opt"], Linked(row["name"], address(row)), f"{row['params']:,}", or_dash(row.get("lr"), ".3g"),
-            str(row["seed"]), f"{row['final_loss']:.4f}" if is_finished(row) else status_words(row),
+            str(row["seed"]), f"{row['final_loss']:.4f}" if is_usable(row) else status_words(row),
             f"{hours_of(row):.3g}",
         ]
         for row in rows

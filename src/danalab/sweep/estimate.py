@@ -1,8 +1,6 @@
 """Estimates before training: FLOPs by the scaling rules, hours by a rate, costs by a price.
 
-FLOPs of hours and rates have the optimizer's own matrix products.
-
-    device-hours = FLOPs / (FLOP/s of one device) / 3600
+    device-hours = FLOPs / (FLOP/s of one device) / 3600          with the FLOPs of the optimizer's own matrix products
 
 The rate is that of a named accelerator at a share of its peak, a number of tokens a second, the measured rate of
 finished runs in the folder (of the same optimizer where possible, and of the nearest size), or measured now by a few
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
 Rate = Callable[["Plan"], float]
 """Plan of a run -> FLOP/s of one device."""
 MEASURED_STEPS = 30  # steps of a measurement; the rate is that of the last third
-
-
 _SIZES_AND_SEEDS = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "seed", "data_seed", "lr",
                     "lr_multiplier", "iterations", "tokens_per_param", "global_batch", "omega")  # fmt: skip
 """Settings whose values make no optimizer refuse the others."""

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.sweep.jobs import DIVERGED, Job, is_taken
+from danalab.sweep.jobs import DIVERGED, Job
 from danalab.train.system import slurm
 
 log = logging.getLogger(__name__)
@@ -56,22 +56,23 @@ class Training:
 
     def __call__(self) -> None:
         """Raises UserError: the run failed; says why."""
-        while is_taken(self.job):  # by another process
+        while self.job.is_taken():  # by another process
             time.sleep(1)
         if self.job.is_finished():
             return
         if self.job.has_diverged():
             raise UserError(DIVERGED)
-        if code := self._train_here() if self.here else self._run():
-            raise UserError(end_of_log(self.job, code))
-
-    def _run(self) -> int:
+        if self.here:
+            self._train_here()
+            return
         self.job.folder.mkdir(parents=True, exist_ok=True)
         with (self.job.folder / "log.txt").open("ab") as output:
             where = {"cwd": self.workdir, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-            return subprocess.call(self.job.command(), **where)
+            code = subprocess.call(self.job.command(), **where)
+        if code:
+            raise UserError(end_of_log(self.job, code))
 
-    def _train_here(self) -> int:
+    def _train_here(self) -> None:
         from danalab.sweep.grid import Cell
         from danalab.train.job import run_training
 
@@ -80,7 +81,6 @@ class Training:
             raise KeyboardInterrupt
         if outcome.status != "finished":
             raise UserError(f"ended as {outcome.status} at step {outcome.summary.get('step')}")
-        return 0
 
 
 def end_of_log(job: Job, code: int) -> str:
@@ -124,9 +124,6 @@ class PolledExecutor(Executor):
     def poll(self) -> None:
         """Start and end what can be."""
         raise NotImplementedError
-
-    def say(self, words: str) -> None:
-        log.info("%s", words)
 
 
 class InlineExecutor(PolledExecutor):

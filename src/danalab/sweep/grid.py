@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -29,7 +29,9 @@ SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd"
          "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
 """Short names of settings in run names; others have their own name, `opt` and `arch` only their value."""
 PATH_SETTINGS = ("rules", "init_from")  # settings that name a file or a folder
-OWN = names_of(TrainConfig, "job") | {"optimizer_settings"}  # fields of one job, not of a grid
+_NOT_VARIED = names_of(TrainConfig, "job") | {"optimizer_settings"}  # fields of one job, not of a grid
+_JOB_ONLY = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
+"""Settings of the job and its place, which do not change the run."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ def _require_field(key: str, value: Any) -> None:
     from danalab.optim import list_optimizers, optimizer_spec
     from danalab.optim.values import current_names
 
-    known = [*(field.name for field in fields(TrainConfig) if field.name not in OWN), *SHARED_SETTINGS]
+    known = [*(field.name for field in fields(TrainConfig) if field.name not in _NOT_VARIED), *SHARED_SETTINGS]
     (current,) = current_names({key: value})
     if key not in known and not any(current in optimizer_spec(name).settings for name in list_optimizers()):
         hint = nearest(key, known)
@@ -252,6 +254,16 @@ def name_of(varied: Mapping[str, Any]) -> str:
     parts += [f"{SHORT.get(key, key)}{_shown(varied[key])}" for key in varied if key not in first]
     name = "-".join(parts).replace("/", "_").replace(" ", "") or "run"
     return name if len(name) <= LONGEST_NAME else _hashed(name, varied)
+
+
+def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without paths of this machine: of absolute paths only the last part."""
+    kept = {key: value for key, value in settings.items() if key not in _JOB_ONLY}
+    for key in ("data", "tokenizer", *PATH_SETTINGS):
+        if isinstance(kept.get(key), str):
+            kept[key] = ",".join(PurePath(part).name if PurePath(part).is_absolute() else part
+                                 for part in kept[key].split(","))  # fmt: skip
+    return kept
 
 
 def _hashed(name: str, settings: Mapping[str, Any]) -> str:

@@ -11,8 +11,7 @@ from danalab.errors import UserError
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.plugins import in_use
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.sweep.grid import PATH_SETTINGS
-from danalab.sweep.rows import portable_settings
+from danalab.sweep.grid import PATH_SETTINGS, portable_settings
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
@@ -52,6 +51,10 @@ class Job:
     def is_finished(self) -> bool:
         """Whether the folder holds this run, finished."""
         return self._status() == "finished" and self.is_same()
+
+    def is_taken(self) -> bool:
+        """Whether another process is making the run."""
+        return self.folder.is_dir() and RunFolder(self.folder).is_locked()
 
     def is_same(self) -> bool:
         """Whether the run in the folder has these settings."""
@@ -140,8 +143,3 @@ class Failure:
 
     job: Job
     reason: str
-
-
-def is_taken(job: Job) -> bool:
-    """Whether another process is making the run."""
-    return job.folder.is_dir() and RunFolder(job.folder).is_locked()

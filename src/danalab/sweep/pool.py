@@ -20,7 +20,7 @@ from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.scaling.hardware import available_cores, chosen_threads
 from danalab.sweep.executors import POLL_SECONDS, PolledFuture, Runs, Training, end_of_log
-from danalab.sweep.jobs import Job, is_taken
+from danalab.sweep.jobs import Job
 from danalab.sweep.processes import Child, ProcessDied, ProcessPool, TimedCall, become
 from danalab.train.config.fields import Count
 
@@ -82,11 +82,11 @@ class PoolExecutor(ProcessPool):
     def poll(self) -> None:
         if not self.units and not self.running:
             return
-        if not self.running and all(is_taken(unit.job) for unit, _ in self.units):
+        if not self.running and all(unit.job.is_taken() for unit, _ in self.units):
             self.say("waiting for runs that another process is training")
             time.sleep(POLL_SECONDS)
         while self.units and len(self.running) < self._slots():
-            free = [each for each in self.units if not is_taken(each[0].job)]
+            free = [each for each in self.units if not each[0].job.is_taken()]
             if not free:
                 break
             chosen = min(free, key=lambda each: each[0].job.priority)

@@ -23,8 +23,6 @@ from danalab.processes import end_with_starter, hidden_main
 from danalab.sweep.executors import POLL_SECONDS, PolledExecutor, PolledFuture
 
 WARM = ("danalab.cli.training", "danalab.train.job", "torch._dynamo")  # the last by torch's first optimizer
-
-
 STARTING = 120.0  # further time of the first call of a process, for its imports and data [s]
 
 

@@ -45,9 +45,7 @@ from danalab.models.config import ModelConfig
 from danalab.optim.catalogue import OPTIMIZERS, is_address
 from danalab.optim.products import none
 from danalab.scaling.optimizer_flops import optimizer_flops
-from danalab.sweep.grid import PATH_SETTINGS, is_number
-from danalab.train.config.fields import names_of
-from danalab.train.config.train_config import TrainConfig
+from danalab.sweep.grid import is_number, portable_settings
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.schemas import Row
@@ -56,8 +54,6 @@ log = logging.getLogger(__name__)
 
 FILE = "ladder.jsonl"
 PACKED = f"{FILE}.gz"
-JOB_ONLY_SETTINGS = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
-"""Settings of the job and its place, which do not change the run."""
 
 
 def row_of(run: Path, base: Path) -> dict[str, Any]:
@@ -99,6 +95,16 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "curve": os.path.relpath(folder.metrics_file, base),
         "settings": portable_settings(config),
     }
+
+
+def is_usable(row: Mapping[str, Any]) -> bool:
+    """Whether a run ended with a finite loss. Others are counted and shown, not fitted."""
+    return row["final_loss"] is not None and math.isfinite(row["final_loss"])
+
+
+def has_diverged(row: Mapping[str, Any]) -> bool:
+    """Whether the run ended by a loss that is not finite."""
+    return not is_usable(row) and row["status"] in ("nonfinite", "finished")
 
 
 def shape_of(settings: Mapping[str, Any]) -> ModelConfig:
@@ -153,16 +159,6 @@ def device_hours(seconds: float | None, world_size: int) -> float | None:
     return None if seconds is None else seconds * world_size / 3600
 
 
-def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without paths of the machine: of absolute paths only the last part."""
-    kept = {key: value for key, value in settings.items() if key not in JOB_ONLY_SETTINGS}
-    for key in ("data", "tokenizer", *PATH_SETTINGS):
-        if isinstance(kept.get(key), str):
-            kept[key] = ",".join(PurePath(part).name if PurePath(part).is_absolute() else part
-                                 for part in kept[key].split(","))  # fmt: skip
-    return kept
-
-
 class RowsFile:
     """ladder.jsonl of a folder whose runs are being trained. A row is only ever replaced by a newer one of its run."""
 
@@ -179,7 +175,7 @@ class RowsFile:
         """Name of a run -> its row, of those that were packed or imported: no run folder belongs to them."""
         return {name: row for name, row in self._written.items() if row.get("run") == row["curve"]}
 
-    def update(self, runs: Iterable[Path], labels: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    def update(self, runs: Iterable[Path], labels: Mapping[str, str] = {}) -> list[dict[str, Any]]:
         """Write the file again, the rows of these run folders first; returns the rows.
 
         A run that has no folder, a damaged one, or one where it is being made again keeps the row that it had.
@@ -189,7 +185,7 @@ class RowsFile:
         missing = []
         for run in runs:
             old = self._written.get(run.name)
-            new = self._final.get(run.name) or self._read(run, (labels or {}).get(run.name))
+            new = self._final.get(run.name) or self._read(run, labels.get(run.name))
             if new is None and old is not None:
                 missing.append(run.name)
             if old is not None and (new is None or (new["status"] == "unfinished" != old.get("status"))):

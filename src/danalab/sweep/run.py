@@ -27,10 +27,10 @@ from danalab.plugins import load_address
 from danalab.registry import Registry
 from danalab.sweep.estimate import plan_of
 from danalab.sweep.executors import Cluster, InlineExecutor, Runs
-from danalab.sweep.grid import Cell
+from danalab.sweep.grid import Cell, portable_settings
 from danalab.sweep.jobs import Failure, Job
 from danalab.sweep.pool import PoolExecutor, sigterm_raises
-from danalab.sweep.rows import FileName, RowsFile, portable_settings
+from danalab.sweep.rows import FileName, RowsFile
 from danalab.train.config.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -70,11 +70,10 @@ def open_executor(name: str, folder: Path, *, jobs: int | None = None, cluster: 
 class SweepResult:
     """The result of a sweep."""
 
-    folder: Path
     rows: list[dict[str, Any]]
     failures: list[Failure]
-    queued: list[str] = field(default_factory=list)
-    """Runs still at SLURM."""
+    queued: list[str]
+    """Runs that have not ended: at SLURM, start the same command again for what depends on them."""
 
 
 class Sweep:
@@ -102,7 +101,8 @@ class Sweep:
         self._signals.__exit__(*error)
 
     def start(self, cells: Sequence[Cell], title: str, places: Sequence[tuple[int, ...]] = ()) -> None:
-        """Train what is not finished. UserError, before anything runs: a setting out of range, or a folder with others.
+        """Train what is not finished. UserError, before anything runs: a setting out of range, or a run folder that was
+        made with other settings.
 
         `places` of the cells among all rows, whenever they end; default in the order in which they are started. The
         first number is their priority.
@@ -117,13 +117,13 @@ class Sweep:
             if reason is not None:
                 self.failures[job.folder.name] = Failure(job, reason)
                 log.warning("run %s failed: %s", job.folder.name, reason)
-        self.rows = self._rows_file.update(_folders(self._folder), _record(self._folder).labels)
+        self.rows = _updated(self._folder, self._rows_file)
         return [job.folder.name for job, _ in ended]
 
-    @property
-    def queued(self) -> list[str]:
-        """Runs that have not ended."""
-        return [job.folder.name for job in self._runs.open.values()]
+    def result(self) -> SweepResult:
+        """What is known now."""
+        queued = [job.folder.name for job in self._runs.open.values()]
+        return SweepResult(self.rows, [*self.failures.values()], queued)
 
 
 def run_sweep(
@@ -149,7 +149,7 @@ def run_sweep(
         sweep.start(cells, title)
         while sweep.ended():
             pass
-        return SweepResult(folder, sweep.rows, [*sweep.failures.values()], sweep.queued)
+        return sweep.result()
 
 
 FIRST = (0.5, 1.0, 2.0)
@@ -194,7 +194,7 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     """Gather the rows of a sweep or ladder; runs nothing."""
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder}: no sweep there (no {RECORD}); --out names its folder")
-    return RowsFile(folder).update(_folders(folder), _record(folder).labels)
+    return _updated(folder, RowsFile(folder))
 
 
 def _prepare(
@@ -248,5 +248,6 @@ def _record(folder: Path) -> _Record:
     return validated(_Record, read_json(file), file) if file.is_file() else _Record()
 
 
-def _folders(folder: Path) -> list[Path]:
-    return [folder / "runs" / name for name in _record(folder).runs]
+def _updated(folder: Path, file: RowsFile) -> list[dict[str, Any]]:
+    record = _record(folder)
+    return file.update([folder / "runs" / name for name in record.runs], record.labels)

@@ -14,13 +14,12 @@ from danalab.ladder.fit.tuning import (
     TunedSize,
     as_text,
     differing_settings,
-    has_diverged,
     is_beside,
-    is_usable,
     rung_of,
     trials_of,
     value_of,
 )
+from danalab.sweep.rows import has_diverged, is_usable
 
 LEAST_VALUES = 3
 """Values of a dial from which one can be inside."""

@@ -11,9 +11,10 @@ from matplotlib.lines import Line2D
 
 from danalab.colors import optimizer_color
 from danalab.ladder.fit.tuning import diverged_trials, horizon_of, rate_trials
-from danalab.report.data import MissingFigure, ReportData, is_finished
+from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures import drawing
 from danalab.report.formats import fraction, short
+from danalab.sweep.rows import is_usable
 from danalab_annexes.ladder.horizon import HorizonAnalysis
 
 HORIZON = "horizon f = tokens / (20 parameters)"
@@ -201,11 +202,11 @@ def _trials(data: ReportData, opt: str, params: int) -> list[tuple[float, list[f
     if not tuned:
         return []
     longest = max(tuned, key=lambda each: each.tokens)
-    trials = rate_trials([row for row in data.rows if is_finished(row)], longest)
+    trials = rate_trials([row for row in data.rows if is_usable(row)], longest)
     lost = diverged_trials(data.rows, longest)
     rates: dict[float, list[float]] = defaultdict(list)
     for row in (*longest.runs, *(row for row in trials if row not in longest.runs), *lost):
-        rates[row["lr_multiplier"] or row["lr"]].append(row["final_loss"] if is_finished(row) else math.inf)
+        rates[row["lr_multiplier"] or row["lr"]].append(row["final_loss"] if is_usable(row) else math.inf)
     means = [float(np.mean(losses)) for losses in rates.values() if all(map(math.isfinite, losses))]
     if not means:
         return []

@@ -13,13 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 from danalab.errors import UserError, nearest
-from danalab.ladder.fit.tuning import is_usable
 from danalab.ladder.plan import PROCEDURES, LadderPlan, Procedure, Rung
 from danalab.ladder.rows import validation_points
 from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.sweep.estimate import plan_of
 from danalab.sweep.grid import Cell
-from danalab.sweep.rows import FILE, save_rows, written_rows
+from danalab.sweep.rows import FILE, is_usable, save_rows, written_rows
 from danalab.train.config.execution import CheckpointSettings
 from danalab.train.config.fields import MergeShape, flag
 

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from danalab.colors import optimizer_color
 from danalab.optim.run_length import OMEGA
 from danalab.optim.settings import LogTime
-from danalab.report.data import MissingFigure, ReportData, Row, has_diverged, is_finished
+from danalab.report.data import MissingFigure, ReportData, Row
 from danalab.report.figures import drawing
 from danalab.report.formats import short
+from danalab.sweep.rows import has_diverged, is_usable
 
 SWEPT = {"kappa": LogTime.kappa, "gamma3": None, "delta": LogTime.delta, "clipsnr": None, "omega": OMEGA}
 """Settings that sweeps vary, with their defaults."""
@@ -100,7 +101,7 @@ def _draw_baseline(axes: Axes, data: ReportData, name: str) -> None:
     """The baseline's loss as a line, where all runs of the sweep have one size and horizon, and it was not swept."""
     analysis, swept = data.analysis, varied(data.rows)
     places = {(row["params"], row["tokens"]) for row in data.rows
-              if is_finished(row) and name in swept.get(row["opt"], [])}  # fmt: skip
+              if is_usable(row) and name in swept.get(row["opt"], [])}  # fmt: skip
     here = [each for each in analysis.at(analysis.baseline) if places == {(each.params, each.tokens)}]
     if here and name not in swept.get(analysis.baseline, []):
         color = optimizer_color(analysis.baseline)
@@ -142,13 +143,13 @@ def _sweep_lines(data: ReportData, name: str) -> Sweep:
     swept = varied(data.rows)
     cells: dict[Line, dict[float, dict[float, list[float]]]] = {}
     for row in data.rows:
-        if name not in swept.get(row["opt"], []) or not (is_finished(row) or has_diverged(row)):
+        if name not in swept.get(row["opt"], []) or not (is_usable(row) or has_diverged(row)):
             continue
         if (value := _value(row, name)) is not None:
             others = [other for other in swept[row["opt"]] if other != name]
             line = Line(row["opt"], _words(row, others), setting(row, "iterations"))
             rates = cells.setdefault(line, {}).setdefault(value, {})
-            rates.setdefault(row["lr"], []).append(row["final_loss"] if is_finished(row) else math.inf)
+            rates.setdefault(row["lr"], []).append(row["final_loss"] if is_usable(row) else math.inf)
     return {
         line: {value: _best_first(list(rates.values())) for value, rates in values.items()}
         for line, values in cells.items()

@@ -13,12 +13,12 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from danalab.errors import UserError
-from danalab.ladder.fit.tuning import Tuned, is_usable, tune
+from danalab.ladder.fit.tuning import Tuned, tune
 from danalab.ladder.rows import ladder_file, read_ladder, validation_points
 from danalab.ladder.saving import curve_arrays, on_one_grid
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.report.data import read_curve
-from danalab.sweep.rows import FILE
+from danalab.sweep.rows import FILE, is_usable
 
 BASELINES = ("adamw", "adamw-decaying-wd", "sgd")
 """Optimizers that can be the baseline; the first of them among the curves is."""

@@ -7,7 +7,7 @@ from scipy import stats
 from danalab.ladder import compute_saved, fit_joint_laws
 from danalab.ladder.fit.statistics import Interval, Variance, noise_law, resampled_freedom, sum_interval
 from danalab.ladder.fit.tuning import SelectionNoise, TunedSize, retuned
-from danalab.ladder.saving import compute_gain, cost_to_reach
+from danalab.ladder.saving import compute_gain, first_crossing
 
 C = np.geomspace(1e14, 1e18, 6)
 MULTIPLIERS = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
@@ -90,7 +90,7 @@ def test_the_interval_of_a_size_contains_the_choice_of_its_rate():
     assert compute_saved(*same, n_bootstrap=50).interval == Interval(0.0, 0.0, 0.95), "seeds without noise"
     choice = SelectionNoise(np.array([0.0, 0.01] * 50), 12)
     found = compute_saved(*same, baseline_choice=choice, n_bootstrap=50).interval
-    ratio = np.log(cost_to_reach(x, law(x), law(x[-1]) * np.exp(0.01)) / x[-1])
+    ratio = np.log(first_crossing(x, law(x), law(x[-1]) * np.exp(0.01)) / x[-1])
     error = abs(ratio) / 2 * np.sqrt(100 / 99)
     freedom = resampled_freedom(12, 100)
     assert np.log(1 - found.low) == pytest.approx(stats.t.ppf(0.975, freedom) * error, rel=0.02)

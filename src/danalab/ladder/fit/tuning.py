@@ -25,7 +25,7 @@ from danalab.optim.run_length import OMEGA
 from danalab.scaling.dimensions import attention_layers, flops_per_token, matrix_params
 from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.scaling.shape import Shape
-from danalab.sweep.rows import shape_of
+from danalab.sweep.rows import has_diverged, is_usable, shape_of
 from danalab.train.config.experiment import shared_settings
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
@@ -57,7 +57,7 @@ class Tuned:
     rates: tuple[float, ...]
     """Learning rates tried with these runs' other settings, ascending."""
     flops: float
-    all_rates: tuple[float, ...] = ()
+    all_rates: tuple[float, ...]
     """Learning rates tried here with any settings, ascending."""
 
     @property
@@ -83,10 +83,9 @@ class Tuned:
     @property
     def bracket(self) -> str:
         """edge, one rate, or nothing: whether the best learning rate lacks a neighbour that was tried on some side."""
-        tried = self.all_rates or self.rates
-        if len(tried) < 2:
+        if len(self.all_rates) < 2:
             return "one rate"
-        return "edge" if self.at_edge or self.lr in (tried[0], tried[-1]) else ""
+        return "edge" if self.at_edge or self.lr in (self.all_rates[0], self.all_rates[-1]) else ""
 
     @property
     def loss(self) -> float:
@@ -121,16 +120,6 @@ def horizon_of(row: Row) -> float:
     return asked if abs(computed - asked) <= 0.05 * asked else computed
 
 
-def is_usable(row: Row) -> bool:
-    """Whether a run ended with a finite loss. Others are counted and shown, not fitted."""
-    return row["final_loss"] is not None and math.isfinite(row["final_loss"])
-
-
-def has_diverged(row: Row) -> bool:
-    """Whether the run ended by a loss that is not finite."""
-    return not is_usable(row) and row["status"] in ("nonfinite", "finished")
-
-
 def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> list[Tuned]:
     """The tuned runs, in the order of optimizer, size, horizon and batch; `rows` are the usable ones.
 
@@ -146,15 +135,13 @@ def tune(rows: Sequence[Row], convention: str, diverged: Sequence[Row] = ()) -> 
         most = max(map(len, trials.values()))
         repeated = [runs for runs in trials.values() if len(runs) == most]
         runs = min(repeated, key=lambda runs: float(np.mean([row["final_loss"] for row in runs])))
-        one, flops = runs[0], flops_of(runs[0], tokens, convention)
-        like = _trial(one, _FOLLOW_THE_RATE)
+        one = runs[0]
         lost = [row for row in diverged if is_beside(row, one)]
         tried = {*trials, *map(_trial, lost)}
         firsts = [*(each[0] for each in trials.values()), *lost]
-        rates = {each["lr"] for each in firsts if _trial(each, _FOLLOW_THE_RATE) == like}
+        rates, every = (tuple(sorted({each["lr"] for each in some})) for some in (_at_any_rate(firsts, one), firsts))
         own = (opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs))
-        every = tuple(sorted({each["lr"] for each in firsts}))
-        tuned.append(Tuned(*own, len(tried), tuple(sorted(rates)), flops, every))
+        tuned.append(Tuned(*own, len(tried), rates, flops_of(one, tokens, convention), every))
     return tuned
 
 
@@ -187,8 +174,8 @@ def at_one_batch(tuned: Sequence[Tuned], baseline: str) -> list[Tuned]:
 def rate_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
     """The learning-rate trials around a tuned run: its settings apart from the learning rate and the decay that follows
     from it; see `trials_of`."""
-    here = [row for row in rows if rung_of(row) == rung_of(tuned.runs[0])]
-    return trials_of([row for row in here if _trial(row, _FOLLOW_THE_RATE) == _trial(tuned.runs[0], _FOLLOW_THE_RATE)])
+    one = tuned.runs[0]
+    return trials_of(_at_any_rate([row for row in rows if rung_of(row) == rung_of(one)], one))
 
 
 def losses_by_rate(rows: Sequence[Row], tuned: Tuned) -> tuple[list[float], list[float]]:
@@ -225,14 +212,19 @@ def are_same_runs(first: Tuned, second: Tuned) -> bool:
 def diverged_trials(rows: Sequence[Row], tuned: Tuned) -> list[Row]:
     """As `rate_trials`, for the runs whose loss was not finite."""
     one = tuned.runs[0]
-    beside = [row for row in rows if has_diverged(row) and is_beside(row, one)]
-    return [row for row in beside if _trial(row, _FOLLOW_THE_RATE) == _trial(one, _FOLLOW_THE_RATE)]
+    return _at_any_rate([row for row in rows if has_diverged(row) and is_beside(row, one)], one)
 
 
 def is_beside(lost: Row, one: Row) -> bool:
     """Whether a run that ended early has the size, horizon and batch of another."""
     same = all(lost.get(key) == one.get(key) for key in ("opt", "params", "batch"))
     return same and lost["settings"].get("iterations") == one["settings"].get("iterations")
+
+
+def _at_any_rate(rows: Sequence[Row], one: Row) -> list[Row]:
+    """The rows with the settings of `one`, apart from seeds, the learning rate and the decay that follows from it."""
+    like = _trial(one, _FOLLOW_THE_RATE)
+    return [row for row in rows if _trial(row, _FOLLOW_THE_RATE) == like]
 
 
 def flops_of(row: Row, tokens: float, convention: str) -> float:

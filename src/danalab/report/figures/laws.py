@@ -13,10 +13,11 @@ from danalab.colors import optimizer_color
 from danalab.ladder.analysis import Analysis
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.rows import validation_points
-from danalab.ladder.saving import compute_gain
-from danalab.report.data import LEAST_SEEDS, PARTS, MissingFigure, ReportData, Row, is_finished, relative_time, spent
+from danalab.ladder.saving import LEAST_SEEDS, compute_gain
+from danalab.report.data import PARTS, MissingFigure, ReportData, Row, relative_time, spent
 from danalab.report.figures import drawing
 from danalab.report.formats import short
+from danalab.sweep.rows import is_usable
 
 
 @drawing.styled
@@ -207,7 +208,7 @@ def lr_law_figure(data: ReportData) -> Figure | MissingFigure:
     figure, axes = drawing.canvas("non-embedding parameters", "peak learning rate")
     for opt in analysis.opts:
         points, color = analysis.at(opt), optimizer_color(opt)
-        tried = [row for row in data.rows if row["opt"] == opt and is_finished(row)]
+        tried = [row for row in data.rows if row["opt"] == opt and is_usable(row)]
         axes.plot(
             [row["non_emb_params"] for row in tried], [row["lr"] for row in tried],
             linestyle="", markersize=2.2, alpha=0.5, color=color, marker="o", markeredgewidth=0,
@@ -222,7 +223,7 @@ def lr_law_figure(data: ReportData) -> Figure | MissingFigure:
             samples = [replace(law, a=a, b=b, d=d) for a, b, d in law.samples]
             drawing.law_lines(axes, color, law, min(sizes), max(sizes), samples)
     axes.set(xscale="log", yscale="log")
-    rates = [row["lr"] for row in data.rows if is_finished(row)]
+    rates = [row["lr"] for row in data.rows if is_usable(row)]
     axes.set_ylim(0.6 * min(rates), 1.6 * max(rates))
     sizes = [each.non_emb_params for each in analysis.tuned]
     drawing.widen(axes.xaxis, [*sizes, drawing.EXTRAPOLATED * max(sizes)] if analysis.lr_laws else sizes)

@@ -140,6 +140,3 @@ def _zoom(axes: "Axes", curves: Sequence[RunCurve], position: Callable[[CurvePoi
     axes.set_ylim(lowest - 0.03 * (top - lowest), top)
     shown = [position(point) for point in points if point.val_loss <= top]
     axes.set_xlim(0.9 * min(shown), 1.1 * max(shown))
-
-
-__all__ = ["AXES", "loss_figure", "lr_figure"]
