@@ -20,10 +20,10 @@ LAYERS = [
 ]  # fmt: skip
 """Lowest first: a room may use those before it. `chat` is what evaluation, post-training and server share."""
 RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("judge")}
-COMMON = {"errors", "files", "lazy", "plugins", "processes", "registry"}
+COMMON = {"errors", "files", "lazy", "moved", "plugins", "processes", "registry"}
 THEORY = {"theory", "optim", "colors"} | COMMON
 LARGEST_FOLDER, LONGEST_FILE, SMALLEST_FILE = 20, 500, 40
-ALONE: dict[str, str] = {}
+ALONE = {"moved": "`import danalab` does without it"}
 """Modules below the smallest size with one importer, and why they are files of their own."""
 
 

@@ -25,6 +25,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "executor": ("ladder.slurm",),
     "ladder command": ("ladder.commands",),
     "model format": ("models.gguf_file",),
+    "moved module": ("moved",),
     "optim command": ("optim.commands",),
     "procedure of a ladder": ("ladder.merged", "ladder.preregistration"),
     "reward": ("chat.programs",),
