@@ -11,7 +11,6 @@ from pathlib import Path
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.cli._shared.run_flags import ResourceFlags
-from danalab.cli.app import COMMANDS
 from danalab.errors import UserError
 
 TAKES_REST = True
@@ -75,6 +74,3 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
         name = "-".join(filter(None, [config.arch, config.opt, size, digest]))
         words += ["--name", name]
     return name, words
-
-
-COMMANDS.add("slurm", sys.modules[__name__])
