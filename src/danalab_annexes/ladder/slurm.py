@@ -9,6 +9,7 @@ Jobs are found in the queue by name, which stays the same when a job is requeued
 
 import getpass
 import hashlib
+import itertools
 import logging
 import re
 import subprocess
@@ -154,18 +155,12 @@ def _flags(job: Job, ranks: int) -> list[str]:
     return Job(job.folder.resolve(), own).flags()
 
 
-def _stem(folder: Path) -> str:
-    """Name of the folder's jobs: readable and unique to the folder."""
+def _next_name(folder: Path) -> str:
+    """Name of the folder's next jobs: readable and unique to the folder."""
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
     readable = re.sub(r"[^A-Za-z0-9._]+", "", folder.resolve().name).lstrip("._") or "sweep"
-    return f"{readable}-{digest}"
-
-
-def _next_name(folder: Path) -> str:
-    stem, number = _stem(folder), 1
-    while (folder / "slurm" / f"{stem}-{number}.sh").exists():
-        number += 1
-    return f"{stem}-{number}"
+    names = (f"{readable}-{digest}-{number}" for number in itertools.count(1))
+    return next(name for name in names if not (folder / "slurm" / f"{name}.sh").exists())
 
 
 def _arrays(folder: Path, *, submitted: bool) -> dict[str, list[str]]:
