@@ -33,7 +33,7 @@ class Flags(JsonFlags, ResourceFlags):
 
 def run(flags: Flags, rest: list[str]) -> int:
     """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
-    from danalab.train.system.slurm import SlurmJob, read_runs, submit
+    from danalab_annexes.train.slurm import SlurmJob, read_runs, submit
 
     resources = flags.resources()
     if flags.runs is None and not rest:

@@ -24,7 +24,7 @@ from danalab.files import read_json, validated, write_json
 from danalab.ladder.runs.executors import Cluster, PolledExecutor
 from danalab.ladder.runs.jobs import DIVERGED, Failure, Job
 from danalab.ladder.runs.sweep import EXECUTORS
-from danalab.train.system import slurm
+from danalab_annexes.train.slurm import SlurmJob, submit
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Pa
         name = _next_name(folder)
         tasks = [_flags(job, cluster.resources.ranks) for job in part]
         how = (cluster.resources, place, cluster.setup, cluster.at_once, cluster.command)
-        array = slurm.SlurmJob(name, tasks, *how)
+        array = SlurmJob(name, tasks, *how)
         scripts.append(array.write())
         write_json(place / f"{name}.json", asdict(_Array([job.folder.name for job in part], None)))
     return scripts
@@ -137,7 +137,7 @@ def submit_arrays(scripts: Sequence[Path]) -> list[str]:
     """
     answers = []
     for script in scripts:
-        answers.append(slurm.submit(script))
+        answers.append(submit(script))
         record = script.with_suffix(".json")
         write_json(record, asdict(replace(validated(_Array, read_json(record), record), sbatch=answers[-1])))
     return answers
