@@ -14,13 +14,13 @@ GOAL = 90.0
 REASONS = {
     "optim/step/backends/triton_kernel.py": "runs in Triton's compiler, not in Python",
 }
-"""Start of a path in the package -> why its lines are not run by the fast tests."""
+"""Start of a path in `src/danalab` -> why its lines are not run by the fast tests."""
 
 
 def page(report: Mapping[str, Any]) -> str:
     """The page. Args: report: of `coverage json`."""
-    package = ROOT / "src" / "danalab"
-    files = {(ROOT / name).relative_to(package).as_posix(): entry for name, entry in report["files"].items()}
+    paths = {name: (ROOT / name).relative_to(ROOT / "src").as_posix() for name in report["files"]}
+    files = {path.removeprefix("danalab/"): report["files"][name] for name, path in paths.items()}
     rooms: dict[str, list[tuple[int, int]]] = {}
     for name, entry in files.items():
         numbers = entry["summary"]["num_statements"], entry["summary"]["missing_lines"]
@@ -31,7 +31,7 @@ def page(report: Mapping[str, Any]) -> str:
         "",
         "For those who change the code and ask which lines no test runs.",
         "",
-        f"Lines of `src/danalab` that `make test` runs, in processes that tests start, too: **{share:.1f}%**. Made by "
+        f"Lines of `src` that `make test` runs, in processes that tests start, too: **{share:.1f}%**. Made by "
         "`make coverage`.",
         "",
         "| room | lines | not run | run |",

@@ -314,3 +314,5 @@ def test_a_plugin_adds_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(plugins.ENVIRONMENT, str(tmp_path / "mine.py"))
     assert main(["say", "--word", "hum"]) == 0
     assert capsys.readouterr().out == "hum\n"
+    assert main(["--help"]) == 0
+    assert "\nplug-ins\n  say       Say something.\n" in capsys.readouterr().out

@@ -12,6 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
+from danalab_annexes import MODULES
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 LAYERS = [
@@ -20,10 +24,10 @@ LAYERS = [
 ]  # fmt: skip
 """Lowest first: a room may use those before it. `chat` is what evaluation, post-training and server share."""
 RANK = {layer: number for number, layer in enumerate(LAYERS)} | {"showcase": LAYERS.index("judge")}
-COMMON = {"errors", "files", "lazy", "plugins", "processes", "registry"}
+COMMON = {"errors", "files", "lazy", "moved", "plugins", "processes", "registry"}
 THEORY = {"theory", "optim", "colors"} | COMMON
 LARGEST_FOLDER, LONGEST_FILE, SMALLEST_FILE = 20, 500, 40
-ALONE: dict[str, str] = {}
+ALONE = {"moved": "`import danalab` does without it"}
 """Modules below the smallest size with one importer, and why they are files of their own."""
 
 
@@ -189,14 +193,26 @@ def module_map() -> str:
     return "\n".join(["| package | what is in it |", "| --- | --- |", *rows])
 
 
-def test_the_module_map_is_that_of_the_tree():
+def annex_map() -> str:
+    """The table of annexes, as CONTRIBUTING.md shows it."""
+    rows = [f"| {kind} | {', '.join(f'`{name}`' for name in modules)} |" for kind, modules in sorted(MODULES.items())]
+    return "\n".join(["| registry of | modules of `danalab_annexes` |", "| --- | --- |", *rows])
+
+
+MAPS = {"module map": module_map, "annex map": annex_map}
+"""Heading of a block of CONTRIBUTING.md -> its content."""
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_map_is_that_of_the_tree(name):
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    shown = re.search(r"<!-- module map -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
+    shown = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
     assert shown is not None
-    assert shown[1] == module_map(), "run: python tests/test_structure.py"
+    assert shown[1] == MAPS[name](), "run: python tests/test_structure.py"
 
 
 if __name__ == "__main__":
-    page = ROOT / "CONTRIBUTING.md"
-    block = f"<!-- module map -->\n{module_map()}\n<!-- end -->"
-    page.write_text(re.sub(r"<!-- module map -->.*?<!-- end -->", lambda _: block, page.read_text(), flags=re.DOTALL))
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for name, table in MAPS.items():
+        text = re.sub(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", rf"\g<1>{table()}\g<2>", text, flags=re.DOTALL)
+    (ROOT / "CONTRIBUTING.md").write_text(text, encoding="utf-8")

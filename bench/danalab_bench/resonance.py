@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from danalab.colors import MIXER_COLORS
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.cache import Cache
 from danalab.scaling.architectures import ARCHITECTURES
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+MIXER_COLORS = {"resonance": "#228B22", "attention": "#d62728"}
 VOCAB = 256
 """Of the speed measurement: small, so that mixing takes the time, not the head."""
 DECODED = 32

@@ -1,4 +1,4 @@
-"""The look of every figure of the package: one style, and a fixed colour and marker for each optimizer and mixer."""
+"""The look of every figure of the package: one style, and a fixed colour and marker for each optimizer."""
 
 from typing import Any
 
@@ -11,7 +11,6 @@ OPTIMIZER_COLORS = {
 _MARKERS = {**{name: OPTIMIZERS.get(name).marker for name in OPTIMIZERS}, "adana-cooldown": "d"}
 ALGORITHM_COLORS = {"adam": "#1f77b4", "sgd-m": "#3a3a3a", "dana-constant": "#ff7f0e", "dana-decaying": "#006d5b"}
 """Algorithms of the theory that are not optimizers of `danalab.optim`."""
-MIXER_COLORS = {"resonance": "#228B22", "attention": "#d62728"}
 _OTHERS = ("#393b79", "#637939", "#ad494a", "#7b4173", "#3182bd", "#e6550d")
 
 

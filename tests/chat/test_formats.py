@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import save_file
 
 from danalab.chat.conversations import Conversation, Message, Part
-from danalab.chat.formats import TemplateFormat, harness_format
+from danalab.chat.formats import TemplateFormat
 from danalab.chat.messages import Function
 from danalab.cli.app import main
 from danalab.data.tokenizers import load_tokenizer, train_bpe
@@ -17,6 +17,7 @@ from danalab.inference import Engine, SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.serve import ChatQuestion, ChatSession, Planner, open_chat_model
 from danalab.serve.fields import RequestError
+from danalab_annexes.evals.evaluations import harness_format
 from danalab_annexes.models.huggingface.convert import to_huggingface
 
 CHATML = """\

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from danalab.cli._shared.completion import script
-from danalab.cli.app import VERBS, flag_types, main
+from danalab.cli.app import COMMANDS, flag_types, main
 
 
 def completed(*words: str) -> set[str]:
@@ -22,7 +22,7 @@ def completed(*words: str) -> set[str]:
 
 
 def test_bash_completes_verbs_subverbs_and_flags():
-    assert completed("") == set(VERBS)
+    assert completed("") == set(COMMANDS.names())
     assert completed("ser") == {"serve"}
     assert {"prepare", "validate"} <= completed("data", "")
     assert "--iterations" in completed("train", "--it")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from danalab.cli.app import main
+from danalab.train.run.exchange import FORMATS, ExchangeResult, ModelFormat
 from danalab.train.run.open import open_run
 from decoding import greedy
 from text_data import prepare_texts
@@ -205,6 +206,20 @@ def test_a_checkpoint_in_sixteen_bits_has_a_card_with_the_runs_facts(tmp_path, r
     card = (tmp_path / "hf" / "README.md").read_text()
     for fact in ("library_name: transformers", "adana", "3 of 3", "GPT2LMHeadModel", "validation loss"):
         assert fact in card
+
+
+def test_a_plug_in_adds_a_format(capsys, monkeypatch, tmp_path, runs):
+    def export(run, out, **settings):
+        out.mkdir()
+        (out / "format").write_text(str(sorted(settings)))
+        return ExchangeResult(out, "gpt", 1, 2, None)
+
+    known = {"own": ModelFormat(export, export, lambda path: False, lambda done: "read it")}
+    monkeypatch.setattr(FORMATS, "_items", FORMATS.bundled() | known)
+    assert main(["export", str(runs / "gpt"), "--out", str(tmp_path / "own"), "--format", "own"]) == 0
+    assert (tmp_path / "own" / "format").read_text() == "['chat_template', 'dtype', 'quantize', 'step']"
+    assert main(["export", str(runs / "gpt"), "--out", str(tmp_path / "other"), "--format", "onw"]) == 2
+    assert "unknown model format 'onw' (did you mean 'own'?)" in capsys.readouterr().err
 
 
 def test_what_cannot_be_exchanged_is_said_in_one_line(capsys, tmp_path, runs):

@@ -17,7 +17,7 @@ import pytest
 import danalab
 from danalab.cli._shared.flags import parse
 from danalab.cli._shared.options import docstrings
-from danalab.cli.app import VERBS, flag_types, main
+from danalab.cli.app import COMMANDS, flag_types, main
 from danalab.errors import UserError
 from danalab.sweep.grid import parse_fixed
 from danalab.train.config.fields import field_types, leaf_types, validated
@@ -344,7 +344,7 @@ def test_plan_takes_the_weight_decay_that_a_run_would_take(capsys):
 
 
 @pytest.mark.sample(3)  # those of all at once are in test_help.py
-@pytest.mark.parametrize("verb", list(VERBS))
+@pytest.mark.parametrize("verb", COMMANDS.names())
 def test_every_verb_has_help(verb, capsys):
     try:
         code = main([verb, "--help"])

@@ -9,15 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from danalab.cli.app import CITATION, GROUPS, RENAMED, VERBS, main
+from danalab.cli.app import CITATION, COMMANDS, RENAMED, commands, main
 from danalab.cli.training import ending
 
 ASK = """
 import contextlib, io, json, sys
-from danalab.cli.app import VERBS, main, module_of, subverbs
+from danalab.cli.app import COMMANDS, main, module_of, subverbs
 
-shown = {}
-for verb in VERBS:
+with contextlib.redirect_stdout(io.StringIO()) as out:
+    main(["--help"])
+shown = {"": [out.getvalue(), [name for name in sys.modules if name.startswith("danalab_annexes.")]]}
+for verb in COMMANDS.names():
     below = subverbs(module_of(verb))
     for words in [[verb], *([verb, name] for name in below)]:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
@@ -31,7 +33,10 @@ print(json.dumps(shown))
 def test_help_imports_no_large_library():
     answer = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
     shown = json.loads(answer.stdout)
-    assert set(VERBS) <= shown.keys()
+    text, annexes = shown.pop("")
+    assert "talk to a model in the terminal" in text
+    assert annexes == ["danalab_annexes.commands"]
+    assert set(COMMANDS.names()) <= shown.keys()
     for words, (text, heavy) in shown.items():
         assert f"usage: danalab {words}" in text
         assert not heavy, words
@@ -53,7 +58,7 @@ def test_help_of_train_shows_twelve_flags_first_and_all_by_section(capsys):
 
 
 def test_every_flag_has_help(capsys):
-    for verb in VERBS:
+    for verb in COMMANDS.names():
         with contextlib.suppress(SystemExit):
             main([verb, "--help-all"])
         for line in re.findall(r"^  (--\S+.*)", capsys.readouterr().out, re.MULTILINE):
@@ -63,14 +68,14 @@ def test_every_flag_has_help(capsys):
 def test_help_of_danalab_groups_verbs(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n{group}\n  " in shown for group in GROUPS)
+    assert all(f"\n{group}\n  " in shown for group in {command.group for command in commands().values()})
     assert "To begin: danalab demo" in shown
 
 
 def test_danalab_alone_shows_groups_and_three_things_to_type(capsys):
     assert main([]) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n  {group}" in shown for group in GROUPS)
+    assert all(f"\n  {group}" in shown for group in {command.group for command in commands().values()})
     assert [line.split()[1] for line in shown.splitlines() if line.startswith("  danalab ")] == [
         "demo",
         "plan",

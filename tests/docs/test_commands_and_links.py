@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from danalab.cli._shared.flags import FIELD, parse
-from danalab.cli.app import VERBS, flag_types
+from danalab.cli.app import COMMANDS, flag_types
 from danalab.optim import optimizer_spec
 from danalab.train.config.train_config import TrainConfig
 
@@ -44,7 +44,7 @@ def test_a_command_on_a_page_is_understood(page, command, whole):
     if verb in ("VERB", "...") or verb.startswith("-"):
         return
     for name in verb.split("|"):
-        assert name in VERBS
+        assert name in COMMANDS
         own = FLAGS[name]
         subverbs = {key.split()[1]: flags for key, flags in FLAGS.items() if key.startswith(f"{name} ")}
         if own is not None and (not subverbs or (words[:1] and words[0] not in subverbs)):

@@ -16,12 +16,14 @@ def test_rooms_are_summed_and_files_below_the_goal_are_listed_with_their_lines()
             "src/danalab/optim/a.py": entry(100, [3]),
             str(ROOT / "src" / "danalab" / "optim" / "core" / "b.py"): entry(20, [5, 6, 7, 9]),
             "src/danalab/errors.py": entry(0, []),
+            "src/danalab_annexes/evals/harness.py": entry(10, [1, 2]),
         },
     }
     text = page(report)
     assert "**93.8%**" in text
     assert "| `optim` | 120 | 5 | 95.8% |" in text
     assert "| `danalab` | 0 | 0 | 100.0% |" in text
+    assert "| `danalab_annexes` | 10 | 2 | 80.0% |" in text
     assert "| `optim/core/b.py` | 80% | 5-7, 9 |  |" in text
     assert "optim/a.py" not in text
 

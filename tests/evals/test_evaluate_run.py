@@ -10,7 +10,6 @@ import torch
 
 from danalab.chat.answers import ModelEngine, SampledAnswer
 from danalab.chat.conversations import Conversation
-from danalab.chat.formats import harness_format
 from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.task_scores import AnswerSettings, TaskResult, evaluate_chat, evaluate_task
@@ -21,6 +20,7 @@ from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train
+from danalab_annexes.evals.evaluations import harness_format
 from text_data import prepare_lines
 
 CHAT = ChatFormat(ByteTokenizer())

@@ -265,9 +265,3 @@ def template_of(run: str | Path) -> ChatTemplate | None:
     if opened.config.get("stage", "pretraining") == "pretraining":
         return None
     return own_template(opened.tokenizer)
-
-
-def harness_format(run: str | Path, tokenizer: Tokenizer) -> TemplateFormat:
-    """The format for lm-eval's harness, which renders to text first: a run's own template, else our marks as one."""
-    own = format_of(Path(run), tokenizer)
-    return own if isinstance(own, TemplateFormat) else TemplateFormat(tokenizer, own_template(tokenizer))

@@ -1,8 +1,7 @@
 """The `danalab` command: finds the verb, parses its flags, and turns errors into one line and exit code 2.
 
 A verb module holds `Flags` (a data class) and `run(flags)`, or `SUBVERBS = {name: (Flags, run)}`, or both; a module of
-several verbs (`MODULES`) `VERBS = {verb: (Flags, run)}`. With `TAKES_REST`, `run(flags, words)` also gets what follows
-`--`.
+several verbs `VERBS = {verb: (Flags, run)}`. With `TAKES_REST`, `run(flags, words)` also gets what follows `--`.
 """
 
 import importlib.util
@@ -11,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from danalab import __version__
 from danalab.errors import (
@@ -27,59 +26,54 @@ from danalab.errors import (
 from danalab.registry import Registry
 from danalab.scaling.hardware import limit_threads
 
-GROUPS = {
-    "start": {
-        "demo": "AdamW and ADana side by side on real text, in minutes on a laptop CPU",
-        "speedrun": "from text to a chat in one command: base, mid, sft, rl, scores, report",
-    },
-    "train": {
-        "plan": "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing",
-        "check": "check a run before a long launch: data, loss, memory, resume, throughput",
-        "train": "train a model; resumes automatically",
-        "mid": "continue a run's pre-training on conversations",
-        "sft": "fine-tune a run on conversations",
-        "rl": "train a run to answer tasks by rewards of its answers",
-    },
-    "use": {
-        "chat": "talk to a model in the terminal",
-        "serve": "a page to talk to a model, and an API in OpenAI's schema",
-        "generate": "sample text from a run, or from a model in Hugging Face format",
-        "eval": "evaluate a run: loss on its validation split, or scores on tasks",
-        "export": "write a run's model in Hugging Face format",
-        "import": "make a run folder of a model in Hugging Face format",
-        "merge": "average checkpoints of a run, as if its learning rate had decayed; trains nothing",
-    },
-    "compare": {
-        "compare": "runs side by side: table, loss curves, tokens to equal loss",
-        "sweep": "many runs from a grid over flags; resumable",
-        "ladder": "optimizers at several sizes, tuned alike, several seeds; resumable",
-        "report": "laws of a ladder and the compute that its optimizers save: tables, figures, one page",
-        "judge": "is one optimizer better than another: paired seeds, an answer as soon as it is known",
-        "optim": "the optimizers with their hyper-parameters",
-    },
-    "data": {"data": "prepare corpora as token shards, look at them, train and evaluate tokenizers"},
-    "more": {
-        "new": "write a starter file for your own optimizer, with its test",
-        "theory": "study small power-law models on which the theory can be computed; writes figures",
-        "slurm": "write and submit a job script that requeues until the run's last step",
-        "bench": "measure speed on this machine, as ratios to named peers",
-    },
-}
-"""Verbs by what they are for, in the order of --help and of docs/commands.md."""
 
-VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
+class Command(NamedTuple):
+    """A verb of the command line."""
 
-MODULES = {
-    **dict.fromkeys(("train", "mid", "sft", "rl"), "training"),
-    **dict.fromkeys(("export", "import", "merge"), "exchange"),
-}
-"""Verb -> module, where several verbs share one."""
+    group: str
+    """Heading of `danalab --help` under which it stands."""
+    summary: str
+    module: str = ""
+    """Path of its module; default danalab.cli.VERB."""
+    trains: bool = False
+    """Whether it trains, with other work beside it on the same cores (`yield_cores`)."""
+    light: bool = False
+    """Whether a part of it works with torch alone, or says itself what it needs."""
 
-COMMANDS: Registry[ModuleType] = Registry("command")
-"""Verb -> its module, of plug-ins."""
 
-LIGHT = ("optim", "new", "bench")
-"""Verbs of which a part works with torch alone, or which say themselves what they need."""
+COMMANDS: Registry[Command | ModuleType] = Registry("command")
+"""Verb -> what it is, in the order of --help and of docs/commands.md within its group; of a plug-in also its module."""
+
+_TRAINING, _EXCHANGE = "danalab.cli.training", "danalab.cli.exchange"
+for _verb, _command in {
+    "demo": Command("start", "AdamW and ADana side by side on real text, in minutes on a laptop CPU", trains=True),
+    "plan": Command("train", "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing"),
+    "train": Command("train", "train a model; resumes automatically", _TRAINING, trains=True),
+    "mid": Command("train", "continue a run's pre-training on conversations", _TRAINING, trains=True),
+    "sft": Command("train", "fine-tune a run on conversations", _TRAINING, trains=True),
+    "rl": Command("train", "train a run to answer tasks by rewards of its answers", _TRAINING, trains=True),
+    "serve": Command("use", "a page to talk to a model, and an API in OpenAI's schema"),
+    "generate": Command("use", "sample text from a run, or from a model in Hugging Face format"),
+    "eval": Command("use", "evaluate a run: loss on its validation split, or scores on tasks"),
+    "export": Command("use", "write a run's model in Hugging Face format", _EXCHANGE),
+    "import": Command("use", "make a run folder of a model in Hugging Face format", _EXCHANGE),
+    "merge": Command(
+        "use", "average checkpoints of a run, as if its learning rate had decayed; trains nothing", _EXCHANGE
+    ),
+    "compare": Command("compare", "runs side by side: table, loss curves, tokens to equal loss"),
+    "sweep": Command("compare", "many runs from a grid over flags; resumable", trains=True),
+    "ladder": Command("compare", "optimizers at several sizes, tuned alike, several seeds; resumable", trains=True),
+    "report": Command(
+        "compare", "laws of a ladder and the compute that its optimizers save: tables, figures, one page"
+    ),
+    "judge": Command(
+        "compare", "is one optimizer better than another: paired seeds, an answer as soon as it is known", trains=True
+    ),
+    "optim": Command("compare", "the optimizers with their hyper-parameters", trains=True, light=True),
+    "data": Command("data", "prepare corpora as token shards, look at them, train and evaluate tokenizers"),
+    "bench": Command("more", "measure speed on this machine, as ratios to named peers", light=True),
+}.items():
+    COMMANDS.add(_verb, _command)
 
 RENAMED = {
     ("fit",): ("report", "--tables-only"),
@@ -93,8 +87,6 @@ RENAMED = {
 
 LONGEST_LINE = 1500
 """Characters of an error message that are printed."""
-
-_TRAINING = ("speedrun", "demo", "check", "train", "mid", "sft", "rl", "sweep", "ladder", "judge", "optim")
 
 SPINS = 1_000
 """Turns of the loop in which a CPU thread waits before it sleeps. With GNU OpenMP's own 300,000, waiting threads keep
@@ -193,13 +185,13 @@ def _dispatch(arguments: list[str]) -> int:
     if answer is not None:
         print(answer)
         return 0
-    verb, *rest = _renamed(arguments)
-    if verb not in VERBS and verb not in COMMANDS:
-        raise UserError(f"unknown command '{verb}'{nearest(verb, VERBS)}; known: {', '.join(VERBS)}")
-    if verb not in LIGHT and importlib.util.find_spec("pydantic") is None:
+    name, *rest = _renamed(arguments)
+    verb = COMMANDS.canonical(name)
+    command = _command_of(verb)
+    if not command.light and importlib.util.find_spec("pydantic") is None:
         raise MissingExtra("pydantic", f"danalab {verb}")
     limit_threads()
-    if verb in _TRAINING:
+    if command.trains:
         yield_cores()
     module = module_of(verb)
     prog = f"danalab {verb}"
@@ -209,7 +201,7 @@ def _dispatch(arguments: list[str]) -> int:
         if run is None:
             return 0
     else:
-        flags_type, run = module.VERBS[verb] if verb in MODULES else (module.Flags, module.run)
+        flags_type, run = module.VERBS[verb] if hasattr(module, "VERBS") else (module.Flags, module.run)
     from danalab.cli._shared.flags import parse
 
     passed_on: list[str] = []
@@ -228,10 +220,22 @@ def _dispatch(arguments: list[str]) -> int:
     return (run(parsed.flags, passed_on) if hasattr(module, "TAKES_REST") else run(parsed.flags)) or 0
 
 
+def commands() -> dict[str, Command]:
+    """Verb -> its command, group by group, those of annexes and plug-ins included."""
+    known = {verb: _command_of(verb) for verb in COMMANDS.names()}
+    groups = [command.group for command in known.values()]
+    return dict(sorted(known.items(), key=lambda item: groups.index(item[1].group)))
+
+
+def _command_of(verb: str) -> Command:
+    known = COMMANDS.get(verb)
+    return known if isinstance(known, Command) else Command("plug-ins", _first_line(getattr(known, "run", known)))
+
+
 def module_of(verb: str) -> ModuleType:
-    """The module of a verb: here, or of a plug-in."""
-    name = f"danalab.cli.{MODULES.get(verb, verb)}"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else COMMANDS.get(verb)
+    """The module of a verb: here, of an annex or of a plug-in."""
+    known = COMMANDS.get(verb)
+    return importlib.import_module(known.module or f"danalab.cli.{verb}") if isinstance(known, Command) else known
 
 
 def subverbs(module: ModuleType) -> dict[str, Any]:
@@ -243,13 +247,13 @@ def subverbs(module: ModuleType) -> dict[str, Any]:
 def flag_types() -> dict[str, type | None]:
     """Verb, or verb and subverb -> the data class of its flags; None for a verb that has subverbs only."""
     types: dict[str, type | None] = {}
-    for verb in VERBS:
+    for verb in COMMANDS.names():
         try:
             module = module_of(verb)
         except UserError:  # `bench`, where its measures are not
             types[verb] = None
             continue
-        types[verb] = module.VERBS[verb][0] if verb in MODULES else getattr(module, "Flags", None)
+        types[verb] = module.VERBS[verb][0] if hasattr(module, "VERBS") else getattr(module, "Flags", None)
         types |= {f"{verb} {name}": flags for name, (flags, _) in subverbs(module).items()}
     return types
 
@@ -293,8 +297,16 @@ def _first_paragraph(run: Any, module: ModuleType) -> str:
     return " ".join(text.strip().split("\n\n")[0].split())
 
 
+def _groups() -> dict[str, dict[str, str]]:
+    """Group -> its verbs, each with what it does."""
+    groups: dict[str, dict[str, str]] = {}
+    for verb, command in commands().items():
+        groups.setdefault(command.group, {})[verb] = command.summary
+    return groups
+
+
 def _beginning() -> str:
-    groups = "\n".join(f"  {group:<8} {', '.join(verbs)}" for group, verbs in GROUPS.items())
+    groups = "\n".join(f"  {group:<8} {', '.join(verbs)}" for group, verbs in _groups().items())
     return (
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
         "Three things to type:\n"
@@ -307,10 +319,10 @@ def _beginning() -> str:
 
 
 def _usage() -> str:
-    width = max(map(len, VERBS))
+    width = max(map(len, COMMANDS.names()))
     groups = [
         f"{group}\n" + "\n".join(f"  {verb:<{width}}  {what}" for verb, what in verbs.items())
-        for group, verbs in GROUPS.items()
+        for group, verbs in _groups().items()
     ]
     return (
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"

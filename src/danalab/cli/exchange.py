@@ -17,9 +17,9 @@ class ExportFlags(JsonFlags, RunFlags):
     """Checkpoint [steps]; default the newest that verifies."""
     dtype: Dtype = "float32"
     """Number format of the weights: float32, bfloat16 or float16 (also fp32, bf16, fp16)."""
-    format: Literal["huggingface", "gguf"] = "huggingface"
-    """For transformers, or for llama.cpp, Ollama and LM Studio (llama, and qwen3 without attention gate, as those of
-    danalab speedrun)."""
+    format: str = "huggingface"
+    """huggingface, for transformers; gguf, for llama.cpp, Ollama and LM Studio (llama, and qwen3 without attention
+    gate, as those of danalab speedrun); or a plug-in's."""
     quantize: Literal["f32", "f16", "q8_0"] | None = None
     """Number format of a GGUF file's matrices: f32, f16 (default) or q8_0, which has 8 bits and a scale for each 32."""
 

@@ -40,16 +40,6 @@ class WeightFormat(NamedTuple):
 WEIGHT_FORMATS: Registry[WeightFormat] = Registry("weight format")
 
 
-def to_halves(rows: Tensor, head_dim: int) -> Tensor:
-    """Features of each head from adjacent pairs (2j, 2j + 1) to halves (j, j + H/2); [heads x H] or [heads x H, D]."""
-    return rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
-
-
-def to_pairs(rows: Tensor, head_dim: int) -> Tensor:
-    """The inverse of `to_halves`."""
-    return rows.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
-
-
 def canonical_arrays(model: Decoder, of: Callable[[Tensor], Tensor] = Tensor.detach) -> dict[str, Tensor]:
     """`of(parameter)` for every parameter under its canonical name; `of=lambda p: p.grad` gives the gradients.
 

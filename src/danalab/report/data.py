@@ -47,17 +47,6 @@ class ReportData:
         for each in sorted(self.analysis.tuned, key=lambda each: (-each.params, -each.flops)):
             yield each.runs[0]
 
-    def runs_with(self, name: str) -> dict[str, Path]:
-        """Optimizer -> folder of one of its runs that holds `name`: the largest, longest, best tuned one."""
-        others = [row for row in self.rows if is_usable(row)]
-        others.sort(key=lambda row: (-row["params"], -row["tokens"], row["final_loss"]))
-        chosen: dict[str, Path] = {}
-        for row in (*self.tuned_runs(), *others):
-            folder = Path(row["run"])
-            if row["opt"] not in chosen and (folder / name).exists():
-                chosen[row["opt"]] = folder
-        return chosen
-
 
 PARTS = ("trials", "seeds", "failed")
 """Purposes of device-hours: learning-rate trials, runs at the chosen rate, runs without a finite loss."""

@@ -40,7 +40,7 @@ class Cluster:
     """Wait until no run is queued or running."""
     poll_seconds: float = 60.0
     """Interval of queries to the queue while waiting [s]."""
-    command: Sequence[str] = slurm.SlurmJob.command
+    command: Sequence[str] = slurm.COMMAND
     """Command that starts `danalab` there; default this installation."""
 
 

@@ -27,6 +27,7 @@ from danalab.train.run.open import open_run
 from danalab.train.step.loss import IGNORED
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
+__path__: list[str] = []  # a package until 0.2, whose modules `danalab.moved` knows
 N_RANGES = 8
 """Maximum number of position ranges that are reported separately."""
 

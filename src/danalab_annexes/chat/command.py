@@ -4,7 +4,6 @@ import sys
 from dataclasses import dataclass
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
-from danalab.cli.app import COMMANDS
 from danalab.train.config.fields import Count
 
 
@@ -45,6 +44,3 @@ def run(flags: Flags) -> None:
         return
     print(f"{model.name}, context {model.context} tokens; /help lists commands", file=sys.stderr)
     Terminal(session).run()
-
-
-COMMANDS.add("chat", sys.modules[__name__])

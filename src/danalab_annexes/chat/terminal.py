@@ -95,12 +95,9 @@ class Terminal:
                 self._set(name, seed=_number(name, value, int) if value else None)
             case "/temperature" | "/top-p" | "/top-k" if not value:
                 print(getattr(session.sampling, name[1:].replace("-", "_")))
-            case "/temperature":
-                self._set(name, temperature=_number(name, value, float))
-            case "/top-p":
-                self._set(name, top_p=_number(name, value, float))
-            case "/top-k":
-                self._set(name, top_k=_number(name, value, int))
+            case "/temperature" | "/top-p" | "/top-k":
+                number = _number(name, value, int if name == "/top-k" else float)
+                self._set(name, **{name[1:].replace("-", "_"): number})
             case "/save":
                 self._save(_path(name, value))
             case "/load":

@@ -4,14 +4,12 @@ With --coordinates: whether activations keep their size as the width grows (`dan
 """
 
 import json
-import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge
 
-from danalab.cli.app import COMMANDS
 from danalab.errors import UserError
 from danalab.train.config.fields import Count
 from danalab.train.config.train_config import TrainConfig
@@ -95,6 +93,3 @@ def _figure(measured: "Coordinates") -> "Figure":
         axes.set_yscale("log")
     drawing.legend(figure)
     return figure
-
-
-COMMANDS.add("check", sys.modules[__name__])

@@ -1,12 +1,10 @@
 """Write a starter file for your own optimizer, and its test."""
 
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.cli._shared.options import JsonFlags, Positional
-from danalab.cli.app import COMMANDS
 from danalab.errors import UserError
 
 
@@ -151,6 +149,3 @@ def test_a_setting_out_of_range_is_refused():
 '''
 
 SUBVERBS = {"optimizer": (OptimizerFlags, optimizer)}
-
-
-COMMANDS.add("new", sys.modules[__name__])

@@ -5,13 +5,12 @@ data -> first steps in one job and in two: loss at step 0, memory, resume, throu
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +28,7 @@ from danalab.scaling.hardware import host_memory
 from danalab.train.build import build_trainer
 from danalab.train.checkpoint.tensors import read_named
 from danalab.train.checkpoint.weights import read_metadata
-from danalab.train.config.execution import UNWATCHED
+from danalab.train.config.execution import TrackingSettings
 from danalab.train.config.resolve import resolve
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import RankSettings, TrainConfig
@@ -111,6 +110,8 @@ def check_data(spec: RunSpec, dataset: Dataset) -> Verdict:
     return Verdict("data", "ok", text)
 
 
+UNWATCHED = {field.name: field.default for field in fields(TrackingSettings) if field.name != "log_interval"}
+"""Settings of a run that nobody watches."""
 TOKENS = 128
 """Length of the sequence, which a small model can learn, too."""
 ENOUGH = 0.5
@@ -129,7 +130,7 @@ class OneBatch(BatchSource):
 
 def check_overfit(spec: RunSpec, config: TrainConfig, dataset: Dataset, folder: Path, steps: int) -> Verdict:
     """Train a new model of the run in this process on the first tokens of its first batch, at its peak rate."""
-    alone = {field.name: field.default for field in dataclasses.fields(RankSettings)}
+    alone = {field.name: field.default for field in fields(RankSettings)}
     small = replace(
         config, **alone, run_dir=folder, name=None, lr=spec.plan.lr, iterations=steps, epochs=None, warmup_steps=None,
         batch_size=1, acc_steps=1, global_batch=1, batch_ramp=None, seq_len=spec.plan.seq_len, seq_len_ramp=None,

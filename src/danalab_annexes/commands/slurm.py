@@ -11,7 +11,6 @@ from pathlib import Path
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.cli._shared.run_flags import ResourceFlags
-from danalab.cli.app import COMMANDS
 from danalab.errors import UserError
 
 TAKES_REST = True
@@ -34,7 +33,7 @@ class Flags(JsonFlags, ResourceFlags):
 
 def run(flags: Flags, rest: list[str]) -> int:
     """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
-    from danalab.train.system.slurm import SlurmJob, read_runs, submit
+    from danalab_annexes.train.slurm import SlurmJob, read_runs, submit
 
     resources = flags.resources()
     if flags.runs is None and not rest:
@@ -75,6 +74,3 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
         name = "-".join(filter(None, [config.arch, config.opt, size, digest]))
         words += ["--name", name]
     return name, words
-
-
-COMMANDS.add("slurm", sys.modules[__name__])

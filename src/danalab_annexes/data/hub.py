@@ -50,6 +50,8 @@ class HubSource(Source):
     """Patterns of the training files."""
     validation: ClassVar[tuple[str, ...]] = ()
     """Patterns of the corpus's own validation files."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Names in the literature's scripts."""
     field: ClassVar[str] = "text"
     """Column or field that holds the text."""
     download_gb: ClassVar[float | None]
@@ -146,8 +148,8 @@ class HubFolder:
         """The files that match one of the patterns, sorted by path."""
         matching: dict[str, HubFile] = {}
         for pattern in patterns:
-            top = _fixed(pattern)
-            begin = f"{self._root}/{top}" if top else self._root
+            fixed = itertools.takewhile(lambda folder: not set(folder) & set("*?["), pattern.split("/")[:-1])
+            begin = "/".join([self._root, *fixed])
             if self.remote:
                 with explain_hub_errors(self.name):
                     listed = cast("dict[str, dict[str, Any]]", self._filesystem.find(begin, detail=True))
@@ -219,11 +221,6 @@ def commit_of(repo: str, revision: str) -> str:
     api = _hub_library().HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     with explain_hub_errors(f"hf://datasets/{repo}"):
         return str(api.dataset_info(repo, revision=revision).sha)
-
-
-def _fixed(pattern: str) -> str:
-    folders = pattern.split("/")[:-1]
-    return "/".join(itertools.takewhile(lambda folder: not set(folder) & set("*?["), folders))
 
 
 def _digest(facts: dict[str, Any]) -> str | None:
@@ -328,16 +325,16 @@ CORPORA: tuple[type[HubSource], ...] = (
     # Samples of English web pages, by the number of GPT-2 tokens; -edu: those that a classifier rated educational.
     _corpus(
         "fineweb-10bt", "HuggingFaceFW/fineweb", _ODC_BY, 28, ("sample/10BT/*.parquet",),
-        val_fraction=0.0001, folders=("fineweb-10BT",),
+        val_fraction=0.0001, folders=("fineweb-10BT",), aliases=("fineweb",),
     ),
     _corpus(
         "fineweb-100bt", "HuggingFaceFW/fineweb", _ODC_BY, 277, ("sample/100BT/*.parquet",),
         val_documents=1470,  # the literature's scripts validate on the first 1,470 rows, too
-        folders=("fineweb-100BT",),
+        folders=("fineweb-100BT",), aliases=("fineweb-100",),
     ),
     _corpus(
         "fineweb-edu", "HuggingFaceFW/fineweb-edu", _ODC_BY, 290, ("sample/100BT/*.parquet",),
-        val_fraction=0.0001, folders=("fineweb-edu-100BT",),
+        val_fraction=0.0001, folders=("fineweb-edu-100BT",), aliases=("finewebedu",),
     ),
     _corpus(
         "c4", "allenai/c4", _ODC_BY, 327, ("en/c4-train.*.json.gz",),
@@ -357,7 +354,7 @@ CORPORA: tuple[type[HubSource], ...] = (
     _corpus(
         "redpajama-v2", "togethercomputer/RedPajama-Data-V2", "Common Crawl terms of use", None,
         ("sample/documents/*/*/*_head.json.gz", "sample/documents/*/*/*_middle.json.gz"),
-        field="raw_content", val_fraction=0.0005, folders=("redpajamaV2sample",),
+        field="raw_content", val_fraction=0.0005, folders=("redpajamaV2sample",), aliases=("redpajamav2",),
     ),
     # Six billion tokens of the deduplicated RedPajama.
     _corpus(
@@ -376,13 +373,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         validation=("default/validation/*.parquet",), revision="refs/convert/parquet", default_tokenizer="characters",
     ),
 )  # fmt: skip
-ALIASES = {
-    "fineweb-10bt": ("fineweb",),
-    "fineweb-100bt": ("fineweb-100",),
-    "fineweb-edu": ("finewebedu",),
-    "redpajama-v2": ("redpajamav2",),
-}
-"""Names in the literature's scripts."""
 
 
 def articles(rows: Iterable[str]) -> Iterator[str]:
@@ -398,4 +388,4 @@ def articles(rows: Iterable[str]) -> Iterator[str]:
 
 
 for _corpus_of_the_hub in CORPORA:
-    SOURCES.add(_corpus_of_the_hub.name, _corpus_of_the_hub, *ALIASES.get(_corpus_of_the_hub.name, ()))
+    SOURCES.add(_corpus_of_the_hub.name, _corpus_of_the_hub, *_corpus_of_the_hub.aliases)

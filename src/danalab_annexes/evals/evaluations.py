@@ -3,8 +3,13 @@
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from danalab.cli.eval import EVALUATIONS, Flags, print_result
+
+if TYPE_CHECKING:
+    from danalab.chat.formats import TemplateFormat
+    from danalab.data.tokenizers import Tokenizer
 
 
 def _on_core(flags: Flags, run: Path) -> None:
@@ -22,7 +27,6 @@ def _on_core(flags: Flags, run: Path) -> None:
 
 
 def _on_harness(flags: Flags, run: Path) -> None:
-    from danalab.chat.formats import harness_format
     from danalab.chat.marks import CHAT_STAGES
     from danalab.train.run.open import open_run
     from danalab_annexes.evals.harness import evaluate_tasks
@@ -43,6 +47,14 @@ def _on_harness(flags: Flags, run: Path) -> None:
             error = values.get(f"{name}_stderr" + (f",{filtered}" if filtered else ""))
             spread = "" if error is None else f" +- {error:.4f}"
             print(f"  {task:<24} {metric:<20} {value:.4f}{spread}")
+
+
+def harness_format(run: str | Path, tokenizer: "Tokenizer") -> "TemplateFormat":
+    """The format for the harness, which renders to text first: a run's own template, else our marks as one."""
+    from danalab.chat.formats import TemplateFormat, format_of, own_template
+
+    own = format_of(Path(run), tokenizer)
+    return own if isinstance(own, TemplateFormat) else TemplateFormat(tokenizer, own_template(tokenizer))
 
 
 EVALUATIONS.add("core", _on_core)

@@ -85,13 +85,13 @@ def analyse_batches(
     return BatchAnalysis(rungs, critical, tests)
 
 
-def critical_batch(batches: Sequence[float], losses: Sequence[float], rise: float = RISE) -> float:
-    """The batch (of ascending ones, `LEAST_BATCHES` or more) whose loss is `rise` above small ones'; infinite: none is.
+def critical_batch(batches: Sequence[float], losses: Sequence[float]) -> float:
+    """The batch (of ascending ones, `LEAST_BATCHES` or more) whose loss is `RISE` above small ones'; infinite: none is.
 
-    The smallest batches are left out where they are themselves `rise` above the least loss.
+    The smallest batches are left out where they are themselves `RISE` above the least loss.
     """
     b, y = np.asarray(batches, float), np.log(losses)
-    first = min(int(np.argmax(y <= y.min() + math.log1p(rise))), len(b) - LEAST_BATCHES + 1)
+    first = min(int(np.argmax(y <= y.min() + math.log1p(RISE))), len(b) - LEAST_BATCHES + 1)
     b, y = b[first:], y[first:] - y[first:].mean()
     scales = np.geomspace(b[0], 8 * b[-1], 80)
     x = np.log1p(b / scales[:, None])
@@ -99,7 +99,7 @@ def critical_batch(batches: Sequence[float], losses: Sequence[float], rise: floa
     squares = np.sum(x**2, axis=1)
     slopes = np.maximum(x @ y / squares, 0.0)
     best = int(np.argmax(slopes**2 * squares))
-    power = math.log1p(rise) / slopes[best] if slopes[best] > 0 else math.inf
+    power = math.log1p(RISE) / slopes[best] if slopes[best] > 0 else math.inf
     return float(scales[best] * math.expm1(power)) if power < 30 else math.inf
 
 

@@ -52,7 +52,6 @@ def fit_exponents(
     rungs: Sequence[TunedSize],
     *,
     n_bootstrap: int = 200,
-    level: float = 0.95,
     seed: int = 0,
 ) -> ExponentLaw:
     """Fit the law to tuned rungs; those where one value was tried are left out.
@@ -73,7 +72,9 @@ def fit_exponents(
         raise UserError("several values are needed at more sizes, horizons or batches than the law has coefficients")
     design = np.stack(columns, axis=1)
     x = [np.log(rung.rates) for rung in tuned]
-    known = _curvature_is_known(tuned)
+    known = False
+    with contextlib.suppress(UserError):
+        known = fit_shared_curvature([(rung.rates, np.log(rung.losses)) for rung in tuned]).is_known
     solve = np.linalg.pinv(design)
     best = _best_values(x, [np.log(rung.losses)[None] for rung in tuned], known)[:, 0]
     coefficients = solve @ best
@@ -92,20 +93,13 @@ def fit_exponents(
         variance = variance * max(1.0, scatter / float(variance.mean()))
         errors = np.sqrt(solve**2 @ variance + np.square(lasting) / 3)
         intervals = {
-            name: student_interval(float(coefficients[i]), float(errors[i]), freedom, level)
+            name: student_interval(float(coefficients[i]), float(errors[i]), freedom)
             for i, name in enumerate(names, start=1)
         }
     return ExponentLaw(
         math.exp(coefficients[0]), dict(zip(names, map(float, coefficients[1:]), strict=True)), intervals,
         {name: (float(table[name].min()), float(table[name].max())) for name in names}, len(tuned), sum(edges),
     )  # fmt: skip
-
-
-def _curvature_is_known(rungs: Sequence[TunedSize]) -> bool:
-    try:
-        return fit_shared_curvature([(rung.rates, np.log(rung.losses)) for rung in rungs]).is_known
-    except UserError:
-        return False
 
 
 def _best_values(x: Sequence[np.ndarray], logs: Sequence[np.ndarray], curved: bool) -> np.ndarray:

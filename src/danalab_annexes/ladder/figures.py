@@ -17,6 +17,8 @@ from danalab.report.formats import fraction, short
 from danalab.sweep.rows import is_usable
 from danalab_annexes.ladder.horizon import HorizonAnalysis
 
+TALLEST = 5.0  # a panel of losses shows this many times the median excess; points above are drawn at its edge
+_ABOVE = "above, or not finite"
 HORIZON = "horizon f = tokens / (20 parameters)"
 _MISSING = MissingFigure("several horizons of two optimizers at one size: danalab ladder with horizons")
 
@@ -144,7 +146,7 @@ def sensitivity_figure(data: ReportData) -> Figure | MissingFigure:
             inside = [(x, [y for y in losses if y <= top]) for x, losses in line]
             drawing.group(axes, opt, [(x, losses) for x, losses in inside if losses], opt, linestyle="-", linewidth=1.1)
             outside = [x for x, losses in line if min(losses) > top]
-            drawing.at_the_edge(axes, outside, optimizer_color(opt))
+            at_the_edge(axes, outside, optimizer_color(opt))
             _parabola(axes, data, opt, params, [x for x, _ in line], top)
         axes.set(xscale="log", title=f"{short(params)} parameters", xlabel="multiplier of the learning-rate law")
         lowest = min(loss for line in lines.values() for _, losses in line for loss in losses)
@@ -217,7 +219,18 @@ def _top(lines: Iterable[list[tuple[float, list[float]]]]) -> float:
     """The upper limit of a panel of losses above the best, so that one bad run does not flatten the others."""
     means = [sorted(float(np.mean(losses)) for _, losses in line) for line in lines]
     others = [loss for line in means for loss in line[1:] if math.isfinite(loss)]
-    return min(max(others), drawing.TALLEST * float(np.median(others))) if others else 1.0
+    return min(max(others), TALLEST * float(np.median(others))) if others else 1.0
+
+
+def at_the_edge(axes: Axes, x: Sequence[float], color: str) -> None:
+    """Marks at the upper edge, for points above it or not finite."""
+    if x:
+        axes.plot(
+            x, [0.985] * len(x), linestyle="", marker="x", color=color, markersize=6, markeredgewidth=1.4,
+            transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
+        if _ABOVE not in axes.get_legend_handles_labels()[1]:
+            axes.plot([], [], linestyle="", marker="x", color=drawing.SOFT, label=_ABOVE)
 
 
 def _parabola(axes: Axes, data: ReportData, opt: str, params: int, tried: Sequence[float], top: float) -> None:

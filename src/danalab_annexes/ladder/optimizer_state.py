@@ -14,6 +14,7 @@ from danalab.errors import UserError
 from danalab.ladder.rows import metrics_of
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.drawing import counts, legend, look, panels, percent, plain, powers, shades, styled
+from danalab.sweep.rows import is_usable
 from danalab.train.run.metrics import read_rows
 
 KINDS = {
@@ -75,7 +76,7 @@ def schedule_figure(data: ReportData) -> Figure | MissingFigure:
 @styled
 def tau_figure(data: ReportData) -> Figure | MissingFigure:
     """Distribution of tau over coordinates at several steps, one panel per kind of matrix, tails spread out."""
-    folders = data.runs_with("tau")
+    folders = runs_with(data, "tau")
     if not folders:
         return MissingFigure("statistics of tau: train dana-star or dana-star-mk4 with --collect-tau-stats")
     opt, folder = next(iter(folders.items()))
@@ -109,7 +110,7 @@ def tau_figure(data: ReportData) -> Figure | MissingFigure:
 @styled
 def clipping_figure(data: ReportData) -> Figure | MissingFigure:
     """Share of coordinates whose damped momentum is clipped to clipsnr: a panel per kind, a line per layer."""
-    runs = data.runs_with(SIGNAL).items()
+    runs = runs_with(data, SIGNAL).items()
     logs = ((opt, folder, read_rows(folder / SIGNAL)) for opt, folder in runs)
     found = next((log for log in logs if log[2] and any(key.endswith("/clipped") for key in log[2][0])), None)
     if found is None:
@@ -135,6 +136,18 @@ def clipping_figure(data: ReportData) -> Figure | MissingFigure:
     outside = [Line2D([], [], color=look(opt)["color"], label="outside of the layers")] * (-1 in layers)
     legend(figure, *handles, *outside, title=f"{opt}, run {folder.name}")
     return figure
+
+
+def runs_with(data: ReportData, name: str) -> dict[str, Path]:
+    """Optimizer -> folder of one of its runs that holds `name`: the largest, longest, best tuned one."""
+    others = [row for row in data.rows if is_usable(row)]
+    others.sort(key=lambda row: (-row["params"], -row["tokens"], row["final_loss"]))
+    chosen: dict[str, Path] = {}
+    for row in (*data.tuned_runs(), *others):
+        folder = Path(row["run"])
+        if row["opt"] not in chosen and (folder / name).exists():
+            chosen[row["opt"]] = folder
+    return chosen
 
 
 def kind_of(name: str) -> str | None:

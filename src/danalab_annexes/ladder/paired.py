@@ -76,39 +76,39 @@ def paired_runs(tuned: Sequence[Tuned], baseline: str) -> list[PairedRuns]:
     return pairs
 
 
-POWER = 0.8
+LEVEL, POWER = 0.95, 0.8
 MOST_SEEDS = 1000
 
 
-def paired_tests(runs: Sequence[PairedRuns], level: float = 0.95) -> list[PairedTest]:
-    """A test for each pair on each rung."""
-    return [_test(each, level) for each in runs]
-
-
-def seeds_needed(gap: float, sd: float, level: float = 0.95, power: float = POWER) -> int | None:
+def seeds_needed(gap: float, sd: float) -> int | None:
     """Least number of paired seeds by which a two-sided t test shows a mean difference `gap`; None: too many."""
     stats = scipy("scipy.stats")
     if not sd > 0 or gap == 0:
         return 2 if sd == 0 and gap else None
 
     def power_of(n: int) -> float:
-        return stats.nct.sf(stats.t.ppf((1 + level) / 2, n - 1), n - 1, abs(gap) / sd * math.sqrt(n))
+        return stats.nct.sf(stats.t.ppf((1 + LEVEL) / 2, n - 1), n - 1, abs(gap) / sd * math.sqrt(n))
 
-    needed = 2 + bisect_left(range(2, MOST_SEEDS + 1), power, key=power_of)
+    needed = 2 + bisect_left(range(2, MOST_SEEDS + 1), POWER, key=power_of)
     return needed if needed <= MOST_SEEDS else None
 
 
-def _test(runs: PairedRuns, level: float) -> PairedTest:
+def paired_tests(runs: Sequence[PairedRuns]) -> list[PairedTest]:
+    """A test for each pair on each rung."""
+    return list(map(_test, runs))
+
+
+def _test(runs: PairedRuns) -> PairedTest:
     mean, n = float(runs.differences.mean()), len(runs.losses)
     scale = float(np.exp(np.log(runs.losses).mean()))  # of a difference of logarithms in nats
     interval = p_value = needed = None
     if n > 1:
         sd = float(runs.differences.std(ddof=1))
         error = sd / math.sqrt(n)
-        around = student_interval(mean, error, n - 1, level)
-        interval = Interval(scale * around.low, scale * around.high, level)
+        around = student_interval(mean, error, n - 1, LEVEL)
+        interval = Interval(scale * around.low, scale * around.high, LEVEL)
         p_value = float(2 * scipy("scipy.stats").t.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
-        needed = seeds_needed(mean, sd, level)
+        needed = seeds_needed(mean, sd)
     pair = (runs.first, runs.second, runs.params, runs.horizon)
     return PairedTest(*pair, scale * mean, interval, p_value, n, needed, runs.batch)
 

@@ -9,6 +9,7 @@ Jobs are found in the queue by name, which stays the same when a job is requeued
 
 import getpass
 import hashlib
+import itertools
 import logging
 import re
 import subprocess
@@ -23,7 +24,7 @@ from danalab.files import read_json, validated, write_json
 from danalab.sweep.executors import Cluster, PolledExecutor
 from danalab.sweep.jobs import DIVERGED, Failure, Job
 from danalab.sweep.run import EXECUTORS
-from danalab.train.system import slurm
+from danalab_annexes.train.slurm import SlurmJob, submit
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ def write_arrays(folder: Path, jobs: Sequence[Job], cluster: Cluster) -> list[Pa
         name = _next_name(folder)
         tasks = [_flags(job, cluster.resources.ranks) for job in part]
         how = (cluster.resources, place, cluster.setup, cluster.at_once, cluster.command)
-        array = slurm.SlurmJob(name, tasks, *how)
+        array = SlurmJob(name, tasks, *how)
         scripts.append(array.write())
         write_json(place / f"{name}.json", asdict(_Array([job.folder.name for job in part], None)))
     return scripts
@@ -136,7 +137,7 @@ def submit_arrays(scripts: Sequence[Path]) -> list[str]:
     """
     answers = []
     for script in scripts:
-        answers.append(slurm.submit(script))
+        answers.append(submit(script))
         record = script.with_suffix(".json")
         write_json(record, asdict(replace(validated(_Array, read_json(record), record), sbatch=answers[-1])))
     return answers
@@ -154,18 +155,12 @@ def _flags(job: Job, ranks: int) -> list[str]:
     return Job(job.folder.resolve(), own).flags()
 
 
-def _stem(folder: Path) -> str:
-    """Name of the folder's jobs: readable and unique to the folder."""
+def _next_name(folder: Path) -> str:
+    """Name of the folder's next jobs: readable and unique to the folder."""
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
     readable = re.sub(r"[^A-Za-z0-9._]+", "", folder.resolve().name).lstrip("._") or "sweep"
-    return f"{readable}-{digest}"
-
-
-def _next_name(folder: Path) -> str:
-    stem, number = _stem(folder), 1
-    while (folder / "slurm" / f"{stem}-{number}.sh").exists():
-        number += 1
-    return f"{stem}-{number}"
+    names = (f"{readable}-{digest}-{number}" for number in itertools.count(1))
+    return next(name for name in names if not (folder / "slurm" / f"{name}.sh").exists())
 
 
 def _arrays(folder: Path, *, submitted: bool) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ from danalab.report.data import MissingFigure, ReportData, Row
 from danalab.report.figures import drawing
 from danalab.report.formats import short
 from danalab.sweep.rows import has_diverged, is_usable
+from danalab_annexes.ladder.figures import TALLEST, at_the_edge
 
 SWEPT = {"kappa": LogTime.kappa, "gamma3": None, "delta": LogTime.delta, "clipsnr": None, "omega": OMEGA}
 """Settings that sweeps vary, with their defaults."""
@@ -82,11 +83,11 @@ def _sweep(data: ReportData, name: str, label: str, log: bool = False) -> Figure
     bests_of = {line: {value: _mean(losses[0]) for value, losses in lines[line].items()} for line in lines}
     finite = [loss for values in bests_of.values() for loss in values.values() if math.isfinite(loss)]
     # Losses of values that hardly train are above the figure.
-    top = min(finite) + drawing.TALLEST * max(float(np.median(finite)) - min(finite), 0.02)
+    top = min(finite) + TALLEST * max(float(np.median(finite)) - min(finite), 0.02)
     low, high = axes.get_ylim()
     axes.set_ylim(low, min(high, top))
     for line, values in bests_of.items():
-        drawing.at_the_edge(axes, [value for value, loss in values.items() if loss > top], optimizer_color(line.opt))
+        at_the_edge(axes, [value for value, loss in values.items() if loss > top], optimizer_color(line.opt))
     if log:
         axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{value:g}" for value in ticks])

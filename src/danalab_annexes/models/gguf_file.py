@@ -21,7 +21,7 @@ from danalab.data.tokenizers.base import CHAT_SPECIALS, EOS
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError, first_line, import_extra
 from danalab.files import write_atomically
-from danalab.models.canonical import WEIGHT_FORMATS, to_halves, to_pairs
+from danalab.models.canonical import WEIGHT_FORMATS
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model
 from danalab.train.run.exchange import (
@@ -34,6 +34,7 @@ from danalab.train.run.exchange import (
     write_imported,
 )
 from danalab.train.run.open import open_run
+from danalab_annexes.models.huggingface.common import to_halves, to_pairs
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -206,15 +207,14 @@ def import_gguf(source: str | Path, out: str | Path) -> ExchangeResult:
     try:
         config = _config(facts, tied="output.weight" not in tensors)
         weights = {}
-        for name, shape in (
-            (name, value.shape) for name, value in build_model(config, device="meta").state_dict().items()
-        ):
+        for name, expected in build_model(config, device="meta").state_dict().items():
             stored = tensors.pop(_stored_name(name))
             values = torch.from_numpy(gguf.dequantize(stored.data, stored.tensor_type).copy())
             if config.arch == "qwen3" and _part(name)[1] in _ROTATED:
                 values = to_pairs(values, config.head_dim)
-            if values.shape != shape:
-                raise UserError(f"{path}: {stored.name} has the shape {tuple(values.shape)}; it must be {tuple(shape)}")
+            if values.shape != expected.shape:
+                shapes = f"{tuple(values.shape)}; it must be {tuple(expected.shape)}"
+                raise UserError(f"{path}: {stored.name} has the shape {shapes}")
             weights[name] = values
     except KeyError as error:
         raise UserError(f"{path}: {error.args[0]} is missing") from None
@@ -309,12 +309,12 @@ def _modelfile(template: ChatTemplate | None) -> str:
     return "\n".join([*lines, f'PARAMETER stop "{EOS}"']) + "\n"
 
 
-def _is_gguf(path: Path) -> bool:
-    return path.suffix == ".gguf" or (path / MODEL).is_file()
-
-
-def _usage(done: ExchangeResult) -> str:
-    return f"llama-cli -m {done.folder}/model.gguf; ollama create NAME -f {done.folder}/Modelfile"
-
-
-FORMATS.add("gguf", ModelFormat(export_gguf, import_gguf, _is_gguf, _usage))
+FORMATS.add(
+    "gguf",
+    ModelFormat(
+        export_gguf,
+        import_gguf,
+        lambda path: path.suffix == ".gguf" or (path / MODEL).is_file(),
+        lambda done: f"llama-cli -m {done.folder}/model.gguf; ollama create NAME -f {done.folder}/Modelfile",
+    ),
+)

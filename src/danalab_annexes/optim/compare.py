@@ -183,9 +183,9 @@ def lr_figure(problems: Sequence[SmallProblem], results: Sequence[Result]) -> Fi
 
 
 @styled
-def orthogonalisation_figure(size: int = 96, steps: int = 5) -> Figure:
+def orthogonalisation_figure() -> Figure:
     """Singular values of a matrix with a spectrum from 1 to 1e-4 after each step of both orthogonalisations."""
-    draw = torch.Generator().manual_seed(0)
+    size, steps, draw = 96, 5, torch.Generator().manual_seed(0)
     left, right = (torch.linalg.qr(torch.randn(size, size, generator=draw).double()).Q for _ in range(2))
     x = left @ torch.diag(torch.logspace(0, -4, size, dtype=torch.float64)) @ right.T
     figure, grid = panels(2, columns=2, each=(5.0, 3.7))

@@ -4,7 +4,6 @@ import sys
 from dataclasses import dataclass
 
 from danalab.cli._shared.options import JsonFlags
-from danalab.cli.app import COMMANDS
 from danalab_annexes.speedrun.settings import SpeedrunConfig
 
 
@@ -42,6 +41,3 @@ def run(flags: Flags) -> int:
     for command in talk_commands(speedrun):
         print(f"  {command}")
     return 0
-
-
-COMMANDS.add("speedrun", sys.modules[__name__])

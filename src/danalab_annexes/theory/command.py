@@ -3,14 +3,12 @@
 Each command computes one study and writes a figure, its curves and its parameters.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from danalab.cli._shared.options import JsonFlags
-from danalab.cli.app import COMMANDS
 from danalab.plugins import load_address
 from danalab.registry import Registry
 
@@ -72,6 +70,3 @@ def _print(findings: dict[str, Any], indent: str) -> None:
 
 def _number(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-COMMANDS.add("theory", sys.modules[__name__])

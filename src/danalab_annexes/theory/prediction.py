@@ -23,7 +23,7 @@ from danalab.theory.curve import Curve
 from danalab.theory.moments import ode
 from danalab.theory.problem import Spectrum, check_exponents, check_memory
 from danalab.train.config.fields import plain
-from danalab_annexes.theory.exponents import FAMILIES, Family, compute_optimum, phase, time_exponents
+from danalab_annexes.theory.exponents import FAMILIES, compute_optimum, phase, time_exponents
 from danalab_annexes.theory.measured import MeasuredComparison, compare_curves, compare_ladder, measured_curves
 from danalab_annexes.theory.studies import PredictFlags
 from danalab_annexes.theory.study import LABELS, Study, canvas, label
@@ -270,13 +270,9 @@ def predict(
     for family in FAMILIES:
         algorithm = standard(family, alpha=alpha, beta=beta, d=len(lam), trace=spectrum.trace, batch=batch)
         curves[family] = ode(spectrum, algorithm, horizon, batch=batch)
-    slopes = {family: _leading_exponent(alpha, beta, family) for family in FAMILIES}
+    # The slope of a large model over a long range: that of the slower term without a power of 1/d.
+    exponents = {family: time_exponents(alpha, beta, family) for family in FAMILIES}
+    slopes = {family: min(own[name] for name in ("Fpp", "Kpp") if name in own) for family, own in exponents.items()}
     frontiers = {family: compute_optimum(alpha, beta, family).loss for family in FAMILIES}
     kappa = critical_kappa(alpha)
     return CurvePrediction(alpha, beta, phase(alpha, beta), kappa, fits, windows, slopes, frontiers, curves, spectrum)
-
-
-def _leading_exponent(alpha: float, beta: float, family: Family) -> float:
-    """The slope of a large model over a long range: that of the slower term without a power of 1/d."""
-    exponents = time_exponents(alpha, beta, family)
-    return min(exponents[name] for name in ("Fpp", "Kpp") if name in exponents)

@@ -29,10 +29,6 @@ class UpdateRule(NamedTuple):
     settings: dict[str, float]
 
 
-def _sgd(g: jax.Array, state: Any, t: Any, *, lr: Any) -> tuple[jax.Array, Any]:
-    return lr * g, state
-
-
 def _adam(g: jax.Array, state: Any, t: Any, *, lr: Any, beta1: Any, beta2: Any, eps: Any) -> tuple[jax.Array, Any]:
     m, v = beta1 * state[0] + (1 - beta1) * g, beta2 * state[1] + (1 - beta2) * g**2
     return lr * (m / (1 - beta1**t)) / (jnp.sqrt(v / (1 - beta2**t)) + eps), (m, v)
@@ -61,7 +57,7 @@ def _zeros(n: int) -> Callable[[tuple[int, ...]], Any]:
 
 _LOG_TIME = {"lr": 0.003, "delta": LogTime.delta, "kappa": LogTime.kappa, "eps": LogTime.eps}
 RULES = {
-    "sgd": UpdateRule(_zeros(0), _sgd, {"lr": 0.5}),
+    "sgd": UpdateRule(_zeros(0), lambda g, state, t, *, lr: (lr * g, state), {"lr": 0.5}),
     "adam": UpdateRule(_zeros(2), _adam, {"lr": 0.003, "beta1": 0.99, "beta2": 0.999, "eps": 1e-8}),
     "ademamix": UpdateRule(_zeros(3), _ademamix, {**_LOG_TIME, "beta1": 0.9, "beta2": 0.999, "horizon": 1e4}),
 }

@@ -13,7 +13,8 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.train.system.slurm import Resources, SlurmJob
+from danalab.train.system.slurm import Resources
+from danalab_annexes.train.slurm import SlurmJob
 from slurm_stand_ins import Cluster
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"

@@ -16,6 +16,7 @@ from danalab_annexes.ladder.optimizer_state import (
     distribution,
     kind_of,
     merged_distribution,
+    runs_with,
     tau_figure,
 )
 from danalab_annexes.ladder.sweeps import gamma3_figure, kappa_figure
@@ -91,7 +92,7 @@ def test_of_several_horizons_the_longest_is_looked_into(tmp_path):
         Path(row["run"]).mkdir(exist_ok=True)
         (Path(row["run"]) / "tau.jsonl").touch()
     found = ReportData(analyse([*rows, *longer], n_bootstrap=0), [*rows, *longer])
-    assert {opt: str(folder) for opt, folder in found.runs_with("tau.jsonl").items()} == {
+    assert {opt: str(folder) for opt, folder in runs_with(found, "tau.jsonl").items()} == {
         row["opt"]: row["run"] for row in longer
     }
     assert next(iter(found.tuned_runs()))["run"].endswith("-long")

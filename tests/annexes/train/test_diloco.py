@@ -213,7 +213,7 @@ def test_the_outer_step_is_torchs_sgd_with_nesterov(lr):
 
 def test_workers_that_agree_do_not_diverge():
     theta, momentum = {"w": torch.ones(5)}, {"w": torch.zeros(5)}
-    assert OuterStep()(theta, momentum, [lambda name: torch.full((5,), 0.5)] * 3)[1] == 0.0
+    assert OuterStep(0.7, 0.9)(theta, momentum, [lambda name: torch.full((5,), 0.5)] * 3)[1] == 0.0
 
 
 # ---- going on ----

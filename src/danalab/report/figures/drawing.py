@@ -28,12 +28,10 @@ _DECIMALS = re.compile(r"(\.\d\d)\d+")  # superfluous decimals of an SVG: a hund
 _PLACED = {"figure.constrained_layout.use": False, "figure.autolayout": False, "pdf.fonttype": 42}
 """All formats have the layout of the SVG: placing everything anew takes half of their time. 42: text stays text."""
 PROLOGUE = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
-EDGE = "above, or not finite"
 COMPUTE = "training compute [FLOPs]"
 SIZE = "model parameters"
 DASHED = (0, (4, 3))
 EXTRAPOLATED = 4.0  # laws are drawn, dashed, to this many times the largest x that was measured
-TALLEST = 5.0  # a panel of losses shows this many times the median excess; points above are drawn at its edge
 
 styled = matplotlib.rc_context(FIGURE_STYLE)  # pyright: ignore[reportArgumentType]
 """Decorator of functions that draw."""
@@ -167,17 +165,6 @@ def legend(figure: Figure, *more: Line2D, title: str | None = None) -> None:
     style: dict[str, Any] = {"loc": "outside upper left", "alignment": "left", "ncols": min(room, len(handles))}
     style |= {"columnspacing": 1.4, "handlelength": 3.4 if dashed else 1.8}  # long enough to show the dashes
     figure.legend([*handles.values()], [*handles], title=title, title_fontproperties={"size": 8.5}, **style)
-
-
-def at_the_edge(axes: Axes, x: Sequence[float], color: Any) -> None:
-    """Marks at the upper edge, for points above it or not finite."""
-    if x:
-        axes.plot(
-            x, [0.985] * len(x), linestyle="", marker="x", color=color, markersize=6, markeredgewidth=1.4,
-            transform=axes.get_xaxis_transform(),
-        )  # fmt: skip
-        if EDGE not in axes.get_legend_handles_labels()[1]:
-            axes.plot([], [], linestyle="", marker="x", color=SOFT, label=EDGE)
 
 
 def save_figure(figure: Figure, stem: Path, svg: str | None = None) -> list[Path]:

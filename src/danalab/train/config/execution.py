@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -241,7 +241,3 @@ class TrackingSettings(Section):
     """dana-star's: order statistics of tau at evaluations number 10, 20, 40, ..., in the run folder's tau/."""
     profile: bool = setting(False, kind="execution")
     """Trace a few early steps of this job by torch's profiler, in the run folder's profile/."""
-
-
-UNWATCHED = {field.name: field.default for field in fields(TrackingSettings) if field.name != "log_interval"}
-"""Settings of a run that nobody watches."""

@@ -143,11 +143,6 @@ def _wait(processes: list[subprocess.Popen[bytes]], *_: object) -> list[int | No
     return codes
 
 
-def how_it_ended(code: int | None) -> str:
-    """What became of a process, by its exit code."""
-    return f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"failed (code {code})"
-
-
 def _verdict(exit_codes: list[int | None], received: list[int], folder: Path) -> int:
     codes = {rank: code for rank, code in enumerate(exit_codes) if code is not None}
     stops = [-number for number in received]

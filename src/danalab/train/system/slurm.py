@@ -1,28 +1,19 @@
-"""Job scripts for SLURM that requeue until a run's last step, submitted with `sbatch`.
-
-A script is self-contained: resources, flags of the runs, and shell functions that requeue the job (`slurm_job.sh`).
-"""
+"""What a job of SLURM asks for; `danalab_annexes.train.slurm` writes and submits the scripts."""
 
 import re
-import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
 from danalab.errors import UserError
-from danalab.files import write_atomically
 from danalab.train.config.fields import Count, Natural, Section, setting
 
+COMMAND = (sys.executable, "-m", "danalab")
+"""What starts `danalab` on the cluster by default: this installation."""
 _TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){0,2})")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,:/+@-]*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _OPTION = re.compile(r"--[A-Za-z][A-Za-z0-9-]*([= ][^\x00-\x1f\x7f-\x9f\u2028\u2029]*)?")
 
 
@@ -74,116 +65,3 @@ class Resources(Section):
     def ranks(self) -> int:
         """Processes of the job."""
         return self.nodes * max(1, self.gpus)
-
-
-@dataclass(frozen=True)
-class SlurmJob:
-    """One run, or several as an array."""
-
-    name: str
-    runs: Sequence[Sequence[str]]
-    """Flags of `danalab train`, for each run."""
-    resources: Resources
-    log_folder: Path
-    setup: Sequence[str] = ()
-    """Shell commands that run first, e.g. `module load cuda`."""
-    at_once: int | None = None
-    """Largest number of runs of the array that run at the same time."""
-    command: Sequence[str] = (sys.executable, "-m", "danalab")
-    """The command that starts `danalab` on the cluster."""
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise UserError(f"--job-name {self.name}: letters, digits, '.', '_' and '-' are expected")
-        if not self.runs:
-            raise UserError("no run: give flags of danalab train after --, or --runs FILE")
-
-    @property
-    def script(self) -> Path:
-        return self.log_folder / f"{self.name}.sh"
-
-    def text(self) -> str:
-        resources, several = self.resources, len(self.runs) > 1
-        folder = self.log_folder.resolve()
-        log_file = f"{folder}/{self.name}".replace("%", "%%") + f"{'-%a' if several else ''}.log"
-        options = [
-            f"--job-name={self.name}",
-            "--requeue",
-            f"--signal=TERM@{resources.grace_seconds}",
-            "--open-mode=append",
-            f"--output={_quoted(log_file)}",
-            f"--time={resources.time}",
-            f"--nodes={resources.nodes}",
-            f"--ntasks-per-node={max(1, resources.gpus)}",
-            f"--cpus-per-task={resources.cpus}",
-            f"--mem={resources.mem}",
-        ]
-        if resources.gpus:
-            options.append(f"--gpus-per-node={resources.gpus}")
-        if several:
-            limit = f"%{self.at_once}" if self.at_once else ""
-            options.append(f"--array=0-{len(self.runs) - 1}{limit}")
-        options += [f"--{name}={value}" for name in ("account", "partition") if (value := getattr(resources, name))]
-        options += resources.options
-        lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in options), "set -euo pipefail", ""]
-        lines += [f"cd {_quoted(Path.cwd())}", *self.setup, ""]
-        library = (Path(__file__).parent / "slurm_job.sh").read_text(encoding="utf-8").rstrip()
-        lines += ["# ---- requeue ----", "", library, ""]
-        lines += [
-            f"export DANALAB_PROGRESS_FOLDER={_quoted(folder)}",
-            f"DANALAB_SCRIPT={_quoted(self.script.resolve())}",
-            "DANALAB_ARGUMENTS=()",
-            "",
-        ]
-        if several:
-            lines.append("case $SLURM_ARRAY_TASK_ID in")
-            lines += [f"    {n}) run=({_quoted(*run)}) ;;" for n, run in enumerate(self.runs)]
-            lines.append("esac")
-        else:
-            lines.append(f"run=({_quoted(*self.runs[0])})")
-        lines.append(f'danalab_job {" ".join(map(_quoted, self.command))} train "${{run[@]}}"')
-        return "\n".join(lines) + "\n"
-
-    def write(self) -> Path:
-        """Write the script, ready to be run."""
-        self.log_folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.script, self.text())
-        self.script.chmod(0o755)
-        return self.script
-
-
-def submit(script: Path) -> str:
-    """Submit a script by `sbatch`; returns its output."""
-    if shutil.which("sbatch") is None:
-        raise UserError(f"sbatch is not installed: the script is written; submit it on the cluster: sbatch {script}")
-    done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UserError(f"sbatch refused {script}: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    return done.stdout.strip()
-
-
-def read_runs(file: Path) -> list[list[str]]:
-    """The runs of a file: flags of `danalab train` on each line; # starts a comment."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--runs {file}: {getattr(error, 'strerror', None) or error}") from error
-    runs = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise UserError(f"--runs {file}:{number}: {error}") from error
-        if words:
-            runs.append(words)
-    if not runs:
-        raise UserError(f"--runs {file}: no line with flags")
-    return runs
-
-
-def _quoted(*values: object) -> str:
-    """Values as words of a script, for the shell and sbatch; no control character: a line break ends an option."""
-    words = [str(value) for value in values]
-    for word in filter(_CONTROL.search, words):
-        raise UserError(f"{word!r}: a job script cannot hold line breaks and control characters; rename it")
-    return shlex.join(words)

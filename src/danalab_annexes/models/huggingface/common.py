@@ -60,6 +60,16 @@ def from_weights(entries: Iterable[Entry], read: "TensorReader") -> Weights:
     return weights | {name: torch.stack(matrices) for name, matrices in stacks.items()}
 
 
+def to_halves(rows: Tensor, head_dim: int) -> Tensor:
+    """Features of each head from adjacent pairs (2j, 2j + 1) to halves (j, j + H/2); [heads x H] or [heads x H, D]."""
+    return rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def to_pairs(rows: Tensor, head_dim: int) -> Tensor:
+    """The inverse of `to_halves`."""
+    return rows.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
+
+
 def outer_entries(config: ModelConfig) -> list[Entry]:
     """Embedding, last norm and head of a model with rotary embeddings."""
     table = config.vocab_size, config.d_model

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from danalab.models.canonical import to_halves, to_pairs
 from danalab.models.config import ModelConfig
 from danalab_annexes.models.huggingface import common
 
@@ -42,7 +41,7 @@ def entries(config: ModelConfig, read: common.TensorReader | None = None) -> lis
     d, dim = config.d_model, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
     sparse = () if config.sparsity is None else config.sparsity.layers
-    out, back = partial(to_halves, head_dim=dim), partial(to_pairs, head_dim=dim)
+    out, back = partial(common.to_halves, head_dim=dim), partial(common.to_pairs, head_dim=dim)
     table = common.outer_entries(config)
     for layer in range(config.n_layers):
         ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"

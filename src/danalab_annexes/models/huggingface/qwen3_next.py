@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.models.canonical import to_halves, to_pairs
 from danalab.models.config import ModelConfig
 from danalab.scaling.shape import LinearAttention
 from danalab_annexes.models.huggingface import common
@@ -50,7 +49,9 @@ def entries(config: ModelConfig, read: common.TensorReader | None = None) -> lis
 def _attention_entries(config: ModelConfig, theirs: str, ours: str) -> list[common.Entry]:
     d, dim = config.d_model, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
-    out, back = (_of_rotated(config, partial(way, head_dim=config.rotated)) for way in (to_halves, to_pairs))
+    out, back = (
+        _of_rotated(config, partial(way, head_dim=config.rotated)) for way in (common.to_halves, common.to_pairs)
+    )
 
     def join(parts: list[Tensor]) -> Tensor:
         heads = [rows.unflatten(0, (-1, dim)) for rows in (out(parts[0]), parts[1])]

@@ -118,11 +118,6 @@ class OscBank(nn.Module):
         least = (omega / (2 * MAX_QUALITY)).clamp(min=floor)
         return torch.maximum(local_shard(self.nu).to(dtype).clamp(max=MAX_NU).exp(), least), omega
 
-    def poles(self, dtype: torch.dtype | None = None) -> Tensor:
-        """lambda, complex [G, R], all inside the unit circle."""
-        gamma, omega = self.damping_and_frequency(dtype)
-        return torch.polar((-gamma).exp(), omega)
-
     def kernel(self, length: int, dtype: torch.dtype | None = None) -> Tensor:
         """k [D, T] at the lags 0 to `length` - 1."""
         gamma, omega = self.damping_and_frequency(dtype)

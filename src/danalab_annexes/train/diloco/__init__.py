@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -92,15 +93,13 @@ def _wait(
 
     A run ends as its first worker ends; other workers may be lost.
     """
-    from danalab.train.parallel.launcher import how_it_ended
-
     lives = [RESTARTS] * len(processes)
     while True:
         codes = [process.poll() for process in processes]
         for rank, code in enumerate(codes):
             if code not in (None, 2, *ORDERLY) and lives[rank] and not received:
                 lives[rank] -= 1
-                log.warning("worker %d %s; it is restarted", rank, how_it_ended(code))
+                log.warning("worker %d %s; it is restarted", rank, _fate(code))
                 processes[rank], codes[rank] = start(rank), None
         if None not in codes:
             break
@@ -109,8 +108,13 @@ def _wait(
         return codes
     for rank, code in enumerate(codes):
         if code != codes[0]:
-            log.warning("worker %d %s; the run ended without it", rank, how_it_ended(code))
+            log.warning("worker %d %s; the run ended without it", rank, _fate(code))
     return [codes[0], *(None for _ in codes[1:])]
+
+
+def _fate(code: int | None) -> str:
+    """What became of a process, by its exit code."""
+    return f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"failed (code {code})"
 
 
 BACKENDS.add(

@@ -259,8 +259,8 @@ def _host_copy(p: Tensor) -> Tensor:
 class OuterStep:
     """SGD with Nesterov's momentum on the mean difference."""
 
-    lr: float = 0.7
-    momentum: float = 0.9
+    lr: float
+    momentum: float
 
     def __call__(
         self, theta: Mapping[str, Tensor], momentum: Mapping[str, Tensor], workers: Sequence[Callable[[str], Tensor]]

@@ -9,8 +9,8 @@ import torch
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.models.canonical import to_halves, to_pairs
 from danalab.models.decoder import Decoder
+from danalab_annexes.models.huggingface.common import to_halves, to_pairs
 from danalab_annexes.models.huggingface.convert import from_huggingface, require_class, to_huggingface
 from models.weights import random_model
 
