@@ -20,6 +20,8 @@ SETS = {"AVX-512": "_cpu", "AVX2": "_cpu_v3", "SSE 4": "_cpu_v2"}
 """Instruction set -> end of the names of its results."""
 HELD = {"AVX-512": "_cpu", "held to AVX2": "_cpu_held_v3"}
 """The same for one processor, as it is and with the instructions of a lesser one."""
+INTEL = {"AVX-512": "_cpu_intel", "held to AVX2": "_cpu_intel_held_v3"}
+"""An Intel in the same two ways: one thread, by its processor time."""
 STEPS = {
     "ADana, one pass": "adana:fused",
     "Dana-MK4, one pass": "dana-mk4:fused",
@@ -35,6 +37,9 @@ STEPS = {
 SHORT = ("ADana, one pass", "Dana-MK4, one pass", "Dana-Star-MK4, one pass", "AdEMAMix, one pass",
          "AdamW, torch's foreach", "ADana, foreach (without a compiler)")  # fmt: skip
 """Of these the page shows the steps; notes/speed.md has all."""
+INTEL_STEPS = {name: of for name, of in STEPS.items() if name.endswith("one pass")} | {
+    "Auto-Dana, one pass": "auto-dana:fused"
+}
 SMALL_STEPS = {
     "ADana": "adana",
     "Dana-MK4": "dana-mk4",
@@ -70,6 +75,7 @@ def tables(results: Path = RESULTS) -> dict[str, str]:
         "steps": large,
         "small steps": _optim_table(optim, SMALL_STEPS, {"0.2M": "0.2M in 26 tensors", "1.1M": "1.1M in 26 tensors",
                                                          "500x2k": "1.0M in 500 tensors"}),
+        "intel": _optim_table(_stored(results, "optim", INTEL), INTEL_STEPS, {"20M": "20M"}),
         "trainer": trainer,
         "decoding": decoding,
         "held": _held_table(*(_stored(results, verb, HELD) for verb in ("optim", "train", "generate"))),
@@ -104,7 +110,7 @@ def _optim_table(found: dict[str, Any], rows: dict[str, str], sizes: dict[str, s
         cells = (found[name] or {"sizes": {}})["sizes"].get(size, {"results": {}})["results"]
         return f"{cells[contender]['ratio']['median']:.2f}" if contender in cells else "-"
 
-    columns = [(size, name) for size in sizes for name in SETS]
+    columns = [(size, name) for size in sizes for name in found]
     lines = [["optimizer step", *(f"{sizes[size]}, {name}" for size, name in columns)]]
     lines += [[shown, *(cell(size, name, contender) for size, name in columns)] for shown, contender in rows.items()]
     return _markdown(lines)

@@ -12,7 +12,7 @@ reference is also compared with itself: the deviation of that ratio from 1 is th
 """
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -30,7 +30,7 @@ from danalab_bench.contenders import (
     contender,
     is_matrix_contender,
 )
-from danalab_bench.timing import Say, clock_of, interleaved, memory_bytes, ratios, spread
+from danalab_bench.timing import Say, Work, clock_of, interleaved, memory_bytes, ratios, spread, thread_clock
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "0.02": (256, 32, 1),
@@ -65,6 +65,9 @@ ELEMENTWISE = (
 GRAPHS = ("adamw:graph", "adana:graph", "dana-mk4:graph", "dana-star-mk4:graph")
 MATRICES = (MATRIX_PEER, "muon", "d-muon")
 
+IDLE_LOAD = 1.5
+"""Load average above which a result says that the machine was shared."""
+
 MATRICES_UP_TO = {"cpu": 50, "cuda": 10_000}
 """Million parameters up to which orthogonalisation is measured by default: beyond, a step on a CPU takes seconds."""
 
@@ -83,6 +86,8 @@ def measure(
     rounds: int,
     names: Sequence[str] = (),
     report: Say = lambda line: None,
+    *,
+    of_thread: bool = False,
 ) -> dict[str, Any]:
     """Times of all contenders at all sizes.
 
@@ -91,9 +96,13 @@ def measure(
         sizes: million parameters, keys of `SIZES`, or `MANY`.
         rounds: interleaved rounds that count, at least 1; 15 or more for a result.
         names: contenders; none: `default_contenders`.
+        of_thread: measure the processor time of the one thread that computes, not the time on the wall.
     Returns:
-        Values for JSON: question, machine, and for each size the copy's bandwidth and one row per contender.
+        Values for JSON: question, machine, and for each size the copy's bandwidth and one row per contender; `shared`
+        says so where other processes were running.
     """
+    if of_thread and (device != "cpu" or torch.get_num_threads() != 1):
+        raise UserError("--clock processor: it counts one thread on a CPU; add --threads 1")
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here")
     sizes = [str(size) for size in sizes]
@@ -101,14 +110,18 @@ def measure(
         if size not in (*SIZES, MANY):
             raise UserError(f"--sizes {size}: known are {', '.join(SIZES)} (million parameters) and {MANY}")
     chosen = {size: [contender(name, device) for name in names or default_contenders(device, size)] for size in sizes}
+    own, clock = machine(device), thread_clock if of_thread else clock_of(device)
+    busy = own["load_average"] > IDLE_LOAD
     return {
         "benchmark": "optim",
         "question": "time of one optimizer step against torch.optim.AdamW(fused=True), same parameters, interleaved",
-        "machine": machine(device),
+        "machine": own,
         "device": device,
         "rounds": rounds,
+        **({"clock": "processor time of one thread", "threads": 1} if of_thread else {}),
+        **({"shared": f"the machine was shared: load average {own['load_average']:.1f}"} if busy else {}),
         "sizes": {
-            size if size == MANY else f"{size}M": _measure_size(device, size, rounds, chosen[size], report)
+            size if size == MANY else f"{size}M": _measure_size(device, size, rounds, chosen[size], report, clock)
             for size in sizes
         },
     }
@@ -136,7 +149,14 @@ def parameters(shapes: Sequence[tuple[int, ...]], device: str = "cpu") -> list[T
     return params
 
 
-def _measure_size(device: str, size: str, rounds: int, contenders: Sequence[Contender], report: Say) -> dict[str, Any]:
+def _measure_size(
+    device: str,
+    size: str,
+    rounds: int,
+    contenders: Sequence[Contender],
+    report: Say,
+    clock: Callable[[Work], float],
+) -> dict[str, Any]:
     vocab, width, layers = SIZES.get(size, (0, 0, 0))
     numel = vocab * width + width + layers * (12 * width * width + 2 * width + 128) if size != MANY else 500 * 2000
     needed = 4 * numel * 14  # parameters, gradients, two for the copy, and the states of the three that exist at once
@@ -151,7 +171,7 @@ def _measure_size(device: str, size: str, rounds: int, contenders: Sequence[Cont
     rows: dict[str, dict[str, Any]] = {}
     copies: list[float] = []
     for entry in contenders:
-        row, copy = _duel(entry, params, numel, rounds, device)
+        row, copy = _duel(entry, params, numel, rounds, device, clock)
         copies.append(copy)
         rows[entry.name] = row
         report(line(entry.name, row))
@@ -164,7 +184,9 @@ def _measure_size(device: str, size: str, rounds: int, contenders: Sequence[Cont
     }
 
 
-def _duel(entry: Contender, params: list[Tensor], numel: int, rounds: int, device: str) -> tuple[dict[str, Any], float]:
+def _duel(
+    entry: Contender, params: list[Tensor], numel: int, rounds: int, device: str, clock: Callable[[Work], float]
+) -> tuple[dict[str, Any], float]:
     """The contender's row, and the bandwidth of the copy in the same rounds [GB/s]."""
     opponents = {REFERENCE, *([entry.peer] if entry.peer else [])} - {entry.name}
     work = {name: contender(name, device).prepare(params)[1] for name in sorted(opponents)}
@@ -173,7 +195,7 @@ def _duel(entry: Contender, params: list[Tensor], numel: int, rounds: int, devic
         work[REFERENCE] = contender(REFERENCE, device).prepare(params)[1]
     a, b = (torch.ones(numel, device=device) for _ in range(2))
     work["copy"] = lambda: a.copy_(b)
-    times = interleaved(work, rounds, clock_of(device))
+    times = interleaved(work, rounds, clock)
 
     mine = times["contender"]
     state = _state_bytes(optimizer)

@@ -57,6 +57,13 @@ def wall_clock(work: Work) -> float:
     return time.perf_counter() - start
 
 
+def thread_clock(work: Work) -> float:
+    """Processor seconds of this thread: on a shared machine the time of other processes does not count."""
+    start = time.thread_time()
+    work()
+    return time.thread_time() - start
+
+
 def cuda_clock(work: Work) -> float:
     """Seconds on the device from an idle start, including launches that kernels wait for, as in a real step."""
     import torch

@@ -75,6 +75,8 @@ class OptimFlags(DeviceFlags):
     500x2k 20 88 on a CPU, 20 88 600 on a GPU."""
     rounds: Count = 21
     """Measurements, which alternate with the peer's; use at least 15."""
+    clock: Literal["wall", "processor"] = "wall"
+    """Time on the wall, or the processor time of a single thread, for a machine that others use, too (--threads 1)."""
     opts: tuple[str, ...] = ()
     """Optimizers to time: names such as adana, adana:fused (or :foreach, :eager, :graph), torch.Muon, or po.AdEMAMix of
     pytorch-optimizer. Default: a list of them; Muon and its relatives up to 50M parameters on a CPU."""
@@ -84,7 +86,8 @@ def optim(flags: OptimFlags) -> None:
     """Time of one optimizer step, against torch's fused AdamW; its memory bandwidth, against a plain copy."""
     bench = flags.start("optim")
     sizes = flags.sizes or bench.DEFAULT_SIZES[flags.device]
-    flags.finish(bench.measure(flags.device, sizes, flags.rounds, flags.opts, flags.say))
+    of_thread = flags.clock == "processor"
+    flags.finish(bench.measure(flags.device, sizes, flags.rounds, flags.opts, flags.say, of_thread=of_thread))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,24 @@ def test_the_command_prints_one_json_object_and_writes_it(tmp_path, capsys):
     assert list(out["sizes"]["0.2M"]["results"]) == ["adamw:fused"]
 
 
+def test_a_thread_of_a_shared_machine_is_timed_by_its_processor(tmp_path, monkeypatch, capsys):
+    ticks = iter(range(1000))
+    monkeypatch.setattr("danalab_bench.timing.time.thread_time", lambda: float(next(ticks)))
+    monkeypatch.setattr("os.getloadavg", lambda: (2.0, 0.0, 0.0))
+    file = tmp_path / "result.json"
+    arguments = ["bench", "optim", "--sizes", "0.02", "--rounds", "2", "--opts", "adana:fused", "--output", str(file)]
+    assert main([*arguments, "--threads", "1", "--clock", "processor"]) == 0
+    found = json.loads(file.read_text())
+    assert found["clock"] == "processor time of one thread"
+    assert found["shared"] == "the machine was shared: load average 2.0"
+    assert found["sizes"]["0.02M"]["results"]["adana:fused"]["ms"]["median"] == 1000.0  # a tick
+    assert main([*arguments, "--threads", "2", "--clock", "processor"]) == 2
+    assert "--clock processor: it counts one thread on a CPU; add --threads 1" in capsys.readouterr().err
+    monkeypatch.setattr("os.getloadavg", lambda: (1.5, 0.0, 0.0))
+    assert main([*arguments, "--threads", "1"]) == 0
+    assert not {"clock", "shared"} & set(json.loads(file.read_text()))
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "floor": {"uw_floor": 30.0},
     "all": {"per_head": True, "normalise": "normuon", "uw_floor": 30.0, "cautious_decay": True},
     "held": {"per_head": True, "normalise": "normuon", "hold_norm": True},
+    "muon-h": {"name": "muon-h", "per_head": True, "normalise": "normuon"},
+    "scion": {"name": "scion", "per_head": True, "normalise": "normuon", "cautious_decay": True, "radius": 1.0},
+    "dion2": {"name": "dion2", "cautious_decay": True},
 }
 """The floor is above the norm of every update."""
 CONFIG = ModelConfig("gpt", 12, 2, 4, 3, 20, vocab_size=22, seq_len=8, n_kv_heads=2)
 EXPERTS = ModelConfig("moe", 12, 1, 2, 6, 20, vocab_size=22, seq_len=8, n_experts=4)
 STEPS = 4
-QUICK = ("all", "held")
+QUICK = ("all", "held", "scion")
 EVERY = pytest.param(tuple(OPTIONS), marks=pytest.mark.slow)
 
 
@@ -64,10 +66,12 @@ def trained(model: nn.Module, optimizer: Any, steps: range = range(STEPS)) -> li
     return [full(p).detach().clone() for p in model.parameters()]
 
 
-def made(model: nn.Module, settings: dict[str, Any], name: str = "dana-muon", build: Any = build_optimizer) -> Any:
+def made(model: nn.Module, settings: dict[str, Any], build: Any = build_optimizer) -> Any:
+    rest = {"name": "dana-muon", **settings}
+    name = rest.pop("name")
     given = {"optimizer": name} if build is DistributedMuonAdamW else {}
     args = (model,) if given else (name, model)
-    return build(*args, lr=0.02, weight_decay=0.1, **given, **settings)
+    return build(*args, lr=0.02, weight_decay=0.1, **given, **rest)
 
 
 def alone(settings: dict[str, Any], config: ModelConfig = CONFIG) -> list[Tensor]:
@@ -130,7 +134,7 @@ def sharded(rank: int, ranks: int, options: tuple[str, ...], how: str, config: M
         straight = trained(model, made(model, settings))
         first = made(resumed, settings)
         trained(resumed, first, range(STEPS // 2))
-        saved = copy.deepcopy(get_optimizer_state_dict(resumed, first))
+        saved = get_optimizer_state_dict(resumed, first)
         second = made(resumed, settings)
         set_optimizer_state_dict(resumed, second, saved)
         found[option] = straight, trained(resumed, second, range(STEPS // 2, STEPS))

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY
 from functools import partial
+from importlib import import_module
 from operator import le, lt
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NamedTuple, ParamSpec
 
@@ -28,10 +29,16 @@ P = ParamSpec("P")
 
 Range = tuple[Callable[[float], bool], str]
 """Whether a number is in it, and its name in words."""
-NOT_NEGATIVE: Range = (partial(le, 0), "not negative")  # no lambda: optimizers are pickled with their settings
+
+
+def _is_below_one(x: float) -> bool:
+    return 0 <= x < 1
+
+
+NOT_NEGATIVE: Range = (partial(le, 0), "not negative")  # no lambdas: optimizers are pickled with their settings
 POSITIVE: Range = (partial(lt, 0), "positive")
 SHARE: Range = (lambda x: 0 <= x <= 1, "between 0 and 1")
-BELOW_ONE: Range = (lambda x: 0 <= x < 1, "in [0, 1)")
+BELOW_ONE: Range = (_is_below_one, "in [0, 1)")
 
 KINDS = ("embedding", "matrix", "experts", "router", "head", "vector")
 """Of parameters: `experts` are stacked matrices [experts, rows, columns]; vectors are gains, biases and rates of any
@@ -144,6 +151,8 @@ def _way_out(name: str, known: Mapping[str, inspect.Parameter], given: Mapping[s
         except (KeyError, TypeError, ZeroDivisionError):
             equal = "weight_decay=omega / (lr * horizon)"
         return f"; the equal setting is {equal}"
+    if others := import_module("danalab.optim.values").those_with(name):  # which needs this module
+        return f"; remove it, or use one of {others}"
     hint = "" if name == "betas" else nearest(name, known)
     return f"{hint}; remove {'them' if name.endswith('s') else 'it'}"
 
@@ -268,9 +277,7 @@ class AutoDanaSettings(Formats, Memory, Decay, Rate):
     delta: float = LogTime.delta
     kappa_min: float = setting(default=0.75, help="kappa of coordinates whose gradients agree")
     kappa_max: float = setting(default=1.0, help="kappa of coordinates whose gradients are noise")
-    significance: float = setting(
-        default=2.0, help="standard deviations of noise above which momentum counts as signal"
-    )
+    significance: float = setting(2.0, "standard deviations of noise above which momentum counts as signal")
     eps: float = 1e-8
     gamma3: float = 1.0
     alpha_offset: float = 1.0
@@ -330,8 +337,8 @@ class Auxiliary(Settings, kw_only=True):
     by_kind: Mapping[str, Mapping[str, Any]] | None = None
 
 
-class Around(Settings, kw_only=True):
-    """What is done around the orthogonalisation of a matrix."""
+class Orthogonalised(Settings, kw_only=True):
+    """Of what a matrix is orthogonalised by, and what is done with the result."""
 
     normalise: str | None = setting(
         default=None,
@@ -339,6 +346,11 @@ class Around(Settings, kw_only=True):
     )
     row_beta: float = setting(default=0.95, help="rate of the rows' second moment of normuon", within=BELOW_ONE)
     per_head: bool = setting(default=False, help="orthogonalise each attention head of queries, keys and values")
+
+
+class Around(Orthogonalised, kw_only=True):
+    """What is done around the orthogonalisation of a matrix."""
+
     hold_norm: bool = setting(default=False, help="steps of angle lr that keep a matrix's norm, without weight decay")
     uw_floor: float = setting(default=0.0, help="least |update| / lr of a matrix, in units of |p|", within=NOT_NEGATIVE)
 
@@ -394,11 +406,11 @@ class AdamHSettings(Direction, AuxiliaryAdam, Rate):
     aux_lr_factor: float | None = 0.15
 
 
-class MuonHSettings(AdamHSettings, Orthogonal):
+class MuonHSettings(Orthogonalised, AdamHSettings, Orthogonal):
     pass
 
 
-class Dion2Settings(Direction, AuxiliaryAdam, NewtonSchulz, Rate):
+class Dion2Settings(Direction, AuxiliaryAdam, CautiousDecay, NewtonSchulz, Rate):
     lr: float = 0.02
     _: KW_ONLY
     fraction: float = setting(default=0.25, help="part of the rows or columns that a step moves")
@@ -406,7 +418,7 @@ class Dion2Settings(Direction, AuxiliaryAdam, NewtonSchulz, Rate):
     aux_lr_factor: float | None = 0.15
 
 
-class ScionSettings(Direction, Auxiliary, NewtonSchulz, Rate):
+class ScionSettings(Direction, Orthogonalised, Auxiliary, CautiousDecay, NewtonSchulz, Rate):
     lr: float = 3.6e-4
     _: KW_ONLY
     momentum: float = 0.9
@@ -414,7 +426,7 @@ class ScionSettings(Direction, Auxiliary, NewtonSchulz, Rate):
     other_radius: float = setting(default=3000.0, help="scale of the steps of embeddings and heads")
 
 
-class AdamMiniSettings(Direction, AuxiliaryAdam, Rate):
+class AdamMiniSettings(Direction, AuxiliaryAdam, CautiousDecay, Rate):
     pass
 
 
@@ -433,16 +445,6 @@ class KronSettings(AdamMiniSettings):
     momentum: float = 0.9
     flat_start: int = setting(default=500, help="steps at the start that all fit the preconditioner; later fewer do")
     aux_lr_factor: float | None = 3.0
-
-
-class SophiaSettings(Rate):
-    lr: float = 6e-4
-    betas: tuple[float, float] = (0.96, 0.99)
-    rho: float = setting(default=0.05, help="scale of the curvature; larger values clip less", within=POSITIVE)
-    eps: float = setting(default=1e-12, help="least denominator", within=POSITIVE)
-    weight_decay: float = 0.0
-    hessian_interval: int = setting(default=10, help="steps between estimates of the curvature", within=POSITIVE)
-    maximize: bool = False
 
 
 HELP = {

@@ -2,13 +2,14 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from danalab.errors import UserError, nearest
 from danalab.optim.catalogue import Row
-from danalab.optim.settings import KINDS, Range
+from danalab.optim.settings import KINDS, Around, NewtonSchulz, Range
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +99,47 @@ def require_known(optimizer: str, known: Mapping[str, Setting], given: Mapping[s
     """Refuse settings that the optimizer does not have."""
     for name in given:
         if name not in known:
-            raise UserError(f"{optimizer} has no setting '{name}'{nearest(name, known)}; it has: {', '.join(known)}")
+            others = those_with(name)
+            have = f"; {others} have it" if others else f"{nearest(name, known)}; it has: {', '.join(known)}"
+            raise UserError(f"{optimizer} has no setting '{name}'{have}")
+
+
+OPTIONS: dict[str, Any] = {
+    **{
+        name: own.default
+        for settings in (Around, NewtonSchulz)
+        for name, own in inspect.signature(settings).parameters.items()
+    },
+    "orthogonalise": False,
+    "cautious_decay": False,
+}
+"""Options of the update of matrices -> the value that is off, or usual."""
+
+
+def those_with(option: str) -> str:
+    """The optimizers that have one of `OPTIONS`, by name; "" for any other setting."""
+    if option not in (*OPTIONS, "heads"):
+        return ""
+    setting, registry = "per_head" if option == "heads" else option, import_module("danalab.optim.registry")
+    names: list[str] = registry.list_optimizers()
+    return ", ".join(name for name in names if setting in registry.optimizer_spec(name).settings)
+
+
+def options_on(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `OPTIONS` that change the update of a group, and the `heads` of its matrices."""
+    acting = ("heads", *OPTIONS) if group.get("use_muon") else ("cautious_decay",)
+    on = {name: group[name] for name in acting if group.get(name, OPTIONS.get(name)) != OPTIONS.get(name)}
+    unused = {"per_head"} if on.get("normalise") == "normuon" else {"per_head", "row_beta"}
+    return {name: value for name, value in on.items() if name not in unused}
+
+
+def refuse_options(owner: str, group: Mapping[str, Any], known: Container[str]) -> None:
+    """Refuse options in a group that its optimizer does not have and would ignore."""
+    for name, value in options_on({"use_muon": True, **group}).items():
+        if ("per_head" if name == "heads" else name) not in known:
+            raise UserError(
+                f"{owner}: a group sets {name} to {value!r}, which does nothing here; {those_with(name)} have it"
+            )
 
 
 def read_value(where: str, setting: Setting, value: Any) -> Any:

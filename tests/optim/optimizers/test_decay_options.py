@@ -19,6 +19,7 @@ NAMES = [name for name in list_optimizers() if "cautious_decay" in optimizer_spe
 ELEMENTWISE = [name for name in NAMES if optimizer_spec(name).elementwise and not name.startswith("snoo")]
 INDEPENDENT = [name for name in ELEMENTWISE if optimizer_spec(name).decay == "independent"]
 HYBRIDS = [name for name in NAMES if not optimizer_spec(name).elementwise]
+EXACT = {"ns_dtype": "float64"}
 LR, DECAY, SHARE = 0.01, 0.02, 0.5
 BACKENDS: dict[str, dict[str, Any]] = {
     "eager": {"foreach": False, "fused": False},
@@ -79,7 +80,11 @@ def test_cautious_decay_of_matrices_and_of_the_rest_is_that_of_the_paper(name, m
     def run(**settings: Any) -> list[Tensor]:
         p = nn.Parameter(start())
         group = {"params": [p], "use_muon": matrix}
-        optimizer = build_optimizer(name, [group], lr=LR, aux_lr=LR, ns_dtype="float64", **settings)
+        settings |= {"aux_lr": LR} | {
+            key: value for key, value in EXACT.items() if key in optimizer_spec(name).settings
+        }
+        settings |= {"betas": (0.0, 0.95)} if name == "sf-normuon" else {}  # it trains the weights that decay
+        optimizer = build_optimizer(name, [group], lr=LR, **settings)
         found = [p.detach().clone()]
         for step in range(3):
             p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(50 + step), dtype=torch.float64)

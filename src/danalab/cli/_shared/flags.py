@@ -174,6 +174,8 @@ def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str, more
     known = [flag(option.name).lstrip("-") for option in options if not option.positional]
     if unknown:  # compared without the dashes, which all flags share
         hints = [nearest(word.lstrip("-").replace("_", "-"), known).replace("'", "--", 1) for word in unknown]
+        if "opt" in known:
+            hints = [_of_others(word.lstrip("-")) or hint for word, hint in zip(unknown, hints, strict=True)]
         named = ", ".join(word + hint.replace("'", "") for word, hint in zip(unknown, hints, strict=True))
         raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
     if extra:
@@ -249,7 +251,7 @@ def settings_in_file(values: dict[str, Any], names: Iterable[str], opt: str, whe
 
         spec = _spec(opt)
         if key not in spec.settings and key not in RENAMED:
-            raise UserError(f"{where}: unknown key '{key}'{nearest(key, [*known, *spec.settings])}")
+            raise UserError(f"{where}: unknown key '{key}'{_of_others(key) or nearest(key, [*known, *spec.settings])}")
         given[key] = values.pop(key)
     if not given:
         return shared
@@ -265,6 +267,14 @@ def help_note(opt: str | None, prog: str) -> str:
     spec = _spec(opt)
     betas = "--beta1 and --beta2 set the first and second of --betas alone." if "betas" in spec.settings else ""
     return " ".join(filter(None, [betas, f"Note: {spec.advice}." if spec.advice else ""]))
+
+
+def _of_others(name: str) -> str:
+    """` (muon, d-muon have it)` for an option of optimizers of matrices that the chosen one does not have."""
+    from danalab.optim.values import those_with
+
+    others = those_with(name.replace("-", "_"))
+    return f" ({others} have it)" if others else ""
 
 
 def _spec(opt: str) -> "OptimizerSpec":

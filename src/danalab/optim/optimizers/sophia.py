@@ -21,9 +21,19 @@ from danalab.optim.optimizers.checks import (
     check_numbers_of,
     check_parameters,
 )
-from danalab.optim.settings import SophiaSettings, takes
+from danalab.optim.settings import POSITIVE, Rate, setting, takes
 from danalab.optim.step.state import loss_of
 from danalab.optim.values import settings_of
+
+
+class SophiaSettings(Rate):
+    lr: float = 6e-4
+    betas: tuple[float, float] = (0.96, 0.99)
+    rho: float = setting(default=0.05, help="scale of the curvature; larger values clip less", within=POSITIVE)
+    eps: float = setting(default=1e-12, help="least denominator", within=POSITIVE)
+    weight_decay: float = 0.0
+    hessian_interval: int = setting(default=10, help="steps between estimates of the curvature", within=POSITIVE)
+    maximize: bool = False
 
 
 class SophiaG(torch.optim.Optimizer):

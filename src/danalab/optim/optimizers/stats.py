@@ -10,6 +10,7 @@ from danalab.errors import UserError
 from danalab.optim.rules.auto_dana import noise_floor, signal_share
 from danalab.optim.step.state import local, local_gradient
 from danalab.optim.step.state_formats import decode
+from danalab.optim.values import options_on, written
 
 
 def collect(
@@ -146,7 +147,8 @@ def _across_ranks(values: Tensor, p: Tensor) -> Tensor:
 def describe(optimizer: torch.optim.Optimizer) -> str:
     """A table of an optimizer's groups: the kind of parameters, how many, their update, rate and decay, some names.
 
-    The kind is what the optimizer took the parameters for; "-" where it treats all kinds alike or was not told.
+    The kind is what the optimizer took the parameters for; "-" where it treats all kinds alike or was not told. Options
+    that are on follow the update: `log_time_muon, heads=4, uw_floor=2`.
     """
     rows = [("kind", "tensors", "parameters", "update", "lr", "weight_decay", "names")]
     for group in optimizer.param_groups:
@@ -155,6 +157,7 @@ def describe(optimizer: torch.optim.Optimizer) -> str:
         update = type(optimizer).__name__ if rule is None else rule.name
         if rule is None and "use_muon" in group:
             update = f"{update}, {'matrices' if group['use_muon'] else 'the rest'}"
+        update = ", ".join([update, *(_named(*option) for option in options_on(group).items())])
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         lr, decay = (f"{float(group[key]):.4g}" for key in ("lr", "weight_decay"))
         kind = group.get("kind") or ("matrix" if group.get("use_muon") else "-")
@@ -163,3 +166,7 @@ def describe(optimizer: torch.optim.Optimizer) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def _named(option: str, value: Any) -> str:
+    return option if value is True else f"{option}={written(value)}"

@@ -13,7 +13,7 @@ from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import is_dummy_step, local, moment_dtype
 from danalab.optim.step.state_dict import by_names, check_entry, check_groups, entries
 
-REPORTS = ("coefficients", "collect_stats", "update_rms", "train", "eval")
+REPORTS = ("coefficients", "collect_stats", "describe", "update_rms", "train", "eval")
 """Methods that an inner optimizer may have, and that are passed on."""
 
 Stepped = list[tuple[dict[str, Any], Tensor]]

@@ -14,11 +14,15 @@ from torch import nn
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import DanaMuon, DMuon, Manau, Muon, build_optimizer
-from danalab.optim.optimizers.matrix import KLSOAP, orthogonalize
+from danalab.optim.optimizers.matrix import KLSOAP, MuonH, Scion, orthogonalize
 from danalab.optim.optimizers.matrix.newton_schulz import NORMALISATIONS, normalised
 
 CLASSES = [Muon, DMuon, DanaMuon, Manau]
-NO_MOMENTUM = {Muon: {"momentum": 0.0}, DMuon: {"momentum": 0.0}, DanaMuon: {"fresh": 1.0}, Manau: {"momentum": 0.0}}
+NO_MOMENTUM = {DanaMuon: {"fresh": 1.0}} | {cls: {"momentum": 0.0} for cls in (Muon, DMuon, Manau, Scion)}
+SIZE = {
+    Muon: lambda rows, columns: math.sqrt(max(1, rows / columns)),
+    Scion: lambda rows, columns: 50 * math.sqrt(rows / columns),
+}
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -36,14 +40,14 @@ def stepped(cls, start, grads, **settings):
 
 
 @pytest.mark.parametrize("shape", [(6, 9), (9, 6), (4, 3, 2)])
-@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("cls", [*CLASSES, Scion])
 def test_rows_or_columns_have_equal_norms_and_the_whole_its_own(cls, shape):
     start, g = draw(*shape), draw(*shape, seed=1)
     o = orthogonalize(g.flatten(1))
     rows, columns = o.shape
     by_rows = o / o.norm(dim=1, keepdim=True) * o.norm() / math.sqrt(rows)
     by_columns = o / o.norm(dim=0, keepdim=True) * o.norm() / math.sqrt(columns)
-    size = 0.1 * (math.sqrt(max(1, rows / columns)) if cls is Muon else 0.2 * math.sqrt(max(rows, columns)))
+    size = 0.1 * SIZE.get(cls, lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)))(rows, columns)
     for how, want in (("rows", by_rows), ("columns", by_columns)):
         moved = stepped(cls, start, [g], normalise=how, **NO_MOMENTUM[cls]) - start
         torch.testing.assert_close(moved.flatten(1), -size * want, rtol=1e-4, atol=1e-9)
@@ -71,8 +75,11 @@ def test_a_held_norm_stays_and_the_angle_is_the_learning_rate(cls):
     assert torch.equal(stepped(cls, start, grads, hold_norm=False), stepped(cls, start, grads))
 
 
-@pytest.mark.parametrize("settings", [{}, {"normalise": "columns"}, {"hold_norm": True}])
-@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize(
+    ("cls", "settings"),
+    [(cls, own) for cls in CLASSES for own in ({}, {"normalise": "columns"}, {"hold_norm": True})]
+    + [(Scion, {}), (Scion, {"normalise": "columns"}), (Scion, {"normalise": "normuon"})],
+)
 def test_heads_are_matrices_of_their_own(cls, settings):
     start, grads = draw(12, 8), [draw(12, 8, seed=seed) for seed in range(3)]
     if "hold_norm" not in settings:  # the norm that is held is the whole matrix's
@@ -85,6 +92,17 @@ def test_heads_are_matrices_of_their_own(cls, settings):
     for i in range(2):
         want = stepped(cls, stack[i], [g[i] for g in of_stack], heads=3, **settings)
         torch.testing.assert_close(found[i], want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"normalise": "rows"}, {"normalise": "normuon"}, {"heads": 3}, {"heads": 2, "normalise": "normuon"}]
+)
+@pytest.mark.parametrize("kind", ["matrix", "experts"])
+def test_muon_h_with_an_option_is_muon_with_held_norms_and_that_option(kind, settings):
+    shape = (6, 8) if kind == "matrix" else (2, 6, 8)
+    start, grads = draw(*shape), [draw(*shape, seed=seed) for seed in range(4)]
+    want = stepped(Muon, start, grads, kind=kind, hold_norm=True, **settings)
+    torch.testing.assert_close(stepped(MuonH, start, grads, kind=kind, **settings), want, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +207,12 @@ def test_kl_soap_steps_along_the_orthogonalised_update_at_d_muons_size():
     ],
 )
 def test_what_makes_no_sense_is_refused(settings, group, words):
-    for cls in CLASSES:
+    for cls in (*CLASSES, MuonH, Scion) if {*settings} <= {"normalise", "row_beta"} else CLASSES:
         with pytest.raises(UserError, match=words):
             cls([{"params": [nn.Parameter(torch.zeros(6, 3))], "use_muon": True, **group}], **settings)
 
 
-@pytest.mark.parametrize("name", ["dana-muon", "muon"])
+@pytest.mark.parametrize("name", ["dana-muon", "muon", "muon-h", "scion"])
 def test_per_head_takes_the_heads_that_a_model_declares(name):
     torch.manual_seed(0)
     config = ModelConfig("gpt", 12, 2, 4, 3, 24, vocab_size=20, seq_len=8, n_kv_heads=2)
@@ -206,9 +224,10 @@ def test_per_head_takes_the_heads_that_a_model_declares(name):
     own = {f"blocks.{i}.mixer.{part}.weight": count for i in range(2) for part, count in (("q", 4), ("k", 2), ("v", 2))}
     assert {key.replace("attention", "mixer"): count for key, count in declared.items()} == own
     named = dict(twin.named_parameters())
-    rest = [each for each in twin.named_parameters() if each[0] not in declared]
-    groups = [{"params": [(key, named[key])], "kind": "matrix", "heads": count} for key, count in declared.items()]
-    by_hand = build_optimizer(name, groups + build_optimizer(name, rest, lr=0.1).param_groups, lr=0.1)
+    kinds = {key: group["kind"] for group in optimizer.param_groups for key in group["param_names"]}
+    heads = {key: {"heads": count} for key, count in declared.items()}
+    groups = [{"params": [(key, named[key])], "kind": kind, **heads.get(key, {})} for key, kind in kinds.items()]
+    by_hand = build_optimizer(name, groups, lr=0.1)
     for made, each in ((optimizer, model), (by_hand, twin)):
         for seed, p in enumerate(each.parameters()):
             p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed))
@@ -217,8 +236,9 @@ def test_per_head_takes_the_heads_that_a_model_declares(name):
         torch.testing.assert_close(p, named[key], rtol=0, atol=1e-6)
 
 
-def test_per_head_needs_a_model_that_declares_its_heads():
+@pytest.mark.parametrize("cls", [Muon, MuonH, Scion])
+def test_per_head_needs_a_model_that_declares_its_heads(cls):
     with pytest.raises(UserError, match="Linear has no method attention_heads"):
-        Muon(nn.Linear(4, 4), per_head=True)
+        cls(nn.Linear(4, 4), per_head=True)
     with pytest.raises(UserError, match="per_head needs a model"):
-        Muon([nn.Parameter(torch.ones(4, 4))], per_head=True)
+        cls([nn.Parameter(torch.ones(4, 4))], per_head=True)

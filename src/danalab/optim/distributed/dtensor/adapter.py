@@ -26,7 +26,7 @@ from danalab.optim.optimizers.groups import (
 )
 from danalab.optim.settings import plain_settings
 from danalab.optim.step.state import is_dummy_step, loss_of, replaced_too_late
-from danalab.optim.values import OptimizerSpec
+from danalab.optim.values import OptimizerSpec, refuse_options
 
 TOUCHING = ("train", "eval", "update_hessian")
 """Methods of inner optimizers that read or write parameters, gradients or state."""
@@ -371,6 +371,8 @@ def _build(
         refuse_flat_shards(spec.name, (p for group in groups for _, p in group["params"]))
     for given in ({"lr": lr, **settings}, *groups):
         checks.check_numbers_of(spec.name, spec.settings, given)
+    for group in groups if spec.by_kind else ():
+        refuse_options(spec.name, group, spec.settings)
     native = [{**group, "params": as_given(group["params"])} for group in groups]
     if getattr(spec.build, "takes_dtensors", False):
         return checks.in_one_line(spec.name, lambda: spec.build(native, lr=lr, **settings))

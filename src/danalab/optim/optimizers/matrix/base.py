@@ -22,13 +22,21 @@ from danalab.optim.optimizers.groups import (
     warn_of_guesses,
 )
 from danalab.optim.optimizers.kinds import DECAYED, declared, kinds_by_names, parameter_kinds, undecayed
-from danalab.optim.optimizers.matrix.newton_schulz import NORMALISATIONS, coefficients, orthogonalize
+from danalab.optim.optimizers.matrix.newton_schulz import (
+    NORMALISATIONS,
+    NORMUON,
+    coefficients,
+    normalised,
+    orthogonalize,
+    row_factors,
+)
 from danalab.optim.optimizers.stats import describe
 from danalab.optim.rules.adamw_decaying_wd import ADAMW_DECAYING_WD
-from danalab.optim.rules.scalars import adam_scalars, coupled_decay_factor
+from danalab.optim.rules.scalars import adam_scalars, coupled_decay_factor, shrink
 from danalab.optim.settings import KINDS
 from danalab.optim.step.state import loss_of, moment_dtype
-from danalab.optim.values import read_kinds
+from danalab.optim.step.state_dict import parameter_name
+from danalab.optim.values import read_kinds, refuse_options
 
 ORTHOGONALISED = ("matrix", "experts")
 """Kinds whose momentum is orthogonalised; each matrix of stacked experts separately."""
@@ -101,6 +109,7 @@ class TwoRules(torch.optim.Optimizer):
     def prepare_groups(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """A group that says neither `use_muon` nor `kind` becomes two groups, matrices and the rest."""
         checks.refuse_two_decays(self.name, group, self._omega)
+        refuse_options(self.name, group, self.defaults)
         return with_auxiliary(self.name, group, self._auxiliary, self.defaults["lr"])
 
     def check_groups(self) -> None:
@@ -125,6 +134,17 @@ class TwoRules(torch.optim.Optimizer):
             raise UserError(f"{self.name}: normalise is {group['normalise']!r}; it must be one of {how}, or None")
         checks.check_coupled_decay(self.name, group)
 
+    def check_heads(self, group: Mapping[str, Any]) -> None:
+        """Refuse heads that do not divide the rows of the group's matrices."""
+        heads = group.get("heads")
+        if heads is not None and (type(heads) is not int or heads < 1):
+            raise UserError(f"{self.name}: heads is {heads!r}; it must be a whole number of equal parts of the rows")
+        for index, p in enumerate(group["params"] if group["use_muon"] else ()):
+            rows = p.shape[-2] if group.get("kind") == "experts" else len(p)
+            if rows % (heads or 1):
+                called = f"{self.name}: {parameter_name(group, index)}"
+                raise UserError(f"{called} has {rows} rows; it must be a multiple of heads, {heads}")
+
 
 class MatrixOptimizer(TwoRules):
     """A rule for whole matrices, and AdamW for other parameters, one tensor after another; decay is lr * weight_decay.
@@ -148,6 +168,7 @@ class MatrixOptimizer(TwoRules):
             group.setdefault("peak_lr", float(group["lr"]))
             group.setdefault("initial_lr", group["peak_lr"])
             self.check_group(group)
+            self.check_heads(group)
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         """The new matrices, from matrices and gradients, [rows, columns] or stacks of them, in the dtype of the state.
@@ -199,15 +220,22 @@ def moment(state: State, name: str, like: Tensor, value: float = 0.0) -> Tensor:
     return state[name]
 
 
-def decayed(x: Tensor, group: Mapping[str, Any]) -> Tensor:
-    """The matrices after weight decay."""
-    return coupled_decay_factor(group) * x
+def decayed(x: Tensor, direction: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """The matrices after weight decay, before a step along -direction."""
+    factor = coupled_decay_factor(group)
+    return shrink(x, direction, factor) if group.get("cautious_decay") else factor * x
 
 
-def orthogonalised(x: Tensor, group: Mapping[str, Any]) -> Tensor:
-    """O(x), in the dtype of x."""
-    dtype = None if group["ns_dtype"] is None else getattr(torch, group["ns_dtype"])
-    return orthogonalize(x, group["ns_method"], group["ns_steps"], dtype).to(x.dtype)
+def orthogonalised(x: Tensor, group: Mapping[str, Any], state: State | None = None) -> Tensor:
+    """O(x) of each head, in the dtype of x, normalised; `state` is that of the matrices, for `normalise` normuon."""
+    dtype, how = None if group["ns_dtype"] is None else getattr(torch, group["ns_dtype"]), group.get("normalise")
+    by_head = x.unflatten(-2, (group.get("heads") or 1, -1))
+    o = orthogonalize(by_head, group["ns_method"], group["ns_steps"], dtype).to(x.dtype)
+    if state is not None and how == NORMUON:
+        squares = o.square().mean(dim=-1, keepdim=True)
+        v = moment(state, "row_moment", squares).lerp_(squares, 1 - group["row_beta"])
+        o = o * row_factors(squares, v)
+    return normalised(o, how).flatten(-3, -2)
 
 
 def model_groups(model: nn.Module, per_head: bool = False) -> list[dict[str, Any]]:

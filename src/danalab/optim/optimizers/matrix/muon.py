@@ -42,6 +42,7 @@ from danalab.optim.step.backends.choice import Backend
 from danalab.optim.step.backends.plain import foreach
 from danalab.optim.step.batch import TensorBatch
 from danalab.optim.step.state_dict import parameter_name
+from danalab.optim.values import options_on
 
 
 def muon_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
@@ -133,22 +134,12 @@ def _orthogonal(g: Tensor, buffer: Tensor, s: Mapping[str, Any]) -> Tensor:
 
 def _sized(o: Tensor, row_moments: tuple[Tensor, ...], s: Mapping[str, Any]) -> Tensor:
     for v in row_moments:
-        o = o * row_factors(_mean_squares(o), v.view(*o.shape[:2], 1))
+        o = o * newton_schulz.row_factors(_mean_squares(o), v.view(*o.shape[:2], 1))
     return scale(o.shape[1:], s["matched_rms"]) * newton_schulz.normalised(o, s["normalise"])
 
 
 def _mean_squares(o: Tensor) -> Tensor:
     return o.square().mean(dim=-1, keepdim=True)
-
-
-def row_factors(squares: Tensor, v: Tensor) -> Tensor:
-    """NorMuon's factors of rows, [heads, rows, 1]: 1 / sqrt(v), times what keeps the norm of each head.
-
-    squares: the mean squares of the rows; v: their second moments; both [heads, rows, 1].
-    """
-    roots = v.sqrt() + ROW_EPS
-    after = (squares / roots.square()).sum(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-    return (squares.sum(dim=1, keepdim=True) / after).sqrt() / roots
 
 
 def raised(u: Tensor, norm: Tensor, least: Tensor) -> Tensor:
@@ -268,7 +259,7 @@ def scale_rows(o: Tensor, moments: Tensor, like: Tensor, s: Mapping[str, Any]) -
 
 def _factors_by_head(squares: Tensor, v: Tensor, s: Mapping[str, Any]) -> Tensor:
     heads = s["heads"] or 1
-    return row_factors(squares.unflatten(0, (heads, -1)), v.unflatten(0, (heads, -1))).flatten(0, 1)
+    return newton_schulz.row_factors(squares.unflatten(0, (heads, -1)), v.unflatten(0, (heads, -1))).flatten(0, 1)
 
 
 def update_stacks(*lists: list[Tensor], like: Sequence[Tensor] | None = None, **s: Any) -> None:
@@ -297,10 +288,6 @@ def _rule(name: str, scalars: Callable[[Mapping[str, Any], Any], dict[str, Any]]
     )
 
 
-ROW_EPS = 1e-10
-"""Added to the root of a row's second moment, as in the authors' code."""
-
-
 @cache
 def with_row_moments(rule: Rule, name: str) -> Rule:
     """The rule of matrices with the second moments of their rows, under this key of the state (`OF_ROWS`)."""
@@ -326,16 +313,10 @@ class HybridOptimizer(TwoRules, RuleOptimizer):
 
     def _check_added(self, group: dict[str, Any]) -> None:
         super()._check_added(group)
-        heads = group.get("heads")
-        if heads is not None and (type(heads) is not int or heads < 1):
-            raise UserError(f"{self.name}: heads is {heads!r}; it must be a whole number of equal parts of the rows")
+        self.check_heads(group)
         if group.get("hold_norm") and group.get("uw_floor"):
             raise UserError(f"{self.name}: hold_norm makes steps of one size, so uw_floor has no effect; leave it out")
         for index, p in enumerate(group["params"] if group["use_muon"] else ()):
-            rows = p.shape[-2] if group.get("kind") == "experts" else len(p)
-            if rows % (heads or 1):
-                called = f"{self.name}: {parameter_name(group, index)}"
-                raise UserError(f"{called} has {rows} rows; it must be a multiple of heads, {heads}")
             if group.get("hold_norm") and not p.is_meta and not bool(p.detach().any()):
                 raise UserError(
                     f"{self.name}: {parameter_name(group, index)} is zero, and hold_norm keeps its norm; initialise it"
@@ -350,6 +331,12 @@ class HybridOptimizer(TwoRules, RuleOptimizer):
         return with_row_moments(
             self.matrix_rule, "row_moment_of_stack" if group.get("kind") == "experts" else "row_moment"
         )
+
+    def coefficients(self, group: int = 0) -> dict[str, Any]:
+        """As in the base class, with the options that are on: numbers, 1 for a switch and for NAME_VALUE of a word."""
+        on = options_on(self.param_groups[group]).items()
+        told = {f"{name}_{value}" if isinstance(value, str) else name: value for name, value in on}
+        return {**super().coefficients(group), **{n: 1 if isinstance(v, (bool, str)) else v for n, v in told.items()}}
 
     def check_backend(self, group: Mapping[str, Any]) -> None:
         if not group["use_muon"]:  # the flags choose how the rest is computed

@@ -40,8 +40,11 @@ METHODS = ("newton-schulz", "polar-express")
 
 DIMENSIONS = {"rows": -1, "columns": -2}
 NORMUON = "normuon"
-"""The normalisation that has a state: see `danalab.optim.optimizers.matrix.muon`."""
+"""The normalisation that has a state: see `row_factors`."""
 NORMALISATIONS = ("rows", "columns", "rows-columns", "columns-rows", NORMUON)
+
+ROW_EPS = 1e-10
+"""Added to the root of a row's second moment, as in NorMuon's code."""
 
 EPS = 1e-7
 """Added to the Frobenius norm: a zero matrix stays zero."""
@@ -141,6 +144,16 @@ def normalised(o: Tensor, how: str | None) -> Tensor:
         o = o / o.norm(dim=DIMENSIONS[side], keepdim=True).clamp_min(EPS)
         o = o * (norm / o.norm(dim=(-2, -1), keepdim=True).clamp_min(EPS))
     return o
+
+
+def row_factors(squares: Tensor, v: Tensor) -> Tensor:
+    """NorMuon's factors of rows, [..., rows, 1]: 1 / sqrt(v), times what keeps the norm of each matrix.
+
+    squares: the mean squares of the rows; v: their second moments; both [..., rows, 1].
+    """
+    roots = v.sqrt() + ROW_EPS
+    after = (squares / roots.square()).sum(dim=-2, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    return (squares.sum(dim=-2, keepdim=True) / after).sqrt() / roots
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:

@@ -33,7 +33,6 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.optim.optimizers.matrix.base import MatrixOptimizer, State, decayed, moment, orthogonalised
 from danalab.optim.optimizers.matrix.muon import scale
-from danalab.optim.rules.scalars import coupled_decay_factor
 from danalab.optim.settings import AdamHSettings, Dion2Settings, MuonHSettings, ScionSettings, takes
 
 
@@ -69,7 +68,7 @@ class MuonH(Hyperball):
     def direction(self, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         buffer = moment(state, "momentum_buffer", g)
         buffer.mul_(group["momentum"]).add_(g)
-        return orthogonalised(g + group["momentum"] * buffer if group["nesterov"] else buffer, group)
+        return orthogonalised(g + group["momentum"] * buffer if group["nesterov"] else buffer, group, state)
 
 
 class AdamH(Hyperball):
@@ -124,8 +123,10 @@ class Dion2(MatrixOptimizer):
         chosen = chosen.expand(shape)
         part = buffer.gather(cut, chosen)
         buffer.scatter_(cut, chosen, group["momentum"] * part)
-        step = group["lr"] * scale((rows, columns), None) * orthogonalised(part, group)
-        return decayed(x, group).scatter_add(cut, chosen, -step)
+        o = orthogonalised(part, group)
+        step = group["lr"] * scale((rows, columns), None) * o
+        shrunk = decayed(x, torch.zeros_like(x).scatter(cut, chosen, o), group)
+        return shrunk.scatter_add(cut, chosen, -step)
 
 
 class Scion(MatrixOptimizer):
@@ -141,10 +142,11 @@ class Scion(MatrixOptimizer):
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         d = moment(state, "momentum_buffer", x).lerp_(g, 1 - group["momentum"])
-        rows, columns = x.shape[-2:]
-        return decayed(x, group) - group["lr"] * group["radius"] * math.sqrt(rows / columns) * orthogonalised(d, group)
+        rows, columns = x.shape[-2] // (group.get("heads") or 1), x.shape[-1]
+        o = orthogonalised(d, group, state)
+        return decayed(x, o, group) - group["lr"] * group["radius"] * math.sqrt(rows / columns) * o
 
     def update_other(self, p: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         d = moment(state, "momentum_buffer", p).lerp_(g, 1 - group["momentum"])
         size = group["radius"] if p.ndim < 2 else group["other_radius"] / p.shape[-1]
-        return coupled_decay_factor(group) * p - group["lr"] * size * d.sign()
+        return decayed(p, d, group) - group["lr"] * size * d.sign()

@@ -45,6 +45,7 @@ from danalab.optim.optimizers.matrix.base import MatrixOptimizer, State, decayed
 from danalab.optim.optimizers.matrix.muon import scale
 from danalab.optim.products import fit_interval
 from danalab.optim.settings import AdamMiniSettings, KLSOAPSettings, KronSettings, takes
+from danalab.optim.values import options_on
 
 
 class AdamMini(MatrixOptimizer):
@@ -60,8 +61,8 @@ class AdamMini(MatrixOptimizer):
         (beta1, beta2), t = group["betas"], int(state["step"])
         m = moment(state, "exp_avg", x).lerp_(g, 1 - beta1)
         v = moment(state, "row_sq", x[..., :1]).lerp_(g.square().mean(dim=-1, keepdim=True), 1 - beta2)
-        root = (v / (1 - beta2**t)).sqrt() + group["eps"]
-        return decayed(x, group) - group["lr"] / (1 - beta1**t) * (m / root)
+        u = m / ((v / (1 - beta2**t)).sqrt() + group["eps"])
+        return decayed(x, u, group) - group["lr"] / (1 - beta1**t) * u
 
 
 MATCHED_RMS = 0.2
@@ -86,6 +87,8 @@ class KLSOAP(MatrixOptimizer):
             raise UserError(f"KLSOAP: shampoo_beta is {group['shampoo_beta']}; it must be in [0, 1)")
         if group["precondition_frequency"] < 1:
             raise UserError(f"KLSOAP: precondition_frequency is {group['precondition_frequency']}; it must be positive")
+        for name in () if group["orthogonalise"] else {"ns_method", "ns_steps"} & options_on(group).keys():
+            raise UserError(f"KLSOAP: {name} has no effect without orthogonalise; set it, too")
 
     def update_matrix(self, x: Tensor, g: Tensor, state: State, group: Mapping[str, Any]) -> Tensor:
         rho, t = group["shampoo_beta"], int(state["step"])
@@ -107,7 +110,7 @@ class KLSOAP(MatrixOptimizer):
         _update_factors(g, projected, state, 1 - rho)
         if (t - 1) % group["precondition_frequency"] == 0:
             _turn(m, state)
-        return decayed(x, group) - group["lr"] * u
+        return decayed(x, u, group) - group["lr"] * u
 
 
 def _set_up(g: Tensor, state: State, gain: float) -> None:
@@ -179,7 +182,7 @@ class Kron(MatrixOptimizer):
             right.div_(ratio)
         u = left.mT @ (left @ m @ right.mT) @ right
         rms = u.square().mean(dim=(-2, -1), keepdim=True).sqrt()
-        return decayed(x, group) - group["lr"] * u * (LARGEST_RMS / (rms + 1e-6)).clamp_max(1.0)
+        return decayed(x, u, group) - group["lr"] * u * (LARGEST_RMS / (rms + 1e-6)).clamp_max(1.0)
 
 
 def probe(t: int, like: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 from danalab.optim import products
 from danalab.optim.catalogue import Relative, Row
 from danalab.optim.optimizers.matrix.base import MatrixOptimizer, State, decayed, moment, orthogonalised
-from danalab.optim.settings import Auxiliary, Direction, NewtonSchulz, Rate, setting, takes
+from danalab.optim.settings import Auxiliary, CautiousDecay, Direction, NewtonSchulz, Rate, setting, takes
 
 ROW = Row(
     name="sf-normuon",
@@ -39,7 +39,7 @@ ROW = Row(
 )
 
 
-class SFNorMuonSettings(Direction, Auxiliary, NewtonSchulz, Rate):
+class SFNorMuonSettings(Direction, Auxiliary, CautiousDecay, NewtonSchulz, Rate):
     lr: float = 0.016
     _: KW_ONLY
     momentum: float = 0.95
@@ -81,7 +81,7 @@ class SFNorMuon(MatrixOptimizer):
         if "z" not in state:
             state["z"], state["x"] = p.clone(), p.clone()
             state["weight_sum"] = torch.zeros((), dtype=torch.float64)
-        state["z"] = decayed(state["z"], group) - group["lr"] * u
+        state["z"] = decayed(state["z"], u, group) - group["lr"] * u
         weight = float(group["lr"]) ** 2
         state["weight_sum"] += weight
         if weight:
