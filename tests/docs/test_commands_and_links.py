@@ -88,3 +88,10 @@ def test_links_lead_somewhere(page):
             headings = re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE)
             slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in slugs, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_a_page_names_exist(page):
+    for file, name in re.findall(r"(?<![\w/])(tests/[\w/]+\.py)(?:::(test_\w+))?", page.read_text()):
+        assert (ROOT / file).is_file(), file
+        assert not name or f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
