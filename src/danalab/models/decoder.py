@@ -57,7 +57,9 @@ def build_model(
         UserError: unknown initialisation, or a model larger than the device's memory.
     """
     is_meta = torch.device(device).type == "meta"
-    require_memory(model_bytes(config, 0 if is_meta else dtype.itemsize), device, "the model")
+    table = 4 * config.seq_len * config.rotated if config.architecture.rotary else 0
+    weights = 0 if is_meta else parameter_count(config) * dtype.itemsize
+    require_memory(weights + table + config.n_layers * _BLOCK_OBJECTS, device, "the model")
     with torch.device("meta"):
         model = Decoder(config).to(dtype)
     if is_meta:
@@ -295,12 +297,6 @@ def materialise(model: Decoder, device: torch.device | str) -> Decoder:
     return model._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device=device))
 
 
-def model_bytes(config: ModelConfig, bytes_per_parameter: int = 4) -> int:
-    """Bytes of the weights; 0 bytes per parameter: of what is allocated on every rank however weights are sharded."""
-    table = 4 * config.seq_len * config.rotated if config.architecture.rotary else 0
-    return parameter_count(config) * bytes_per_parameter + table + config.n_layers * _BLOCK_OBJECTS
-
-
 def require_memory(needed: int, device: torch.device | str, subject: str) -> None:
     """Check that `needed` bytes fit on a device at all; meta: in the memory of the host."""
     device = torch.device(device)
@@ -332,7 +328,10 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
         self.attention_norm = make_norm(config, config.d_model)
-        self.attention = make_mixer(config, layer)  # the mixer's name in checkpoints, whatever it is
+        linear, architecture = config.linear_attention, config.architecture
+        is_linear = linear is not None and layer in linear.layers
+        module, _, name = (architecture.linear_mixer_class if is_linear else architecture.mixer_class).partition(":")
+        self.attention = getattr(import_module(module), name)(config)  # its name in checkpoints, whatever it is
         self.mlp_norm = make_norm(config, config.d_model)
         self.mlp = make_mlp(config, layer)
         self.residual_scale = config.residual_scale
@@ -372,11 +371,3 @@ class Block(nn.Module):
     def _add(self, x: Tensor, update: Tensor) -> Tensor:
         update = self.dropout(update)
         return x + update if self.residual_scale == 1.0 else x.add(update, alpha=self.residual_scale)
-
-
-def make_mixer(config: ModelConfig, layer: int) -> nn.Module:
-    """Attention, or what the architecture has in its place in the block of index `layer`."""
-    linear, architecture = config.linear_attention, config.architecture
-    is_linear = linear is not None and layer in linear.layers
-    module, _, name = (architecture.linear_mixer_class if is_linear else architecture.mixer_class).partition(":")
-    return getattr(import_module(module), name)(config)

@@ -241,12 +241,6 @@ PAGE_HEADERS = (
 """The page may load and call nothing but this server, so text that a model writes cannot either."""
 
 
-def host_name(header: str) -> str:
-    """The name or address of a Host header, without port and brackets: [::1]:8000 is ::1."""
-    match = re.fullmatch(r"(?:\[([^][]*)\]|([^:]*))(?::\d*)?", header)
-    return "" if match is None else (match[1] or match[2] or "").lower()
-
-
 class Gate:
     """Refuses requests to another host, without an accepted key or over the size limit; a key has its prefixes."""
 
@@ -276,7 +270,10 @@ class Gate:
 
     def _admit(self, method: str, path: str, headers: dict[bytes, str]) -> str:
         host = headers.get(b"host", "")
-        if self.is_local and host_name(host) not in LOCAL_HOSTS:  # another page's name for this machine: DNS rebinding
+        # Its name or address, without port and brackets: [::1]:8000 is ::1.
+        match = re.fullmatch(r"(?:\[([^][]*)\]|([^:]*))(?::\d*)?", host)
+        name = "" if match is None else (match[1] or match[2] or "").lower()
+        if self.is_local and name not in LOCAL_HOSTS:  # another page's name for this machine: DNS rebinding
             must = (
                 f"it must be one of {', '.join(LOCAL_HOSTS)}, or the server's --host must be an address of the network"
             )

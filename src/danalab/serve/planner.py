@@ -356,10 +356,12 @@ class Planner:
         needed = wanted if wanted is not None and wanted < context else 1
         while True:
             prompt = [*self.chat_model.format.render_prompt(conversation), *mark]
-            shorter = without_oldest_turn(conversation) if question.drops_old_turns else None
-            if len(prompt) + needed <= context or shorter is None:
+            messages = conversation.messages
+            first = 1 if messages[0].role == "system" else 0
+            after = first + (1 if messages[first].role == "assistant" else 2)  # behind the oldest question and answer
+            if len(prompt) + needed <= context or not question.drops_old_turns or after >= len(messages):
                 return prompt, self._limit(len(prompt), wanted, "messages")
-            conversation = shorter
+            conversation = Conversation(messages[:first] + messages[after:])
 
     def _limit(self, prompt: int, wanted: int | None, param: str) -> int:
         """Tokens to generate at most: `wanted`, or what the context has space for."""
@@ -390,14 +392,6 @@ class Planner:
 def _seeded(sampling: SamplingParameters, index: int) -> SamplingParameters:
     """The parameters of choice `index`: each has another seed."""
     return sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + index) % 2**63)
-
-
-def without_oldest_turn(conversation: Conversation) -> Conversation | None:
-    """The conversation without its first question and answer; None if there is only one question."""
-    messages = conversation.messages
-    first = 1 if messages[0].role == "system" else 0
-    after = first + (1 if messages[first].role == "assistant" else 2)
-    return Conversation(messages[:first] + messages[after:]) if after < len(messages) else None
 
 
 def call_schema(tools: Sequence[Function]) -> dict[str, Any]:

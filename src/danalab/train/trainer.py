@@ -67,7 +67,7 @@ class Trainer:
         self.world, self.time = self.strategy.world, self.logbook.time
         self.batches = self.stage.batches
         self.batches.attach(self.model)
-        self._first_step = self.step
+        self._first_step, self._factor = self.step, 1.0
         self._update_norm = UpdateNorm(self.driver.parameters)
         self._last: StepResult | None = None
         # Copies: an evaluator may keep its last result.
@@ -151,7 +151,8 @@ class Trainer:
             result = self.gradients(batch)
             on_gpu = result.finite.is_cuda
             known = [] if on_gpu else self.guard.check(number, result)
-            self.driver.set_rate(self.schedule(self.step))
+            self._factor = self.schedule(self.step)
+            self.driver.set_rate(self._factor)
             if on_gpu or known[-1][1]:
                 for callback in self.callbacks:
                     callback.before_update(number)
@@ -211,7 +212,7 @@ class Trainer:
         """Write the row of the step that was just made, with an evaluation where one is due."""
         update_norm = self._update_norm.after()
         row = self.logbook.row(self.step, result, update_norm, self.guard.skipped)
-        rate = {"lr": self.spec.optimizer.lr * self.schedule(self.step - 1)}
+        rate = {"lr": self.spec.optimizer.lr * self._factor}
         row |= self.stage.loss.scalars() | rate | self.driver.scalars() | self.strategy.scalars()
         for callback in self.callbacks:
             row |= callback.metrics(self.step)

@@ -83,7 +83,7 @@ class BpeTokenizer(Tokenizer):
         from tokenizers import Tokenizer as Engine
 
         content = read_json(file)
-        rules = [content.get("normalizer")] if isinstance(content, dict) else []
+        rules: list[Any] = [content.get("normalizer")] if isinstance(content, dict) else []
         while rules:  # the library panics at some normalizers, and others change text
             rule = rules.pop()
             kind = rule.get("type") if isinstance(rule, dict) else rule
