@@ -274,7 +274,7 @@ def compute_gain(
     return Gain(tuple(points), *_saved(baseline, contender, inside, level))
 
 
-def interpolated_saving(baseline: Curve, contender: Curve, n_points: int = 25) -> float | None:
+def interpolated_saving(baseline: Curve, contender: Curve) -> float | None:
     """Compute saved over the losses that both measured: (compute, mean final loss) of sizes, log compute between them.
 
     None: no loss in common. Beside a law's it shows what the form of the law and its common E do.
@@ -288,7 +288,7 @@ def interpolated_saving(baseline: Curve, contender: Curve, n_points: int = 25) -
     low, high = max(y[0] for y, _ in frontiers), min(y[-1] for y, _ in frontiers)
     if low >= high:
         return None
-    base, other = (np.interp(np.linspace(low, high, n_points), y, x) for y, x in frontiers)
+    base, other = (np.interp(np.linspace(low, high, 25), y, x) for y, x in frontiers)
     return 1 - math.exp(float(np.mean(other - base)))
 
 

@@ -178,7 +178,7 @@ class SharedCurvature:
         return self.curvature * math.log(factor) ** 2
 
 
-def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: float = 0.95) -> SharedCurvature:
+def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]]) -> SharedCurvature:
     """Parabolas of one curvature, one best rate and one best loss per size, by least squares.
 
     `trials`: (learning rates, final losses) of each size; sizes of fewer than three rates are left out.
@@ -202,7 +202,7 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]], level: f
     if k <= 0:
         raise UserError("the losses have no minimum over these learning rates; add rates beyond the best ones")
     error = math.sqrt(float(np.sum((w - k * z) ** 2)) / freedom / float(z @ z))
-    return SharedCurvature(k, student_interval(k, error, freedom, level), n_sizes, len(z), span)
+    return SharedCurvature(k, student_interval(k, error, freedom), n_sizes, len(z), span)
 
 
 @dataclass(frozen=True)

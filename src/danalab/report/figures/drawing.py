@@ -271,8 +271,8 @@ def apart(values: Sequence[float], whole: float, share: float) -> bool:
     return len(values) < 2 or bool(min(np.diff(np.log(values))) >= share * whole)
 
 
-def widen(axis: Axis, values: Sequence[float], share: float = 0.06, least: float = 1.25) -> None:
+def widen(axis: Axis, values: Sequence[float]) -> None:
     """Limits of a logarithmic axis around these values, with a margin even for a single value."""
     low, high = min(values), max(values)
-    margin = max((high / low) ** share, least if high < 1.5 * low else 1.0)
+    margin = max((high / low) ** 0.06, 1.25 if high < 1.5 * low else 1.0)
     axis.axes.set_xlim(low / margin, high * margin)
