@@ -1,6 +1,7 @@
 """Compute saved against planted truths: the contender's curve is the baseline's with 40% less compute."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -184,3 +185,15 @@ def test_the_published_example_by_hand_has_the_right_sign():
     better, worse = published.compute_for(3.40), published.compute_for(3.45)
     assert 1 - worse / better == pytest.approx(0.363, abs=5e-4)
     assert 1 - better / worse < 0
+
+
+def test_savings_of_damaged_losses_have_intervals_beyond_floats():
+    def steep(*powers):
+        laws = [LossLaw("saturated", 0.0, ((10.0**power, 1.0),), ((1.0, 1e3),), 1.0, np.zeros(1)) for power in powers]
+        return replace(laws[0], samples=tuple(laws))
+
+    interval = compute_gain(steep(0, 0, 0), steep(0, 100, -100), [1e-20]).points[0].interval
+    assert interval is not None
+    assert interval.low == -math.inf
+    assert interval.high == 1
+    assert Interval(-800.0, 800.0, 0.95).exp() == Interval(0.0, math.inf, 0.95)

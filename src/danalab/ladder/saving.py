@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from danalab.errors import UserError
 from danalab.ladder.fit.loss_law import LossLaw
-from danalab.ladder.fit.statistics import Interval, SelectionNoise, Variance, student_interval, sum_interval
+from danalab.ladder.fit.statistics import Interval, SelectionNoise, Variance, exp, student_interval, sum_interval
 
 Curve = tuple[np.ndarray, np.ndarray]
 """(cost, loss), ascending in cost."""
@@ -100,9 +100,9 @@ def compute_saved(
             parts.append(Variance.from_bootstrap(drawn, sizes[resampled]))
         parts += _variances_of_selection(base, other, (baseline_choice, contender_choice))
         logs = sum_interval(comparison.log_ratio, parts, level)
-        interval = Interval(1 - math.exp(logs.high), 1 - math.exp(logs.low), level)
+        interval = Interval(1 - exp(logs.high), 1 - exp(logs.low), level)
     return Saved(
-        1 - math.exp(comparison.log_ratio), interval, comparison.is_bound, target, *sizes,
+        1 - exp(comparison.log_ratio), interval, comparison.is_bound, target, *sizes,
         n_not_reached=sum(first_crossing(x, y, target) is None for x, y in other.curves), behind=comparison.behind,
     )  # fmt: skip
 
@@ -289,7 +289,7 @@ def interpolated_saving(baseline: Curve, contender: Curve) -> float | None:
     if low >= high:
         return None
     base, other = (np.interp(np.linspace(low, high, 25), y, x) for y, x in frontiers)
-    return 1 - math.exp(float(np.mean(other - base)))
+    return 1 - exp(float(np.mean(other - base)))
 
 
 def _saved(base: LossLaw, other: LossLaw, losses: Sequence[float], level: float) -> tuple[float, Interval | None]:
@@ -302,8 +302,8 @@ def _saved(base: LossLaw, other: LossLaw, losses: Sequence[float], level: float)
     interval = None
     if len(drawn) > 1 and math.isfinite(log_ratio):
         around = student_interval(log_ratio, float(np.nanstd(drawn, ddof=1)), min(base.freedom, other.freedom), level)
-        interval = Interval(1 - math.exp(around.high), 1 - math.exp(around.low), level)
-    return 1 - math.exp(log_ratio), interval
+        interval = Interval(1 - exp(around.high), 1 - exp(around.low), level)
+    return 1 - exp(log_ratio), interval
 
 
 def _mean_log_ratio(base: LossLaw, other: LossLaw, losses: Sequence[float]) -> float:

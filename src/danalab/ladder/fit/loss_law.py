@@ -63,7 +63,7 @@ class LossLaw:
         # The root: between where one term alone makes up the excess over E, and where each makes up a share of it.
         terms = [term for term in self.terms if term[0] > 0]
         low, high = (max(math.log(n * A / (loss - self.E)) / alpha for A, alpha in terms) for n in (1, len(terms)))
-        if not -600 < low <= high < 600:
+        if not -300 < low <= high < 300:  # so that ratios are floats, too
             return math.inf
         if low < high:
             brentq = scipy("scipy.optimize").brentq

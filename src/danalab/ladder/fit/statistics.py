@@ -15,6 +15,11 @@ import numpy as np
 from danalab.errors import import_extra
 
 
+def exp(log: float) -> float:
+    """e^log; infinite beyond floats, where math.exp raises: damaged rows give any logarithm."""
+    return math.inf if log > 709 else math.exp(log)
+
+
 @dataclass(frozen=True)
 class Interval:
     """A confidence interval."""
@@ -39,7 +44,7 @@ class Interval:
 
     def exp(self) -> "Interval":
         """The interval of a value whose logarithm this one is of."""
-        return Interval(math.exp(self.low), math.exp(self.high), self.level)
+        return Interval(exp(self.low), exp(self.high), self.level)
 
 
 def percentile_interval(samples: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:
@@ -135,7 +140,7 @@ def log_interval(value: float, drawn: Sequence[float], freedom: int) -> Interval
         return None
     finite = logs[np.isfinite(logs)]
     if len(finite) <= 0.9 * len(logs) or not math.isfinite(value):
-        return Interval(math.exp(float(np.quantile(logs, 0.025, method="lower"))), math.inf, 0.95)
+        return Interval(exp(float(np.quantile(logs, 0.025, method="lower"))), math.inf, 0.95)
     error, freedom_left = float(np.std(finite, ddof=1)), resampled_freedom(freedom, len(finite))
     return student_interval(math.log(value), error, freedom_left).exp()
 
