@@ -55,13 +55,6 @@ def _percent(score: MeanScore) -> str:
     return f"{100 * score['mean']:.1f}{error}"
 
 
-def _headline(speedrun: Speedrun, seconds: float) -> str:
-    """What the speedrun reached on its first task, in percent, and the time."""
-    before, after = (_means(speedrun, stage) for stage in (STAGES[0], STAGES[-1]))
-    task = next(iter(after))
-    return f"{task}: {100 * before[task]:.0f} to {100 * after[task]:.0f}% in {_duration(seconds)}"
-
-
 def _means(speedrun: Speedrun, stage: str) -> dict[str, float]:
     return {task["task"]: task["score"]["mean"] for task in speedrun.scores(stage).tasks}
 
@@ -172,7 +165,10 @@ def _markdown(speedrun: Speedrun, lead: str, tables: dict[str, Table]) -> str:
 
 
 def _page(speedrun: Speedrun, lead: str, tables: dict[str, Table], facts: dict[str, dict[str, Any]]) -> str:
-    page = Page(_headline(speedrun, _total(facts, "time")), lead)
+    before, after = (_means(speedrun, stage) for stage in (STAGES[0], STAGES[-1]))
+    task = next(iter(after))
+    reached = f"{task}: {100 * before[task]:.0f} to {100 * after[task]:.0f}%"
+    page = Page(f"{reached} in {_duration(_total(facts, 'time'))}", lead)
     page.cards(_cards(speedrun, facts))
     page.heading("Samples", "samples")
     page.paragraph("The most likely answer after each stage, to test problems; a tick marks those that are right.")

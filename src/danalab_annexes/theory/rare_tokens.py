@@ -52,6 +52,7 @@ from danalab_annexes.theory.studies import RareTokensFlags
 from danalab_annexes.theory.study import Study, canvas, label
 
 _U = np.exp(np.linspace(-80.0, 60.0, 3501))  # nodes of the integrals, even in log u
+_EIN = np.where(_U < 1e-3, _U - _U**2 / 4 + _U**3 / 18, exp1(np.maximum(_U, 1e-3)) + np.log(_U) + np.euler_gamma)
 
 
 def periodic_ratio(kappa: npt.ArrayLike) -> np.ndarray:
@@ -75,7 +76,7 @@ def equilibrium(
     alpha m; `memories` are r of each: memory of v over the memory of that part; inf: the gradient itself.
     """
     f = np.asarray(frequencies, float)
-    arrivals = _U**0.5 * np.exp(-np.outer(f * tau, _ein(_U)))
+    arrivals = _U**0.5 * np.exp(-np.outer(f * tau, _EIN))
     pushes = np.average([_kernel(r, _U) for r in memories], axis=0, weights=weights)
 
     def drift(odds: np.ndarray) -> np.ndarray:
@@ -95,12 +96,6 @@ def equilibrium(
         top *= 2
     c = brentq(lambda c: probabilities(c).sum() - 1, -top, top, xtol=1e-12 * top)
     return probabilities(float(c))  # pyright: ignore[reportArgumentType]
-
-
-def _ein(u: np.ndarray) -> np.ndarray:
-    """int_0^u (1 - e^-y) / y dy."""
-    series = u - u**2 / 4 + u**3 / 18
-    return np.where(u < 1e-3, series, exp1(np.maximum(u, 1e-3)) + np.log(u) + np.euler_gamma)
 
 
 def _kernel(r: float, u: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ import ctypes
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -94,7 +93,10 @@ class NativeBackend:
             raise UserError(f"the native back end needs {obstacle}")
         self.align: int | None = None
         self._library = library()
-        self._panel, self._lanes = _panel_and_lanes(self._library)
+        sizes = (ctypes.c_int64 * (len(STRUCTS) + 2))()
+        self._library.sizes(sizes)
+        assert sizes[:-2] == [ctypes.sizeof(each) for each in STRUCTS], "layout.py and model.h differ"
+        self._panel, self._lanes = sizes[-2:]  # outputs of a panel, floats of a vector
         self.sampler = NativeSampler(slots)
         self._model, self._pool, self._slots, self._rows = model, pool, slots, rows
         self._dtype = weight_dtype or str(model.head_weight.dtype).removeprefix("torch.")
@@ -170,14 +172,6 @@ def why_not(model: Decoder) -> str | None:
     if any(type(parameter) is not torch.nn.Parameter for parameter in model.parameters()):
         return "a whole model: the parameters of this one are sharded"
     return None
-
-
-def _panel_and_lanes(loaded: Any) -> list[int]:
-    """Outputs of a panel and floats of a vector, once the structures are known to be the same."""
-    sizes = (ctypes.c_int64 * (len(STRUCTS) + 2))()
-    loaded.sizes(sizes)
-    assert sizes[:-2] == [ctypes.sizeof(each) for each in STRUCTS], "layout.py and model.h differ"
-    return sizes[-2:]
 
 
 BACKENDS.add("native", NativeBackend)

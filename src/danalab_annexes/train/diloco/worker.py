@@ -150,13 +150,9 @@ class DiLoCoWorker(ParallelStrategy):
             absent = [worker for worker in range(self._exchange.workers) if worker not in present]
             if absent:
                 log.warning("step %d: without %s, which did not report", end, ", ".join(f"worker {k}" for k in absent))
-            self._exchange.publish(end, self._stored_outer(), self._needed_from())
+            saved = self._store.steps()  # a worker resumes from the second newest of these or a later one
+            self._exchange.publish(end, self._stored_outer(), saved[-2] if len(saved) > 1 else 0)
         return [facts["loss"] for _, facts in deposits]
-
-    def _needed_from(self) -> int:
-        """The oldest step from which a worker may resume: that of the second newest checkpoint."""
-        saved = self._store.steps()
-        return saved[-2] if len(saved) > 1 else 0
 
     def _catch_up(self, step: int) -> int:
         """The step to go on from: `step`, or the end of the newest round, where one went without this worker."""
