@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from danalab.optim.catalogue import OPTIMIZERS, Row
+from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.shape import Shape, linear_attention, sparsity
 
 Weight = tuple[str, tuple[int, ...]]
@@ -96,16 +96,7 @@ def optimizer_flops(opt: str, shape: Shape, settings: Mapping[str, Any], steps: 
     row = OPTIMIZERS.get(opt)
     if row.flops is None or settings.get("per_head"):  # a weight's heads are not known here
         return None
-    given, total = _with_defaults(row, settings), 0.0
+    given, total = {name: default for name, (default, _) in row.plain_defaults().items()} | dict(settings), 0.0
     for (kind, dims), times in weights(shape).items():
         total += times * row.flops(kind, dims, given | (given.get("by_kind") or {}).get(kind, {}), steps)
     return total
-
-
-def _with_defaults(row: Row, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The row's defaults, of which some are beside their help, and the settings."""
-    plain = {
-        name: value[0] if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str) else value
-        for name, value in row.defaults.items()
-    }
-    return plain | dict(settings)
