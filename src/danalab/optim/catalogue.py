@@ -105,6 +105,13 @@ class Row:
     color: str = ""
     marker: str = "o"
 
+    def plain_defaults(self) -> dict[str, tuple[Any, str]]:
+        """Setting of `defaults` -> (default, help); "" where it has none of its own."""
+        return {
+            name: value if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str) else (value, "")
+            for name, value in self.defaults.items()
+        }
+
     @property
     def class_name(self) -> str:
         """Name of the class that is made of a rule."""
@@ -263,7 +270,7 @@ _matrix("scion", "optimizers.matrix:Scion", "spectral steps for matrices, sign s
         advice="weight_decay 1 is its constrained form")
 _matrix("kl-soap", "optimizers.matrix:KLSOAP",
         "SOAP with Kronecker factors that minimise a KL divergence, AdamW for the rest",
-        "Lin et al. 2025, arXiv 2509.03378", texts={"shampoo_beta": "rate of the factors' averages"},
+        "Lin et al. 2025, arXiv 2509.03378",
         flops=products.kl_soap, state_words=7.2,
         rate=Relative("adamw", 1.0, "as SOAP's"), color="#008b8b",
         advice="its first step only sets up the preconditioner")

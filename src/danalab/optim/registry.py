@@ -74,9 +74,9 @@ def _spec_named(name: str) -> OptimizerSpec:
     texts = {"inner": "", **HELP, **(_COUPLED_HELP if row.decay == "coupled" else {}), **row.texts}
     module, _, name = row.path.partition(":")
     if module == "pytorch_optimizer":
-        split = {key: value if _has_help(value) else (value, HELP[key]) for key, value in row.defaults.items()}
-        kinds = {"foreach": "switch", "age": "word", "by_kind": "kinds"}
-        settings = {key: Setting(value, text, kinds.get(key, "")) for key, (value, text) in split.items()}  # pyright: ignore
+        kinds: dict[str, Any] = {"foreach": "switch", "age": "word", "by_kind": "kinds"}
+        defaults = row.plain_defaults().items()
+        settings = {key: Setting(value, text or HELP[key], kinds.get(key, "")) for key, (value, text) in defaults}
         return OptimizerSpec(**facts, build=partial(_build_of_library, row, settings), settings=settings)
     if module.startswith("rules."):
         module, name = "optimizers.elementwise", row.class_name
@@ -100,12 +100,7 @@ _DECAYS = (*OMEGA, "weight_decay", "aux_weight_decay", "cautious_decay", "scaled
 """Settings of inner optimizers that a wrapper without weight decay leaves out."""
 
 
-def _has_help(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
-
-
-def _layout_of(p: torch.Tensor) -> torch.memory_format:
-    return {4: torch.channels_last, 5: torch.channels_last_3d}.get(p.ndim, torch.contiguous_format)
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def _build_of_torch(optimizer: Any, row: Row, params: Any, lr: float, **settings: Any) -> torch.optim.Optimizer:
@@ -116,7 +111,11 @@ def _build_of_torch(optimizer: Any, row: Row, params: Any, lr: float, **settings
     if row.name == "adamw" and not given:  # torch's kernel for CPUs takes every tensor for a dense one
         params = list(params)
         each = [p for group in named_groups(row.name, params) for _, p in group["params"]]
-        settings["fused"] = all(p.is_contiguous() or p.is_contiguous(memory_format=_layout_of(p)) for p in each)
+        dense = (
+            p.is_contiguous() or p.is_contiguous(memory_format=_CHANNELS_LAST.get(p.ndim, torch.contiguous_format))
+            for p in each
+        )
+        settings["fused"] = all(dense)
     return optimizer(params, lr=lr, **settings)
 
 

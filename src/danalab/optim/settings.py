@@ -434,8 +434,8 @@ class KLSOAPSettings(NewtonSchulz, AdamMiniSettings):
     lr: float = 3e-3
     _: KW_ONLY
     betas: tuple[float, float] = (0.95, 0.9)
-    shampoo_beta: float = 0.9
-    precondition_frequency: int = 10
+    shampoo_beta: float = setting(default=0.9, help="rate of the factors' averages", within=BELOW_ONE)
+    precondition_frequency: int = setting(default=10, help="steps between new eigenbases", within=POSITIVE)
     orthogonalise: bool = setting(default=False, help="orthogonalise the update, as D-Muon does the momentum")
 
 
@@ -490,7 +490,6 @@ HELP = {
     "ns_method": "orthogonalisation: newton-schulz or polar-express",
     "ns_steps": "steps of the orthogonalisation",
     "omega": "strength of decaying weight decay omega/(wd_ts+t), instead of weight_decay",
-    "precondition_frequency": "steps between new eigenbases",
     "scaled_decay": "multiply weight decay by lr / peak lr once more",
     "state_dtype": "format of the moments: float32, bf16+8 (3 bytes) or 8bit (1 byte and scales), rounded at random",
     "stochastic_rounding": "round 16-bit parameters up or down at random",

@@ -135,7 +135,7 @@ def options_on(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_options(owner: str, group: Mapping[str, Any], known: Container[str]) -> None:
     """Refuse options in a group that its optimizer does not have and would ignore."""
-    for name, value in options_on({"use_muon": True, **group}).items():
+    for name, value in options_on({**group, "use_muon": True}).items():
         if ("per_head" if name == "heads" else name) not in known:
             raise UserError(
                 f"{owner}: a group sets {name} to {value!r}, which does nothing here; {those_with(name)} have it"
@@ -245,7 +245,8 @@ def read_kinds(owner: str, given: Any, known: Mapping[str, Any] | None = None) -
                 kinds[kind]["betas"] = tuple(a if b is None else b for a, b in zip(betas, parts, strict=True))
         for name in kinds[kind]:
             if name not in known and name != "lr_factor":
-                hint = nearest(name, [*known, "lr_factor"])
+                others = those_with(name)
+                hint = f" ({others} have it)" if others else nearest(name, [*known, "lr_factor"])
                 may = ", ".join([*known, "lr_factor", *(["beta1", "beta2"] if "betas" in known else [])])
                 raise UserError(f"{owner}: by_kind of {kind} sets '{name}'{hint}; it may set {may}")
     return kinds

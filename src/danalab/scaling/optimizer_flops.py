@@ -25,11 +25,7 @@ def optimizer_flops(opt: str, shape: Shape, settings: Mapping[str, Any], steps: 
     row = OPTIMIZERS.get(opt)
     if row.flops is None or settings.get("per_head"):  # a weight's heads are not known here
         return None
-    given, total = dict[str, Any](), 0.0
-    for name, value in row.defaults.items():  # some are beside their help
-        beside_help = isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
-        given[name] = value[0] if beside_help else value
-    given |= settings
+    given, total = {name: default for name, (default, _) in row.plain_defaults().items()} | dict(settings), 0.0
     for (kind, dims), times in weights(shape).items():
         total += times * row.flops(kind, dims, given | (given.get("by_kind") or {}).get(kind, {}), steps)
     return total

@@ -253,3 +253,12 @@ def words_of(value):
         return value.numel() * value.element_size() / 4
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return sum(map(words_of, parts))
+
+
+def test_tensors_that_a_library_keeps_in_its_groups_stay_as_they_are():
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = build_optimizer("prodigy", [p])
+    for _ in range(3):
+        p.grad = torch.ones(3)
+        optimizer.step()
+        assert {tuple(optimizer.param_groups[0][key].shape) for key in ("d_numerator", "d_de_nom")} == {(1,)}

@@ -290,10 +290,12 @@ def check_changed(
         if same and group["lr"] is lr:
             continue
         known, needed = facts()
-        if missing := [key for key in ("lr", *needed) if key not in group]:
+        needed = ("lr", *needed)
+        if missing := [key for key in needed if key not in group]:
             raise UserError(f"{owner}: parameter group {number} has no {missing[0]}; every group must have it")
         changed = {"lr": group["lr"]} if same else hyper(group)
-        group.update(plain_settings(changed))
+        # Not other keys: some libraries keep tensors of one element in their groups, whose shape is in checkpoints.
+        group.update(plain_settings({key: changed[key] for key in changed if key in known or key in needed}))
         check_numbers_of(owner, known, {key: group[key] for key in changed})
         if not same:
             check(group)

@@ -89,9 +89,10 @@ def test_a_class_refuses_what_it_does_not_have_and_names_those_that_do(cls, opti
 
 @pytest.mark.parametrize("key", ["heads", "normalise", "hold_norm", "uw_floor", "cautious_decay"])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_option_of_a_group_is_not_ignored(name, key):
+@pytest.mark.parametrize("matrix_group", [True, False])
+def test_an_option_of_a_group_is_not_ignored(name, key, matrix_group):
     value = {"heads": 4, **{k: v[k] for k, v in ON.items() if k in v}}[key]
-    group = {"params": [torch.nn.Parameter(torch.ones(4, 6))], "use_muon": True, key: value}
+    group = {"params": [torch.nn.Parameter(torch.ones(4, 6))], "use_muon": matrix_group, key: value}
     if ("per_head" if key == "heads" else key) in optimizer_spec(name).settings:
         build_optimizer(name, [group])
         return
@@ -99,6 +100,12 @@ def test_an_option_of_a_group_is_not_ignored(name, key):
     cls = next((each for each in CLASSES if optimizer_spec(name).build is each), None)
     if cls is not None:
         assert f"a group sets {key} to {value}" in refusal(lambda: cls([group])).replace("'", "")
+
+
+@pytest.mark.parametrize("name", ["dion2", "adamuon"])
+def test_an_option_of_a_kind_is_refused_alike(name):
+    words = refusal(lambda: build_optimizer(name, build_model(CONFIG, seed=0), by_kind={"matrix": {"uw_floor": 2.0}}))
+    assert f"by_kind of matrix sets 'uw_floor' ({', '.join(AROUND)} have it); it may set" in words
 
 
 def test_kl_soap_refuses_an_orthogonalisation_that_it_does_not_make():

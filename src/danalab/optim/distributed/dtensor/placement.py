@@ -5,6 +5,7 @@ DTensor, element-wise rule      its local shard (an alias); state is sharded lik
 DTensor, other rules            the whole tensor on one rank that owns it, gathered for each step
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -232,10 +233,7 @@ def by_rows(places: Sequence[Plain]) -> tuple[list[list[OwnedFull]], list[Plain]
 
 def _cost(shape: Sequence[int]) -> float:
     """Approximate cost of updating a whole parameter: memory, and products with preconditioners."""
-    numel = 1.0
-    for length in shape:
-        numel *= length
-    return numel * (100 + (sum(shape) if len(shape) > 1 else 0))
+    return math.prod(shape) * (100.0 + (sum(shape) if len(shape) > 1 else 0))
 
 
 class Outline:

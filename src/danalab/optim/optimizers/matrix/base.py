@@ -213,10 +213,10 @@ class MatrixOptimizer(TwoRules):
         p.copy_(new.view(p.shape))
 
 
-def moment(state: State, name: str, like: Tensor, value: float = 0.0) -> Tensor:
-    """A tensor of the state, made on first use in the shape of `like`."""
+def moment(state: State, name: str, like: Tensor) -> Tensor:
+    """A tensor of the state, made on first use in the shape of `like`, all zero."""
     if name not in state:
-        state[name] = torch.full_like(like, value)
+        state[name] = torch.zeros_like(like)
     return state[name]
 
 

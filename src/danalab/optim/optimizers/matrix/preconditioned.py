@@ -83,10 +83,6 @@ class KLSOAP(MatrixOptimizer):
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         super().check_group(group)
-        if not 0 <= group["shampoo_beta"] < 1:
-            raise UserError(f"KLSOAP: shampoo_beta is {group['shampoo_beta']}; it must be in [0, 1)")
-        if group["precondition_frequency"] < 1:
-            raise UserError(f"KLSOAP: precondition_frequency is {group['precondition_frequency']}; it must be positive")
         for name in () if group["orthogonalise"] else {"ns_method", "ns_steps"} & options_on(group).keys():
             raise UserError(f"KLSOAP: {name} has no effect without orthogonalise; set it, too")
 
