@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError, first_line
-from danalab.optim.optimizers.groups import called, hyper
+from danalab.optim.optimizers.groups import called
 from danalab.optim.rules.age import age_path
 from danalab.optim.run_length import DECAY_BOUND, FREE_WD_TS
 from danalab.optim.run_length import OMEGA as USUAL_OMEGA
@@ -292,7 +292,8 @@ def check_changed(
         known, needed = facts()
         if missing := [key for key in ("lr", *needed) if key not in group]:
             raise UserError(f"{owner}: parameter group {number} has no {missing[0]}; every group must have it")
-        changed = {"lr": group["lr"]} if same else hyper(group)
+        settings = ("lr",) if same else ("lr", *needed, *known)  # the rest is the optimizer's: Prodigy keeps sums there
+        changed = {key: group[key] for key in settings if key in group}
         group.update(plain_settings(changed))
         check_numbers_of(owner, known, {key: group[key] for key in changed})
         if not same:
