@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError, first_line
-from danalab.optim.optimizers.groups import called, hyper
+from danalab.optim.optimizers.groups import called
 from danalab.optim.rules.age import age_path
 from danalab.optim.run_length import DECAY_BOUND, FREE_WD_TS
 from danalab.optim.run_length import OMEGA as USUAL_OMEGA
