@@ -293,10 +293,11 @@ def check_changed(
         needed = ("lr", *needed)
         if missing := [key for key in needed if key not in group]:
             raise UserError(f"{owner}: parameter group {number} has no {missing[0]}; every group must have it")
-        changed = {"lr": group["lr"]} if same else hyper(group)
         # Not other keys: some libraries keep tensors of one element in their groups, whose shape is in checkpoints.
-        group.update(plain_settings({key: changed[key] for key in changed if key in known or key in needed}))
-        check_numbers_of(owner, known, {key: group[key] for key in changed})
+        settings = ("lr",) if same else (*needed, *known)
+        changed = plain_settings({key: group[key] for key in settings if key in group})
+        group.update(changed)
+        check_numbers_of(owner, known, changed)
         if not same:
             check(group)
         watched = [key for key in group if key != "lr"]
