@@ -137,10 +137,10 @@ class OwnedFull(Plain):
         return self.mesh.ndim == 1 and kind == "Shard" and self.p.placements[0].dim == 0
 
     def release(self) -> None:
-        """Free the values."""
+        """Free the values; a matrix stays one, as checks of its group want it."""
         if self.proxy is not None:
             self.proxy.grad = None
-            self.proxy.data = self.proxy.data.new_empty(0)
+            self.proxy.data = self.proxy.data.new_empty((0,) * max(self.proxy.ndim, 1))
 
     def to_global(self, leaf: Any) -> Any:
         """A DTensor from the owner's tensor and the other ranks' outline of it. Collective."""
