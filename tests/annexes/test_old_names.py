@@ -13,6 +13,13 @@ import danalab
 from danalab.moved import MOVED, find_spec
 
 SOURCE = Path(danalab.__file__).parents[1]
+
+
+def is_left(name):
+    """Whether a checkout that was updated has the folder still, for its compiled files: Python takes it for a package."""
+    return (SOURCE / name.replace(".", "/")).is_dir()
+
+
 find_spec("danalab.absent")  # loads the rows of annexes
 
 NAMES = {
@@ -34,7 +41,7 @@ def test_names_that_moved_to_annexes_are_importable_from_where_they_stood(module
         assert getattr(import_module(module), name).__module__.startswith(("danalab_annexes.", "danalab.data."))
 
 
-@pytest.mark.parametrize("old", [old for old in MOVED if old.rpartition(".")[0] not in MOVED])
+@pytest.mark.parametrize("old", [old for old in MOVED if old.rpartition(".")[0] not in MOVED and not is_left(old)])
 def test_a_module_that_moved_is_the_same_object_under_its_old_path(old, monkeypatch):
     assert not (SOURCE / f"{old.replace('.', '/')}.py").exists()
     if "theory" in old:
@@ -57,6 +64,7 @@ def test_the_warning_names_the_line_that_imports(monkeypatch):
     assert [each.filename for each in warned] == [__file__]
 
 
+@pytest.mark.skipif(is_left("danalab.inference.native"), reason="the folder of an older checkout is still there")
 def test_a_module_of_a_package_that_moved_is_loaded_once(monkeypatch):
     for name in ("danalab.inference.native", "danalab.inference.native.layout"):
         monkeypatch.delitem(sys.modules, name, raising=False)

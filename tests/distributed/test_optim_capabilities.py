@@ -64,6 +64,10 @@ def test_steps_and_checkpoints_of_all_optimizers_are_those_of_one_process(mode):
     check(mode, list_optimizers())
 
 
+def test_matrices_whose_values_their_owner_has_freed_are_still_matrices_of_a_group():
+    check("fsdp", ["muon-h"])
+
+
 def test_the_table_names_every_optimizer_and_every_mode(table):
     assert list(table["optimizers"]) == list_optimizers()
     assert table["ranks"] == {mode: list(ranks) for mode, ranks in RANKS.items()}
