@@ -16,7 +16,7 @@ SOURCE = Path(danalab.__file__).parents[1]
 
 
 def is_left(name):
-    """Whether a checkout that was updated has the folder still, for its compiled files: Python takes it for a package."""
+    """Whether an updated checkout still has the folder, for its compiled files: Python takes it for a package."""
     return (SOURCE / name.replace(".", "/")).is_dir()
 
 
