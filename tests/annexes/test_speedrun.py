@@ -149,13 +149,12 @@ def test_a_signal_during_scores_ends_at_once(finished, text, tmp_path, monkeypat
     def scoring(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
+        raise AssertionError("the signal was not seen")
 
     monkeypatch.setattr("danalab_annexes.speedrun.pipeline.evaluate_chat", scoring)
-    start = time.monotonic()
     with pytest.raises(InterruptedRunError) as caught:
         make(tmp_path / "speed", text).run()
     assert caught.value.code == 85
-    assert time.monotonic() - start < 10
     assert not (tmp_path / "speed" / "scores" / "rl.json").exists()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,7 +199,6 @@ def test_500_damages_of_every_layout_end_in_one_line_or_success(valid, layout, t
         for name, damage in damages:
             if (folder / name).is_file() and (folder / name).stat().st_size:
                 damage(folder / name, draw)
-        begun = time.monotonic()
         for read in (validate, describe, _first_batches):
             told = ""
             try:
@@ -210,7 +208,6 @@ def test_500_damages_of_every_layout_end_in_one_line_or_success(valid, layout, t
             except Exception as error:
                 raise AssertionError(f"{layout} {number}: {read.__name__} after {damages}") from error
             assert "\n" not in told, damages
-        assert time.monotonic() - begun < 10, damages
 
 
 def _first_batches(folder: Path) -> None:

@@ -38,7 +38,7 @@ from danalab.inference.sampling import DrawnTokens, PlainSampler, draw
 from danalab.inference.scheduler import BlockPool, Chunk, Scheduler
 from danalab.models.decoder import Decoder
 from danalab.registry import Registry
-from danalab.scaling.dimensions import attention_layers
+from danalab.scaling.shape import attention_layers
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer

@@ -11,7 +11,15 @@ from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.shape import GPT2_VOCAB, Shape, linear_attention, mlp_params, sparsity, weights
+from danalab.scaling.shape import (
+    GPT2_VOCAB,
+    Shape,
+    attention_layers,
+    linear_attention,
+    mlp_params,
+    sparsity,
+    weights,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +134,6 @@ def explicit_dimensions(
         fitting = ", ".join(str(n) for n in range(1, n_heads + 1) if n_heads % n == 0)
         raise UserError(f"--n-kv-heads {n_kv_heads} does not divide the {n_heads} heads; {fitting} do")
     return Dimensions(arch=arch, n_kv_heads=n_kv_heads, **sizes)
-
-
-def attention_layers(shape: Shape) -> int:
-    """Layers with attention, or the architecture's mixer; the others have the delta rule."""
-    linear = linear_attention(shape)
-    return shape.n_layers - (0 if linear is None else len(linear.layers))
 
 
 def matrix_params(shape: Shape, *, active: bool = False) -> int:

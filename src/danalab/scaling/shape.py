@@ -326,6 +326,12 @@ Weight = tuple[str, tuple[int, ...]]
 """Kind and shape of a parameter."""
 
 
+def attention_layers(shape: Shape) -> int:
+    """Layers with attention, or the architecture's mixer; the others have the delta rule."""
+    linear = linear_attention(shape)
+    return shape.n_layers - (0 if linear is None else len(linear.layers))
+
+
 @cache
 def weights(shape: Shape) -> Counter[Weight]:
     """How many parameters of each kind and shape the model has as built; the kinds are those of its optimizers."""
@@ -343,52 +349,51 @@ def weights(shape: Shape) -> Counter[Weight]:
     def add_norm(width: int, times: int = 1) -> None:
         add("vector", width, times=times * (2 if structure.biases else 1))
 
-    def add_mlp(width: int) -> None:
-        add_map(width, d, structure.mlp_matrices - 1)
-        add_map(d, width)
+    def add_mlp(width: int, layers: int) -> None:
+        add_map(width, d, layers * (structure.mlp_matrices - 1))
+        add_map(d, width, layers)
 
-    delta = frozenset() if linear is None else frozenset(linear.layers)
-    with_experts = frozenset() if sparse is None else frozenset(sparse.layers)
     add("embedding", shape.vocab_size, d)
     if shape.learns_positions:
         add("embedding", shape.seq_len, d)
     if not shape.tied:
         add("head", shape.vocab_size, d)
     add_norm(d, 2 * shape.n_layers + 1)
-    for layer in range(shape.n_layers):
-        if linear is not None and layer in delta:
-            for outputs, times in ((linear.key_width, 2), (linear.value_width, 2), (linear.value_heads, 2)):
-                add("matrix", outputs, d, times=times)
-            add("matrix", d, linear.value_width)
-            add("vector", linear.key_width, linear.conv_size, times=2)
-            add("vector", linear.value_width, linear.conv_size)
-            add("vector", linear.value_heads, times=2)
-            add("vector", linear.value_dim)
-        elif structure.oscillators:
-            add("matrix", d, d, times=3)
-            if shape.modes:
-                add("vector", shape.n_heads, shape.modes, times=2)
-                add("vector", d, shape.modes, times=2)
-                add("vector", d)
-                if shape.conv_width:
-                    add("vector", d, shape.conv_width)
-        else:
-            width, kv_width = shape.n_heads * shape.head_dim, shape.kv_heads * shape.head_dim
-            add_map(width, d)
-            add_map(kv_width, d, times=2)
-            add_map(d, width)
-            if shape.gated:
-                add("matrix", width, d)
-            if shape.qk_normed:
-                add_norm(shape.head_dim, 2)
-        if sparse is None or layer not in with_experts:
-            add_mlp(shape.mlp_dim)
-            continue
-        add("router", sparse.n_experts, d)
-        add("experts", sparse.n_experts, sparse.expert_dim, d, times=structure.mlp_matrices - 1)
-        add("experts", sparse.n_experts, d, sparse.expert_dim)
+    layers = shape.n_layers - attention_layers(shape)
+    if linear is not None:
+        for outputs, each in ((linear.key_width, 2), (linear.value_width, 2), (linear.value_heads, 2)):
+            add("matrix", outputs, d, times=each * layers)
+        add("matrix", d, linear.value_width, times=layers)
+        add("vector", linear.key_width, linear.conv_size, times=2 * layers)
+        add("vector", linear.value_width, linear.conv_size, times=layers)
+        add("vector", linear.value_heads, times=2 * layers)
+        add("vector", linear.value_dim, times=layers)
+    layers = attention_layers(shape)
+    if structure.oscillators:
+        add("matrix", d, d, times=3 * layers)
+        if shape.modes:
+            add("vector", shape.n_heads, shape.modes, times=2 * layers)
+            add("vector", d, shape.modes, times=2 * layers)
+            add("vector", d, times=layers)
+            if shape.conv_width:
+                add("vector", d, shape.conv_width, times=layers)
+    else:
+        width, kv_width = shape.n_heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        add_map(width, d, layers)
+        add_map(kv_width, d, 2 * layers)
+        add_map(d, width, layers)
+        if shape.gated:
+            add("matrix", width, d, times=layers)
+        if shape.qk_normed:
+            add_norm(shape.head_dim, 2 * layers)
+    layers = 0 if sparse is None else len(sparse.layers)
+    add_mlp(shape.mlp_dim, shape.n_layers - layers)
+    if sparse is not None:
+        add("router", sparse.n_experts, d, times=layers)
+        add("experts", sparse.n_experts, sparse.expert_dim, d, times=layers * (structure.mlp_matrices - 1))
+        add("experts", sparse.n_experts, d, sparse.expert_dim, times=layers)
         if sparse.shared_dim:
-            add_mlp(sparse.shared_dim)
+            add_mlp(sparse.shared_dim, layers)
         if sparse.shared_gate:
-            add("router", 1, d)
+            add("router", 1, d, times=layers)
     return +found
