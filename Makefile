@@ -45,6 +45,7 @@ coverage: $(VENV)/.dev
 	$(COVERAGE) combine --quiet
 	$(COVERAGE) json --quiet --include "src/*" -o build/coverage/report.json
 	$(BIN)/python docs/build_coverage.py build/coverage/report.json
+	$(BIN)/python docs/build_figures.py   # the badge says how many lines
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
