@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+import _tooling  # noqa: F401 (makes danalab_bench importable)
 from danalab.judge.tracks import get_track
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.fit.statistics import Interval, Variance, student_interval, sum_interval

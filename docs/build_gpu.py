@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import _tooling  # noqa: F401 (makes danalab_bench importable)
 from danalab.files import read_json
 from danalab_bench import gpu_shakespeare
 from danalab_bench.gpu_sections import line

@@ -9,6 +9,7 @@ import json
 import re
 from pathlib import Path
 
+import _tooling  # noqa: F401 (makes danalab_bench importable)
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab_bench.pages import benchmark
