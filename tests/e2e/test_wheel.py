@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -38,6 +39,19 @@ def core(wheel, tmp_path_factory) -> Path:
 def run(words: list[object], folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run([*map(str, words)], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_links_below_build_to_the_sources_take_nothing_away(tmp_path):
+    """`make docs-check` leaves such links, and a folder that was seen is not walked again."""
+    builders = pytest.importorskip("hatchling.builders.sdist")
+    for name in ("pyproject.toml", ".gitignore", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "src" / "danalab").mkdir(parents=True)
+    (tmp_path / "src" / "danalab" / "__init__.py").touch()
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "src").symlink_to(tmp_path / "src")
+    files = builders.SdistBuilder(str(tmp_path)).recurse_included_files()
+    assert "src/danalab/__init__.py" in [file.relative_path for file in files]
 
 
 @pytest.mark.slow
