@@ -24,7 +24,7 @@ from danalab.ladder.rows import read_ladder
 from danalab.report.formats import as_markdown, short
 from danalab.sweep.rows import is_usable
 from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests
-from danalab_bench.pages import RESULTS, benchmark, fill_parts
+from danalab_bench.pages import RESULTS, benchmark, fill_parts, page_table
 from memory import PARAMETERS, TRACK, Found, compared, read_rows
 
 ROOT = Path(__file__).parents[1]
@@ -93,18 +93,6 @@ class Claim:
             return "-"
         form = f".{max(0, -round(math.log10(known.last_digit)))}f"
         return f"{known.low:{form}} to {known.high:{form}}"
-
-
-def page_table(page: str, name: str) -> list[list[str]]:
-    """The rows of the table between `<!-- NAME -->` and `<!-- end -->` of a page, or of the one that has it."""
-    others = (file for folder in ("docs", "notes") for file in sorted((ROOT / folder).rglob("*.md")))
-    for file in (ROOT / "docs" / page, *others):
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        _, found, text = text.partition(f"<!-- {name} -->\n")
-        if found:
-            lines = text.partition("<!-- end -->")[0].splitlines()[2:]
-            return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    raise FileNotFoundError(f"no page has a table {name}")
 
 
 def row_named(page: str, name: str, first: str) -> list[str]:

@@ -52,6 +52,19 @@ def fill_parts(page: str, tag: str, parts: Mapping[str, str]) -> str:
     return pattern.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
 
 
+def page_table(page: str, name: str) -> list[list[str]]:
+    """The rows of the table between `<!-- NAME -->` and `<!-- end -->` of a page, or of the one that has it."""
+    root = Path(__file__).parents[2]
+    others = (file for folder in ("docs", "notes") for file in sorted((root / folder).rglob("*.md")))
+    for file in (root / "docs" / page, *others):
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        _, found, text = text.partition(f"<!-- {name} -->\n")
+        if found:
+            lines = text.partition("<!-- end -->")[0].splitlines()[2:]
+            return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    raise FileNotFoundError(f"no page has a table {name}")
+
+
 def refresh(usage: str | None, stored: Path, fill: Callable[[str, list[dict[str, Any]]], str], *pages: Path) -> None:
     """The command of a script: pack the ladders that the command line names, if any, into one, and fill the pages."""
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)

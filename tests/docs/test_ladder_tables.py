@@ -10,13 +10,12 @@ import pytest
 import torch
 from bench import dana_muon, horizon_rates, induction, ladder_today, muon_parts, rare_tokens
 
-from build_claims import page_table
 from danalab.files import read_json
 from danalab.ladder.analysis import analyse
 from danalab.ladder.rows import read_ladder
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.learning_rate import lr_law
-from danalab_bench.pages import POINT, fill_parts, joined
+from danalab_bench.pages import POINT, fill_parts, joined, page_table
 
 
 def test_the_horizon_page_shows_the_stored_rows_of_the_closer_look():

@@ -182,19 +182,6 @@ def test_a_run_that_was_killed_is_made_again_and_one_that_failed_by_itself_is_no
     assert Ledger(tmp_path).run(trial).failure == "RuntimeError: no"
 
 
-def test_only_what_is_new_of_the_runs_is_read(tmp_path):
-    first, second = Ledger(tmp_path), Ledger(tmp_path)
-    trials = [PlannedRun("char", 1, read_contestant("adamw"), 0.1, seed) for seed in range(3)]
-    for trial in trials[:2]:
-        first.add_run(trial, RunResult(1.0))
-    assert second.run(trials[1]) is not None
-    size = (tmp_path / "runs.jsonl").stat().st_size
-    first.add_run(trials[2], RunResult(2.0))
-    content = (tmp_path / "runs.jsonl").read_bytes()
-    (tmp_path / "runs.jsonl").write_bytes(b"?" * size + content[size:])  # what was read is not looked at again
-    assert second.run(trials[2]) == RunResult(2.0)
-
-
 def test_stored_runs_of_the_baseline_are_used_where_one_is_reproduced_here(invented, tmp_path, monkeypatch):
     asked = {"budget": "14runs", "difference": 1e-6}
     (first,) = judge(config(tmp_path / "first", "adamw", "adana", **asked))
@@ -419,24 +406,6 @@ def test_a_run_without_a_loss_is_as_slow_as_its_length_allows():
     assert math.exp(log_speed(done, failed)) == pytest.approx(0.01)
     assert math.exp(log_speed(failed, done)) == pytest.approx(100)
     assert log_speed(failed, failed) == 0.0
-
-
-def append_rows(folder, name):
-    ledger = Ledger(folder)
-    trial = PlannedRun("char", 1, read_contestant("adamw"), 0.1, 0)
-    for i in range(200):
-        ledger.add_run(PlannedRun("char", i, trial.contestant, 0.1, name), RunResult(1.0, (0, 1), (2.0, 1.0)))
-
-
-def test_two_judgements_may_write_one_ledger(tmp_path):
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=append_rows, args=(tmp_path, name)) for name in range(2)]
-    for each in writers:
-        each.start()
-    for each in writers:
-        each.join()
-    rows = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
-    assert len({row["run"] for row in rows}) == len(rows) == 400
 
 
 def test_two_judgements_of_one_question_at_a_time_agree(invented, tmp_path):

@@ -14,9 +14,9 @@ from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import (
     GPT2_VOCAB,
     Shape,
+    active_mlp_params,
     attention_layers,
     linear_attention,
-    mlp_params,
     sparsity,
     weights,
 )
@@ -43,7 +43,7 @@ class Dimensions(Shape):
                 return law
             dense = self.architecture.mlp_matrices * self.d_model * self.mlp_dim * self.n_layers
             used = matrix_params(self, active=True)
-            return law * used // (used - mlp_params(self, active=True) + dense)
+            return law * used // (used - active_mlp_params(self) + dense)
         return matrix_params(self, active=True)
 
     @property

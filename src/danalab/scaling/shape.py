@@ -233,14 +233,13 @@ def _layers(shape: Shape) -> tuple[int, ...]:
     return layers
 
 
-def mlp_params(shape: Shape, *, active: bool = False) -> int:
-    """Matrix weights of all layers' MLPs, (`active`: the token's) experts, routers and gates."""
+def active_mlp_params(shape: Shape) -> int:
+    """Matrix weights of all layers' MLPs that a token passes through: its experts, routers and gates."""
     matrices = shape.architecture.mlp_matrices
     sparse = sparsity(shape)
     if sparse is None:
         return shape.n_layers * matrices * shape.d_model * shape.mlp_dim
-    experts = sparse.top_k if active else sparse.n_experts
-    hidden = experts * sparse.expert_dim + sparse.shared_dim
+    hidden = sparse.top_k * sparse.expert_dim + sparse.shared_dim
     each = shape.d_model * (matrices * hidden + sparse.n_experts + sparse.shared_gate)
     dense = (shape.n_layers - len(sparse.layers)) * matrices * shape.d_model * shape.mlp_dim
     return len(sparse.layers) * each + dense

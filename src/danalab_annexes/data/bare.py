@@ -328,7 +328,7 @@ def record(folder: Path) -> Path:
 def _looks_bare(folder: Path) -> bool:
     names = [path for path in folder.iterdir() if not path.name.startswith(".")]
     arrays = sorted(path for path in names if path.suffix == ".npy")
-    ends = [*arrays[:1], *arrays[1:][-1:]]  # of two, as one may be damaged: arrays of rows then report the flat one
+    ends = arrays[:1] + arrays[-1:]  # both, as one may be damaged: arrays of rows then report the flat one
     return any(is_stream(path) for path in names if path.suffix == ".bin") or (bool(ends) and all(map(is_stream, ends)))
 
 

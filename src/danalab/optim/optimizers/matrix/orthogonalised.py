@@ -125,8 +125,8 @@ class Dion2(MatrixOptimizer):
         buffer.scatter_(cut, chosen, group["momentum"] * part)
         o = orthogonalised(part, group)
         step = group["lr"] * scale((rows, columns), None) * o
-        shrunk = decayed(x, torch.zeros_like(x).scatter(cut, chosen, o), group)
-        return shrunk.scatter_add(cut, chosen, -step)
+        whole = torch.zeros_like(x).scatter(cut, chosen, o) if group["cautious_decay"] else o
+        return decayed(x, whole, group).scatter_add(cut, chosen, -step)
 
 
 class Scion(MatrixOptimizer):
