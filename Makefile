@@ -35,7 +35,7 @@ test-all: lint
 COVERAGE := $(BIN)/python -m coverage
 # Coverage writes a file in each process, and replaces os._exit, which these tests do not allow.
 NOT_COVERED := tests/cli/test_flags.py::test_a_file_beyond_a_limit_is_named \
-	tests/annexes/chat/test_programs.py::test_a_system_without_seccomp_or_landlock_says_so_in_one_line \
+	tests/chat/test_programs.py::test_a_system_without_seccomp_or_landlock_says_so_in_one_line \
 	tests/data/preparation/test_preparation.py::test_a_process_that_dies_is_one_line
 
 coverage: $(VENV)/.dev

@@ -30,9 +30,9 @@ from danalab.report.formats import as_markdown
 from danalab.train.callbacks.console import log_to_stderr
 from danalab.train.evaluation import evaluate_run
 from danalab.train.system.signals import StopRequest
-from danalab_annexes.speedrun.pipeline import Speedrun
-from danalab_annexes.speedrun.report import as_json, write_report
-from danalab_annexes.speedrun.settings import PRESETS, SpeedrunConfig
+from danalab.post.speedrun.pipeline import Speedrun
+from danalab.post.speedrun.report import as_json, write_report
+from danalab.post.speedrun.settings import PRESETS, SpeedrunConfig
 
 RESULTS = Path(__file__).parent / "results" / "chat_cpu.jsonl"
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from typing import Any
 from danalab.ladder.fit.tuning import horizon_of, tune
 from danalab.report.formats import as_markdown
 from danalab.sweep.rows import is_usable
-from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests
+from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab_bench.pages import cost, fill_parts, refresh, shown_lead
 
 ROOT = Path(__file__).parents[1]

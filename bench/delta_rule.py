@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from danalab.errors import MissingExtra, UserError
 from danalab.files import write_json
 from danalab.train.system.device import machine
-from danalab_annexes.models.delta_rule import gated_delta_rule
+from danalab.models.delta_rule import gated_delta_rule
 from danalab_bench.timing import Work, clock_of, interleaved, pin_threads, ratios, spread
 
 ALIKE = 1e-4

@@ -34,10 +34,10 @@ from danalab.theory import (
     standard,
 )
 from danalab.theory.problem import power_sum
-from danalab_annexes.theory.equivalents import density, limit_loss, smallest_eigenvalue
-from danalab_annexes.theory.exponents import Family, compute_optimum, frontier
-from danalab_annexes.theory.races import hummingbird, moe
-from danalab_annexes.theory.tau_statistics import measure_tau, tau_limit
+from danalab.theory.equivalents import density, limit_loss, smallest_eigenvalue
+from danalab.theory.exponents import Family, compute_optimum, frontier
+from danalab.theory.races import hummingbird, moe
+from danalab.theory.tau_statistics import measure_tau, tau_limit
 from danalab_bench.theory_checks import limit_kappa, limit_loss_continuum, sgd_volterra
 
 BOUNDS = {"<": float.__lt__, ">": float.__gt__}

@@ -29,7 +29,7 @@ from danalab.scaling.hardware import available_cores
 SEQUENCES, LENGTH = 100, 32_768
 WORKER = """
 import json, resource, sys, time
-from danalab_annexes.data.check import validate
+from danalab.data.validation import validate
 begun = time.perf_counter()
 result = validate(sys.argv[1])
 seconds, busy = time.perf_counter() - begun, time.process_time()

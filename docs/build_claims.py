@@ -23,7 +23,7 @@ from danalab.ladder.fit.tuning import Tuned, tune
 from danalab.ladder.rows import read_ladder
 from danalab.report.formats import as_markdown, short
 from danalab.sweep.rows import is_usable
-from danalab_annexes.ladder.paired import PairedTest, paired_runs, paired_tests
+from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab_bench.pages import RESULTS, benchmark, fill_parts, page_table
 from memory import PARAMETERS, TRACK, Found, compared, read_rows
 

@@ -51,7 +51,6 @@ def pytest_xdist_auto_num_workers() -> int:
 
 JAX_TESTS = (
     "tests/theory/",
-    "tests/annexes/theory/",
     "tests/optim/test_optax.py",
     "tests/examples/test_optax_example.py",
 )

@@ -10,7 +10,7 @@ import pytest
 
 from danalab.optim.step.backends import kernel_library as optimizer
 from danalab.optim.step.backends.native_library import instruction_sets
-from danalab_annexes.inference import native_decoding as decoder
+from danalab.inference import native_decoding as decoder
 
 WIDE = "16-lanes"
 """The decoder's code for AVX-512, whose vectors the compiler splits for the CPU at hand."""

@@ -75,7 +75,7 @@ from danalab.cli.app import main
 main(["plan", "--heads", "3", "--json"])
 main(["train", "--heads", "3", "--print-config"])
 from danalab.optim import ADana
-from danalab_annexes.theory.studies import HummingbirdFlags
+from danalab.theory.studies import HummingbirdFlags
 from danalab.train.config.experiment import SHARED_SETTINGS
 own = ADana.__init__.__signature__.parameters[{name!r}].default
 print(json.dumps([own, getattr(HummingbirdFlags(), {name!r}, 0), SHARED_SETTINGS[{name!r}]]))

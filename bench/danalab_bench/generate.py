@@ -19,7 +19,7 @@ from danalab.errors import MissingExtra, UserError
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import Decoder, ModelConfig, build_model
 from danalab.train.system.device import machine
-from danalab_annexes.models.huggingface.convert import to_huggingface
+from danalab.models.huggingface.convert import to_huggingface
 from danalab_bench.peers import LlamaCpp
 from danalab_bench.timing import Say, Work, interleaved, ratios, spread, wall_clock
 

@@ -16,7 +16,7 @@ from typing import Any
 from danalab.files import parse_json, read_json, read_text, write_atomically
 from danalab.ladder.rows import pack, read_ladder, validation_points
 from danalab.report.data import hours_of
-from danalab_annexes.ladder.paired import PairedTest
+from danalab.ladder.paired import PairedTest
 
 RESULTS = Path(__file__).parents[1] / "results"
 BENCHMARKS = "benchmarks.jsonl"

@@ -9,7 +9,7 @@ from scipy.optimize import root_scalar
 
 from danalab.errors import UserError
 from danalab.theory.problem import PLRF, Spectrum
-from danalab_annexes.theory.equivalents import limit_loss, nodes
+from danalab.theory.equivalents import limit_loss, nodes
 
 
 def sgd_volterra(

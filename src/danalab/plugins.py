@@ -3,7 +3,6 @@
     FILE.py:NAME, module:NAME     one object, such as an optimizer: `load_address`
     --plugin FILE.py              a file that registers something when it is imported: `use`
     entry point danalab.plugins   the same of an installed package: a module, or a function that is called
-    danalab_annexes               what comes with danalab and only some runs need, by kind of registry
 
 A file is imported once, as a module of its own. The files of --plugin are in $DANALAB_PLUGINS, which the processes of a
 command inherit: a registry that lacks a name loads them, the annexes of its kind, and then the entry points (`load`).
@@ -27,7 +26,26 @@ log = logging.getLogger(__name__)
 
 ENVIRONMENT = "DANALAB_PLUGINS"
 GROUP = "danalab.plugins"
-ANNEXES = "danalab_annexes"
+MODULES: dict[str, tuple[str, ...]] = {
+    "architecture": ("models.architectures",),
+    "back end": ("inference.native_decoding",),
+    "callback": ("train.statistics", "train.trackers"),
+    "command": ("cli.more",),
+    "constraint": ("inference.json_constraint",),
+    "data command": ("cli.data_more",),
+    "data layout": ("data.arrays",),
+    "data source": ("data.sources.hub",),
+    "distributed backend": ("train.diloco",),
+    "evaluation": ("cli.evaluations",),
+    "executor": ("ladder.slurm",),
+    "optim command": ("cli.optim_more",),
+    "reward": ("chat.programs",),
+    "study of a ladder": ("ladder.more_studies",),
+    "study": ("theory.studies",),
+    "task": ("chat.tasks.hub", "chat.tasks.manners"),
+    "weight format": ("models.huggingface.convert",),
+}
+"""Kind of a registry (`Registry.kind`) -> modules of this package that add to it when they are imported."""
 
 _plugins: dict[str, ModuleType] = {}  # loaded plugins: the path of a file, or the value of an entry point -> its module
 _state = {"entry points": False, "loading": ""}
@@ -103,12 +121,10 @@ def _digest(module: ModuleType) -> str:
 
 def load_annexes(kind: str) -> None:
     """Load the annexes that add to registries of `kind`, if they are installed."""
-    if importlib.util.find_spec(ANNEXES) is None:
-        return
     outer, _state["loading"] = _state["loading"], ""  # an annex is no plugin whose source a run must keep
     try:
-        for module in importlib.import_module(ANNEXES).MODULES.get(kind, ()):
-            importlib.import_module(f"{ANNEXES}.{module}")
+        for module in MODULES.get(kind, ()):
+            importlib.import_module(f"danalab.{module}")
     finally:
         _state["loading"] = outer
 

@@ -17,8 +17,8 @@ from danalab.inference import Engine, SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.serve import ChatQuestion, ChatSession, Planner, open_chat_model
 from danalab.serve.fields import RequestError
-from danalab_annexes.evals.evaluations import harness_format
-from danalab_annexes.models.huggingface.convert import to_huggingface
+from danalab.cli.evaluations import harness_format
+from danalab.models.huggingface.convert import to_huggingface
 
 CHATML = """\
 {%- if messages[0].role != 'system' %}{{ '<|im_start|>system\\nBe helpful.<|im_end|>\\n' }}{% endif %}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from danalab_annexes.data.check import validate
+from danalab.data.validation import validate
 
 VOCAB = 300
 Corruption = Callable[[random.Random, Path], None]

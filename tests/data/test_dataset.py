@@ -17,7 +17,7 @@ from danalab.data.formats.shards import HEADER, MAGIC, Manifest, ShardEntry, Tok
 from danalab.data.open import describe
 from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
-from danalab_annexes.data.check import validate
+from danalab.data.validation import validate
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_bare_files_of_a_large_vocabulary_are_32_bits_wide(tmp_path, monkeypatch
     tokenizer = train_bpe(["some text"] * 3, 266)
     tokenizer.save(tmp_path)
     monkeypatch.setattr(
-        "danalab_annexes.data.bare.load_tokenizer",
+        "danalab.data.bare.load_tokenizer",
         lambda _: type("Wide", (), {**vars(tokenizer), "n_tokens": 70_000, "vocab_size": 70_016,
         "eos_id": 256, "fingerprint": "ab"})()
     )  # fmt: skip
@@ -254,7 +254,7 @@ def test_the_scan_of_a_bare_file_is_kept_until_the_file_changes(tmp_path, monkey
     folder = _bare(tmp_path / "nano", train=np.arange(1000))
     first = open_dataset(folder)
     with monkeypatch.context() as patched:
-        patched.setattr("danalab_annexes.data.bare.np.frombuffer", lambda *_: pytest.fail("read again"))
+        patched.setattr("danalab.data.bare.np.frombuffer", lambda *_: pytest.fail("read again"))
         assert open_dataset(folder).fingerprint == first.fingerprint
     _bare(folder, train=np.arange(1001))
     assert open_dataset(folder).fingerprint != first.fingerprint

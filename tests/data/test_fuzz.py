@@ -17,9 +17,9 @@ from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.files import read_json
-from danalab_annexes.data.array_split import split_arrays
-from danalab_annexes.data.bare import record
-from danalab_annexes.data.check import validate
+from danalab.data.array_split import split_arrays
+from danalab.data.bare import record
+from danalab.data.validation import validate
 
 Draw = random.Random
 

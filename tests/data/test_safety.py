@@ -19,8 +19,8 @@ from danalab.data.mixture import parse_mixture
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer, train_bpe
 from danalab.errors import UserError
-from danalab_annexes.data.array_split import split_arrays
-from danalab_annexes.data.check import validate
+from danalab.data.array_split import split_arrays
+from danalab.data.validation import validate
 from memory_bound import little_memory
 
 
@@ -135,7 +135,7 @@ def test_a_date_in_a_name_is_not_taken_for_the_number_of_a_shard(tmp_path, name)
 
 
 def test_an_archive_that_unpacks_beyond_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("danalab_annexes.data.array_files.host_memory", lambda: 1 << 16)
+    monkeypatch.setattr("danalab.data.array_files.host_memory", lambda: 1 << 16)
     np.savez_compressed(tmp_path / "a.npz", ids=np.zeros((200, 500), np.int64))
     with pytest.raises(UserError, match="unpacks to 800,128 bytes, larger than memory"):
         open_dataset(tmp_path)

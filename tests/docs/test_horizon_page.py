@@ -16,7 +16,7 @@ from danalab.report.figures.drawing import save_figure
 from danalab.report.formats import as_markdown
 from danalab.report.headline import remarks
 from danalab.report.tables import analysis_tables, tuned_table
-from danalab_annexes.ladder.figures import batch_figure, horizon_loss_figure, multiplier_figure
+from danalab.ladder.figures import batch_figure, horizon_loss_figure, multiplier_figure
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

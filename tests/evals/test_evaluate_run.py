@@ -20,7 +20,7 @@ from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train
-from danalab_annexes.evals.evaluations import harness_format
+from danalab.cli.evaluations import harness_format
 from text_data import prepare_lines
 
 CHAT = ChatFormat(ByteTokenizer())
@@ -186,7 +186,7 @@ def test_the_harness_asks_a_chat_in_its_format(run, tmp_path, monkeypatch):
     """The score of a choice is the log-likelihood of the letter after the prompt of the conversation."""
     pytest.importorskip("lm_eval")
     from danalab.train.run.open import open_run
-    from danalab_annexes.evals.harness import evaluate_tasks
+    from danalab.chat.harness import evaluate_tasks
 
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

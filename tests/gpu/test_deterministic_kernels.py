@@ -18,7 +18,7 @@ from danalab.inference.sampling import draw
 from danalab.models import build_model
 from danalab.optim import build_optimizer
 from danalab.scaling.architectures import ARCHITECTURES
-from danalab_annexes.train.statistics import update_statistics
+from danalab.train.statistics import update_statistics
 from models.architectures import LENGTH, VOCAB, tiny
 
 CONFIGS = {

@@ -74,7 +74,7 @@ def test_a_request_is_bitwise_the_same_on_every_target(target: str):
 
 
 def test_the_number_of_threads_does_not_change_a_bit(monkeypatch: pytest.MonkeyPatch):
-    from danalab_annexes.inference import native_decoding as backend
+    from danalab.inference import native_decoding as backend
 
     monkeypatch.setattr(backend, "PRODUCTS_PER_THREAD", 1)
     model = build_model(CONFIGS["qwen3next"], seed=4)

@@ -16,7 +16,7 @@ from danalab.optim.optimizers.kinds import KINDS
 from danalab.scaling import flops_per_token, parameter_count
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import CHUNK
-from danalab_annexes.models import delta_rule
+from danalab.models import delta_rule
 from decoding import greedy
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny
 

@@ -129,7 +129,7 @@ def test_a_parametrization_survives_its_configuration_and_defaults_are_stated():
 
 
 def test_an_export_computes_the_same(tmp_path):
-    from danalab_annexes.models.huggingface.convert import from_huggingface, to_huggingface
+    from danalab.models.huggingface.convert import from_huggingface, to_huggingface
 
     of = model("gpt", n_layers=8, **COMPLETEP)
     described, weights = to_huggingface(of.config, of.state_dict())

@@ -17,9 +17,9 @@ from danalab.optim.rate_search import next_exponent
 from danalab.scaling import learning_rate
 from danalab.showcase.problems import PROBLEMS, Objective, SmallProblem, get_problem
 from danalab.showcase.trials import SPACING, ProblemRun, Result, search, settings_for, train, usual_lr
-from danalab_annexes.optim import compare
-from danalab_annexes.optim.commands import CompareConfig
-from danalab_annexes.optim.compare import compare_optimizers, curves_figure, orthogonalisation_figure
+from danalab.showcase import compare
+from danalab.cli.optim_more import CompareConfig
+from danalab.showcase.compare import compare_optimizers, curves_figure, orthogonalisation_figure
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))

@@ -3,7 +3,7 @@
 exact    the words are the reference's, ignoring case and whitespace
 number   the last number, or the one after "####", equals the reference
 choice   the last letter that stands alone is the reference: "B", "(B)", "The answer is B."
-code     the program of the answer passes the problem's tests (an annex: `danalab_annexes.chat.programs`)
+code     the program of the answer passes the problem's tests (an annex: `danalab.chat.programs`)
 
 FILE.py:NAME is a function of one's own, in a process of its own (it may raise, print, hang, crash or leave processes):
 

@@ -3,7 +3,7 @@
     executor.submit(Training(job)) -> Future      done when the run has ended; its exception says why it failed
 
 pool, inline        this machine: processes side by side (`pool`), or one run after the other in this process
-slurm               array jobs that outlive this process (`danalab_annexes.ladder.slurm`)
+slurm               array jobs that outlive this process (`danalab.ladder.slurm`)
 NAME, FILE.py:NAME  a function of the sweep's folder that returns any executor of this shape: one that a plugin has
                     added to `sweep.EXECUTORS`, or in a file of one's own
 """

@@ -1,17 +1,17 @@
 # Functions of studies, which moved to the annex; these aliases go with 0.4.
-from danalab_annexes.theory.equivalents import density as density
-from danalab_annexes.theory.equivalents import limit_loss as limit_loss
-from danalab_annexes.theory.equivalents import smallest_eigenvalue as smallest_eigenvalue
-from danalab_annexes.theory.exponents import compute_optimum as compute_optimum
-from danalab_annexes.theory.exponents import frontier as frontier
-from danalab_annexes.theory.exponents import phase as phase
-from danalab_annexes.theory.exponents import time_exponents as time_exponents
-from danalab_annexes.theory.prediction import load_spectrum as load_spectrum
-from danalab_annexes.theory.prediction import predict as predict
-from danalab_annexes.theory.races import hummingbird as hummingbird
-from danalab_annexes.theory.races import moe as moe
-from danalab_annexes.theory.tau_statistics import measure_tau as measure_tau
-from danalab_annexes.theory.tau_statistics import tau_limit as tau_limit
+from danalab.theory.equivalents import density as density
+from danalab.theory.equivalents import limit_loss as limit_loss
+from danalab.theory.equivalents import smallest_eigenvalue as smallest_eigenvalue
+from danalab.theory.exponents import compute_optimum as compute_optimum
+from danalab.theory.exponents import frontier as frontier
+from danalab.theory.exponents import phase as phase
+from danalab.theory.exponents import time_exponents as time_exponents
+from danalab.theory.prediction import load_spectrum as load_spectrum
+from danalab.theory.prediction import predict as predict
+from danalab.theory.races import hummingbird as hummingbird
+from danalab.theory.races import moe as moe
+from danalab.theory.tau_statistics import measure_tau as measure_tau
+from danalab.theory.tau_statistics import tau_limit as tau_limit
 
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms import AdEMAMix as AdEMAMix

@@ -22,7 +22,7 @@ from danalab.data.preparation.holdout import SplitRule, split_documents
 from danalab.data.sources import Source, TextSource
 from danalab.data.tokenizers import train_bpe
 from danalab.errors import UserError
-from danalab_annexes.data.check import validate
+from danalab.data.validation import validate
 
 
 def _content(folder: Path) -> dict[str, bytes]:

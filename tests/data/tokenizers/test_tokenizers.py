@@ -25,7 +25,7 @@ from danalab.data.tokenizers import (
 from danalab.data.tokenizers import gpt2 as gpt2_module
 from danalab.data.tokenizers.bpe import train_bpe
 from danalab.errors import UserError
-from danalab_annexes.data.compression import measure, samples
+from danalab.data.compression import measure, samples
 
 TEXTS = [text for name, text in samples().items() if name != "python"] * 2
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]))

@@ -15,7 +15,7 @@ from danalab.scaling.hardware import available_cores
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel import launcher
 from danalab.train.system.signals import StopRequest
-from danalab_annexes.train.diloco import RESTARTS
+from danalab.train.diloco import RESTARTS
 
 CONFIG = TrainConfig(heads=3)
 READY = "signal.pthread_sigmask(signal.SIG_SETMASK, [])"

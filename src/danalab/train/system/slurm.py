@@ -1,4 +1,4 @@
-"""What a job of SLURM asks for; `danalab_annexes.train.slurm` writes and submits the scripts."""
+"""What a job of SLURM asks for; `danalab.train.slurm` writes and submits the scripts."""
 
 import re
 import sys

@@ -1,0 +1,46 @@
+"""Talk to a model in the terminal."""
+
+import sys
+from dataclasses import dataclass
+
+from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
+from danalab.train.config.fields import Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(ModelFlags):
+    prompt: str | None = None
+    """Ask this one question, print the answer, and end."""
+    system: str = ""
+    """Instructions before the first question."""
+    max_tokens: Count | None = None
+    """Tokens of an answer at most; default: as many as fit in the context."""
+    temperature: float = 0.8
+    """Divides the logits; 0 takes the most likely token."""
+    top_k: int = 0
+    """Sample among the k most likely tokens; 0: all."""
+    top_p: float = 1.0
+    """Sample among the most likely tokens that together have this probability."""
+    seed: int | None = None
+    """Same seed, same answers; default: a random one."""
+
+
+def run(flags: Flags) -> None:
+    """Talk to a model in the terminal; /help lists commands."""
+    from danalab.inference import SamplingParameters
+
+    names = ("max_tokens", "temperature", "top_k", "top_p", "seed")
+    sampling = SamplingParameters(**{name: getattr(flags, name) for name in names})
+    model = flags.open()
+    from danalab.inference import Engine
+    from danalab.serve import ChatSession
+    from danalab.chat.terminal import Terminal
+
+    session = ChatSession(model, Engine(model.model, model.tokenizer, max_batch_size=1), sampling, flags.system)
+    if not model.is_chat:
+        print(BASE_MODEL, file=sys.stderr)
+    if flags.prompt is not None:
+        Terminal(session).answer(session.ask(flags.prompt))
+        return
+    print(f"{model.name}, context {model.context} tokens; /help lists commands", file=sys.stderr)
+    Terminal(session).run()

@@ -1,0 +1,76 @@
+"""Write a SLURM job script that requeues until a run's last step, and submit it.
+
+danalab slurm --account ACCOUNT --gpus 4 -- --arch enoki --opt adana --heads 12
+danalab slurm --runs runs.txt --at-once 4 -- --arch enoki --opt adana      # a line of flags a run: an array job
+"""
+
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from danalab.cli._shared.options import JsonFlags
+from danalab.cli._shared.run_flags import ResourceFlags
+from danalab.errors import UserError
+
+TAKES_REST = True
+"""The flags of `danalab train` follow --."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(JsonFlags, ResourceFlags):
+    """Settings of `danalab slurm`."""
+
+    runs: Path | None = None
+    """File with the flags of one run on each line (# comments); flags after -- are added to each."""
+    job_name: str | None = None
+    """Default: the run's name."""
+    log_dir: Path = Path("slurm")
+    """Folder of scripts and logs."""
+    dry_run: bool = False
+    """Print the script; write and submit nothing."""
+
+
+def run(flags: Flags, rest: list[str]) -> int:
+    """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
+    from danalab.train.slurm import SlurmJob, read_runs, submit
+
+    resources = flags.resources()
+    if flags.runs is None and not rest:
+        raise UserError("no run: give flags of danalab train after --, or --runs FILE")
+    lines = read_runs(flags.runs) if flags.runs is not None else [[]]
+    runs = [_checked([*rest, *line], resources.ranks) for line in lines]
+    [(usual, count)] = Counter(name for name, _ in runs).most_common(1)
+    if count > 1:
+        raise UserError(f"--runs: {count} lines are the run {usual}; give each settings or a --name of its own")
+    name = flags.job_name or (runs[0][0] if len(runs) == 1 else f"{flags.runs.stem}" if flags.runs else "runs")
+    job = SlurmJob(name, [words for _, words in runs], resources, flags.log_dir, flags.setup, flags.at_once)
+    if flags.dry_run:
+        print(job.text(), end="")
+        return 0
+    script = job.write()
+    answer = submit(script)
+    if not flags.print_json({"script": str(script), "runs": [name for name, _ in runs], "sbatch": answer}):
+        print(f"{answer}: {script}, logs in {flags.log_dir}", file=sys.stderr)
+    return 0
+
+
+def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
+    """(name of the run, by its flags alone: the same in every job; its flags), checked before the job is submitted."""
+    from danalab.cli._shared.flags import parse
+    from danalab.train.config.fields import names_of
+    from danalab.train.config.train_config import TrainConfig, digest_of
+
+    config: TrainConfig = parse(TrainConfig, list(words), prog="danalab train", description="").flags
+    if config.nproc not in (None, 1):
+        raise UserError(f"--nproc {config.nproc}: under SLURM the ranks are started by srun; give --gpus and --nodes")
+    words = list(words)
+    if ranks > 1 and config.distributed_backend is None:
+        words += ["--distributed-backend", "fsdp" if config.expert_parallel else "ddp"]
+    name = config.name or (config.run_dir.name if config.run_dir else None)
+    if name is None:
+        size = f"h{config.heads}" if config.heads is not None else config.size or f"d{config.d_model}"
+        digest = digest_of(config, names_of(type(config), "run", "input", "data"))
+        name = "-".join(filter(None, [config.arch, config.opt, size, digest]))
+        words += ["--name", name]
+    return name, words

@@ -1,0 +1,186 @@
+"""Our models in the names and layouts of `transformers`, and back: exact, by permutations. Needs no transformers.
+
+gpt                            GPT2LMHeadModel                          `gpt2`
+llama                          LlamaForCausalLM, MixtralForCausalLM     `llama_qwen`
+qwen3 without attention gate   Qwen3ForCausalLM, Qwen3MoeForCausalLM    `llama_qwen`
+qwen3next                      Qwen3NextForCausalLM                     `qwen3_next`
+others                         a class of ours, `remote/modeling_*.py`, exported beside the weights;
+                               `from_pretrained(FOLDER, trust_remote_code=True)` runs it
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from danalab.errors import UserError
+from danalab.models.canonical import WEIGHT_FORMATS, WeightFormat, Weights
+from danalab.models.config import ModelConfig
+from danalab.models.decoder import build_model
+from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
+from danalab.models.huggingface.common import TensorReader, canonical_names, from_weights, to_weights
+from danalab.models.huggingface.llama_qwen import MODEL_TYPES as EXPERT_TYPES
+from danalab.models.huggingface.llama_qwen import NAMINGS, expert_obstacle
+
+MODEL_TYPE = "danalab"
+ARCHITECTURES = ("enoki", "moe", "qwen3", "llama", "resonance")
+"""Architectures that our modules compute, with any of their options."""
+_CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM",
+            "qwen3next": "Qwen3NextForCausalLM"}  # fmt: skip
+_MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next", **EXPERT_TYPES}
+_LAYOUTS = {"gpt": gpt2, "llama": llama_qwen, "qwen3": llama_qwen, "qwen3next": qwen3_next}
+
+
+def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Weights]:
+    """(config.json, named tensors) of `transformers` for a model and its state dict; UserError: no such class."""
+    require_class(config)
+    if obstacle(config) is not None:
+        return module_settings(config), dict(weights)
+    described = {"architectures": [_CLASSES[config.arch]], "vocab_size": config.vocab_size, "use_cache": True,
+                 "tie_word_embeddings": config.tied}  # fmt: skip
+    if config.sparsity is not None and config.arch in NAMINGS:
+        described["architectures"] = [NAMINGS[config.arch].cls]
+    layout = _LAYOUTS[config.arch]
+    return described | layout.to_settings(config), to_weights(layout.entries(config), weights)
+
+
+def require_class(config: ModelConfig) -> None:
+    """Check that a class of `transformers`, or ours, computes this model's function; a UserError says why none does."""
+    reason = obstacle(config)
+    if reason is None or in_module(config):
+        return
+    if config.arch in ARCHITECTURES and config.arch not in _CLASSES:  # our class has it, but not with these options
+        reason = (
+            f"no class, of transformers or ours, has {config.arch} with norm '{config.norm_kind}' and heads of which "
+            f"{config.rotated} of {config.head_dim} features are rotated"
+        )
+    raise UserError(reason)
+
+
+def obstacle(config: ModelConfig) -> str | None:
+    """Why `transformers` itself has no class for this model; None where it has one."""
+    if config.arch not in _CLASSES:
+        known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
+        return f"transformers has no class for {config.arch}; what can be exported: {known}"
+    wanted: dict[str, tuple[object, object]] = {
+        "attention_gate": (config.gated, config.arch == "qwen3next"),
+        "qk_norm": (config.qk_normed, config.architecture.qk_norm),
+        "norm": (config.norm_kind, config.architecture.norm),
+        "residual_scale": (config.residual_scale, 1.0),
+    }
+    if config.arch == "gpt":
+        wanted["n_kv_heads"] = (config.kv_heads, config.n_heads)
+        wanted["n_heads x head_dim"] = (config.n_heads * config.head_dim, config.d_model)
+    if config.arch == "llama":  # its configuration class requires it
+        wanted["d_model modulo n_heads"] = (config.d_model % config.n_heads, 0)
+    if config.arch == "qwen3next":
+        wanted["shared_expert_gate"] = (config.sparsity is not None and config.sparsity.shared_gate, True)
+        linear = config.linear_attention
+        wanted["layers with attention"] = (linear is None or len(linear.layers) < config.n_layers, True)
+    else:
+        if config.sparsity is not None and (reason := expert_obstacle(config)) is not None:
+            return reason
+        wanted["rotary_dim"] = (config.rotated, config.head_dim)
+    for name, (is_, must_be) in wanted.items():
+        if is_ != must_be:
+            return f"{_CLASSES[config.arch]} has {name} = {must_be} only: a {config.arch} with {is_} cannot be exported"
+    return None
+
+
+def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
+    """(configuration, state dict) of our model for a config.json and named tensors of `transformers`.
+
+    UserError: another kind of model, a setting that our models do not support, or weights that are missing, unknown or
+    of a wrong shape.
+    """
+    kind = described.get("model_type")
+    if kind == MODEL_TYPE:
+        if not isinstance(model := described.get("danalab_model"), dict):
+            raise UserError("config.json of a danalab model has no 'danalab_model'")
+        config = ModelConfig.from_dict(model)
+        _check_layers(config, weights)
+        read = TensorReader(dict(weights))
+        expected = build_model(config, device="meta").state_dict()
+        ours = {name: read(name, *tensor.shape) for name, tensor in expected.items()}
+        read.finish()
+        return config, ours
+    if not isinstance(kind, str) or kind not in _MODEL_TYPES:
+        raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab")
+    try:
+        config = _LAYOUTS[_MODEL_TYPES[kind]].from_settings(described)
+    except KeyError as error:
+        raise UserError(f"config.json of a {kind} model has no '{error.args[0]}'") from None
+    except UserError:
+        raise
+    except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
+    _check_layers(config, weights)
+    named = canonical_names(weights, "transformer." if kind == "gpt2" else "model.")
+    if config.tied:
+        named.pop("lm_head.weight", None)
+    read = TensorReader(named)
+    ours = from_weights(_LAYOUTS[config.arch].entries(config, read), read)
+    read.finish()
+    return config, ours
+
+
+def _check_layers(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+    """Check sizes before anything is built: a configuration may ask for more layers than a list can hold."""
+    if config.n_layers > len(weights):
+        raise UserError(f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights")
+
+
+def module_file(config: ModelConfig) -> Path:
+    """The file with this model's class."""
+    name = "modeling_danalab_resonance.py" if config.arch == "resonance" else "modeling_danalab.py"
+    return Path(__file__).parent / "remote" / name
+
+
+def in_module(config: ModelConfig) -> bool:
+    """Whether our class computes this model's function."""
+    plain = config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
+    return config.arch in ARCHITECTURES and plain
+
+
+_SAME = ("d_model", "n_layers", "mlp_dim", "vocab_size", "seq_len", "norm_eps", "residual_scale")
+"""Settings of our classes that are fields of `ModelConfig`."""
+
+
+def module_settings(config: ModelConfig) -> dict[str, Any]:
+    """config.json for our class; the weights keep their names."""
+    stem, name = module_file(config).stem, "DanalabResonance" if config.arch == "resonance" else "Danalab"
+    return {
+        "architectures": [f"{name}ForCausalLM"],
+        "model_type": MODEL_TYPE,
+        "auto_map": {"AutoConfig": f"{stem}.{name}Config", "AutoModelForCausalLM": f"{stem}.{name}ForCausalLM"},
+        **{name: getattr(config, name) for name in _SAME},
+        "norm": config.norm_kind,
+        "tie_word_embeddings": config.tied,
+        "use_cache": True,
+        "danalab_model": config.as_dict(),
+        **(_oscillator_settings(config) if config.arch == "resonance" else _attention_settings(config)),
+    }
+
+
+def _attention_settings(config: ModelConfig) -> dict[str, Any]:
+    experts: dict[str, Any] = {}
+    if config.sparsity is not None:
+        experts = asdict(config.sparsity) | {"renormalise": config.renormalise}
+        experts |= {"experts_per_token": experts.pop("top_k"), "sparse_layers": list(experts.pop("layers"))}
+    sizes = {"n_heads": config.n_heads, "n_kv_heads": config.kv_heads, "head_dim": config.head_dim}
+    swiglu = config.architecture.mlp_matrices == 3
+    options = {"attention_gate": config.gated, "qk_norm": config.qk_normed, "swiglu": swiglu}
+    return {**sizes, **options, "rope_base": config.rope_theta, **experts}
+
+
+def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
+    from danalab.models.resonance import mixer
+
+    sizes = {"groups": config.n_heads, "modes": config.modes, "conv_width": config.conv_width}
+    bounds = {"largest_quality": mixer.MAX_QUALITY, "largest_nu": mixer.MAX_NU, "least_damping": mixer.MIN_DAMPING}
+    return {**sizes, "learned_positions": config.learns_positions, **bounds}
+
+
+WEIGHT_FORMATS.add("huggingface", WeightFormat(to_huggingface, from_huggingface, require_class, obstacle, module_file))

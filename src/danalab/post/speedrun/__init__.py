@@ -1,0 +1,1 @@
+"""From text to a chat in one command."""

@@ -1,0 +1,262 @@
+"""`danalab speedrun`: from text to a chat; steps in order, each repeated without effect where it has been done.
+
+out/speedrun.json      settings, compared when it continues
+out/datasets/          corpus and tokenizer
+out/base mid sft rl/   ordinary run folders
+out/scores/            answers to the test problems after each stage
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import NotRequired, TypedDict
+
+from danalab.chat.task_scores import AnswerSettings, evaluate_chat
+from danalab.data import prepare
+from danalab.errors import UserError
+from danalab.files import read_json, validated, write_json
+from danalab.post.rl import configure as configure_rl
+from danalab.post.settings import STAGES, MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
+from danalab.post.sft import configure
+from danalab.train.config.fields import flag, names_of
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.job import run_training
+from danalab.train.run.open import open_run
+from danalab.train.system.signals import NONFINITE, StopRequest
+from danalab.post.speedrun.settings import PRESETS, Preset, SpeedrunConfig
+
+log = logging.getLogger(__name__)
+
+CALLS = "tool called where needed"
+"""Row of the scores beside those of the tasks."""
+
+
+class InterruptedRunError(Exception):
+    """A stop signal, or a loss that is not finite; `code` is the exit code. The same command continues."""
+
+    def __init__(self, code: int):
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the pipeline."""
+
+    name: str
+    minutes: float
+    """Expected, to share the time among the steps."""
+    run: Callable[[], None]
+    stops: bool = False
+    """Whether it reads the stop request itself."""
+
+
+class Example(TypedDict):
+    """A test problem with an answer."""
+
+    question: str
+    reference: str
+    answer: str
+    rewards: NotRequired[list[float]]
+
+
+class MeanScore(TypedDict):
+    """A mean over problems."""
+
+    mean: float
+    error: float | None
+    count: int
+
+
+class TaskScores(TypedDict):
+    """The part of a `TaskResult` that is read again."""
+
+    task: str
+    score: MeanScore
+    examples: list[Example]
+
+
+@dataclass(frozen=True)
+class StageScores:
+    """The answers of a run to the test problems: content of scores/STAGE.json."""
+
+    step: int
+    tasks: list[TaskScores]
+
+
+class Speedrun:
+    """A speedrun in its folder, with `preset` in place of the one that the configuration names."""
+
+    def __init__(self, config: SpeedrunConfig, preset: Preset | None = None):
+        self.config, self.preset = config, preset or PRESETS[config.preset]
+        self.out = config.out
+
+    def run(self, stop: StopRequest | None = None) -> None:
+        """Make all steps that are left.
+
+        UserError: another speedrun's folder, or bad data; InterruptedRunError ends the caller.
+        """
+        stop = StopRequest() if stop is None else stop
+        self.open()
+        steps, spent, expected = self.steps(stop), 0.0, 0.0
+        with stop:
+            for number, step in enumerate(steps, 1):
+                if stop:
+                    raise InterruptedRunError(stop.exit_code)
+                left = sum(each.minutes for each in steps[number - 1 :]) * (spent / expected if expected else 1.0)
+                log.info("[%d/%d] %s; about %.1f min left", number, len(steps), step.name, left)
+                start = time.perf_counter()
+                self._make(step, stop)
+                minutes = (time.perf_counter() - start) / 60
+                if minutes > 0.1 * step.minutes:  # otherwise it was done before
+                    spent, expected = spent + minutes, expected + step.minutes
+
+    def _make(self, step: Step, stop: StopRequest) -> None:
+        """Make a step; training stops at a checkpoint, anything else at once: it is repeated or continues."""
+        if step.stops:
+            step.run()
+            return
+        try:
+            with stop.interrupting():
+                step.run()
+        except KeyboardInterrupt:
+            raise InterruptedRunError(stop.exit_code) from None
+
+    def open(self) -> None:
+        """Make the folder; UserError: it has other files, is another speedrun's, or the text is missing."""
+        file = self.out / "speedrun.json"
+        names = names_of(SpeedrunConfig, "run")
+        ours = {name: value for name, value in self.config.as_dict().items() if name in names}
+        if not file.is_file():
+            if missing := [text for text in self.config.text if not text.exists()]:
+                raise UserError(f"--text {missing[0]}: no such file or folder")
+            if self.out.is_dir() and any(self.out.iterdir()):
+                raise UserError(f"--out {self.out}: has files but is no speedrun's folder; name a new one")
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_json(file, ours)
+            return
+        theirs = validated(dict[str, Any], read_json(file), file)
+        for name, value in ours.items():
+            if theirs.get(name) != value:
+                raise UserError(
+                    f"--out {self.out} is the folder of another speedrun: {flag(name)} {value} here, "
+                    f"{theirs.get(name)} there; take another --out"
+                )
+
+    def steps(self, stop: StopRequest) -> list[Step]:
+        """All steps in order."""
+        made, minutes = [Step("data and tokenizer", self.preset.minutes["data"], self._prepare)], self.preset.minutes
+        for stage in STAGES:
+            made.append(Step(f"{stage}: training", minutes[stage], lambda stage=stage: self._train(stage, stop), True))
+            made.append(Step(f"{stage}: scores", minutes["scores"], lambda stage=stage: self._score(stage)))
+        return made
+
+    # ---- folders and results ----
+
+    def folder(self, stage: str) -> Path:
+        """The run folder of a stage."""
+        return self.out / stage
+
+    def scores(self, stage: str) -> StageScores:
+        """The scores of a stage. Raises UserError: it has not been scored."""
+        file = self._scores_file(stage)
+        found = validated(StageScores, read_json(file), file)
+        if stage != STAGES[0] and [task["task"] for task in found.tasks] != [
+            task["task"] for task in self.scores(STAGES[0]).tasks
+        ]:
+            raise UserError(f"{file}: scores of other tasks than {self._scores_file(STAGES[0])}")
+        return found
+
+    def _scores_file(self, stage: str) -> Path:
+        return self.out / "scores" / f"{stage}.json"
+
+    # ---- steps ----
+
+    def _prepare(self) -> None:
+        if self.config.text:
+            prepare("text", self.preset.tokenizer, self.data, inputs=self.config.text)
+        else:
+            prepare(self.preset.source, self.preset.tokenizer, self.data, **self.preset.source_settings)
+
+    @property
+    def data(self) -> Path:
+        """The prepared corpus."""
+        return self.out / "datasets" / ("text" if self.config.text else self.preset.source)
+
+    def _train(self, stage: str, stop: StopRequest) -> None:
+        outcome = run_training(self.configuration(stage), stop)
+        if outcome.status == "nonfinite":
+            raise InterruptedRunError(NONFINITE)
+        if outcome.status != "finished":
+            raise InterruptedRunError(outcome.exit_code)
+
+    def configuration(self, stage: str) -> TrainConfig:
+        """The configuration of a stage; those before it are finished."""
+        config, opt = self.config, self.config.opt or self.preset.opt
+        everywhere: dict[str, Any] = {
+            "run_dir": self.folder(stage), "seed": config.seed, "data_seed": 1337 + config.seed,
+            "nproc": config.nproc, "device": config.device,
+        }  # fmt: skip
+        if stage == "base":
+            own: dict[str, Any] = {}
+            if opt == self.preset.opt:
+                settings = dict(self.preset.optimizer_settings)
+                own = {"lr_multiplier": self.preset.lr_multiplier, "optimizer_settings": settings}
+            return TrainConfig(**(self._base_size() | everywhere), data=str(self.data), opt=opt, **own)
+        everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
+        if stage == "rl":
+            everywhere |= {"opt": config.rl_opt or opt, "trust_model_code": config.trust_model_code}
+            return configure_rl(RlFlags(**self.preset.rl, **everywhere))
+        preset = self.preset.mid if stage == "mid" else self.preset.sft
+        everywhere |= {**preset, "data": (*preset["data"], *config.chats)}
+        if stage == "mid":
+            return configure(MidFlags(**everywhere, opt=opt, replay=str(self.data)), MidConfig)
+        return configure(SftFlags(**everywhere, opt=config.sft_opt or opt), SftConfig)
+
+    def _base_size(self) -> dict[str, Any]:
+        """The base run's settings, in the sizes that were asked for."""
+        base, config = dict(self.preset.base), self.config
+        if config.d_model is not None:
+            if config.d_model % 32:
+                raise UserError(f"--d-model {config.d_model} is not a multiple of 32, the size of a head")
+            heads = config.d_model // 32
+            base = {**base, "d_model": config.d_model, "n_heads": heads, "n_layers": heads}
+            base.pop("heads", None)
+        return base if config.iterations is None else {**base, "iterations": config.iterations}
+
+    def _score(self, stage: str) -> None:
+        file = self._scores_file(stage)
+        if file.is_file():
+            return
+        settings = AnswerSettings(limit=self.preset.problems, max_tokens=self.preset.max_answer, seed=self.config.seed)
+        evaluation = evaluate_chat(
+            self.folder(stage),
+            self.preset.tasks,
+            settings,
+            device=self.config.device,
+            trusts_model_code=self.config.trust_model_code,
+            report=lambda result: log.info("%s: %s %s", stage, result.task, result.score),
+        )
+        file.parent.mkdir(exist_ok=True)
+        rows = [asdict(task) for task in evaluation.tasks]
+        if evaluation.calls is not None:
+            rows.append({"task": CALLS, "score": asdict(evaluation.calls), "examples": []})
+        write_json(file, {"step": evaluation.step, "tasks": rows})
+
+
+def stage_facts(folder: Path) -> dict[str, Any]:
+    """The facts of a finished stage for a report: optimizer, rate, steps, tokens, FLOPs, seconds, losses."""
+    run = open_run(folder)
+    summary, config = run.summary or {}, run.config["config"]
+    return {
+        "opt": config["opt"],
+        "lr": config["lr"],
+        "steps": summary.get("step"),
+        **{name: summary.get(name) for name in ("tokens", "flops", "time", "params", "val/loss", "val/bpb")},
+        "world_size": run.config.get("world_size", 1),
+        "device": run.config.get("device"),
+    }

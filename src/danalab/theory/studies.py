@@ -1,0 +1,262 @@
+"""The studies of `danalab theory`: the flags of each, which are its parameters, and the function that computes it.
+
+A study is imported when it is computed: it takes seconds, and JAX.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danalab.optim.settings import DanaMK4Settings, LogTime
+from danalab.cli.theory import STUDIES, StudyFlags
+
+if TYPE_CHECKING:
+    from danalab.theory.problem import PLRF
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturesFlags(StudyFlags):
+    """The power-law random features model."""
+
+    alpha: float = 1.0
+    """How fast the data's variances fall: the j-th eigenvalue is about j^(-2 alpha)."""
+    beta: float = 0.3
+    """How fast the target falls over these directions; 2 (alpha + beta) must exceed 1."""
+    v: int = 800
+    """Dimension of a sample, at least d."""
+    d: int = 200
+    """Number of parameters; with experts, of each expert."""
+
+    def model(self) -> "PLRF":
+        """The model."""
+        from danalab.theory.problem import PLRF
+
+        return PLRF(self.alpha, self.beta, self.v, self.d)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertFlags(FeaturesFlags):
+    """The features model, and experts of unequal probability."""
+
+    v: int = 200
+    d: int = 50
+    experts: int = 32
+    """Number of experts."""
+    zeta: float = 1.5
+    """Expert probabilities are proportional to i^-zeta."""
+    batch: int = 8
+    """Samples per step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PLRFFlags(FeaturesFlags):
+    """How the loss of five optimizers falls over time: computed exactly, and simulated with noise."""
+
+    beta: float = 0.5
+    v: int = 2000
+    d: int = 500
+    batch: int = 1
+    """Samples per step."""
+    steps: int = 30_000
+    """Length of the run [steps]."""
+    runs: int = 8
+    """Random runs of each algorithm, to compare with the exact curve."""
+    h: float = 1e-2
+    """Step size of the numerical integration, in log(1 + t)."""
+    seed: int = 0
+    """Seed of the features and of the samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseFlags(StudyFlags):
+    """Which part of the loss dominates for which data (phases), and how size and steps share compute best."""
+
+    alpha: float = 1.0
+    """alpha of the compute-optimal frontier: the data's j-th eigenvalue is about j^(-2 alpha)."""
+    beta: float = 0.3
+    """beta of the compute-optimal frontier: how fast the target falls over these directions."""
+    sizes: int = 11
+    """Number of sizes d = 100, 200, 400, ... of the frontier."""
+    points: int = 121
+    """Grid points of the phase diagram along each axis."""
+    h: float = 1e-2
+    """Step size of the numerical integration, in log(1 + t)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HummingbirdFlags(ExpertFlags):
+    """The loss over time for several kappas: with too small a kappa it falls fast and then rises."""
+
+    v: int = 800
+    d: int = 200
+    experts: int = 1
+    zeta: float = 0.5
+    batch: int = 10
+    steps: int = 16_000
+    """Length of the run [steps]."""
+    kappas: tuple[float, ...] | None = None
+    """Values of kappa, which damps the momentum, between 0 and 1; default 0, 0.1, ..., 1."""
+    lr: float = 0.003
+    """Learning rate of the Dana family and of Adam."""
+    clipsnr: float = 0.5
+    """Largest signal-to-noise ratio of the momentum in the MK4 optimizers."""
+    delta: float = LogTime.delta
+    """Averaging window: 1 - beta(t) = delta / (delta + t)."""
+    noise: float = 0.0
+    """Scale of the label noise (Student's t with 3 degrees of freedom)."""
+    seed: int = 0
+    """Seed of the features and of the samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoEFlags(ExpertFlags):
+    """Experts that rarely receive a gradient: the total loss, and each expert in its own number of steps."""
+
+    steps: int = 10_000
+    """Length of the run [steps]."""
+    kappas: tuple[float, ...] = (0.5, 0.75, 1.0)
+    """Values of kappa, which damps the momentum."""
+    lr: float = 0.03
+    """Learning rate of all optimizers."""
+    clipsnr: float = DanaMK4Settings.clipsnr
+    """Largest signal-to-noise ratio of the momentum in the MK4 optimizers."""
+    noise: float = 0.0
+    """Scale of the label noise (Student's t with 3 degrees of freedom)."""
+    seeds: int = 3
+    """Number of repetitions, each with other features and samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TauFlags(ExpertFlags):
+    """How well Dana-Star's tau estimates how often a weight receives a gradient."""
+
+    steps: int = 16_000
+    """Length of the run [steps]; tau is read at this time and at its halves."""
+    kappa: float = 0.75
+    """kappa, which damps the momentum."""
+    synthetic_steps: int = 20_000
+    """Steps of the synthetic gradients."""
+    seed: int = 0
+    """Seed of the synthetic gradients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleFlags(FeaturesFlags):
+    """How weight and memory of the momentum grow over time, and which kappa gives the lowest loss."""
+
+    v: int = 4000
+    d: int = 1000
+    batch: int = 1
+    """Samples per step."""
+    horizon: float = 1e7
+    """Last step of the curves."""
+    points: int = 41
+    """Number of values of kappa."""
+    h: float = 1e-2
+    """Step size of the numerical integration, in log(1 + t)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CooldownFlags(StudyFlags):
+    """Whether a shorter momentum helps while the learning rate decays at the end of a run."""
+
+    horizons: tuple[int, ...] = (100, 1000)
+    """Lengths of the runs [steps]; 10,000 steps take minutes."""
+    deltas: tuple[float, ...] = (4.0, 8.0, 16.0)
+    """Averaging windows: 1 - beta(t) = delta / (delta + t)."""
+    noises: tuple[float, ...] = (0.001, 0.1, 1.0)
+    """Levels of label noise: the loss that no weights can avoid."""
+    d: int = 100_000
+    """Number of eigenvalues."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFlags(StudyFlags):
+    """The mean age of the momentum: constant, in log time, with the learning rate, and the best path of all."""
+
+    alpha: float = 0.6
+    """How fast the data's variances fall: the j-th eigenvalue is about j^(-2 alpha)."""
+    beta: float = 0.3
+    """How fast the target falls over these directions."""
+    d: int = 2000
+    """Number of eigenvalues."""
+    noises: tuple[float, ...] = (0.1,)
+    """Levels of label noise: the loss that no weights can avoid."""
+    batches: tuple[float, ...] = (1.0, 16.0)
+    """Samples per step."""
+    horizons: tuple[int, ...] = (300, 1200)
+    """Lengths of the runs [steps]; 4,800 steps take ten minutes."""
+    fresh: float = 0.05
+    """Weight of the newest gradient in the update."""
+    descents: int = 60
+    """Steps of the search for the best path of all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RareTokensFlags(StudyFlags):
+    """How well five optimizers learn rare tokens: by formula, in a table, and in a small language."""
+
+    steps: int = 20_000
+    """Steps of the table of logits."""
+    rows: int = 64
+    """Rows of the table: independent repetitions."""
+    tokens: int = 16
+    """Tokens of the table, each with a frequency of its own."""
+    rarest: float = 0.002
+    """Least frequency of a token of the table."""
+    words: int = 512
+    """Words of the generated language."""
+    language_steps: int = 4000
+    """Training steps on the language."""
+    documents: int = 1
+    """Documents of 64 tokens in each of these steps: with few, rare words are rare in a step, too."""
+    seeds: int = 3
+    """Seeds of the language model."""
+    seed: int = 0
+    """Seed of the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitFlags(FeaturesFlags):
+    """The loss that remains after endless training: formulas compared with random draws."""
+
+    beta: float = 0.5
+    v: int = 2000
+    d: int = 500
+    draws: int = 3
+    """Number of random draws of the features to compare with."""
+    seed: int = 0
+    """Seed of the first draw."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictFlags(StudyFlags):
+    """Predict kappa and loss curves for a spectrum that you measured, and compare them with your runs."""
+
+    spectrum: Path | None = None
+    """Eigenvalues, and optionally the target's squared coordinates: json, npy, npz, or text with one or two columns."""
+    alpha: float | None = None
+    """How fast the eigenvalues fall; default fitted to the spectrum."""
+    beta: float | None = None
+    """How fast the target falls over them; default fitted to the spectrum's second column."""
+    limit: float = 0.0
+    """Loss that no weights can avoid; not negative."""
+    horizon: float = 1e6
+    """Last step of the predicted curves."""
+    batch: int = 1
+    """Samples per step."""
+    runs: tuple[Path, ...] = ()
+    """Measured curves to compare with: run folders of one model size, or one ladder.jsonl."""
+
+
+for _name, _flags, _function in (
+    ("plrf", PLRFFlags, "features:plrf_study"),
+    ("phases", PhaseFlags, "phases:compute"),
+    ("hummingbird", HummingbirdFlags, "races:hummingbird_study"),
+    ("moe", MoEFlags, "races:moe_study"),
+    ("tau", TauFlags, "tau_statistics:compute"),
+    ("schedules", ScheduleFlags, "features:schedule_study"),
+    ("limit", LimitFlags, "features:limit_study"),
+    ("predict", PredictFlags, "prediction:compute"),
+):
+    STUDIES.add(_name, (_flags, f"danalab.theory.{_function}"))

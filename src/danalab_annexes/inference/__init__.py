@@ -1,1 +1,0 @@
-"""Decoding on CPUs with AVX-512, and text that is valid JSON."""

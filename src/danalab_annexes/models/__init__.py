@@ -1,1 +1,0 @@
-"""Architectures with layers of their own, and other formats of models."""

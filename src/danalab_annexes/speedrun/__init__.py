@@ -1,1 +1,0 @@
-"""`danalab speedrun`: from text to a chat in one command."""

@@ -1,1 +1,0 @@
-"""Callbacks and a distributed backend of training."""

@@ -1,3 +1,0 @@
-"""What tests of sweeps share."""
-
-from sweep.conftest import fixed as fixed

@@ -1,0 +1,393 @@
+"""Token files of every format are read with the ids that were written, or refused in one line."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danalab.data import open_data, open_dataset
+from danalab.data.dataset import Dataset
+from danalab.data.open import describe
+from danalab.data.tokenizers import load_tokenizer
+from danalab.errors import UserError
+from danalab.data.bare import record
+from danalab.data.validation import validate
+from danalab.data.headers import split_name
+
+GPT2 = 50_257
+TEXT = np.random.default_rng(0).zipf(1.2, 6000) % GPT2
+"""Ids with the frequencies of words."""
+TRIES = pytest.mark.parametrize("tries", [50, pytest.param(500, marks=pytest.mark.slow)])
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def npy(ids: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    np.save(content, ids)
+    return content.getvalue()
+
+
+def llmc(ids: np.ndarray, magic: int, version: int = 1, count: int | None = None) -> bytes:
+    header = np.zeros(256, "<i4")
+    header[:3] = magic, version, len(ids) if count is None else count
+    return header.tobytes() + ids.tobytes()
+
+
+def megatron_index(lengths: list[int], width: int, code: int, modes: bool = False) -> bytes:
+    ends = np.cumsum(lengths) * width
+    parts = [np.array(lengths, "<i4"), (ends - np.array(lengths) * width).astype("<i8"), np.arange(len(lengths) + 1)]
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(lengths), len(lengths) + 1)
+    return head + b"".join(part.tobytes() for part in parts) + bytes(len(lengths) * modes)
+
+
+def megatron(dtype: str, code: int, modes: bool = False):
+    def write(folder: Path, ids: np.ndarray) -> None:
+        lengths = [1, len(ids) - 1] if len(ids) > 1 else [1]
+        (folder / "a_text_document.bin").write_bytes(ids.astype(dtype).tobytes())
+        (folder / "a_text_document.idx").write_bytes(megatron_index(lengths, np.dtype(dtype).itemsize, code, modes))
+
+    return write
+
+
+def file(name: str, content):
+    return lambda folder, ids: (folder / name).write_bytes(content(ids))
+
+
+FORMATS = {
+    "nanogpt": (GPT2, file("train.bin", lambda ids: ids.astype("<u2").tobytes())),
+    "llm.c": (GPT2, file("x_train_000001.bin", lambda ids: llmc(ids.astype("<u2"), 20240520))),
+    "llm.c, llama 3": (1 << 20, file("train.bin", lambda ids: llmc(ids.astype("<u4"), 20240801, 7))),
+    "npy uint16": (GPT2, file("edu_train_000000.npy", lambda ids: npy(ids.astype(np.uint16)))),
+    "npy big-endian": (1 << 20, file("shard.npy", lambda ids: npy(ids.astype(">i4")))),
+    "npy int64": (1 << 27, file("train.npy", lambda ids: npy(ids))),
+    "npy named bin": (GPT2, file("train.bin", lambda ids: npy(ids.astype(np.uint16)))),
+    "megatron uint16": (GPT2, megatron("<u2", 8)),
+    "megatron int32": (1 << 27, megatron("<i4", 4, modes=True)),
+    "megatron int64": (1 << 27, megatron("<i8", 5)),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root, numbers = tmp_path_factory.mktemp("tokens"), itertools.count()
+
+    def make() -> Path:
+        folder = root / str(next(numbers))
+        folder.mkdir()
+        return folder
+
+    return make
+
+
+def opened(folder: Path) -> Dataset | None:
+    """The data set, or None where it is refused in one line."""
+    try:
+        return open_dataset(folder)
+    except UserError as error:
+        if "\n" in str(error):
+            raise AssertionError(str(error)) from error
+        return None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_any_ids_come_back_from_every_format(folders, name):
+    n_ids, write = FORMATS[name]
+
+    @settings(max_examples=12, deadline=None, derandomize=True, database=None)
+    @given(st.lists(st.integers(0, n_ids - 1), min_size=1, max_size=80))
+    def check(ids):
+        folder = folders()
+        write(folder, np.array(ids))
+        dataset = opened(folder)
+        if dataset is None:  # sixteen ids without a header may look like those of another type
+            with pytest.raises(UserError, match=r"train\.bin: every second id"):
+                open_dataset(folder)
+            assert name == "nanogpt"
+            return
+        assert dataset.store.read(0, 1000).tolist() == ids
+        assert max(ids) < dataset.vocab_size
+
+    check()
+
+
+RAW = {
+    "uint32": (TEXT.astype("<u4"), "uint32"),
+    "uint32 of 128,000 ids": ((TEXT * 31 % 128_000).astype("<u4"), "uint32"),
+    "int64": (TEXT.astype("<i8"), "uint64"),
+    "uint8": ((TEXT % 65).astype("u1"), "uint8"),
+    "a text": (np.frombuffer(b"The quick brown fox, 12 of them. " * 200, "u1"), "uint8"),
+    "a text with accents": (np.frombuffer("ça va très bien à l'école? ".encode() * 300, "u1"), "uint8"),
+}
+
+
+_DRAWN = np.random.default_rng(0)
+FLOATS = {
+    "normal": _DRAWN.standard_normal(4000),
+    "shifted": _DRAWN.standard_normal(4000) * 0.3 + 0.5,
+    "weights": _DRAWN.standard_normal(4000) * 0.002,
+    "gelu": np.maximum(_DRAWN.standard_normal(4000), -0.1),
+    "in [0, 1)": _DRAWN.random(4000),
+    "relu": np.maximum(_DRAWN.standard_normal(8000), 0),
+    "softmax": np.exp(1.5 * _DRAWN.standard_normal(4000)) / 100,
+    "pixels": _DRAWN.integers(0, 256, 4000),
+    "token ids": TEXT,
+    "labels": _DRAWN.integers(0, 2, 8000),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_bare_floats_are_no_token_ids(tmp_path, name, dtype):
+    values = FLOATS[name]
+    bits = values.astype("<f2").view("<u2") if dtype == "float16" else (values.astype("<f4").view("<u4") >> 16)
+    (tmp_path / "train.bin").write_bytes(bits.astype("<u2").tobytes())
+    with pytest.raises(UserError, match=r"train\.bin: .*as (float16 or bfloat16 numbers|in uint8|in uint32)"):
+        open_dataset(tmp_path)
+    assert not validate(tmp_path).valid
+
+
+IDS = {
+    "words": TEXT,
+    "drawn evenly": _DRAWN.integers(0, GPT2, 6000),
+    "drawn evenly, 65,000": _DRAWN.integers(0, 65_000, 6000),
+    "BERT's": np.where(_DRAWN.random(6000) < 0.1, _DRAWN.integers(1000, 1024, 6000), 1996 + TEXT % 28_000),
+    "characters": TEXT % 65,
+    "Llama's": np.where(_DRAWN.random(6000) < 0.3, 259 + TEXT % 700, TEXT % 32_000),
+    "two languages, 64,000": np.where(_DRAWN.random(6000) < 0.5, TEXT % 32_000, 32_000 + TEXT % 32_000),
+    "a codebook and text": np.where(_DRAWN.random(6000) < 0.5, 50_000 + TEXT % 200, TEXT),
+}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_ids_of_many_kinds_are_no_floats(tmp_path, name):
+    ids = IDS[name].astype("<u2")
+    (tmp_path / "train.bin").write_bytes(ids.tobytes())
+    (tmp_path / "tokens.json").write_text(json.dumps({"vocab_size": 65_000}))
+    assert np.array_equal(open_dataset(tmp_path).store.read(0, 10_000), ids)
+
+
+@pytest.mark.parametrize("own_tokenizer", [False, True])
+@pytest.mark.parametrize("name", RAW)
+def test_ids_of_another_type_are_refused_until_tokens_json_says_it(tmp_path, name, own_tokenizer):
+    ids, dtype = RAW[name]
+    (tmp_path / "train.bin").write_bytes(ids.tobytes())
+    if own_tokenizer:
+        load_tokenizer("bytes").save(tmp_path)
+    with pytest.raises(UserError, match=rf"train\.bin: .*{{\"dtype\": \"{dtype}\"}}"):
+        open_dataset(tmp_path)
+    assert not validate(tmp_path).valid
+    (tmp_path / "tokenizer.json").unlink(missing_ok=True)
+    (tmp_path / "tokens.json").write_text(json.dumps({"dtype": dtype}))
+    assert np.array_equal(open_dataset(tmp_path).store.read(0, 10_000), ids)
+    assert validate(tmp_path).valid
+
+
+REFUSED = {
+    "big-endian uint16": (TEXT.astype(">u2").tobytes(), "token id"),
+    "big-endian uint32": (TEXT.astype(">u4").tobytes(), "big-endian"),
+    "float32": (np.random.default_rng(0).random(3000).astype("f4").tobytes(), "token id"),
+    "one byte too early": (b"x" + TEXT.astype("<u2").tobytes() + b"y", "token id"),
+    "two-dimensional": (npy(TEXT.reshape(2, -1)), r"shape \[2, 3000\]; it must be integers of one dimension"),
+    "floats": (npy(TEXT.astype("f4")), "float32 of shape"),
+    "negative": (npy(-TEXT), "is negative"),
+    "a zip": (b"PK\x03\x04" + TEXT.astype("<u2").tobytes(), "a zip archive; it must be token ids"),
+    "a pickle": (pickle.dumps(TEXT), "a pickle"),
+    "truncated": (llmc(TEXT.astype("<u2"), 20240520)[:-2], "truncated: 13022 bytes; its header says 13024"),
+    "too long": (llmc(TEXT.astype("<u2"), 20240520) + b"ab", "too long"),
+    "negative count": (llmc(TEXT.astype("<u2"), 20240520, count=-1), "-1 tokens"),
+    "another version": (llmc(TEXT.astype("<u2"), 20240520, 9), "version 9"),
+    "questions of llm.c": (llmc(TEXT.astype("<u2"), 20240522), r"another file of llm\.c"),
+    "no tokens": (llmc(TEXT[:0].astype("<u2"), 20240520), "no tokens in it"),
+    "ids beyond GPT-2's": (llmc(np.full(99, 50_400, "<u2"), 20240520), "token id 50400 at offset 0 >= vocab_size"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_files_are_refused_with_the_reason(tmp_path, name):
+    content, reason = REFUSED[name]
+    (tmp_path / "train.bin").write_bytes(content)
+    with pytest.raises(UserError, match=rf"train\.bin: .*{reason}"):
+        open_dataset(tmp_path)
+    assert not validate(tmp_path).valid
+
+
+@TRIES
+def test_any_damage_of_an_index_is_read_or_refused(folders, tries):
+    sound = megatron_index([9, 0, 31], 2, 8)
+    ids = TEXT[:40].astype("<u2")
+    damage = st.lists(st.tuples(st.integers(0, len(sound) - 1), st.integers(0, 255)), max_size=4)
+
+    @settings(max_examples=tries, deadline=None, derandomize=True, database=None)
+    @given(damage, st.integers(0, 3))
+    def check(changes, cut):
+        folder, index = folders(), bytearray(sound)
+        for place, value in changes:
+            index[place] = value
+        (folder / "a.bin").write_bytes(ids.tobytes())
+        (folder / "a.idx").write_bytes(index[: len(index) - cut])
+        dataset = opened(folder)
+        if dataset and index[17] in (3, 8):  # a type of 16 bits, which the ids are
+            assert np.array_equal(dataset.store.read(0, 99), ids)
+
+    check()
+
+
+SPLITS = [
+    (["train.bin", "valid.bin"], {"train": 1, "val": 1}, ""),
+    (["train.bin", "validation.bin", "test.bin", "more.bin"], {"train": 1, "val": 1}, "more.bin, test.bin"),
+    (["training_0.bin", "training_1.bin", "dev.bin"], {"train": 2, "val": 1}, ""),
+    (["fineweb_train_000001.bin", "fineweb_train_000002.bin", "fineweb_val_000000.bin"], {"train": 2, "val": 1}, ""),
+    (["train-00000-of-00002.npy", "train-00001-of-00002.npy", "val.npy"], {"train": 2, "val": 1}, ""),
+    (["a.npy", "b.npy"], {"train": 2}, ""),
+    (["a.npy", "b.npy", "val.npy"], {"train": 2, "val": 1}, ""),
+    (["train.bin", "val.bin", "valid.bin"], "val.bin and valid.bin: both can be the split 'val'", ""),
+    (["train.bin", "train.npy"], "train.bin and train.npy: both can be the split 'train'", ""),
+    (["wiki_train.bin", "books_val.bin"], "of two data sets", ""),
+    (["train_1.bin", "train_3.bin"], "'train' lacks shards 2", ""),
+]
+
+
+@pytest.mark.parametrize(("names", "expected", "unread"), SPLITS, ids=lambda each: str(each)[:40])
+def test_names_say_the_split_and_what_is_not_read_is_named(tmp_path, names, expected, unread, caplog):
+    for number, name in enumerate(names):
+        ids = np.roll(TEXT, number).astype("<u2")
+        (tmp_path / name).write_bytes(npy(ids) if name.endswith(".npy") else ids.tobytes())
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=expected):
+            open_dataset(tmp_path)
+        return
+    described = describe(tmp_path)
+    assert {split: facts["shards"] for split, facts in described["splits"].items()} == expected
+    assert described["remarks"] == ([f"not read: {unread}"] if unread else [])
+    result = validate(tmp_path)
+    assert [finding.reason for finding in result.warnings] == described["remarks"]
+    open_data(tmp_path)
+    assert (f"not read: {unread}" in caplog.text) == bool(unread)
+
+
+@pytest.mark.parametrize("stem", ["train", "a-train", "x.y_train_07", "train_text_document", "train-1-of-3"])
+def test_a_word_between_marks_is_a_split(stem):
+    name = split_name(stem)
+    assert name is not None
+    assert name.split == "train"
+    assert split_name(stem.replace("train", "pretrain")) is None
+
+
+def test_shards_of_two_types_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", TEXT)
+    np.save(tmp_path / "b.npy", TEXT[::-1].astype(np.int32))
+    with pytest.raises(UserError, match=r"b\.npy: int32, but a\.npy is int64"):
+        open_dataset(tmp_path)
+
+
+def test_few_ids_are_taken_for_gpt2s_with_a_remark(tmp_path):
+    (tmp_path / "train.bin").write_bytes((TEXT % 65).astype("<u2").tobytes())
+    [remark] = describe(tmp_path)["remarks"]
+    assert remark.startswith("ids up to 64, which are taken for GPT-2's")
+    (tmp_path / "tokens.json").write_text('{"vocab_size": 65, "eos_id": 0}')
+    dataset = open_dataset(tmp_path)
+    assert (dataset.vocab_size, dataset.eos_id, describe(tmp_path)["remarks"]) == (128, 0, [])
+    (tmp_path / "tokens.json").write_text('{"vocab_size": 60}')
+    with pytest.raises(UserError, match=r"token id 6[0-4] at offset .* >= vocab_size 60 of an unknown tokenizer"):
+        open_dataset(tmp_path)
+
+
+def test_a_recorded_index_and_declaration_are_compared(tmp_path):
+    megatron("<u2", 8)(tmp_path, TEXT)
+    (tmp_path / "tokens.json").write_text("{}")
+    record(tmp_path)
+    assert validate(tmp_path).valid
+    (tmp_path / "tokens.json").write_text('{"eos_id": 3}')
+    assert [finding.file for finding in validate(tmp_path).errors] == ["tokens.json"]
+
+
+# ---- nanoGPT's meta.pkl ----
+
+ALPHABET = "\n !abcé東"
+META = {
+    "vocab_size": len(ALPHABET),
+    "itos": dict(enumerate(ALPHABET)),
+    "stoi": {character: id_ for id_, character in enumerate(ALPHABET)},
+}
+
+
+def nanogpt(folder: Path, meta: bytes) -> Path:
+    (folder / "train.bin").write_bytes((TEXT % 8).astype("<u2").tobytes())
+    (folder / "meta.pkl").write_bytes(meta)
+    return folder
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_the_characters_of_nanogpt_are_the_tokenizer(tmp_path, protocol):
+    dataset = open_dataset(nanogpt(tmp_path, pickle.dumps(META, protocol)))
+    text = "".join(ALPHABET[id_] for id_ in dataset.store.read(0, 500))
+    assert (dataset.tokenizer_name, dataset.eos_id) == ("alphabet", None)
+    assert dataset.tokenizer.decode(dataset.store.read(0, 500)) == text
+    assert dataset.tokenizer.encode(text) == dataset.store.read(0, 500).tolist()
+    dataset.tokenizer.save(tmp_path / "saved")
+    saved = load_tokenizer(tmp_path / "saved")
+    assert (saved.fingerprint, saved.encode("aé")) == (dataset.tokenizer.fingerprint, [3, 6])
+    with pytest.raises(UserError, match=r"character 'x' .* is not one of the 8"):
+        saved.encode("x")
+
+
+class Attack:
+    def __reduce__(self):
+        return print, ("executed",)
+
+
+@pytest.mark.parametrize(
+    ("meta", "reason"),
+    [
+        (Attack(), "it holds more than texts and integers"),
+        ({**META, "more": Attack()}, "it holds more than texts and integers"),
+        ({**META, "itos": dict(enumerate(["the", "a"]))}, "id 0 is 'the'; it must be a character"),
+        ({**META, "itos": dict(enumerate("aab"))}, "3 ids for 2 characters"),
+        ({**META, "vocab_size": 9}, "another than the number of characters"),
+        ({**META, "stoi": {"a": 0}}, "stoi and itos disagree"),
+        ([META], "no vocab_size"),
+        ({"vocab_size": "8"}, "no vocab_size"),
+        ({"vocab_size": 3}, "token id [3-7] at offset .* >= vocab_size 3"),
+        ({"itos": ["\ud800"]}, "it must be a character"),
+    ],
+)
+def test_another_meta_is_refused_and_nothing_in_it_runs(tmp_path, meta, reason, capsys):
+    with pytest.raises(UserError, match=reason):
+        open_dataset(nanogpt(tmp_path, pickle.dumps(meta)))
+    assert capsys.readouterr().out == ""
+
+
+@TRIES
+def test_any_bytes_as_meta_are_read_or_refused(folders, tries):
+    sound = pickle.dumps(META)
+    changed = st.tuples(st.integers(0, len(sound) - 1), st.binary(min_size=1, max_size=9)).map(
+        lambda change: sound[: change[0]] + change[1] + sound[change[0] + len(change[1]) :]
+    )
+
+    @settings(max_examples=tries, deadline=None, derandomize=True, database=None)
+    @given(changed | st.binary(max_size=60))
+    def check(meta):
+        dataset = opened(nanogpt(folders(), meta))
+        assert dataset is None or dataset.max_id < dataset.vocab_size
+
+    check()
+
+
+def test_a_meta_of_a_size_alone_gives_the_vocabulary(tmp_path):
+    dataset = open_dataset(nanogpt(tmp_path, pickle.dumps({"vocab_size": 70})))
+    assert (dataset.vocab_size, dataset.tokenizer_name) == (128, "an unknown tokenizer")
+    with pytest.raises(UserError, match="70 ids without their characters"):
+        _ = dataset.tokenizer

@@ -1,0 +1,112 @@
+"""Models with experts and those of the real transformers library compute the same function, out and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from danalab.errors import UserError
+from danalab.models import ModelConfig
+from danalab.models.huggingface.convert import from_huggingface, require_class, to_huggingface
+from danalab.models.huggingface.remote import modeling_danalab
+from models.weights import random_model
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = (32, 2, 4, 8, 48, 61, 24)
+QWEN: dict[str, Any] = {"attention_gate": False, "n_experts": 5}
+EXACT = {
+    "mixtral": ModelConfig("llama", *SIZES, n_experts=4, n_kv_heads=2, expert_dim=20),
+    "qwen3-moe": ModelConfig("qwen3", *SIZES, **QWEN, top_k=3, expert_dim=12),
+    "qwen3-moe-some": ModelConfig("qwen3", *SIZES, **QWEN, mlp_only_layers=(0,), renormalise=False),
+}
+OURS = {
+    "moe": ModelConfig("moe", *SIZES),
+    "llama-shared": ModelConfig("llama", *SIZES, n_experts=4, n_shared_experts=2, expert_dim=12),
+    "qwen3-gated": ModelConfig(
+        "qwen3",
+        *SIZES,
+        n_experts=4,
+        n_shared_experts=1,
+        shared_expert_gate=True,
+        renormalise=False,
+        mlp_only_layers=(1,),
+    ),
+}
+TOKENS = torch.randint(0, 61, (2, 24), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("config", EXACT.values(), ids=EXACT)
+def test_an_exported_folder_has_our_logits_in_transformers(tmp_path: Path, config: ModelConfig):
+    ours = random_model(config, 0.2)
+    described, weights = to_huggingface(config, ours.state_dict())
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert type(model).__name__ == described["architectures"][0]
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(TOKENS).logits, ours(TOKENS), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", EXACT.values(), ids=EXACT)
+def test_what_transformers_saves_of_an_exported_model_is_that_model(tmp_path: Path, config: ModelConfig):
+    ours = random_model(config, 0.2)
+    described, weights = to_huggingface(config, ours.state_dict())
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path).save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "config.json").read_text())
+    again, found = from_huggingface(saved, load_file(tmp_path / "saved" / "model.safetensors"))
+    assert again.sparsity == config.sparsity
+    assert all(torch.equal(found[name], tensor) for name, tensor in ours.state_dict().items())
+
+
+@pytest.mark.parametrize("config", [*EXACT.values(), *OURS.values()], ids=[*EXACT, *OURS])
+def test_there_and_back_changes_no_bit(config: ModelConfig):
+    weights = random_model(config, 0.2).state_dict()
+    again, found = from_huggingface(*to_huggingface(config, weights))
+    assert again.sparsity == config.sparsity
+    assert again.renormalise == config.renormalise
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize("config", OURS.values(), ids=OURS)
+def test_our_class_for_transformers_computes_what_the_model_does(config: ModelConfig):
+    ours = random_model(config, 0.2)
+    described, weights = to_huggingface(config, ours.state_dict())
+    model = modeling_danalab.DanalabForCausalLM(modeling_danalab.DanalabConfig(**described)).eval()
+    model.load_state_dict(weights)
+    with torch.no_grad():
+        torch.testing.assert_close(model(TOKENS).logits, ours(TOKENS), rtol=1e-5, atol=1e-5)
+        first = model(TOKENS[:, :17], use_cache=True)
+        rest = model(TOKENS[:, 17:], past_key_values=first.past_key_values).logits
+        torch.testing.assert_close(rest, ours(TOKENS)[:, 17:], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", OURS.values(), ids=OURS)
+def test_transformers_saves_our_class_and_danalab_reads_what_it_saved(config: ModelConfig, tmp_path):
+    described, weights = to_huggingface(config, random_model(config, 0.2).state_dict())
+    model = modeling_danalab.DanalabForCausalLM(modeling_danalab.DanalabConfig(**described)).eval()
+    model.load_state_dict(weights)
+    model.save_pretrained(tmp_path)
+    assert model.generation_config.top_k in (None, 50)  # experts of a token are nothing that sampling should know of
+    saved = json.loads((tmp_path / "config.json").read_text())
+    again, found = from_huggingface(saved, load_file(tmp_path / "model.safetensors"))
+    assert again == config
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
+
+
+def test_what_no_class_computes_is_refused():
+    with pytest.raises(UserError, match="no class for gpt with experts"):
+        require_class(ModelConfig("gpt", *SIZES, n_experts=4))
+    described, weights = to_huggingface(EXACT["mixtral"], random_model(EXACT["mixtral"], 0.2).state_dict())
+    with pytest.raises(UserError, match="sliding_window = 4096"):
+        from_huggingface({**described, "sliding_window": 4096}, weights)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("scipy")
+
+from danalab.cli._shared.flags import parse
+from danalab.errors import UserError
+from danalab.cli import theory as command as theory
+
+SMALL = {
+    "plrf": "--v 60 --d 20 --steps 200 --runs 2",
+    "phases": "--sizes 4 --points 9 --h 0.1",
+    "hummingbird": "--v 40 --d 10 --steps 100 --kappas 0 1",
+    "moe": "--v 40 --d 10 --experts 3 --steps 60 --kappas 0.75 --seeds 1",
+    "tau": "--v 40 --d 10 --experts 3 --steps 64 --synthetic-steps 100",
+    "schedules": "--d 200 --v 800 --horizon 1000 --points 5 --h 0.1",
+    "cooldown": "--horizons 20 --deltas 8 --noises 0.1 --d 50",
+    "memory": "--horizons 50 --batches 1 --noises 0.1 --d 20 --descents 2",
+    "rare-tokens": "--steps 100 --rows 2 --tokens 4 --rarest 0.1 --words 8 --language-steps 10 --seeds 2",
+    "limit": "--v 80 --d 20 --draws 1",
+    "predict": "--alpha 1 --beta 0.3 --horizon 1000",
+}
+
+
+def call(verb: str, arguments: list[str]) -> None:
+    flags_type, run = theory.SUBVERBS[verb]
+    run(parse(flags_type, arguments, prog=f"danalab theory {verb}", description="").flags)
+
+
+def test_every_verb_has_a_small_run_here():
+    assert set(SMALL) == set(theory.SUBVERBS)
+
+
+@pytest.mark.slow  # each compiles for seconds; the fast suite predicts below
+@pytest.mark.parametrize("verb", SMALL)
+def test_a_verb_writes_figure_data_and_parameters_and_prints_one_json_object(tmp_path, capsys, verb):
+    call(verb, [*SMALL[verb].split(), "--out", str(tmp_path), "--json"])
+    check_study(json.loads(capsys.readouterr().out), tmp_path)
+
+
+def check_study(printed, tmp_path):
+    for study in printed.get("studies", [printed]):
+        assert study["findings"]
+        files = study["files"]
+        assert (tmp_path / f"{study['study']}.png").read_bytes().startswith(b"\x89PNG")
+        assert json.loads((tmp_path / f"{study['study']}.json").read_text())["parameters"] is not None
+        with np.load(files["npz"]) as arrays:
+            assert arrays.files
+
+
+@pytest.mark.slow
+def test_without_json_the_findings_are_printed_for_people(tmp_path, capsys):
+    call("predict", ["--alpha", "1", "--beta", "0.3", "--horizon", "100", "--out", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "phase" in out
+    assert "predict.png" in out
+
+
+def test_a_prediction_takes_a_spectrum_and_measured_runs_and_writes_its_files(tmp_path, capsys):
+    spectrum = tmp_path / "spectrum.json"
+    j = np.arange(1, 201.0)
+    spectrum.write_text(json.dumps({"lam": (j**-2).tolist(), "rho": (j**-0.6).tolist()}))
+    for opt, exponent in (("adamw", 0.4), ("adana", 0.5)):
+        folder = tmp_path / opt
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"config": {"opt": opt}}))
+        rows = [
+            {"step": n, "tokens": 1000 * n, "flops": 1.0 * n, "val/loss": 2 + 3 * n**-exponent}
+            for n in range(10, 200, 10)
+        ]
+        (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    runs = ["--runs", str(tmp_path / "adamw"), str(tmp_path / "adana")]
+    call("predict", ["--spectrum", str(spectrum), "--horizon", "1000", *runs, "--out", str(tmp_path), "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    check_study(printed, tmp_path)
+    found = printed["findings"]
+    assert found["alpha"] == pytest.approx(1.0, abs=0.01)
+    assert found["measured"]["note"].startswith("heuristic")
+    assert [row["opt"] for row in found["measured"]["rows"]] == ["adamw", "adana"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "word"),
+    [
+        ("plrf", "--alpha 0.2 --beta 0.1", "no phase"),
+        ("plrf", "--v 10 --d 20", "v = 10 < d = 20"),
+        ("plrf", "--v 4000000 --d 1000000", "GiB"),
+        ("hummingbird", "--noise -1", "noise"),
+        ("moe", "--experts 0", "experts"),
+        ("predict", "--alpha 1 --beta 0.3 --limit -1", "negative"),
+        ("predict", "", "--spectrum"),
+        ("limit", "--draws 0", "--draws"),
+        ("limit", "--seed -1 --v 20 --d 5", "seed = -1"),
+        ("hummingbird", "--lr -1 --v 20 --d 5", "lr = -1: must be positive"),
+        ("hummingbird", "--delta 0 --v 20 --d 5", "delta = 0"),
+        ("moe", "--clipsnr -2 --v 20 --d 5", "clipsnr = -2"),
+        ("tau", "--steps 0", "steps = 0"),
+        ("schedules", "--horizon 0", "horizon = 0"),
+        ("schedules", "--points 1", "points = 1"),
+    ],
+)
+def test_bad_input_ends_in_one_line_before_anything_is_computed(tmp_path, verb, arguments, word):
+    with pytest.raises(UserError, match=word):
+        call(verb, [*arguments.split(), "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
