@@ -18,8 +18,8 @@ from danalab.inference.request import RequestState
 from danalab.inference.sampling import uniform
 from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.decoder import Decoder
-from danalab.optim.step.backends import native_library
-from danalab.optim.step.backends.native_library import NativeLibrary
+from danalab import native_library
+from danalab.native_library import NativeLibrary
 from danalab.inference.native_decoding.layout import KINDS, STRUCTS, BatchStruct, NativeWeights
 
 _FOLDER = Path(__file__).parent

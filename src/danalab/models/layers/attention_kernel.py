@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from danalab.errors import UserError
 from danalab.models.layers.precision import uses_onednn
-from danalab.optim.step.backends import native_library
-from danalab.optim.step.backends.native_library import NativeLibrary
+from danalab import native_library
+from danalab.native_library import NativeLibrary
 
 log = logging.getLogger(__name__)
 
