@@ -13,9 +13,9 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd.function import once_differentiable
 
+from danalab import native_library
 from danalab.errors import UserError
 from danalab.models.layers.precision import uses_onednn
-from danalab import native_library
 from danalab.native_library import NativeLibrary
 
 log = logging.getLogger(__name__)
