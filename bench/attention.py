@@ -20,7 +20,7 @@ import torch
 from danalab.files import write_json
 from danalab.models.layers.attention import attend, attend_within_documents
 from danalab.models.layers.attention_kernel import attend_rows
-from danalab.optim.step.backends.native_library import target
+from danalab.native_library import target
 from danalab.train.system.device import machine
 from danalab_bench.timing import Work, clock_of, interleaved, pin_threads, ratios, spread
 
