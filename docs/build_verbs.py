@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from danalab.cli.app import commands
+from danalab.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "commands.md"
@@ -12,7 +12,7 @@ BLOCK = re.compile(r"<!-- verbs -->\n.*?<!-- end -->", re.DOTALL)
 
 def verbs() -> str:
     """A row for each verb, with what it does."""
-    rows = [f"| `danalab {verb}` | {command.summary} |" for verb, command in commands().items()]
+    rows = [f"| `danalab {verb}` | {summary} |" for verb, (summary, _) in COMMANDS.items()]
     return "\n".join(["<!-- verbs -->", "| command | does |", "| --- | --- |", *rows, "<!-- end -->"])
 
 

@@ -13,7 +13,7 @@ import build_optimizers
 from _tooling.contents import COPIED, copied
 from danalab.cli._shared.flags import FIELD, shared_options
 from danalab.cli._shared.options import Option, docstrings, options_of
-from danalab.cli.app import commands, flag_types, module_of, subverbs
+from danalab.cli.app import COMMANDS, flag_types, module_of, subverbs
 from danalab.files import read_json
 from danalab.optim import list_optimizers, optimizer_spec
 from danalab.registry import Registry
@@ -50,7 +50,7 @@ def write(folder: Path) -> None:
     """Write all pages; a page that has not changed keeps its time, so that Sphinx does not read it again."""
     pages = {"index.md": index(), "configuration.md": configuration(), "metrics.md": metrics(), "files.md": files()}
     pages |= {"optimizers.md": optimizers()}
-    pages |= {f"cli/{verb}.md": verb_page(verb) for verb in commands()}
+    pages |= {f"cli/{verb}.md": verb_page(verb) for verb in COMMANDS}
     pages |= {place: copied((ROOT / name).read_text(encoding="utf-8")) for name, place in COPIED.items()}
     pages |= {f"api/{package}.md": api_page(package) for package in PACKAGES}
     for name, text in pages.items():
@@ -63,7 +63,7 @@ def write(folder: Path) -> None:
 def index() -> str:
     """The start page, with the navigation of the reference."""
     first = ["configuration", "metrics", "files", "optimizers"]
-    parts = [("Training runs", first), ("Commands", [f"cli/{verb}" for verb in commands()])]
+    parts = [("Training runs", first), ("Commands", [f"cli/{verb}" for verb in COMMANDS])]
     parts.append(("Project", [name.removesuffix(".md") for name in COPIED.values()]))
     parts.append(("Python", [f"api/{package}" for package in PACKAGES]))
     lines = ["# Reference", "", "Generated from the code."]
@@ -77,7 +77,7 @@ def index() -> str:
 
 def verb_page(verb: str) -> str:
     """All flags of a verb, by section; of each subverb where it has some."""
-    summary = commands()[verb].summary
+    summary = COMMANDS[verb][0]
     lines = [f"# danalab {verb}", "", f"{summary[0].upper()}{summary[1:]}."]
     flags = flag_types()[verb]
     below = subverbs(module_of(verb))
