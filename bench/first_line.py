@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from unknown_horizon import CONTENDERS, LENGTHS, best_without, lag
+from unknown_horizon import finished as lengths_finished
 
 from danalab.judge.tracks import get_track
 from danalab.ladder.fit.statistics import student_interval
@@ -36,8 +38,6 @@ from danalab.showcase.problems import Objective, library_bytes
 from danalab.sweep.executors import as_completed
 from danalab.sweep.processes import ProcessPool
 from danalab_bench.pages import fill_parts
-from unknown_horizon import CONTENDERS, LENGTHS, best_without, lag
-from unknown_horizon import finished as lengths_finished
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "first_line_cpu.jsonl"

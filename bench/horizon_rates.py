@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from danalab_annexes.ladder.exponents import ExponentLaw, Exponents
 
 from danalab.files import read_json, write_json
 from danalab.ladder.analysis import Analysis, analyse
@@ -24,7 +25,6 @@ from danalab.ladder.fit.tuning import Tuned, tune
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import as_markdown
 from danalab.sweep.rows import has_diverged, is_usable
-from danalab_annexes.ladder.exponents import ExponentLaw, Exponents
 from danalab_bench.pages import cost, fill_parts
 
 ROOT = Path(__file__).parents[1]

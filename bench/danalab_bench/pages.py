@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from danalab.files import parse_json, read_json, read_text, write_atomically
+from danalab.ladder.paired import PairedTest
 from danalab.ladder.rows import pack, read_ladder, validation_points
 from danalab.report.data import hours_of
-from danalab.ladder.paired import PairedTest
 
 RESULTS = Path(__file__).parents[1] / "results"
 BENCHMARKS = "benchmarks.jsonl"
@@ -50,19 +50,6 @@ def fill_parts(page: str, tag: str, parts: Mapping[str, str]) -> str:
     """The page with its parts of a tag."""
     pattern = re.compile(rf"(<!-- {tag}: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
     return pattern.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
-
-
-def page_table(page: str, name: str) -> list[list[str]]:
-    """The rows of the table between `<!-- NAME -->` and `<!-- end -->` of a page, or of the one that has it."""
-    root = Path(__file__).parents[2]
-    others = (file for folder in ("docs", "notes") for file in sorted((root / folder).rglob("*.md")))
-    for file in (root / "docs" / page, *others):
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        _, found, text = text.partition(f"<!-- {name} -->\n")
-        if found:
-            lines = text.partition("<!-- end -->")[0].splitlines()[2:]
-            return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    raise FileNotFoundError(f"no page has a table {name}")
 
 
 def refresh(usage: str | None, stored: Path, fill: Callable[[str, list[dict[str, Any]]], str], *pages: Path) -> None:
