@@ -48,19 +48,18 @@ def _benchmarks(folder: Path) -> dict[str, Any]:
 
 def fill_parts(page: str, tag: str, parts: Mapping[str, str]) -> str:
     """The page with its parts of a tag."""
-    pattern = re.compile(rf"(<!-- {tag}: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    pattern = re.compile(rf"(<!-- {tag}: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
     return pattern.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
 
 
-def refresh(usage: str | None, stored: Path, fill: Callable[[str, list[dict[str, Any]]], str], *pages: Path) -> None:
+def refresh(usage: str | None, stored: Path, fill: Callable[[str], str], *pages: Path) -> None:
     """The command of a script: pack the ladders that the command line names, if any, into one, and fill the pages."""
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ladders", type=Path, nargs="*")
     if folders := parser.parse_args().ladders:
         pack(joined(read_ladder(folder) for folder in folders), stored)
-    rows = read_ladder(stored)
     for page in pages:
-        page.write_text(fill(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
         print(f"refreshed {page}")
 
 

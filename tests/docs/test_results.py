@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["decay_law", "first_line", "horizon_rates", "ladder_today", "nanogpt", "speed_page", "theory"]
+    "name", ["decay_law", "first_line", "horizon", "ladder_today", "nanogpt", "speed_page"]
 )
 def test_pages_show_the_stored_rows(name):
     script = importlib.import_module(f"bench.{name}")
