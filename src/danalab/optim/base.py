@@ -88,6 +88,9 @@ class Optimizer(torch.optim.Optimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse settings out of range; a ValueError names them. Subclasses add what is their own."""
         check_settings(type(self).__name__, group)
+        betas, count = group.get("betas", ()), len(self._settings.get("betas", ()))
+        if len(betas) != count:
+            raise ValueError(f"{type(self).__name__}: betas is {betas!r}; it must be {count} numbers")
 
     # ---- groups and state ----
 
