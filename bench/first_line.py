@@ -31,7 +31,7 @@ from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab.optim.rate_search import next_rate, rates_to_try
 from danalab.report.formats import as_markdown
-from danalab.scaling.hardware import available_cores
+from danalab.hardware import available_cores
 from danalab.showcase.problems import Objective, library_bytes
 from danalab.sweep.executors import as_completed
 from danalab.sweep.processes import ProcessPool

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from danalab.files import write_json
-from danalab.scaling.hardware import available_cores
+from danalab.hardware import available_cores
 from danalab.theory import (
     PLRF,
     binned_spectrum,

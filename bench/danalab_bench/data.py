@@ -22,7 +22,7 @@ from danalab.data import load_tokenizer, open_dataset, prepare
 from danalab.data.sources import Source, StdlibSource
 from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
 from danalab.errors import UserError
-from danalab.scaling.hardware import available_cores
+from danalab.hardware import available_cores
 from danalab.train.system.device import machine, tune_malloc
 from danalab_bench.timing import Say
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median, quantiles
 from typing import Any, TypeVar
 
-from danalab.scaling.hardware import host_memory
+from danalab.hardware import host_memory
 
 WARM_UP = 3
 """Rounds that are not counted, for caches, allocators, compilers and threads."""

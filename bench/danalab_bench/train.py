@@ -18,7 +18,7 @@ import torch
 
 from danalab.data import open_dataset
 from danalab.scaling import dimensions
-from danalab.scaling.hardware import peak_flops
+from danalab.hardware import peak_flops
 from danalab.train.build import build_trainer
 from danalab.train.config.fields import Dtype
 from danalab.train.config.resolve import resolve

@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 ENVIRONMENT = "DANALAB_PLUGINS"
 GROUP = "danalab.plugins"
 MODULES: dict[str, tuple[str, ...]] = {
-    "architecture": ("models.architectures",),
     "back end": ("inference.native_decoding",),
     "callback": ("train.statistics", "train.trackers"),
     "constraint": ("inference.json_constraint",),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
-from danalab.scaling.architectures import ARCHITECTURES
+from danalab.models.architectures import ARCHITECTURES
 from danalab.train.run.open import open_run
 from text_data import prepare_texts
 
@@ -23,7 +23,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arch", "more"),
     [
-        *((arch, []) for arch in ARCHITECTURES.names()),
+        *((arch, []) for arch in ARCHITECTURES),
         ("base", ["--no-tied-head"]),
         ("llama", ["--n-kv-heads", "2"]),
         ("qwen3", ["--n-kv-heads", "1", "--no-attention-gate"]),

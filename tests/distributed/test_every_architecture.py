@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from danalab.scaling.architectures import ARCHITECTURES
+from danalab.models.architectures import ARCHITECTURES
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
 from danalab.train.run.metrics import read_rows
@@ -22,7 +22,7 @@ MODES = {
     },
 }  # fmt: skip
 CASES = {
-    **{arch: {"arch": arch} for arch in ARCHITECTURES.names()},
+    **{arch: {"arch": arch} for arch in ARCHITECTURES},
     "qwen3next-delta": {"arch": "qwen3next", "full_attention_interval": 2, "n_layers": 2},
 }
 

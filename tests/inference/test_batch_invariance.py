@@ -11,11 +11,11 @@ import torch
 from danalab.errors import UserError
 from danalab.inference import Completion, Engine, Request, SamplingParameters
 from danalab.models import Decoder, build_model
-from danalab.scaling.architectures import ARCHITECTURES
+from danalab.models.architectures import ARCHITECTURES
 from models.architectures import VOCAB, tiny
 from targets import TARGETS, compiled_for
 
-CONFIGS = {arch: tiny(arch, seq_len=160) for arch in ARCHITECTURES.names()}
+CONFIGS = {arch: tiny(arch, seq_len=160) for arch in ARCHITECTURES}
 CONFIGS["linear-attention"] = tiny("qwen3next", n_layers=4, full_attention_interval=4, seq_len=160)
 CONFIGS["grouped"] = tiny("llama", n_kv_heads=2, seq_len=160)
 

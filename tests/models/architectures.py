@@ -6,7 +6,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig
-from danalab.scaling.architectures import ARCHITECTURES
+from danalab.models.architectures import ARCHITECTURES
 
 VOCAB, LENGTH = 61, 24
 SHAPE: dict[str, Any] = {
@@ -34,7 +34,7 @@ def tiny(arch: str, **changes: Any) -> ModelConfig:
 
 def _variants() -> dict[str, ModelConfig]:
     found = {}
-    for arch in ARCHITECTURES.names():
+    for arch in ARCHITECTURES:
         for name, changes in SWITCHES.items():
             try:
                 config = tiny(arch, **changes)

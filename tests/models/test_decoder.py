@@ -16,9 +16,9 @@ from danalab.models import Decoder, ModelConfig, build_model
 from danalab.models.layers.attention import Rotary, rotate
 from danalab.models.layers.basic import LayerNorm
 from danalab.scaling import dimensions, parameter_count
-from danalab.scaling.architectures import ARCHITECTURES
+from danalab.models.architectures import ARCHITECTURES
 
-STRUCTURES = {name: ARCHITECTURES.get(name) for name in ARCHITECTURES.names()}
+STRUCTURES = {name: ARCHITECTURES[name] for name in ARCHITECTURES}
 ATTENTION = [name for name, made in STRUCTURES.items() if not made.oscillators]
 DENSE = [name for name in ATTENTION if not STRUCTURES[name].n_experts]
 
@@ -210,7 +210,7 @@ def test_parameter_count_is_the_sum_of_its_parts(arch: str, gate: bool):
     assert model.num_parameters() == parameter_count(model.config)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES.names())
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_tied_head_is_the_embedding_counted_once_and_gets_both_gradients(arch: str, tokens: Tensor):
     config = ModelConfig(arch, 32, 1, 4, 8, 48, 61, 24, tied_head=True)
     model = build_model(config, dtype=torch.float64)

@@ -14,13 +14,13 @@ from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim.optimizers.kinds import KINDS
 from danalab.scaling import flops_per_token, parameter_count
-from danalab.scaling.architectures import ARCHITECTURES
+from danalab.models.architectures import ARCHITECTURES
 from danalab.scaling.shape import CHUNK
 from danalab.models import delta_rule
 from decoding import greedy
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny
 
-every_architecture = pytest.mark.parametrize("arch", ARCHITECTURES.names())
+every_architecture = pytest.mark.parametrize("arch", ARCHITECTURES)
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
 

@@ -15,7 +15,7 @@ from danalab.errors import UserError
 from danalab.optim import list_optimizers, optimizer_spec
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import Dimensions, dimensions, learning_rate, parameter_count, plan
-from danalab.scaling.hardware import find, peak_flops
+from danalab.hardware import find, peak_flops
 from danalab.scaling.learning_rate import decay_lr, lr_law
 from danalab.scaling.plan import own_model
 

@@ -10,7 +10,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.cli.ladder import Flags, run
 from danalab.errors import UserError
-from danalab.scaling.hardware import named
+from danalab.hardware import named
 from danalab.sweep.estimate import accelerator_rate, estimate, measured_rate, plan_of, token_rate, trained_rate
 from danalab.sweep.grid import expand, portable_settings
 

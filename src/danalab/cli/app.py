@@ -22,7 +22,7 @@ from danalab.errors import (
     describe_os_error,
     printable,
 )
-from danalab.scaling.hardware import limit_threads
+from danalab.hardware import limit_threads
 from danalab.tables import key_of
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {

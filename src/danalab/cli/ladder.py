@@ -56,7 +56,7 @@ def run(flags: Flags) -> int:
     from danalab.ladder.plan import read_plan
     from danalab.ladder.run import run_ladder
     from danalab.report.formats import print_table
-    from danalab.scaling.hardware import available_cores
+    from danalab.hardware import available_cores
     from danalab.sweep.run import collect
     from danalab.train.callbacks.console import log_to_stderr
 

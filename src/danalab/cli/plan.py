@@ -46,7 +46,7 @@ def run(flags: Flags) -> None:
     if flags.params is not None or flags.tokens_per_step is not None:
         _print_own_model(flags)
         return
-    from danalab.scaling.hardware import accelerator_hours, named
+    from danalab.hardware import accelerator_hours, named
     from danalab.train.config.run_spec import run_memory_gib
 
     config = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})

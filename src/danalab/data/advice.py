@@ -12,8 +12,8 @@ from danalab.data.layout import Validation
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.scaling import plan
-from danalab.scaling.dimensions import resonance_dimensions
-from danalab.scaling.hardware import accelerator_hours
+from danalab.models.config import ModelConfig, resonance_sizes
+from danalab.hardware import accelerator_hours
 
 TOKENS_PER_PARAM = 20.0
 MFU = 0.4
@@ -107,7 +107,8 @@ def advise(result: Validation, *, divided: bool) -> Advice:
     resonance = [
         size(
             f"resonance --size {name}", f"--batch-size {batch} --acc-steps {accumulation}",
-            dims=resonance_dimensions(name, vocab_size=vocab_size), batch_size=batch, acc_steps=accumulation,
+            model=ModelConfig("resonance", **resonance_sizes(name), vocab_size=vocab_size, seq_len=seq_len),
+            batch_size=batch, acc_steps=accumulation,
         )
         for name, (batch, accumulation) in _RESONANCE_BATCH.items()
     ]  # fmt: skip
@@ -133,7 +134,7 @@ def _size(result: Validation, data: str, seq_len: int, model: str, batch: str, *
     hours = accelerator_hours(float(planned.flops), MFU)
     command = (
         f"danalab train --arch {model} --opt {_OPT} --data {shlex.quote(data)} "
-        f"--seq-len {planned.seq_len} {batch} --vocab-size {planned.vocab_size}"
+        f"--seq-len {planned.seq_len} {batch} --vocab-size {planned.model.vocab_size}"
     )
     return ModelSize(
         model,

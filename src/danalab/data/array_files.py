@@ -23,7 +23,7 @@ import numpy as np
 from danalab.data.formats import scan_cache
 from danalab.errors import UserError, first_line
 from danalab.files import refuse_shared_tuples, require_uncompressed, walk_files
-from danalab.scaling.hardware import available_cores, host_memory
+from danalab.hardware import available_cores, host_memory
 
 _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
 _log = logging.getLogger(__name__)

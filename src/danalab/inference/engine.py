@@ -38,7 +38,6 @@ from danalab.inference.sampling import DrawnTokens, PlainSampler, draw
 from danalab.inference.scheduler import BlockPool, Chunk, Scheduler
 from danalab.models.decoder import Decoder
 from danalab.registry import Registry
-from danalab.scaling.shape import attention_layers
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -345,7 +344,7 @@ class Engine:
 def _pool(model: Decoder, max_batch_size: int, cache_tokens: int | None) -> BlockPool | None:
     """The blocks for keys and values; None where no layer has attention."""
     config = model.config
-    layers = attention_layers(config)
+    layers = config.attention_layers
     if cache_tokens is not None and cache_tokens < 1:
         raise UserError(f"cache_tokens is {cache_tokens}; it must be at least 1")
     if config.architecture.oscillators or not layers:

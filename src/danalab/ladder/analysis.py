@@ -18,8 +18,8 @@ from danalab.ladder.fit.rate_laws import LEAST_SIZES, LRLaw, fit_lr_law, fit_sha
 from danalab.ladder.rows import validation_points
 from danalab.ladder.saving import Saved, compute_gain, compute_saved, interpolated_saving
 from danalab.ladder.studies import Analysis, PredictedRate, all_studies
-from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.shape import GPT2_VOCAB
+from danalab.models.architectures import architecture
+from danalab.models.config import GPT2_VOCAB
 from danalab.sweep.rows import has_diverged, is_usable, optimizer_settings_of
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
 
@@ -326,7 +326,7 @@ def fitted_rules(analysis: Analysis) -> Rules:
 def _size_rule(arch: str, sizes: Sequence[Mapping[str, Any]]) -> SizeRule | None:
     """The rule that all sizes of the ladder follow; None where they follow none, or have no heads."""
     names = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
-    if ARCHITECTURES.get(arch).oscillators or any(size.get(name) is None for size in sizes for name in names):
+    if architecture(arch).oscillators or any(size.get(name) is None for size in sizes for name in names):
         return None
     layers, ratio = (
         max(size[a] / size[b] for size in sizes) for a, b in (("n_layers", "n_heads"), ("mlp_dim", "d_model"))

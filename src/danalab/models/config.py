@@ -1,88 +1,265 @@
-"""The configuration of a model: a frozen, validated value, written to and read from `config.json`. Needs no torch."""
+"""The shape of a model: the one class that has it, and what follows from it: parameters, FLOPs. Needs no torch.
 
+`ModelConfig.from_heads("enoki", 12)` is a size of the paper's ladder. None means: as the architecture does.
+
+    experts       in layers whose index + 1 `decoder_sparse_step` divides, except `mlp_only_layers`
+    delta rule    in layers whose index + 1 `full_attention_interval` does not divide; default sizes are Qwen3-Next's:
+                  as many key heads as attention has heads, twice as many value heads, both half as wide
+
+There are two counts of parameters: the *size law* of the paper (12 d_model^2 n_layers, what learning rates and horizons
+were fitted against) and the *exact* count of the model as built. They agree for enoki except for its gains; a gated
+qwen3 has 14 d_model^2 per layer.
+"""
+
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import KW_ONLY, asdict, dataclass, fields
+from functools import cache, cached_property
 from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.files import validated
-from danalab.models.parametrization import Parametrized, base_sizes
-from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.dimensions import check_resonance
-from danalab.scaling.shape import LinearAttention, Sparsity, linear_attention, require_positive_integer, sparsity
+from danalab.models.architectures import Architecture, architecture
+from danalab.tables import key_of
 
+GPT2_VOCAB = 50304
+"""GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
+CHUNK = 64
+"""Tokens of a chunk of the delta rule in the count of FLOPs."""
+DEFAULT_MODES = 8
+"""Oscillators per channel of the resonance model by default."""
+GROUPS = 8
+"""Groups of channels of the resonance model by default."""
+LONGEST_TABLE = 32768
+"""Rows of a table of learned positions of the resonance model, at most."""
+MAX_LAYERS = 100_000
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
 MIXERS = ("oscillators", "none")
+EXPERT_SETTINGS = ("n_experts", "top_k", "expert_dim", "n_shared_experts", "shared_expert_gate", "decoder_sparse_step",
+                   "mlp_only_layers")  # fmt: skip
+"""Fields that say how many experts there are, and where."""
+ROUTER_SETTINGS = ("renormalise", "load_balance_loss", "router_z_loss", "router_entropy_loss")
+"""Fields of the router and its losses."""
+DELTA_RULE_SETTINGS = ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim", "conv_size")
+SIZES = {
+    "small": (512, 8, 64),  # 48.6M parameters with a tied head and 50,304 ids
+    "medium": (1024, 12, 128),  # 191M
+    "large": (1536, 16, 128),  # 493M
+    "xlarge": (2048, 20, 128),  # 1.02B
+    "small-32k": (768, 6, 64),  # 77.6M
+    "large-32k": (2048, 16, 256),  # 841M
+    "xlarge-32k": (4096, 24, 512),  # 4.65B
+}
+"""Resonance: name -> d_model, n_layers, num_frequencies. The sizes "-32k" are of the FineWeb-Edu 32k script, which
+counts them as 50M, 500M and 1B."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig(Parametrized):
+@dataclass(frozen=True)
+class Sparsity:
+    """The experts of a model, every default filled in."""
+
+    n_experts: int
+    """Routed experts of a layer that has them."""
+    top_k: int
+    """Experts that a token is sent to."""
+    expert_dim: int
+    """Hidden width of an expert."""
+    shared_dim: int
+    """Hidden width of all shared experts together; 0: none."""
+    shared_gate: bool
+    """The output of the shared experts is multiplied by sigmoid(w . x)."""
+    layers: tuple[int, ...]
+    """Indices of the layers that have experts, ascending."""
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """The delta-rule layers of a model, every default filled in."""
+
+    key_heads: int
+    value_heads: int
+    """A multiple of `key_heads`."""
+    key_dim: int
+    value_dim: int
+    conv_size: int
+    """Taps of the short convolutions [tokens]."""
+    layers: tuple[int, ...]
+    """Indices of the layers that have it, ascending."""
+
+    @property
+    def key_width(self) -> int:
+        """Features of all queries, and of all keys."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """Features of all values."""
+        return self.value_heads * self.value_dim
+
+    def flops_per_token(self) -> int:
+        """FLOPs of one layer's rule to train on one token, its maps apart: the products of forward and backward.
+
+        Each product of forward counts three times, and the triangular inverse, which counters do not see, by its one
+        product in backward. Elementwise work, convolutions included, does not count.
+        """
+        key, value = self.key_dim, self.value_dim
+        shared = self.key_heads * 4 * CHUNK * key  # k k^T and q k^T, once for all value heads of a key head
+        own = self.value_heads * (2 * CHUNK * key + 4 * CHUNK * value + 6 * key * value)
+        return 3 * (shared + own) + self.value_heads * 2 * CHUNK * CHUNK
+
+
+@dataclass(frozen=True)
+class ModelConfig:
     """Everything that determines the function of a model, except its weights.
-
-    Sizes and settings are those of `Parametrized` and its `Shape`; all but the first are best given by name.
 
     Raises:
         UserError: sizes that do not fit together, or an unknown architecture or norm.
     """
 
-    residual_scale: float = 1.0
-    """Factor on what each attention and MLP adds to the residual stream."""
+    arch: str
+    """Name in `danalab.models.architectures`."""
+    d_model: int
+    """Width of the residual stream."""
+    n_layers: int
+    """Number of blocks."""
+    n_heads: int
+    """Query heads of each attention; resonance: groups of channels that share frequencies."""
+    head_dim: int
+    """Features of one head; even with rotary embedding. n_heads x head_dim need not be d_model: queries, keys and
+    values may be wider or narrower than the residual stream."""
+    mlp_dim: int
+    """Hidden features of each MLP."""
+    vocab_size: int
+    """Rows of the embedding and of the head (padding included)."""
+    seq_len: int
+    """Longest sequence that the model accepts [tokens]."""
+    norm_eps: float = 1e-5
+    """Added to the variance (LayerNorm) or mean square (RMSNorm)."""
+    attention_gate: bool | None = None
+    """Multiply attention's output elementwise by sigmoid(gate(x))."""
+    n_kv_heads: int | None = None
+    """Key and value heads, each shared by n_heads / n_kv_heads query heads; None: n_heads."""
+    rope_theta: float = 10000.0
+    """Base of the rotary embedding's wavelengths."""
+    _: KW_ONLY
+    qk_norm: bool | None = None
+    """Normalise each query and key head before the rotation."""
+    rotary_dim: int | None = None
+    """Features of a head that are rotated, the first ones; None: all, but a quarter where layers have the delta
+    rule."""
+    tied_head: bool | None = None
+    """The head is the token embedding."""
     norm: str | None = None
     """"layernorm" or "rmsnorm" (with a gain; with a shift where the architecture has biases), "rmsnorm-1p" (whose gain
-    is 1 + weight); None: as the architecture does."""
-
+    is 1 + weight)."""
+    residual_scale: float = 1.0
+    """Factor on what each attention and MLP adds to the residual stream."""
     dropout: float = 0.0
     """Probability that a feature of the embedding, or of what an attention or MLP adds, is 0 in training; the others
     are divided by 1 - dropout."""
 
+    n_experts: int | None = None
+    """Experts in place of the MLP of each sparse layer."""
+    top_k: int | None = None
+    """Experts per token."""
+    expert_dim: int | None = None
+    """Hidden features of one expert; None: by the architecture's rule, mostly mlp_dim."""
+    n_shared_experts: int | None = None
+    """Experts that every token passes in addition, built as one MLP."""
+    shared_expert_gate: bool | None = None
+    """Multiply the output of the shared experts by sigmoid(w . x)."""
+    decoder_sparse_step: int = 1
+    """Layers whose index + 1 is divisible by this have experts."""
+    mlp_only_layers: tuple[int, ...] = ()
+    """Indices of layers that keep a dense MLP."""
+    renormalise: bool = True
+    """Divide the weights of a token's experts by their sum."""
+    load_balance_loss: float = 0.01
+    """Weight of the load-balancing loss, averaged over sparse layers (1 where experts are used evenly)."""
+    router_z_loss: float = 0.001
+    """Weight of mean(logsumexp(router logits)^2), averaged over sparse layers."""
+    router_entropy_loss: float = 0.0
+    """Weight of minus the entropy of the mean routing distribution, averaged over sparse layers [nats]."""
+
+    full_attention_interval: int | None = None
+    """Layers whose index + 1 is divisible by this have attention, the others the delta rule (published Qwen3-Next: 4);
+    None: attention in all."""
+    linear_key_heads: int | None = None
+    """Key heads of the delta rule; None: n_heads."""
+    linear_value_heads: int | None = None
+    """Value heads of the delta rule, a multiple of its key heads; None: twice as many."""
+    linear_key_dim: int | None = None
+    """Features of a query or key of the delta rule; None: head_dim / 2."""
+    linear_value_dim: int | None = None
+    """Features of a value of the delta rule; None: head_dim / 2."""
+    conv_size: int | None = None
+    """Taps of the short convolutions before the delta rule [tokens]; None: 4."""
+
+    num_frequencies: int | None = None
+    """Resonance: oscillators of all groups; None: 8 per group."""
+    mixer: str | None = None
+    """Resonance: "oscillators" (as None), or "none", a control in which each token sees only itself."""
+    learned_positions: bool | None = None
+    """Resonance: add a learned vector for each of the seq_len positions to the embeddings (gpt always does)."""
+    conv_width: int = 0
+    """Resonance: taps of the causal convolution of each channel before the oscillators [tokens]; 0: none."""
+
+    @classmethod
+    def from_heads(
+        cls, arch: str, heads: int, vocab_size: int = GPT2_VOCAB, seq_len: int = 2048, **settings: Any
+    ) -> "ModelConfig":
+        """The model of `arch` with this number of attention heads; `settings`: other fields.
+
+        UserError: unknown architecture, or too few heads for one layer.
+        Source: arXiv 2602.05298, the Enoki and Qwen3 ladders; the others: see `danalab.models.architectures`.
+        """
+        return cls(arch, **sizes_by_heads(arch, heads), vocab_size=vocab_size, seq_len=seq_len, **settings)
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arch", ARCHITECTURES.canonical(self.arch))
+        object.__setattr__(self, "arch", architecture(self.arch).name)
         object.__setattr__(self, "mlp_only_layers", tuple(self.mlp_only_layers))
-        for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len"):
-            require_positive_integer(name, getattr(self, name))
+        for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
+                     "rotary_dim", "num_frequencies", *DELTA_RULE_SETTINGS):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UserError(f"{name} is {value!r}; it must be a positive integer")
         for name in ("norm_eps", "rope_theta"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be positive")
+        for name in ("load_balance_loss", "router_z_loss", "router_entropy_loss"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be finite and not negative")
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
-        if self.norm is not None and self.norm not in NORMS:
-            raise UserError(f"unknown norm '{self.norm}'{nearest(self.norm, NORMS)}; known: {', '.join(NORMS)}")
+        if self.n_layers > MAX_LAYERS:
+            raise UserError(f"--n-layers {self.n_layers}: at most {MAX_LAYERS:,} are possible")
+        if self.norm is not None:
+            key_of(dict.fromkeys(NORMS), self.norm, "norm")
         if self.biased and self.norm_kind != "layernorm":
             raise UserError(f"norm '{self.norm}': {self.arch} has biases in its norms, which only a layernorm can have")
         if self.architecture.oscillators:
             self._check_oscillators()
         else:
             self._check_attention()
-        for name in ("load_balance_loss", "router_z_loss", "router_entropy_loss"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise UserError(f"{name} is {getattr(self, name)}; it must be finite and not negative")
-        sparsity(self)  # each raises UserError for contradictory settings
-        linear_attention(self)
-        check_resonance(self)
-        for name, size in zip(("base_d_model", "base_n_layers"), base_sizes(self), strict=True):
-            object.__setattr__(self, name, size)
-        if self.base_d_model is not None and self.tied and self.norm_kind == "rmsnorm-1p":
-            raise UserError(f"parametrization {self.parametrization}: no rule for a tied head after norm rmsnorm-1p")
+        _ = self.sparsity, self.linear_attention  # which refuse contradictory settings
 
     def _check_attention(self) -> None:
         if self.head_dim % 2 and self.architecture.rotary:
             raise UserError(f"head_dim is {self.head_dim}; it must be even: rotary embedding turns pairs of features")
-        if self.num_frequencies is not None:
-            raise UserError(f"num_frequencies {self.num_frequencies}: {self.arch} has no oscillators")
-        if self.mixer is not None:
-            raise UserError(f"mixer '{self.mixer}': only resonance lets it be chosen (here it is {self.arch})")
-        if self.n_kv_heads is not None:
-            require_positive_integer("n_kv_heads", self.n_kv_heads)
-            if self.n_heads % self.n_kv_heads:
-                raise UserError(f"n_kv_heads must divide n_heads: {self.n_kv_heads} does not divide {self.n_heads}")
-        if self.rotary_dim is not None:
-            require_positive_integer("rotary_dim", self.rotary_dim)
-            if not self.architecture.rotary:
-                raise UserError(f"rotary_dim {self.rotary_dim}: {self.arch} has no rotary positions; leave it out")
-            if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
-                raise UserError(
-                    f"rotary_dim is {self.rotary_dim}; it must be even and at most head_dim {self.head_dim}"
-                )
+        for name in ("num_frequencies", "mixer", "conv_width"):
+            if value := getattr(self, name):
+                flag = "--" + name.replace("_", "-")
+                raise UserError(f"{flag} {value}: only with --arch resonance (here it is {self.arch})")
+        if self.learned_positions not in (None, self.architecture.learned_positions):
+            raise UserError(f"--learned-positions: only resonance lets it be chosen (here it is {self.arch})")
+        if self.n_heads % self.kv_heads:
+            fitting = ", ".join(str(n) for n in range(1, self.n_heads + 1) if self.n_heads % n == 0)
+            raise UserError(f"--n-kv-heads {self.n_kv_heads} does not divide the {self.n_heads} heads; {fitting} do")
+        if self.rotary_dim is not None and not self.architecture.rotary:
+            raise UserError(f"rotary_dim {self.rotary_dim}: {self.arch} has no rotary positions; leave it out")
+        if self.rotary_dim is not None and (self.rotary_dim % 2 or self.rotary_dim > self.head_dim):
+            raise UserError(f"rotary_dim is {self.rotary_dim}; it must be even and at most head_dim {self.head_dim}")
 
     def _check_oscillators(self) -> None:
         if self.n_heads * self.head_dim != self.d_model:
@@ -93,16 +270,56 @@ class ModelConfig(Parametrized):
         for name in ("attention_gate", "n_kv_heads", "qk_norm", "rotary_dim"):
             if getattr(self, name):
                 raise UserError(f"{name}: {self.arch} has no attention; leave it out")
-        if self.mixer is not None and self.mixer not in MIXERS:
-            raise UserError(f"unknown mixer '{self.mixer}'{nearest(self.mixer, MIXERS)}; known: {', '.join(MIXERS)}")
-        if self.num_frequencies is not None:
-            require_positive_integer("num_frequencies", self.num_frequencies)
-            if self.num_frequencies % self.n_heads:
-                raise UserError(
-                    f"n_heads must divide num_frequencies: {self.n_heads} does not divide {self.num_frequencies}"
-                )
-            if self.mixer == "none":
-                raise UserError(f"num_frequencies {self.num_frequencies}: mixer 'none' has no oscillators")
+        if self.mixer is not None:
+            key_of(dict.fromkeys(MIXERS), self.mixer, "mixer")
+        if self.num_frequencies is not None and self.num_frequencies % self.n_heads:
+            raise UserError(f"--num-frequencies {self.num_frequencies} is not divisible by the {self.n_heads} groups")
+        if self.mixer == "none" and (self.num_frequencies is not None or self.conv_width):
+            raise UserError("--mixer none has no oscillators: leave --num-frequencies and --conv-width out")
+        if self.conv_width < 0 or self.conv_width == 1:
+            raise UserError(f"--conv-width {self.conv_width}: 0 (none), or at least 2 tokens (4 is usual)")
+        if self.learned_positions and self.seq_len > LONGEST_TABLE:
+            raise UserError(
+                f"--learned-positions: the table has at most {LONGEST_TABLE} rows, but the context length is "
+                f"{self.seq_len}; shorten it, or leave the table out (oscillators need none)"
+            )
+
+    @property
+    def architecture(self) -> Architecture:
+        """The row of `arch` in the table."""
+        return architecture(self.arch)
+
+    @property
+    def gated(self) -> bool:
+        """Whether the output of attention is gated."""
+        return self.architecture.attention_gate if self.attention_gate is None else self.attention_gate
+
+    @property
+    def qk_normed(self) -> bool:
+        """Whether queries and keys are normalised."""
+        return self.architecture.qk_norm if self.qk_norm is None else self.qk_norm
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head is the token embedding."""
+        return self.architecture.tied_head if self.tied_head is None else self.tied_head
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether there is a vector for each position."""
+        return self.architecture.learned_positions if self.learned_positions is None else self.learned_positions
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads."""
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def modes(self) -> int:
+        """Oscillators of one channel (resonance)."""
+        if self.mixer == "none":
+            return 0
+        return DEFAULT_MODES if self.num_frequencies is None else self.num_frequencies // self.n_heads
 
     @property
     def biased(self) -> bool:
@@ -110,14 +327,9 @@ class ModelConfig(Parametrized):
         return self.architecture.biases
 
     @property
-    def sparsity(self) -> Sparsity | None:
-        """The experts and the layers that have them; None where there are none."""
-        return sparsity(self)
-
-    @property
-    def linear_attention(self) -> LinearAttention | None:
-        """The delta-rule layers; None where there are none."""
-        return linear_attention(self)
+    def norm_kind(self) -> str:
+        """The kind of norm: `norm`, or the architecture's."""
+        return self.norm or self.architecture.norm
 
     @property
     def rotated(self) -> int:
@@ -126,10 +338,122 @@ class ModelConfig(Parametrized):
             return self.rotary_dim
         return self.head_dim if self.linear_attention is None else 2 * -(-self.head_dim // 8)
 
+    @cached_property
+    def sparsity(self) -> Sparsity | None:
+        """The experts and the layers that have them; None where there are none."""
+        structure = self.architecture
+        n_experts = structure.n_experts if self.n_experts is None else self.n_experts
+        if n_experts == 0:
+            for name in EXPERT_SETTINGS:
+                if getattr(self, name) not in (None, False, (), 1 if name == "decoder_sparse_step" else None):
+                    flag = "--" + name.replace("_", "-")
+                    raise UserError(f"{flag}: {self.arch} has no experts here; give --n-experts, too")
+            return None
+        if structure.oscillators:
+            raise UserError(f"--n-experts {n_experts}: {self.arch} has no experts; leave it out")
+        top_k = min(structure.top_k, n_experts) if self.top_k is None else self.top_k
+        if not 1 <= top_k <= n_experts:
+            raise UserError(f"--top-k {top_k}: a token can be sent to 1..{n_experts} of the {n_experts} experts")
+        expert_dim = structure.expert_dim(self.mlp_dim) if self.expert_dim is None else self.expert_dim
+        n_shared = structure.n_shared_experts if self.n_shared_experts is None else self.n_shared_experts
+        if expert_dim < 1 or n_shared < 0 or self.decoder_sparse_step < 1:
+            raise UserError("--expert-dim and --decoder-sparse-step must be at least 1, --n-shared-experts at least 0")
+        gate = structure.shared_expert_gate if self.shared_expert_gate is None else self.shared_expert_gate
+        if self.shared_expert_gate and n_shared == 0:
+            raise UserError("--shared-expert-gate: there are no shared experts; give --n-shared-experts 1")
+        return Sparsity(n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, self._sparse())
+
+    def _sparse(self) -> tuple[int, ...]:
+        step, dense, count = self.decoder_sparse_step, self.mlp_only_layers, self.n_layers
+        for layer in dense:
+            if not 0 <= layer < count:
+                raise UserError(f"--mlp-only-layers {layer}: the model has the layers 0..{count - 1}")
+        layers = tuple(i for i in range(count) if (i + 1) % step == 0 and i not in dense)
+        if not layers:
+            raise UserError(f"--decoder-sparse-step {step} and --mlp-only-layers leave none of the {count} layers")
+        return layers
+
+    @cached_property
+    def linear_attention(self) -> LinearAttention | None:
+        """The delta-rule layers; None where there are none."""
+        interval = self.full_attention_interval or 1
+        if interval > 1 and not self.architecture.linear_mixer_class:
+            raise UserError(
+                f"--full-attention-interval {interval}: {self.arch} has attention in every layer; qwen3next can have "
+                "the delta rule in others"
+            )
+        if interval == 1:
+            for name in DELTA_RULE_SETTINGS:
+                if getattr(self, name) is not None:
+                    raise UserError(f"{name}: no layer has the delta rule here; give full_attention_interval, too")
+            return None
+        key_heads, half = self.linear_key_heads or self.n_heads, max(1, self.head_dim // 2)
+        value_heads = self.linear_value_heads or 2 * key_heads
+        if value_heads % key_heads:
+            raise UserError(f"linear_key_heads {key_heads} must divide linear_value_heads {value_heads}")
+        layers = tuple(layer for layer in range(self.n_layers) if (layer + 1) % interval)
+        key_dim, value_dim = self.linear_key_dim or half, self.linear_value_dim or half
+        return LinearAttention(key_heads, value_heads, key_dim, value_dim, self.conv_size or 4, layers)
+
     @property
-    def norm_kind(self) -> str:
-        """The kind of norm: `norm`, or the architecture's."""
-        return self.norm or self.architecture.norm
+    def attention_layers(self) -> int:
+        """Layers with attention, or the architecture's mixer; the others have the delta rule."""
+        return self.n_layers - (0 if self.linear_attention is None else len(self.linear_attention.layers))
+
+    # ---- counts ----
+
+    @property
+    def non_emb_params(self) -> int:
+        """The size law P that learning rates were fitted against; 12 d_model^2 n_layers at the standard widths.
+
+        Only the experts that a token passes through count.
+        """
+        # The paper's law for qwen3 ignores its third MLP matrix and its gate; the LRs were fitted with it.
+        used = matrix_params(self, active=True)
+        if not self.architecture.size_law:
+            return used
+        law = 12 * self.d_model**2 * self.n_layers
+        sparse, matrices = self.sparsity, self.architecture.mlp_matrices
+        if sparse is None:
+            return law
+        hidden = sparse.top_k * sparse.expert_dim + sparse.shared_dim
+        active = self.d_model * (matrices * hidden + sparse.n_experts + sparse.shared_gate)
+        replaced = matrices * self.d_model * self.mlp_dim
+        return law * used // (used - len(sparse.layers) * (active - replaced))
+
+    @property
+    def total_params(self) -> int:
+        """The size law with token embedding and head (once where they are one), which determines the horizon."""
+        return self.non_emb_params + (1 if self.tied else 2) * self.d_model * self.vocab_size
+
+    @property
+    def exact_params(self) -> int:
+        """Parameters of the model as built."""
+        return parameter_count(self)
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that a token passes through: all except the experts that it is not sent to."""
+        return parameter_count(self, active=True)
+
+    def counts(self) -> dict[str, Any]:
+        """Sizes and numbers of parameters by name, every default filled in, for tables and JSON."""
+        sparse = self.sparsity
+        names = ("arch", "n_heads", "n_layers", "d_model", "head_dim", "mlp_dim", "vocab_size", "non_emb_params",
+                 "total_params", "exact_params", "active_params")  # fmt: skip
+        return {
+            **{name: getattr(self, name) for name in names},
+            "attention_gate": self.gated,
+            "tied_head": self.tied,
+            "n_kv_heads": self.kv_heads,
+            "num_frequencies": (self.modes * self.n_heads or None) if self.architecture.oscillators else None,
+            "n_experts": sparse and sparse.n_experts,
+            "top_k": sparse and sparse.top_k,
+            "expert_dim": sparse and sparse.expert_dim,
+            "n_shared_experts": sparse and sparse.shared_dim // sparse.expert_dim,
+            "sparse_layers": sparse and len(sparse.layers),
+            "delta_layers": self.n_layers - self.attention_layers,
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` is the inverse."""
@@ -145,10 +469,179 @@ class ModelConfig(Parametrized):
         known = {field.name for field in fields(cls)}
         for name in values:
             if name not in known:
-                raise UserError(
-                    f"{origin}: unknown model setting '{name}'{nearest(name, known)}; known: {', '.join(sorted(known))}"
-                )
+                raise UserError(f"{origin}: unknown model setting '{name}'{nearest(name, known)}")
         return validated(cls, dict(values), origin, strict=True)
+
+
+# ---- sizes ----
+
+
+def sizes_by_heads(arch: str, heads: int) -> dict[str, int]:
+    """The dimensions of `arch` with this number of attention heads, as fields of a `ModelConfig`."""
+    rule = architecture(arch)
+    if heads < 1:
+        raise UserError(f"--heads {heads}: at least 1 is needed")
+    if rule.n_layers(heads) < 1:
+        smallest = next(h for h in range(heads, 1000) if rule.n_layers(h) >= 1)
+        raise UserError(f"--heads {heads} gives {rule.name} zero layers; the smallest size is --heads {smallest}")
+    return explicit_sizes(arch, heads * rule.head_dim, rule.n_layers(heads), heads, rule.head_dim)
+
+
+def explicit_sizes(
+    arch: str, d_model: int, n_layers: int, n_heads: int, head_dim: int | None = None, mlp_dim: int | None = None
+) -> dict[str, int]:
+    """Given dimensions; head_dim defaults to d_model / n_heads, mlp_dim to the architecture's rule."""
+    if head_dim is None:
+        if n_heads < 1 or d_model % n_heads:
+            raise UserError(f"--n-heads {n_heads} does not divide --d-model {d_model}; give --head-dim")
+        head_dim = d_model // n_heads
+    mlp_dim = architecture(arch).mlp_dim(d_model) if mlp_dim is None else mlp_dim
+    return {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "head_dim": head_dim, "mlp_dim": mlp_dim}
+
+
+def resonance_sizes(
+    size: str | None = None,
+    *,
+    d_model: int | None = None,
+    n_layers: int | None = None,
+    n_heads: int | None = None,
+    head_dim: int | None = None,
+    mlp_dim: int | None = None,
+    num_frequencies: int | None = None,
+    mixer: str | None = None,
+) -> dict[str, int | None]:
+    """Dimensions of the resonance model by the name of a size; explicit values override it.
+
+    The channels are divided into groups (8, unless n_heads says otherwise) that share the poles of num_frequencies /
+    groups damped oscillators.
+    """
+    groups = n_heads or GROUPS
+    named = (None, None, DEFAULT_MODES * groups) if size is None else SIZES[key_of(SIZES, size, "--size")]
+    d_model, n_layers = d_model or named[0], n_layers or named[1]
+    if d_model is None or n_layers is None:
+        raise UserError(f"give a size: --size {'|'.join(SIZES)}, or --model-dim and --num-layers")
+    if d_model % groups:
+        raise UserError(f"--model-dim {d_model} is not divisible by the {groups} groups (--n-heads)")
+    modes = num_frequencies if mixer == "none" else num_frequencies or named[2]
+    return {**explicit_sizes("resonance", d_model, n_layers, groups, head_dim, mlp_dim), "num_frequencies": modes}
+
+
+# ---- parameters and FLOPs ----
+
+
+def matrix_params(config: ModelConfig, *, active: bool = False) -> int:
+    """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases.
+
+    `active`: count only the experts that a token passes through.
+    """
+    return _count(config, ("matrix", "router", "experts"), active)
+
+
+def parameter_count(config: ModelConfig, *, embeddings: bool = True, active: bool = False) -> int:
+    """Exact number of parameters of the model as built, gains and biases included.
+
+    Args:
+        embeddings: count the embeddings of tokens and learned positions, and an untied head.
+        active: count only the experts that a token passes through.
+    """
+    tables = ("embedding", "head") if embeddings else ()
+    return _count(config, ("matrix", "router", "experts", "vector", *tables), active)
+
+
+def _count(config: ModelConfig, kinds: tuple[str, ...], active: bool) -> int:
+    count = 0
+    for (kind, dims), times in weights(config).items():
+        if active and kind == "experts" and config.sparsity is not None:
+            dims = (config.sparsity.top_k, *dims[1:])
+        count += times * math.prod(dims) if kind in kinds else 0
+    return count
+
+
+def flops_per_token(config: ModelConfig, seq_len: int | None = None) -> int:
+    """FLOPs to train on one token: every matrix product of forward (2 a weight) and backward (4 a weight).
+
+    Attention scores and mixing count in full, as in torch's counter: 12 n_layers (n_heads head_dim) seq_len; the delta
+    rule by its matrix products; experts only if the token is sent to them. The Fourier transforms and short
+    convolutions of resonance do not count: they are under 1% of its FLOPs, and memory-bound.
+    """
+    products = matrix_params(config, active=True) + config.vocab_size * config.d_model
+    if config.architecture.oscillators:
+        return 6 * products
+    length = config.seq_len if seq_len is None else seq_len
+    attention = 12 * config.attention_layers * config.n_heads * config.head_dim * length
+    linear = config.linear_attention
+    return 6 * products + attention + (0 if linear is None else len(linear.layers) * linear.flops_per_token())
+
+
+Weight = tuple[str, tuple[int, ...]]
+"""Kind and shape of a parameter."""
+
+
+@cache
+def weights(config: ModelConfig) -> Counter[Weight]:
+    """How many parameters of each kind and shape the model has as built; the kinds are those of its optimizers."""
+    structure, linear, sparse, d = config.architecture, config.linear_attention, config.sparsity, config.d_model
+    found: Counter[Weight] = Counter()
+
+    def add(kind: str, *dims: int, times: int = 1) -> None:
+        found[kind, dims] += times
+
+    def add_map(outputs: int, inputs: int, times: int = 1) -> None:
+        add("matrix", outputs, inputs, times=times)
+        if structure.biases:
+            add("vector", outputs, times=times)
+
+    def add_norm(width: int, times: int = 1) -> None:
+        add("vector", width, times=times * (2 if structure.biases else 1))
+
+    def add_mlp(width: int, layers: int) -> None:
+        add_map(width, d, layers * (structure.mlp_matrices - 1))
+        add_map(d, width, layers)
+
+    add("embedding", config.vocab_size, d)
+    if config.learns_positions:
+        add("embedding", config.seq_len, d)
+    if not config.tied:
+        add("head", config.vocab_size, d)
+    add_norm(d, 2 * config.n_layers + 1)
+    layers = config.n_layers - config.attention_layers
+    if linear is not None:
+        for outputs, each in ((linear.key_width, 2), (linear.value_width, 2), (linear.value_heads, 2)):
+            add("matrix", outputs, d, times=each * layers)
+        add("matrix", d, linear.value_width, times=layers)
+        add("vector", linear.key_width, linear.conv_size, times=2 * layers)
+        add("vector", linear.value_width, linear.conv_size, times=layers)
+        add("vector", linear.value_heads, times=2 * layers)
+        add("vector", linear.value_dim, times=layers)
+    layers = config.attention_layers
+    if structure.oscillators:
+        add("matrix", d, d, times=3 * layers)
+        if config.modes:
+            add("vector", config.n_heads, config.modes, times=2 * layers)
+            add("vector", d, config.modes, times=2 * layers)
+            add("vector", d, times=layers)
+            if config.conv_width:
+                add("vector", d, config.conv_width, times=layers)
+    else:
+        width, kv_width = config.n_heads * config.head_dim, config.kv_heads * config.head_dim
+        add_map(width, d, layers)
+        add_map(kv_width, d, 2 * layers)
+        add_map(d, width, layers)
+        if config.gated:
+            add("matrix", width, d, times=layers)
+        if config.qk_normed:
+            add_norm(config.head_dim, 2 * layers)
+    layers = 0 if sparse is None else len(sparse.layers)
+    add_mlp(config.mlp_dim, config.n_layers - layers)
+    if sparse is not None:
+        add("router", sparse.n_experts, d, times=layers)
+        add("experts", sparse.n_experts, sparse.expert_dim, d, times=layers * (structure.mlp_matrices - 1))
+        add("experts", sparse.n_experts, d, sparse.expert_dim, times=layers)
+        if sparse.shared_dim:
+            add_mlp(sparse.shared_dim, layers)
+        if sparse.shared_gate:
+            add("router", 1, d, times=layers)
+    return +found
 
 
 CHECKPOINTING = ("none", "full", "every-n:K", "selective")

@@ -33,11 +33,10 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
 from danalab.models.cache import MatrixState
-from danalab.models.config import ModelConfig
+from danalab.models.config import CHUNK, ModelConfig
 from danalab.models.layers.basic import Linear, RMSNorm
 from danalab.models.layers.precision import full_precision, is_plain_inference
 from danalab.models.shards import assign, local_shard
-from danalab.scaling.shape import CHUNK
 
 _MIN_SQUARE = 1e-6  # added to a key's squared length, so that the gradient at zero is finite
 _TIMES = (1e-3, 1e-1)

@@ -27,12 +27,11 @@ from danalab.data.tokenizers import load_tokenizer
 from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
 from danalab.files import read_json, sha256, validated, write_json
-from danalab.models.config import ModelConfig
+from danalab.models.config import ROUTER_SETTINGS, ModelConfig
 from danalab.models.decoder import Decoder, build_model
 from danalab.optim import optimizer_spec
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
-from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint.store import MANIFEST
 from danalab.train.config.experiment import SHARED_SETTINGS, OptimizerSettings
 from danalab.train.config.resolve import MODEL_FLAGS

@@ -3,39 +3,128 @@
 The coefficients are data: published with arXiv 2602.05298, fitted there on FineWeb ladders at a sequence length of 2048
 and a global batch of 32 (and, in a second table, 512) sequences, at horizon f = 1: 20 tokens per parameter. Batches are
 counted in tokens. Between the two the rate is a power of the batch that meets both (the paper has none there); beyond
-512, and beyond 32 without a second row, it is held. Beyond f = 1:
+512, and beyond 32 without a second row, it is held.
 
-    lr(f)    = lr(1) f^h           h of the optimizer's row in `danalab.optim.catalogue`, measured by
-                                   bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md)
-    omega(f) = omega(1) sqrt(f)    the strength of weight decay at which h was measured; arXiv 2505.13738, 2609.04577
-
-Below f = 1, which was not measured, and for an optimizer without h, both are as at f = 1. Smaller models and batches
-than those of the tables: `small_run_rate`.
+`advice` says what was measured beside the laws: longer horizons and smaller batches. Defaults do not follow it.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
-from danalab.optim.catalogue import OPTIMIZERS, Usual
+from danalab.models.config import ModelConfig, weights
 from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
-from danalab.optim.settings import LogTime, Mixing
 
-HorizonCorrection = Literal["measured", "none"]
+KAPPA, DELTA = 0.85, 8.0
+"""Defaults of the Dana family, which the laws are for."""
 CHINCHILLA = 20.0
 """Tokens per parameter at horizon 1."""
-_AT_ONE_SIZE = {"dana-muon"}
-"""Optimizers with an exponent of the smallest size alone."""
-_LARGEST_HORIZON = 64.0
 SEQUENCE = 2048
 """Length of the sequences that the laws' batches are counted in [tokens]."""
 FITTED_TOKENS = 32 * SEQUENCE
 """Tokens of a step in the runs that the laws were fitted on."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the scaling rules know of an optimizer."""
+
+    of: str = "adamw"
+    """The optimizer whose law is used where it has none of its own."""
+    factor: float = 1.0
+    """Factor on that law's rate."""
+    why: str = "no rate of its own is known"
+    lr: float | None = None
+    """A common rate at any size, in place of a law."""
+    independent: bool = False
+    """Weight decay is multiplied by the schedule alone, not by the learning rate, and falls as 1 / (1 + t / wd_ts)."""
+    falls: bool = False
+    """Coupled weight decay that falls over time, too, with the run's length as wd_ts."""
+    log_time: bool = False
+    state_words: float = 2.0
+    """Float32 values per parameter in the state."""
+    gradient_sum: float = 1.0
+    """Weight of a gradient in the sum through which weight decay acts, at the default momentum."""
+    orthogonalises: bool = False
+    """Newton-Schulz on each matrix."""
+    horizon: tuple[float, float, float] | None = None
+    """Exponent of the best learning rate over the horizon f, and its 95% interval; measured at 3k to 10k parameters."""
+
+
+_DANA = Facts(independent=True, log_time=True)
+_MUON = Facts(of="d-muon", why="the same update of matrices", state_words=1.3, orthogonalises=True)
+_OF_ADAMW = Facts(why="its update has AdamW's size")
+_SIGN = Facts(factor=0.2, why="a sign update, as Lion's: 3 to 10 times smaller than AdamW's (arXiv 2302.06675)")
+FACTS: dict[str, Facts] = {
+    "adamw": Facts(horizon=(-0.31, -0.61, -0.01)),
+    "adana": replace(_DANA, horizon=(-0.18, -0.36, 0.01)),
+    "dana-mk4": _DANA,
+    "dana-star": replace(_DANA, of="dana-star-mk4", why="the same update except for the clip", state_words=3.0),
+    "dana-star-mk4": replace(_DANA, state_words=3.0, horizon=(-0.02, -0.16, 0.13)),
+    "dana": replace(_DANA, lr=0.5, why="for gradients clipped to norm 0.5"),
+    "sign-dana": replace(_DANA, of="adana", factor=0.1, why="signs are larger than normalised updates"),
+    "auto-dana": replace(_DANA, of="adana", why="the same update at its chosen kappa"),
+    "snoo-dana": replace(_DANA, of="dana-star-mk4", why="its inner optimizer", state_words=5.0),
+    "snoo": Facts(why="its inner optimizer", state_words=4.0),
+    "adamw-decaying-wd": Facts(why="the same update", independent=True),
+    "ademamix": Facts(factor=0.43, why="ratio of their fitted laws on enoki, 7M to 600M parameters", state_words=3.0),
+    "ademamix-decaying-wd": Facts(
+        factor=0.47, why="ratio of their fitted laws on enoki, 7M to 600M parameters", state_words=3.0, independent=True
+    ),
+    "muon": replace(_MUON, lr=0.02, why="K. Jordan et al. 2024", horizon=(-0.36, -0.74, 0.02)),
+    "d-muon": _MUON,
+    "dana-muon": replace(
+        _MUON,
+        factor=2.0,
+        why="its best rates at 58k and 105k parameters are twice that",
+        state_words=1.5,
+        falls=True,
+        horizon=(-0.21, -0.41, 0.0),
+    ),
+    "manau": replace(_MUON, state_words=1.5, falls=True),
+    "sgd": Facts(lr=0.3, why="for momentum 0.9 and gradients clipped to norm 0.5; by a short sweep", gradient_sum=10.0),
+    "soap": Facts(
+        why="arXiv 2409.11321 finds the same best rate for both", state_words=9.0, horizon=(-0.38, -0.66, -0.1)
+    ),
+    "prodigy": Facts(lr=1.0, why="arXiv 2306.06101: the estimated distance takes its place", state_words=4.0),
+    "sophia": Facts(why="its authors advise AdamW's"),
+    "adopt": _OF_ADAMW,
+    "lion": _SIGN,
+    "signsgd": _SIGN,
+    "signum": _SIGN,
+    "mars": Facts(factor=3.0, why="3e-3 where AdamW has 1e-3, as the reference's command line", state_words=3.0),
+    "lamb": Facts(factor=3.0, why="its trust ratio, norm of weights over norm of update, is small; by a short sweep"),
+    "adafactor": Facts(lr=0.03, why="relative to the weights; arXiv 1804.04235 has 0.01", state_words=0.0),
+    "sf-adamw": Facts(factor=2.0, why="arXiv 2405.15682: 1 to 10 times that of a schedule"),
+    "sf-sgd": Facts(lr=3.0, why="arXiv 2405.15682: 10 times and more that of SGD"),
+}
 _FALLING_WITH_THE_BATCH = {"enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}}
 """Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
 AdamW's and 0.25 to 0.5 of ADana's on enoki, but 0.5 to 2 times Dana-Star-MK4's, and ADana's on qwen3 is right."""
+_LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
+"""Size below which the law is held constant: qwen3's AdamW law gives lr 0.14 at 0.8 M parameters; 0.004 to 0.02 works
+best."""
+
+
+def canonical(opt: str) -> str:
+    """The name of an optimizer in any spelling; an address as it is. UserError: unknown, with the nearest."""
+    from danalab.optim.catalogue import OPTIMIZERS
+
+    return OPTIMIZERS.canonical(opt)
+
+
+def facts_of(opt: str) -> Facts:
+    """The facts of an optimizer by its canonical name; those of the class that one of your own is made from."""
+    if ":" in opt:
+        from danalab.tables import load
+
+        bases = [base.__name__.lower() for base in getattr(load(opt), "__mro__", ())]
+        opt = next((name for name in FACTS if name.replace("-", "") in bases), opt)
+        known = FACTS.get(opt, Facts())
+        return replace(known, of=opt, why="the class that it is made from") if opt in FACTS else known
+    return FACTS.get(opt, Facts())
 
 
 @dataclass(frozen=True)
@@ -77,18 +166,6 @@ def law_at(rows: Sequence[LrLaw], batch: float, kappa: float) -> LrLaw:
         if low < batch < high:
             return replace(laws[low], above=laws[high], share=math.log(batch / low) / math.log(high / low))
     return laws[min(fitted, key=lambda each: abs(each - batch))]
-
-
-@dataclass(frozen=True)
-class PeakRate:
-    """A peak learning rate and where it comes from."""
-
-    lr: float
-    source: str
-    law_batch: int | None = None
-    """The batch that its law was fitted at [sequences], the lower one of two; None without a fitted law."""
-    batch_factor: float = 1.0
-    """The factor for a small batch that `lr` contains."""
 
 
 class ResonanceLaw(LrLaw):
@@ -141,33 +218,32 @@ _NEAREST = {"qwen3next": "qwen3"}  # architecture without a table -> the one wit
 
 def largest_decay(opt: str) -> float:
     """The bound of an automatic weight decay, times the peak learning rate; see `danalab.optim.run_length`."""
-    return LOG_TIME_DECAY_BOUND if OPTIMIZERS.get(opt).log_time else DECAY_BOUND
+    return LOG_TIME_DECAY_BOUND if facts_of(opt).log_time else DECAY_BOUND
 
 
 def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     """The architecture and the optimizer whose row of the table at batch 32 is used, if a row is used at all."""
     table = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
     while opt not in _TABLES[table, 32]:
-        rate = OPTIMIZERS.get(opt).rate
-        if rate is None and opt in _ENOKI_32:
-            return "enoki", opt
-        if isinstance(rate, Usual):
+        facts = facts_of(opt)
+        if facts.lr is not None:
             break
-        opt = rate.of if rate else "adamw"
+        if facts.of == opt:
+            return "enoki", opt
+        opt = facts.of
     return table, opt
 
 
-def lr_law(arch: str, opt: str, kappa: float = LogTime.kappa, batch: float = 32) -> tuple[LrLaw, str]:
+def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tuple[LrLaw, str]:
     """The law that applies at a batch [sequences of 2,048 tokens], and a sentence on its source.
 
     A kappa without a row uses the nearest row; an architecture without a table uses a related one's, mostly enoki's
     (resonance: a common rate for AdamW, the others relative to it, both whatever the batch); an optimizer without a row
-    uses a related optimizer's law times a factor, a common value (`danalab.optim.catalogue`), or, with neither of them,
-    its row of enoki.
+    uses a related optimizer's law times a factor, a common value (`FACTS`), or, with neither of them, its row of enoki.
 
     UserError: unknown optimizer.
     """
-    opt = OPTIMIZERS.canonical(opt)
+    opt = canonical(opt)
     if arch == "resonance":
         law, source = lr_law("enoki", opt, kappa)
         if law.d == 0:  # independent of size, and so of architecture
@@ -183,117 +259,97 @@ def lr_law(arch: str, opt: str, kappa: float = LogTime.kappa, batch: float = 32)
         fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
         borrowed = f", used for {arch}" if known != arch else ""
         return law, f"fitted for {opt} on {known} at {law.batches}{fitted_at}{borrowed}"
-    rate = OPTIMIZERS.get(opt).rate
-    if isinstance(rate, Usual):
-        return LrLaw(rate.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({rate.source})"
-    if rate is None:
-        law, source = lr_law(arch, "adamw", kappa, batch)
-        return law, f"{source}, used for {opt}; no rate of its own is known"
-    law, source = lr_law(arch, rate.of, kappa, batch)
-    times = f", times {rate.factor:g} for {opt}" if rate.factor != 1 else f", used for {opt}"
-    return law.times(rate.factor), f"{source}{times} ({rate.source})"
+    facts = facts_of(opt)
+    if facts.lr is not None:
+        return LrLaw(facts.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({facts.why})"
+    law, source = lr_law(arch, facts.of, kappa, batch)
+    times = f"times {facts.factor:g} for {opt}" if facts.factor != 1 else f"used for {opt}"
+    return replace(law, a=facts.factor * law.a, above=law.above and replace(law.above, a=facts.factor * law.above.a)), (
+        f"{source}, {times} ({facts.why})"
+    )
 
 
-def decay_lr(
-    arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = LogTime.kappa, global_batch: int = 32
-) -> float:
+def law_rate(arch: str, opt: str, non_emb_params: float, kappa: float, tokens_per_step: int) -> tuple[float, str]:
+    """(the law's rate for size P, held for small models; its source in words). UserError: unknown optimizer."""
+    law, source = lr_law(arch, opt, kappa, tokens_per_step / SEQUENCE)
+    least = 0 if arch == "resonance" or law.d == 0 else _LEAST_PARAMS.get(fitted_row(arch, canonical(opt)), 0)
+    if non_emb_params < least:
+        source += f", held below {least / 1e6:.0f}M parameters"
+    return law(max(non_emb_params, least)), source
+
+
+def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = KAPPA, global_batch: int = 32) -> float:
+    """Peak learning rate by the fitted law a (b + P)^d.
+
+    Args:
+        non_emb_params: P, the size law (`ModelConfig.non_emb_params`).
+        kappa: the Dana family's kappa; the nearest fitted one is used.
+        global_batch: sequences of 2,048 tokens per step.
+    Raises:
+        UserError: unknown optimizer.
+    Source: arXiv 2602.05298, learning-rate scaling laws.
+    """
+    return lr_law(arch, opt, kappa, global_batch)[0](non_emb_params)
+
+
+def decay_lr(arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = KAPPA, batch: int = 32) -> float:
     """The factor on weight_decay in the relative shrinkage of a weight per step at the peak rate.
 
     It is `lr` with two exceptions: Prodigy's step is lr x d, with d near AdamW's learning rate; and SGD's decay is part
     of the gradient, which momentum sums ten times.
     """
-    row = OPTIMIZERS.get(opt)
-    estimated = learning_rate(arch, row.estimates, non_emb_params, kappa, global_batch) if row.estimates else 1.0
-    return lr * estimated * row.gradient_sum
+    estimated = learning_rate(arch, "adamw", non_emb_params, kappa, batch) if opt == "prodigy" else 1.0
+    return lr * estimated * facts_of(opt).gradient_sum
 
 
-def batch_factor(arch: str, opt: str, tokens_per_step: int) -> float:
-    """Factor on a fitted law's rate at a small batch, (tokens / 65,536)^(1/3) where that was measured."""
-    table, row = fitted_row(arch, opt)
-    falls = arch != "resonance" and row in _FALLING_WITH_THE_BATCH.get(table, ())
-    return (tokens_per_step / FITTED_TOKENS) ** (1 / 3) if falls and tokens_per_step < FITTED_TOKENS else 1.0
+def advice(arch: str, opt: str, tokens_per_step: int, horizon: float) -> list[str]:
+    """What was measured of the best rate at a small batch, and beyond 20 tokens a parameter (`horizon` f > 1).
 
-
-_LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
-"""Size below which the law is held constant: qwen3's AdamW law gives lr 0.14 at 0.8 M parameters; 0.004 to 0.02 works
-best."""
-
-
-def small_run_rate(arch: str, opt: str, non_emb_params: float, kappa: float, tokens_per_step: int) -> PeakRate:
-    """The fitted law's rate for size P of the canonical `opt`, lower for small batches and held for small models.
-
-    Batches below 65,536 tokens have (tokens / 65,536)^(1/3) of the rate, where that was measured on two CPU cores
-    (notes/lab-notebook.md, "Rates of small runs"); between these sizes and the published ones it is an interpolation.
-    UserError: unknown optimizer.
+    Small batches: (tokens / 65,536)^(1/3) of the law's rate. Longer runs: f^h of it, at omega sqrt(f) for weight
+    decay; h by bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md).
     """
-    law, source = lr_law(arch, opt, kappa, tokens_per_step / SEQUENCE)
-    if arch == "resonance" or law.d == 0:
-        return PeakRate(law(non_emb_params), source, law.batch)
+    told = []
     table, row = fitted_row(arch, opt)
-    least = _LEAST_PARAMS.get((table, row), 0)
-    if non_emb_params < least:
-        source += f", held below {least / 1e6:.0f}M parameters"
-    factor = batch_factor(arch, opt, tokens_per_step)
-    if factor != 1:
-        source += f", times {factor:.2f} for {tokens_per_step:,} tokens a step"
-    return PeakRate(law(max(non_emb_params, least)) * factor, source, law.batch, factor)
+    if arch != "resonance" and row in _FALLING_WITH_THE_BATCH.get(table, ()) and tokens_per_step < FITTED_TOKENS:
+        factor = (tokens_per_step / FITTED_TOKENS) ** (1 / 3)
+        told.append(
+            f"{tokens_per_step:,} tokens a step: below {FITTED_TOKENS:,} the best rate was about {factor:.2g} of the "
+            f"law's in small models; try --lr-multiplier {factor:.2g}"
+        )
+    exponent = facts_of(opt).horizon
+    if horizon > 1.01 and exponent is not None:
+        value, low, high = exponent
+        told.append(
+            f"{horizon:.3g} times the length of the laws' runs: the best rate was {horizon**value:.2g} of the law's "
+            f"(exponent {value:g}, {low:g} to {high:g}, 3k to 10k parameters) at omega {math.sqrt(horizon):.2g} times "
+            f"as large; try --lr-multiplier {horizon**value:.2g}"
+        )
+    return told
 
 
-def slow_momentum(steps: int, delta: float = LogTime.delta, kappa: float = LogTime.kappa) -> dict[str, Any]:
+def slow_momentum(steps: int, delta: float = DELTA, kappa: float = KAPPA) -> dict[str, Any]:
     """AdEMAMix's slow momentum by the ladder's rule, the window and weight of ADana's at the end of the run: settings
     `betas`, `alpha`, `alpha_warmup` and `beta3_warmup` of a run of `steps` steps.
 
     Its window is steps / delta, its weight steps^(1 - kappa); both grow over the whole run. With fewer steps than
     `delta` it has no effect.
     """
-    betas = (*Mixing.betas[:2], max(0.0, 1 - delta / steps))
+    betas = (0.9, 0.999, max(0.0, 1 - delta / steps))
     return {"betas": betas, "alpha": steps ** (1 - kappa), "alpha_warmup": steps, "beta3_warmup": steps}
 
 
-def horizon_factors(opt: str, horizon: float) -> tuple[float, float]:
-    """Factors on the peak learning rate and on the strength of weight decay at a horizon f."""
-    exponent = OPTIMIZERS.get(opt).horizon
-    return (1.0, 1.0) if exponent is None or horizon <= 1 else (horizon ** exponent[0], math.sqrt(horizon))
+def optimizer_flops(opt: str, model: ModelConfig, steps: int, ns_steps: int = 5) -> float | None:
+    """FLOPs of the optimizer's own matrix products in `steps` steps: Newton-Schulz, three products an iteration.
 
-
-def at_horizon(peak: PeakRate, opt: str, horizon: float) -> PeakRate:
-    """The peak rate at a horizon; its source says the factor, or that no exponent is known."""
-    if horizon <= 1:
-        return peak
-    f, row = f"f = {horizon:.3g}", OPTIMIZERS.get(opt)
-    if row.horizon is None:
-        return replace(peak, source=f"{peak.source}; not corrected for {f}: no exponent of {opt} is measured")
-    value, low, high = row.horizon
-    rate, decay = horizon_factors(opt, horizon)
-    beyond = f", extrapolated beyond f = {_LARGEST_HORIZON:g}" if horizon > 1.05 * _LARGEST_HORIZON else ""
-    at = f"{'3k' if row.name in _AT_ONE_SIZE else '3k to 10k'} parameters{beyond}"
-    said = f"x {rate:.2g} for {f}, measured at {at} (exponent {value:g}, {low:g} to {high:g}); "
-    return replace(peak, lr=peak.lr * rate, source=f"{peak.source}, {said}decay strength x {decay:.2g}")
-
-
-def learning_rate(
-    arch: str,
-    opt: str,
-    non_emb_params: float,
-    kappa: float = LogTime.kappa,
-    global_batch: int = 32,
-    *,
-    tokens_per_param: float = CHINCHILLA,
-    tokens_per_step: int | None = None,
-) -> float:
-    """Peak learning rate by the fitted law a (b + P)^d, times the factors of the horizon and of a small batch.
-
-    Args:
-        non_emb_params: P, the size law (`Dimensions.non_emb_params`).
-        kappa: the Dana family's kappa; the nearest fitted one is used.
-        global_batch: sequences of 2,048 tokens per step, 32 at least, where `tokens_per_step` is not given.
-        tokens_per_param: length of the run; 20 is the horizon of the fitted laws.
-    Raises:
-        UserError: unknown optimizer.
-    Source: arXiv 2602.05298, learning-rate scaling laws.
+    None: not known, of SOAP or an optimizer of your own. The optimizer's share of a step falls as 1 / batch.
     """
-    opt = OPTIMIZERS.canonical(opt)
-    tokens = max(global_batch * SEQUENCE, FITTED_TOKENS) if tokens_per_step is None else tokens_per_step
-    law, _ = lr_law(arch, opt, kappa, tokens / SEQUENCE)
-    rate, _ = horizon_factors(opt, tokens_per_param / CHINCHILLA)
-    return law(non_emb_params) * batch_factor(arch, opt, tokens) * rate
+    if ":" in opt or opt == "soap":
+        return None
+    total = 0.0
+    if facts_of(opt).orthogonalises:
+        for (kind, dims), times in weights(model).items():
+            if kind in ("matrix", "experts"):
+                short, long = sorted(dims[-2:])
+                count = times * math.prod(dims[:-2])
+                total += steps * count * ns_steps * 2 * short * short * (2 * long + short)
+    return total

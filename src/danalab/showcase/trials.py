@@ -21,7 +21,7 @@ from danalab.optim.rate_search import next_exponent
 from danalab.optim.registry import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
-from danalab.scaling.hardware import available_cores
+from danalab.hardware import available_cores
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.showcase.problems import Objective, SmallProblem, get_problem
 from danalab.sweep.executors import as_completed

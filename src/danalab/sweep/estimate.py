@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
-from danalab.scaling.hardware import named
+from danalab.hardware import named
 from danalab.sweep.grid import Cell
 
 if TYPE_CHECKING:

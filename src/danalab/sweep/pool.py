@@ -18,7 +18,7 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.scaling.hardware import available_cores, chosen_threads
+from danalab.hardware import available_cores, chosen_threads
 from danalab.sweep.executors import POLL_SECONDS, PolledFuture, Runs, Training, end_of_log
 from danalab.sweep.jobs import Job
 from danalab.sweep.processes import Child, ProcessDied, ProcessPool, TimedCall, become

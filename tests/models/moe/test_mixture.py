@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from danalab.models import ModelConfig
 from danalab.models.moe import MixtureOfExperts, Router
 from danalab.models.moe.experts import MIN_ROWS, grouped_linear
-from danalab.scaling.architectures import Activation
+from danalab.models.architectures import Activation
 
 
 def mixture(activation: Activation, **changes) -> MixtureOfExperts:

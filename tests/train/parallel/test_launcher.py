@@ -11,7 +11,7 @@ import time
 import pytest
 
 from danalab.errors import FirstRankError, LostRankError, UserError
-from danalab.scaling.hardware import available_cores
+from danalab.hardware import available_cores
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel import launcher
 from danalab.train.system.signals import StopRequest

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from danalab.cli.app import main
-from danalab.scaling.hardware import memory_gib
+from danalab.hardware import memory_gib
 from danalab.scaling.plan import plan
 from danalab.train.step.memory import LARGEST, USED, MemoryFit, largest
 

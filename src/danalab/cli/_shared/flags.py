@@ -1,24 +1,20 @@
 """The command line as an instance of a data class: argparse parses, pydantic converts.
 
-Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hyphens are the same in flag names. The
-settings of the optimizer that --opt names are flags, too. `--plugin` loads files before other flags are read.
+Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hyphens are the same in flag names. A field
+that is a mapping takes NAME=VALUE words; for `optimizer_settings` the flag is --set.
 """
 
 import argparse
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
-from danalab import plugins
 from danalab.cli._shared.options import Option, docstrings, help_text, options_of
+from danalab.cli._shared.original import translate
 from danalab.errors import UserError, nearest
 from danalab.files import expand_home, read_yaml, require_unique, to_yaml
-from danalab.train.config.experiment import RESERVED, SHARED_SETTINGS, OptimizerSettings
-from danalab.train.config.fields import field_types, flag, plain, validated
-
-if TYPE_CHECKING:
-    from danalab.optim.registry import OptimizerSpec
+from danalab.train.config.fields import flag, plain, validated
 
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
@@ -32,63 +28,60 @@ class Parsed:
     flags: Any
     print_config: bool
 
-    def as_yaml(self, resolved: dict[str, Any] | None = None) -> str:
+    def as_yaml(self, resolved: Mapping[str, Any] | None = None) -> str:
         """The configuration as YAML that `--config` reads; `resolved` replaces automatic values."""
-        values = {field.name: getattr(self.flags, field.name) for field in dataclasses.fields(self.flags)}
-        known = {*values, *(SHARED_SETTINGS if FIELD in values else ())}
-        values |= {key: value for key, value in (resolved or {}).items() if key in known}
-        if plugins.in_use():
-            values["plugin"] = plugins.in_use()
-        return to_yaml(plain(values))
+        shown = [field.name for field in dataclasses.fields(self.flags) if not field.metadata.get("hidden")]
+        return to_yaml(plain({name: (resolved or {}).get(name, getattr(self.flags, name)) for name in shown}))
 
 
 def parse(flags_type: type, arguments: list[str], *, prog: str, description: str) -> Parsed:
     """Parse `arguments` into a `flags_type`. UserError: a bad value, unknown flags (with the nearest) or YAML keys."""
-    translate = getattr(flags_type, "translate_words", list)
-    arguments = translate(arguments)
-    options = options_of(flags_type, leave_out=FIELD)
-    takes_optimizer = FIELD in field_types(flags_type)
-    names = [option.name for option in options]
-    options += shared_options() if takes_optimizer else []
-    given, extra = _parse_words(options, arguments, prog)
-    asks_help = given.keys() & {"help", "help_all"}
-    where = f"--config {given.get('config')}"
-    from_file = _read_file(expand_home(given["config"])) if "config" in given and not asks_help else {}
-    listed = from_file.pop("plugin", [])
-    files = [*([listed] if isinstance(listed, str) else listed), *given.pop("plugin", [])]
-    plugins.use(expand_home(str(file)) for file in files)
-    settings: dict[str, Any] = {}
-    notes, opt = [], ""
-    if takes_optimizer:
-        opt = str(given.get("opt") or from_file.get("opt") or getattr(flags_type, "opt", ""))
-        settings = settings_in_file(from_file, names, opt, where)
-        if (opt and any(word.startswith("--") for word in extra)) or (asks_help and "opt" in given):
-            options += options_of_optimizer(opt, [option.name for option in options])
-            given, extra = _parse_words(options, arguments, prog)  # again: which flags there are depends on --opt
-        own = {option.name for option in options} - set(names)
-        settings |= take_settings({key: value for key, value in given.items() if key in own}, opt)
-        notes.append(help_note(opt if "opt" in given else None, prog))
-    if asks_help:
+    options = options_of(flags_type)
+    trains = any(option.name == "opt" for option in options)
+    given = _parse_words(options, translate(arguments) if trains else arguments, prog)
+    if given.keys() & {"help", "help_all"}:
         helps = docstrings(flags_type)
         options = [dataclasses.replace(option, help=option.help or helps.get(option.name, "")) for option in options]
-        print(help_text(options, prog, description, everything="help_all" in given, notes=notes))
+        print(help_text(options, prog, description, everything="help_all" in given))
         raise SystemExit(0)
-    more = "; docs/parity.md lists the flags of the original code" if translate is not list else ""
-    _refuse_unknown(extra, options, f"{prog} --opt {opt}" if opt else prog, more)
+    where, names = f"--config {given.get('config')}", {option.name: option for option in options}
+    from_file = _read_file(expand_home(given["config"])) if "config" in given else {}
     for key in from_file:
         if key not in names:
             raise UserError(f"{where}: unknown key '{key}'{nearest(key, names)}")
-    values = validated(flags_type, from_file, where)
-    values |= validated(flags_type, {name: given[name] for name in names if name in given})
+    from_words = {name: given[name] for name in names if name in given}
+    for name, words in from_words.items():
+        if names[name].is_mapping:
+            from_words[name] = {**(from_file.get(name) or {}), **_assignments(names[name].flag, words)}
+    values = validated(flags_type, from_file, where) | validated(flags_type, from_words)
     for field in dataclasses.fields(flags_type):
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if field.init and required and field.name not in values:
-            positional = any(option.positional for option in options if option.name == field.name)
-            what = field.name.upper() if positional else flag(field.name)
+            what = field.name.upper() if names[field.name].positional else flag(field.name)
             raise UserError(f"{what} is needed; see {prog} --help")
-    if settings:
-        values[FIELD] = settings
     return Parsed(flags_type(**values), "print_config" in given)
+
+
+def _assignments(flag: str, words: Sequence[str]) -> dict[str, Any]:
+    """["betas=0.9,0.95", "eps=1e-10"] -> {"betas": [0.9, 0.95], "eps": 1e-10}."""
+    values = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise UserError(f"{flag} {word}: NAME=VALUE is expected")
+        parts = [_value(part) for part in text.split(",")]
+        values[name.replace("-", "_")] = parts if len(parts) > 1 else parts[0]
+    return values
+
+
+def _value(text: str) -> Any:
+    """A number, true, false or none, or else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,29 +90,31 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog.split(' [')[0]} --help")
 
 
-def _parse_words(options: list[Option], words: list[str], prog: str) -> tuple[dict[str, Any], list[str]]:
-    """(values by field name, as text; words that no option takes)."""
+def _parse_words(options: list[Option], words: list[str], prog: str) -> dict[str, Any]:
+    """Values by field name, as text. UserError: words that no option takes."""
     parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for name in ("--help", "--help-all", "--print-config"):
         parser.add_argument(name, dest=name.strip("-").replace("-", "_"), action="store_true")
     parser.add_argument("--config")
-    parser.add_argument("--plugin", action="append")
     for option in options:
         if option.positional:
             parser.add_argument(option.name, nargs="*" if option.many else "?")
         elif option.many:
-            parser.add_argument(flag(option.name), dest=option.name, nargs="*", action="extend")
+            parser.add_argument(option.flag, dest=option.name, nargs="*", action="extend")
         else:
-            parser.add_argument(flag(option.name), dest=option.name)
+            parser.add_argument(option.flag, dest=option.name)
     found, extra = parser.parse_known_intermixed_args(_normalised(options, words))
-    return {name: value for name, value in vars(found).items() if value is not None}, extra
+    given = {name: value for name, value in vars(found).items() if value is not None}
+    if not given.keys() & {"help", "help_all"}:
+        _refuse_unknown(extra, options, prog)
+    return given
 
 
 def _normalised(options: list[Option], words: list[str]) -> list[str]:
     """Words in one spelling: hyphens, our names for others' flags, switches and negative numbers as --flag=value."""
-    by_flag = {flag(option.name): option for option in options if not option.positional}
+    by_flag = {option.flag: option for option in options if not option.positional}
     aliases = {
-        f"--{name}": flag(option.name) + equals + value
+        f"--{name}": option.flag + equals + value
         for option in options
         for name, equals, value in (alias.partition("=") for alias in option.aliases)
     }
@@ -152,132 +147,22 @@ def _normalised(options: list[Option], words: list[str]) -> list[str]:
 
 
 def _read_file(file: str) -> dict[str, Any]:
-    try:
-        loaded = read_yaml(file)
-    except UserError as error:
-        raise UserError(f"--config {error}") from error
-    if loaded is None:
-        return {}
+    loaded = read_yaml(file) or {}
     if not isinstance(loaded, dict):
         raise UserError(f"--config {file}: a mapping of names to values is expected, not {type(loaded).__name__}")
     names = [str(key).replace("-", "_") for key in loaded]
-    try:
-        require_unique(names)
-    except ValueError as error:
-        raise UserError(f"--config {file}: {error}") from error
+    require_unique(names)
     return dict(zip(names, loaded.values(), strict=True))
 
 
-def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str, more: str) -> None:
+def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str) -> None:
     """Name all unknown flags at once, each with the nearest spelling."""
     unknown = list(dict.fromkeys(word.partition("=")[0] for word in extra if word.startswith("--")))
-    known = [flag(option.name).lstrip("-") for option in options if not option.positional]
+    known = [option.flag.lstrip("-") for option in options if not option.positional]
     if unknown:  # compared without the dashes, which all flags share
         hints = [nearest(word.lstrip("-").replace("_", "-"), known).replace("'", "--", 1) for word in unknown]
-        if "opt" in known:
-            hints = [_of_others(word.lstrip("-")) or hint for word, hint in zip(unknown, hints, strict=True)]
         named = ", ".join(word + hint.replace("'", "") for word, hint in zip(unknown, hints, strict=True))
+        more = "; a setting of the optimizer is given by --set NAME=VALUE" if "set" in known else ""
         raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
     if extra:
         raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")
-
-
-# ---- the settings of the chosen optimizer: `danalab train --opt lion --betas 0.95,0.98` ----
-#
-# They depend on --opt. The optimizers are imported only for a flag that is not one of the verb's own, or for help.
-
-
-FIELD = "optimizer_settings"
-"""The field of a data class that holds them; a class that has it also has `opt`."""
-
-
-def shared_options() -> list[Option]:
-    """The flags of settings that are there whatever the optimizer."""
-    aliases = {"gamma3": ("gamma-3-factor",)}
-    section = {"section": OptimizerSettings.title, "heading": OptimizerSettings.title, "shown": False}
-    return [
-        Option(name=name, metavar="NUMBER", help=text, aliases=aliases.get(name, ()), **section)
-        for name, text in SHARED_SETTINGS.items()
-    ]
-
-
-def options_of_optimizer(opt: str, names: Iterable[str]) -> list[Option]:
-    """The flags of the optimizer `opt`, without those that the verb has (`names`)."""
-    from danalab.optim.values import kind_of, written
-
-    spec, taken = _spec(opt), set(names)
-    title = f"settings of {spec.name}: {spec.summary}"
-    return [
-        Option(
-            name=name,
-            help="" if name in RESERVED else f"{setting.help} (default: {written(setting.default)})",
-            metavar=kind_of(setting).upper(),
-            section=title,
-            heading=title,
-            is_switch=kind_of(setting) == "switch",
-            many=kind_of(setting) in ("numbers", "kinds"),
-            aliases=("group",) if name == "by_kind" else (),
-        )
-        for name, setting in spec.settings.items()
-        if name not in taken
-    ]
-
-
-def take_settings(values: Mapping[str, Any], opt: str) -> dict[str, Any]:
-    """The optimizer's settings among parsed values."""
-    from danalab.optim.values import kind_of, read_value
-
-    found = {name: value for name, value in values.items() if name in SHARED_SETTINGS}
-    for name, setting in _spec(opt).settings.items() if values.keys() - found.keys() else ():
-        if name in values and name in RESERVED:
-            raise UserError(f"{flag(name)}: {RESERVED[name]}")
-        if name in values:
-            text, separator = values[name], " " if kind_of(setting) == "kinds" else ","
-            found[name] = read_value(flag(name), setting, text if isinstance(text, str) else separator.join(text))
-    return found
-
-
-def settings_in_file(values: dict[str, Any], names: Iterable[str], opt: str, where: str) -> dict[str, Any]:
-    """Take the optimizer's settings out of a file's `values`: keys beside the others, or in `optimizer_settings`."""
-    known = set(names)
-    given = values.pop(FIELD, None)
-    if not isinstance(given, (Mapping, type(None))):
-        raise UserError(f"{where}: {FIELD}: a mapping of settings is expected, not {given!r}")
-    given = dict(given or {})
-    shared = {key: values.pop(key) for key in list(values) if key in SHARED_SETTINGS}
-    shared |= {key: given.pop(key) for key in list(given) if key in SHARED_SETTINGS}
-    for key in [key for key in values if key not in known]:
-        from danalab.optim.values import RENAMED
-
-        spec = _spec(opt)
-        if key not in spec.settings and key not in RENAMED:
-            raise UserError(f"{where}: unknown key '{key}'{_of_others(key) or nearest(key, [*known, *spec.settings])}")
-        given[key] = values.pop(key)
-    if not given:
-        return shared
-    from danalab.optim.registry import read_settings
-
-    return read_settings(_spec(opt), given) | shared
-
-
-def help_note(opt: str | None, prog: str) -> str:
-    """A sentence for the end of the help: the advice about `opt`, or how to list the settings of an optimizer."""
-    if opt is None:
-        return f"The settings of the optimizer are flags, too: {prog} --opt NAME --help lists them."
-    spec = _spec(opt)
-    betas = "--beta1 and --beta2 set the first and second of --betas alone." if "betas" in spec.settings else ""
-    return " ".join(filter(None, [betas, f"Note: {spec.advice}." if spec.advice else ""]))
-
-
-def _of_others(name: str) -> str:
-    """` (muon, d-muon have it)` for an option of optimizers of matrices that the chosen one does not have."""
-    from danalab.optim.values import those_with
-
-    others = those_with(name.replace("-", "_"))
-    return f" ({others} have it)" if others else ""
-
-
-def _spec(opt: str) -> "OptimizerSpec":
-    from danalab.optim import optimizer_spec
-
-    return optimizer_spec(opt)

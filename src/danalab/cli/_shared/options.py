@@ -35,6 +35,8 @@ class Option:
     heading: str = "flags"
     """Heading in `--help`."""
     is_switch: bool = False
+    is_mapping: bool = False
+    """Whether its values are NAME=VALUE."""
     many: bool = False
     """Whether it takes several values."""
     positional: bool = False
@@ -43,6 +45,11 @@ class Option:
     aliases: tuple[str, ...] = ()
     last: float = 0.0
     """Its place: options of a section with `last = True` stand below the others."""
+
+    @property
+    def flag(self) -> str:
+        """The flag as it is typed."""
+        return "--set" if self.name == "optimizer_settings" else flag(self.name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,12 +68,12 @@ class JsonFlags:
         return self.json
 
 
-def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
-    """The flags of `flags_type`, in the order of its fields, without the field `leave_out`. Its attribute `main`, where
-    there is one, names those that `--help` lists."""
+def options_of(flags_type: type) -> list[Option]:
+    """The flags of `flags_type`, in the order of its fields. Its attribute `main`, where there is one, names those that
+    `--help` lists."""
     options, main = [], getattr(flags_type, "main", None)
     for field in dataclasses.fields(flags_type):
-        if not field.init or field.name == leave_out:
+        if not field.init or field.metadata.get("hidden"):
             continue
         hint = field_types(flags_type)[field.name]
         types = leaf_types(hint)
@@ -78,9 +85,11 @@ def options_of(flags_type: type, leave_out: str = "") -> list[Option]:
                 name=field.name,
                 metavar="" if is_switch else _metavar(field, hint, types),
                 default=_shown(field.default),
+                help=field.metadata.get("help", ""),
                 section=section,
                 is_switch=is_switch,
-                many="tuple[" in str(hint),
+                is_mapping=dict in types,
+                many="tuple[" in str(hint) or dict in types,
                 positional="positional" in getattr(hint, "__metadata__", ()),
                 shown=field.name in main if main else field.metadata.get("main", False) or not section,
                 aliases=field.metadata.get("aliases", ()),
@@ -106,6 +115,8 @@ def docstrings(flags_type: type) -> dict[str, str]:
 def _metavar(field: dataclasses.Field[Any], hint: Any, types: frozenset[Any]) -> str:
     if (choices := field.metadata.get("choices")) is not None:
         return "{" + ",".join(choices()) + "}"
+    if dict in types:
+        return "NAME=VALUE"
     if choices := re.search(r"Literal\[(.*?)\]", str(hint)):
         return "{" + choices[1].replace("'", "").replace(" ", "") + "}"
     return next((word for kind, word in ((int, "INT"), (float, "NUMBER"), (Path, "PATH")) if kind in types), "TEXT")
@@ -119,7 +130,7 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "yes" if value is True else str(value)
 
 
-def help_text(options: Sequence[Option], prog: str, description: str, *, everything: bool, notes: Sequence[str]) -> str:
+def help_text(options: Sequence[Option], prog: str, description: str, *, everything: bool) -> str:
     """The text that --help prints."""
     parser = argparse.ArgumentParser(
         prog=prog, add_help=False, description=description,
@@ -141,14 +152,11 @@ def help_text(options: Sequence[Option], prog: str, description: str, *, everyth
         if option.positional:
             groups[title].add_argument(option.name, metavar=option.name.upper(), help=text)
         elif not option.is_switch:
-            groups[title].add_argument(flag(option.name), metavar=option.metavar, help=text)
+            groups[title].add_argument(option.flag, metavar=option.metavar, help=text)
         else:
-            both = [flag(option.name), *(["--no-" + flag(option.name)[2:]] if "default" in text.lower() else [])]
+            both = [option.flag, *(["--no-" + option.flag[2:]] if "default" in text.lower() else [])]
             groups[title].add_argument(*both, action="store_true", help=text)
     more = [f"{hidden} more flags: {prog} --help-all."] if hidden else []
-    more.append(
-        "--config FILE.yaml reads flags from a file, --print-config prints them, --plugin FILE.py loads your own code, "
-        "--debug shows tracebacks."
-    )
-    parser.epilog = " ".join([*more, *notes])
+    more.append("--config FILE.yaml reads flags from a file, --print-config prints them, --debug shows tracebacks.")
+    parser.epilog = " ".join(more)
     return parser.format_help()

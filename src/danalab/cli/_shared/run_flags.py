@@ -67,7 +67,7 @@ class CostFlags:
     @property
     def price(self) -> float | None:
         """Price of a device [$/hour]: as given, else a rough one of --gpu."""
-        from danalab.scaling.hardware import named
+        from danalab.hardware import named
 
         if self.dollars_per_hour is not None or self.gpu is None:
             return self.dollars_per_hour

@@ -31,7 +31,7 @@ from danalab.data.sources import TRAIN, VAL, Source, SourcePosition, make_source
 from danalab.data.tokenizers import BpeTokenizer, load_tokenizer, requested_size, tokenizer_path, train_bpe
 from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
-from danalab.scaling.hardware import available_cores
+from danalab.hardware import available_cores
 
 SHARD_TOKENS = 100_000_000
 MAX_WORKERS = 1024

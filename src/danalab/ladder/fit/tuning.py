@@ -22,9 +22,8 @@ from danalab.ladder.fit import Convention
 from danalab.ladder.fit.rate_laws import fit_shared_curvature
 from danalab.ladder.fit.statistics import SelectionNoise, noise_law
 from danalab.optim.run_length import OMEGA
-from danalab.scaling.dimensions import flops_per_token, matrix_params
+from danalab.models.config import ModelConfig, flops_per_token, matrix_params
 from danalab.scaling.learning_rate import CHINCHILLA
-from danalab.scaling.shape import Shape, attention_layers
 from danalab.sweep.rows import has_diverged, is_usable, shape_of
 from danalab.train.config.experiment import shared_settings
 from danalab.train.config.fields import names_of
@@ -243,7 +242,7 @@ def flops_of(row: Row, tokens: float, convention: str) -> float:
     return training_flops(shape, tokens, settings["seq_len"], convention)
 
 
-def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = "exact") -> float:
+def training_flops(shape: ModelConfig, tokens: float, seq_len: int, convention: str = "exact") -> float:
     """FLOPs of the model to train on `tokens` tokens."""
     if convention in ("exact", "model"):
         return float(flops_per_token(shape, seq_len)) * tokens
@@ -254,7 +253,7 @@ def training_flops(shape: Shape, tokens: float, seq_len: int, convention: str = 
         "6nd": 6 * (matrices + embedding),
         "6nd-total": 6 * (matrices + 2 * embedding),
         "kaplan": 6 * matrices,
-        "deepseek": 6 * matrices + 12 * attends * attention_layers(shape) * shape.n_heads * shape.head_dim * seq_len,
+        "deepseek": 6 * matrices + 12 * attends * shape.attention_layers * shape.n_heads * shape.head_dim * seq_len,
     }
     if convention not in per_token:
         known = get_args(Convention)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.models.config import ModelConfig
-from danalab.scaling.shape import LinearAttention
+from danalab.models.config import LinearAttention, ModelConfig
 from danalab.models.huggingface import common
 from danalab.models.huggingface.llama_qwen import MLP_NAMES
 

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from danalab.models.layers.precision import is_autocast, is_plain_inference
 from danalab.models.shards import local_shard
-from danalab.scaling.architectures import Activation
+from danalab.models.architectures import Activation
 
 
 class StackedLinear(nn.Module):

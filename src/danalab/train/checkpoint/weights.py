@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.files import require_uncompressed
-from danalab.models.config import ModelConfig
-from danalab.scaling.dimensions import parameter_count
+from danalab.models.config import ModelConfig, parameter_count
 from danalab.train.checkpoint.store import DamagedCheckpointError
 
 MODEL = "model."

@@ -21,12 +21,11 @@ from typing_extensions import TypedDict
 
 from danalab.errors import UserError
 from danalab.files import read_yaml, to_yaml, validated, write_atomically
-from danalab.optim.catalogue import OPTIMIZERS
-from danalab.optim.settings import LogTime
-from danalab.scaling.architectures import ARCHITECTURES
-from danalab.scaling.dimensions import Dimensions, explicit_dimensions
-from danalab.scaling.learning_rate import LrLaw, law_at
+from danalab.models.architectures import architecture
+from danalab.models.config import explicit_sizes
+from danalab.scaling.learning_rate import LrLaw, canonical, law_at
 from danalab.train.config.fields import Count, NonNegative, Positive
+from danalab.train.config.train_config import TrainConfig
 
 Exponent = Annotated[float, Ge(-10), Lt(10)]
 
@@ -62,14 +61,12 @@ class SizeRule:
     layers_per_head: Positive
     mlp_ratio: Positive
 
-    def dimensions(self, heads: int, vocab_size: int, n_kv_heads: int | None = None) -> Dimensions:
+    def sizes(self, heads: int) -> dict[str, int]:
         """d_model = head_dim x heads, n_layers = layers_per_head x heads, mlp_dim = mlp_ratio x d_model, floored."""
         d_model, n_layers = self.head_dim * heads, _whole(self.layers_per_head * heads)
         if n_layers < 1:
             raise UserError(f"--rules: --heads {heads} x {self.layers_per_head:g} layers a head is less than one layer")
-        return explicit_dimensions(
-            self.arch, d_model, n_layers, heads, self.head_dim, _whole(self.mlp_ratio * d_model), vocab_size, n_kv_heads
-        )
+        return explicit_sizes(self.arch, d_model, n_layers, heads, self.head_dim, _whole(self.mlp_ratio * d_model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +77,26 @@ class Rules:
     weight_decay: tuple[DecayRule, ...] = ()
     dimensions: tuple[SizeRule, ...] = ()
 
-    def law(self, arch: str, opt: str, global_batch: int, kappa: float = LogTime.kappa) -> tuple[LrLaw, str] | None:
-        """The learning-rate law at a batch by `law_at`, and a sentence on its source."""
+    def rate(self, config: TrainConfig) -> tuple[float, str] | None:
+        """(learning rate of a run by the law at its batch, a sentence on its source); None: no law is here."""
+        arch, opt = config.arch, config.opt
         rules = _matching(self.learning_rate, arch, opt)
         if not rules:
             return None
-        law = law_at([LrLaw(r.a, r.b, r.d, r.kappa, r.global_batch) for r in rules], global_batch, kappa)
-        return law, f"--rules: fitted for {opt} on {arch} at {law.batches}"
+        rows = [LrLaw(r.a, r.b, r.d, r.kappa, r.global_batch) for r in rules]
+        law = law_at(rows, config.global_batch or 0, config.kappa)
+        return law(config.model.non_emb_params), f"--rules: fitted for {opt} on {arch} at {law.batches}"
 
     def omega(self, arch: str, opt: str) -> float | None:
         """The weight-decay strength, or None."""
         return next((rule.omega for rule in _matching(self.weight_decay, arch, opt)), None)
 
-    def size(self, arch: str) -> SizeRule | None:
-        """The rule of an architecture's dimensions, or None."""
-        return next((rule for rule in self.dimensions if _same_arch(rule.arch, arch)), None)
+    def sizes(self, given: TrainConfig) -> dict[str, Any]:
+        """The model's dimensions: by the rule for its architecture where --heads asks for one, else as given."""
+        rule = next((rule for rule in self.dimensions if _same_arch(rule.arch, given.arch)), None)
+        if rule is None or given.heads is None:
+            return given.sizes()
+        return given.without_contradiction(rule.sizes(given.heads))
 
     def write(self, path: Path) -> None:
         parts = {
@@ -182,9 +184,9 @@ def read_rules(path: Path) -> Rules:
         raise UserError(f"--rules {path}: {', '.join(known)} are expected")
     rules = validated(Rules, content, f"--rules {path}")
     for rule in (*rules.learning_rate, *rules.weight_decay, *rules.dimensions):
-        ARCHITECTURES.canonical(rule.arch)
+        architecture(rule.arch)
     for rule in (*rules.learning_rate, *rules.weight_decay):
-        OPTIMIZERS.canonical(rule.opt)
+        canonical(rule.opt)
     return rules
 
 
@@ -193,8 +195,8 @@ def _whole(value: float) -> int:
 
 
 def _matching(rules: Sequence[Any], arch: str, opt: str) -> list[Any]:
-    return [rule for rule in rules if _same_arch(rule.arch, arch) and OPTIMIZERS.canonical(rule.opt) == opt]
+    return [rule for rule in rules if _same_arch(rule.arch, arch) and canonical(rule.opt) == opt]
 
 
 def _same_arch(name: str, other: str) -> bool:
-    return ARCHITECTURES.canonical(name) == ARCHITECTURES.canonical(other)
+    return architecture(name) is architecture(other)

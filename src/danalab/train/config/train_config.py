@@ -1,83 +1,652 @@
-"""The configuration of a training run: all sections together. None means automatic: `resolve` fills it in.
+"""The record of a run: every setting, each with its default, range and help; the flags, YAML keys and config.json.
 
-Needs no torch; the docstring below each field is its help on the command line.
+Four parts, each a data class: the model, the data, the optimizer with its schedule and length, the run itself. None
+means automatic: `danalab.train.config.resolve` returns the same record with every None filled in. Needs no torch.
 """
 
 import hashlib
 import json
-import os
-from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from danalab.errors import UserError
-from danalab.optim.catalogue import short_name
+from danalab.models.architectures import architecture
+from danalab.models.config import (
+    ModelConfig,
+    checkpointing_rule,
+    explicit_sizes,
+    flops_per_token,
+    resonance_sizes,
+    sizes_by_heads,
+)
 from danalab.optim.run_length import OMEGA
-from danalab.scaling.architectures import ARCHITECTURES
+from danalab.optim.schedules import Schedule, get_schedule
+from danalab.scaling.learning_rate import DELTA, KAPPA, slow_momentum
+from danalab.scaling.plan import memory_gib
 from danalab.train.config.backends import BACKENDS
-from danalab.train.config.execution import (
-    CheckpointSettings,
-    EvaluationSettings,
-    ExecutionSettings,
-    JobSettings,
-    ParallelSettings,
-    TrackingSettings,
+from danalab.train.config.fields import (
+    Count,
+    Dtype,
+    Finite,
+    Natural,
+    NonNegative,
+    PathText,
+    Positive,
+    Section,
+    flag,
+    names_of,
+    setting,
 )
-from danalab.train.config.experiment import (
-    SHARED_SETTINGS,
-    BatchSettings,
-    DataSettings,
-    LossSettings,
-    ModelSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    SeedSettings,
-    StartSettings,
-    shared_settings,
-)
-from danalab.train.config.fields import names_of
-
-if TYPE_CHECKING:
-    from danalab.models.config import ModelConfig
-    from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 
 BUILT_IN_TEXT = "stdlib"
 """The source that needs neither network nor files."""
+DEFAULT_BATCH = 32
+FIXED_BATCH = 32
+"""Sequences in one of `--eval-batches`; a constant, so that the fixed set does not depend on the batch."""
+RESERVED = {"horizon": "the run's length is --iterations"}
+"""Settings of optimizers that a run sets itself."""
+_NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankSettings(*(kind.settings for kind in BACKENDS.bundled().values() if kind.settings), ParallelSettings):
-    """Ranks, how they share the work, and the own settings of each way."""
+class ModelSettings(Section):
+    """Architecture, size and initial weights."""
+
+    title: ClassVar[str] = "model"
+
+    arch: str = setting(
+        "enoki",
+        "Architecture: enoki, qwen3, qwen3next, gpt (alias base), llama, moe or resonance.",
+        main=True,
+        aliases=("model",),
+    )
+    heads: Count | None = setting(
+        None,
+        "Number of attention heads; all dimensions follow from it by the architecture's rule.",
+        kind="input",
+        main=True,
+    )
+    size: str | None = setting(
+        None,
+        "Size of a resonance model, which has no heads: small, medium, large or xlarge; explicit dimensions win.",
+        kind="input",
+    )
+    d_model: Count | None = setting(
+        None, "Width, with --n-layers and --n-heads, instead of --heads.", aliases=("model-dim", "n-embd")
+    )
+    n_layers: Count | None = setting(None, "Number of blocks.", aliases=("num-layers", "n-layer"))
+    n_heads: Count | None = setting(
+        None, "Number of attention heads; resonance: of groups that share frequencies, default 8.", aliases=("n-head",)
+    )
+    head_dim: Count | None = setting(None, "Width of a head; default d_model / n_heads.", aliases=("qkv-dim",))
+    mlp_dim: Count | None = setting(
+        None,
+        "Hidden width of the MLP; default 4 d_model (enoki, gpt), 3 d_model (qwen3), 8/3 d_model (llama).",
+        aliases=("mlp-hidden-dim",),
+    )
+    vocab_size: Count | None = setting(None, "Vocabulary of the model [tokens]; default the data's, padded.")
+    context_len: Count | None = setting(
+        None, "Context that the model can read [tokens], where it is longer than --seq-len; default --seq-len."
+    )
+    n_kv_heads: Count | None = setting(
+        None, "Key and value heads, each shared by n_heads / n_kv_heads query heads; default one for each query head."
+    )
+    attention_gate: bool | None = setting(
+        None,
+        "Gate attention's output elementwise; default as the architecture (qwen3 does).",
+        aliases=("elementwise-attn-output-gate",),
+    )
+    tied_head: bool | None = setting(
+        None, "One matrix for embedding and head; default as the architecture (gpt has).", aliases=("weight-tying",)
+    )
+    dropout: Annotated[float, Ge(0), Lt(1)] = setting(
+        0.0,
+        "Probability that a feature of the embedding, or of what an attention or MLP adds, is 0 in a training step.",
+    )
+    num_frequencies: Count | None = setting(None, "resonance: damped oscillators of all groups; default 8 per group.")
+    mixer: Literal["oscillators", "none"] | None = setting(
+        None, "resonance: none removes the oscillators, a control that cannot see earlier tokens; default oscillators."
+    )
+    learned_positions: bool | None = setting(
+        None, "resonance: add a learned vector for each position, 32768 at most; default no (gpt always has them)."
+    )
+    conv_width: Natural = setting(
+        0,
+        "resonance: causal convolution of each channel over this number of tokens before the oscillators; 4 is "
+        "usual, 0 none.",
+    )
+    n_experts: Count | None = setting(
+        None,
+        "Experts instead of each MLP, of any architecture with attention; default 8 (moe, qwen3next), else none.",
+        aliases=("moe-num-experts",),
+    )
+    top_k: Count | None = setting(None, "Experts that each token is sent to; default 2.")
+    expert_dim: Count | None = setting(None, "Hidden width of an expert; default mlp_dim (qwen3next: a third of it).")
+    n_shared_experts: Natural | None = setting(None, "Experts that every token also passes; default 0 (qwen3next: 1).")
+    shared_expert_gate: bool | None = setting(
+        None, "Gate the shared experts' output by sigmoid(w . x); default no (qwen3next: yes)."
+    )
+    decoder_sparse_step: Count = setting(
+        1, "Interval of layers with experts (those whose number, from 1, it divides); the others have a dense MLP."
+    )
+    mlp_only_layers: tuple[Natural, ...] = setting((), "Layers (from 0) that always have a dense MLP: 0 5 11.")
+    renormalise: bool = setting(True, "Divide the weights of a token's experts by their sum; default yes.")
+    load_balance_loss: NonNegative = setting(
+        0.01, "Weight of the load-balancing loss, which is 1 where experts are used evenly."
+    )
+    router_z_loss: NonNegative = setting(0.001, "Weight of mean(logsumexp^2) of the routers' logits.")
+    router_entropy_loss: NonNegative = setting(
+        0.0, "Weight of minus the entropy of the mean routing distribution [nats]."
+    )
+    full_attention_interval: Count | None = setting(
+        None,
+        "qwen3next: interval of layers with attention, the others have the gated delta rule; 4 as published, "
+        "default 1.",
+    )
+    init: str | None = setting(
+        None,
+        "Initial weights: scaled-gpt, karpathy-gpt2 or standard; default scaled-gpt (resonance: karpathy-gpt2).",
+        aliases=("init-scheme",),
+    )
+    init_from: Path | None = setting(
+        None, "Start from the weights of a run, a checkpoint or a model in Hugging Face format; the step is 0."
+    )
+    init_optimizer: bool = setting(
+        False, "Load the optimizer's moments and step counts of --init-from, too; its settings are this run's."
+    )
+    model_extras: dict[str, Any] = setting(factory=dict, hidden=True)
+    """Fields of the `ModelConfig` that have no flag, of a model that was imported."""
+
+    def sizes(self) -> dict[str, Any]:
+        """The model's dimensions as they were given, by the architecture's rule, or by the name of a size."""
+        given = {name: getattr(self, name) for name in _NUMBERS}
+        if architecture(self.arch).oscillators:
+            further = {"num_frequencies": self.num_frequencies, "mixer": self.mixer}
+            return resonance_sizes(self.size, **given, **further)
+        for name in ("size", "num_frequencies", "mixer"):
+            if getattr(self, name) is not None:
+                raise UserError(f"{flag(name)} {getattr(self, name)}: only with --arch resonance, not {self.arch}")
+        if self.heads is not None:
+            return self.without_contradiction(sizes_by_heads(self.arch, self.heads))
+        if None in (self.d_model, self.n_layers, self.n_heads):
+            raise UserError("give a size: --heads 4, or --d-model 64 --n-layers 2 --n-heads 1")
+        return explicit_sizes(self.arch, **given)
+
+    def without_contradiction(self, sizes: dict[str, Any]) -> dict[str, Any]:
+        """`sizes`, which --heads gives; a dimension that was given, too, must be the same."""
+        for name, value in sizes.items():
+            if getattr(self, name) not in (None, value):
+                raise UserError(
+                    f"--heads {self.heads} decides all dimensions: {flag(name)} is {value}, not {getattr(self, name)}; "
+                    "leave one of the two out"
+                )
+        return sizes
+
+    @cached_property
+    def model(self) -> ModelConfig:
+        """The model, of a resolved record."""
+        named = {name: getattr(self, name) for name in MODEL_FIELDS if name != "seq_len"}
+        return ModelConfig(**named, seq_len=self.context_len, **self.model_extras)  # pyright: ignore[reportArgumentType]
+
+
+MODEL_FIELDS = [
+    field.name
+    for field in fields(ModelConfig)
+    if field.name in {known.name for known in fields(ModelSettings)} | {"seq_len"}
+]
+"""Fields of a `ModelConfig` that are settings of a run; its seq_len is --context-len."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(
-    JobSettings,
-    TrackingSettings,
-    EvaluationSettings,
-    CheckpointSettings,
-    RankSettings,
-    ExecutionSettings,
-    LossSettings,
-    ScheduleSettings,
-    OptimizerSettings,
-    BatchSettings,
-    SeedSettings,
-):
-    """Settings of every stage of training, whatever its model and data."""
+class DataSettings(Section):
+    """Source and order of the tokens."""
+
+    title: ClassVar[str] = "data"
+
+    seq_len: Count | None = setting(
+        None,
+        "Context length [tokens]; default 2048, or the length of the sequences of pre-tokenised arrays.",
+        main=True,
+        aliases=("max-seq-len", "sequence-length"),
+    )
+    data: PathText | None = setting(
+        None,
+        "Data folder, or the name of a source, looked up in $DATASETS_DIR or ./datasets; a:0.7,b:0.3 mixes. "
+        "Default with --heads or --size the corpus of that rule, FineWeb (resonance: FineWeb-Edu); else Python's own "
+        "files, stdlib.",
+        kind="data",
+        main=True,
+        aliases=("data-path", "dataset"),
+    )
+    tokenizer: PathText | None = setting(
+        None, "Tokenizer, where --data is the name of a source; default the source's.", kind="data"
+    )
+    document_mask: bool = setting(
+        False, "Attention is limited to the token's own document, where positions restart (needs the end-of-text id)."
+    )
+    array_cache_gib: NonNegative = setting(
+        4.0,
+        "Memory for .pt and .npz arrays; the least recently used is dropped first [GiB]. .npy needs none.",
+        kind="execution",
+    )
+    data_seed: Natural = setting(1337, "Seed of the order of the data.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(RunSettings, DataSettings, StartSettings, ModelSettings):
-    """Settings of `danalab train`; fields come from the last section to the first.
+class OptimSettings(Section):
+    """Optimizer, schedule, loss, batch and length of the run."""
+
+    title: ClassVar[str] = "optimizer"
+
+    opt: PathText = setting("adana", "Optimizer; `danalab optim list` shows them.", main=True)
+    lr: Positive | None = setting(
+        None, "Peak learning rate; default by the fitted law, times --lr-multiplier.", main=True
+    )
+    lr_multiplier: NonNegative = setting(
+        1.0, "Factor on the fitted law's learning rate; has no effect on an explicit --lr.", kind="input"
+    )
+    rules: Path | None = setting(
+        None,
+        "File of laws, decays and dimensions instead of the built-in ones; `danalab report --rules FILE` writes one.",
+        kind="input",
+    )
+    kappa: Finite = setting(KAPPA, "The Dana family's damping exponent.")
+    delta: Positive = setting(DELTA, "The Dana family's averaging window: beta(t) = 1 - delta / (delta + t).")
+    omega: NonNegative | None = setting(
+        None, f"Weight-decay strength, as in omega / t; default that of --rules, else {OMEGA:g}."
+    )
+    clipsnr: Positive | None = setting(
+        None, "Bound of the damped momentum's signal-to-noise ratio; default 2, for the optimizers that clip."
+    )
+    gamma3: NonNegative | None = setting(
+        None, "Scale of the Dana family's momentum term; default 1.", aliases=("gamma-3-factor",)
+    )
+    beta1: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "First of the optimizer's betas.")
+    beta2: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "Second of the optimizer's betas.")
+    phase_lr_factor: Positive = setting(1.0, "resonance: factor on the learning rate of the oscillators' phases.")
+    weight_decay: NonNegative | None = setting(
+        None, "Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw)."
+    )
+    wd_ts: Positive | None = setting(
+        None,
+        "Time scale of the decaying weight decay [steps]; default iterations / wd-ts-divisor.",
+        aliases=("wd-ts-const",),
+    )
+    wd_ts_divisor: Positive = setting(
+        10.0, "Divisor of the default time scale: iterations / wd-ts-divisor, if --wd-ts isn't given."
+    )
+    decay_bound: NonNegative | None = setting(
+        None,
+        "Largest weight decay, times the peak learning rate; 0: no bound. Default 2 for log-time optimizers, 1 "
+        "for others, 0 with --weight-decay.",
+    )
+    optimizer_settings: dict[str, Any] = setting(
+        help="Further settings of the optimizer: --set betas=0.9,0.95 eps=1e-10; `danalab optim list --opt NAME` lists "
+        "them.",
+        factory=dict,
+    )
+
+    scheduler: str = setting(
+        "cos_inf", "Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw, none or FILE.py:NAME."
+    )
+    div_factor: Finite | None = setting(None, "Warm-up starts at peak / div_factor; default 100.")
+    final_div_factor: Finite | None = setting(
+        None, "The end is at peak / (div_factor final_div_factor): cos, linear (default 1), cos_inf (default 0.1)."
+    )
+    cos_inf_steps: int | None = setting(None, "cos_inf: constant tail [steps]; default 0.")
+    final_lr_scale: Finite | None = setting(
+        None, "wsd: learning rate at the end, as a share of the peak; default 0.", aliases=("wsd-final-lr-scale",)
+    )
+    fract_decay: Finite | None = setting(
+        None, "wsd: share of the run that decays; default 0.1.", aliases=("wsd-fract-decay",)
+    )
+    decay_type: str | None = setting(None, "wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt.")
+    power: Finite | None = setting(None, "powerlaw: exponent; default -0.5.")
+    time_scale: Finite | None = setting(None, "powerlaw: time scale [steps]; default 1.")
+    init_value: Finite | None = setting(None, "powerlaw: factor at the end of the warm-up; default 1.")
+    saturation_value: Finite | None = setting(
+        None, "powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."
+    )
+
+    grad_clip: NonNegative = setting(0.5, "Largest Euclidean norm of the gradient; 0: no clipping.")
+    z_loss: NonNegative = setting(
+        1e-4,
+        "Weight of mean(logsumexp^2) in the minimised loss; never part of a reported loss.",
+        aliases=("z-loss-coeff",),
+    )
+    hoyer_loss: NonNegative = setting(
+        0.0,
+        "Weight of the mean of |e|_1 / |e|_2 over embedded tokens, to make them sparse; never part of a reported loss.",
+    )
+
+    batch_size: Count | None = setting(
+        None,
+        "Sequences of one micro-batch on one rank; default 32, or a divisor of --global-batch.",
+        kind="execution",
+        main=True,
+    )
+    acc_steps: Count | None = setting(
+        None,
+        "Micro-batches in a step; default 1, or the number that --global-batch needs.",
+        kind="execution",
+        aliases=("gradient-accumulation",),
+    )
+    global_batch: Count | None = setting(
+        None, "Sequences in a step, over all ranks and micro-batches; default batch-size x ranks x acc-steps."
+    )
+    iterations: Count | None = setting(None, "Length of the run [steps]; default by --tokens-per-param.", main=True)
+    epochs: Positive | None = setting(
+        None, "Length of the run in passes over the data, instead of --iterations.", kind="input"
+    )
+    tokens_per_param: NonNegative = setting(
+        20.0, "Length of the run where --iterations isn't given [tokens/parameter].", kind="input"
+    )
+    horizon_basis: Literal["total", "non-emb"] = setting(
+        "total", "Parameters that --tokens-per-param counts.", kind="input"
+    )
+    warmup_steps: Natural | None = setting(
+        None, "Warm-up [steps]; default iterations / 50; in short runs iterations / 10, up to 4."
+    )
+    seed: Annotated[int, Ge(0), Lt(2**64)] = setting(0, "Seed for initialization, dropout and sampling.", main=True)
+
+    def scheduler_settings(self) -> dict[str, Any]:
+        """The settings that were given, for `danalab.optim.get_schedule`."""
+        names = (
+            "div_factor",
+            "final_div_factor",
+            "cos_inf_steps",
+            "final_lr_scale",
+            "fract_decay",
+            "decay_type",
+            "power",
+            "time_scale",
+            "init_value",
+            "saturation_value",
+        )
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def batch_sizes(self, ranks: int) -> tuple[int, int, int]:
+        """(micro-batch, micro-batches per step, global batch), where global = micro x ranks x accumulation."""
+        if self.global_batch is None:
+            batch_size, acc_steps = self.batch_size or DEFAULT_BATCH, self.acc_steps or 1
+            return batch_size, acc_steps, batch_size * acc_steps * ranks
+        local, rest = divmod(self.global_batch, ranks * (self.acc_steps or 1))
+        batch_size = self.batch_size
+        if batch_size is None:
+            divisors = (size for size in range(min(DEFAULT_BATCH, local), 0, -1) if local % size == 0)
+            batch_size = local if self.acc_steps else next(divisors, 1)
+        acc_steps = self.acc_steps or max(1, local // batch_size)
+        if rest or batch_size * acc_steps * ranks != self.global_batch:
+            raise UserError(
+                f"--global-batch {self.global_batch} is not --batch-size {batch_size} x {ranks} ranks x --acc-steps "
+                f"{acc_steps}; leave one of them out"
+            )
+        return batch_size, acc_steps, self.global_batch
+
+    def steps_of_epochs(self, n_tokens: int | None, seq_len: int, global_batch: int) -> int | None:
+        """floor(epochs x sequences / global batch), of data with `n_tokens` tokens in an epoch, None: not known; or
+        `iterations`."""
+        if self.epochs is None:
+            return self.iterations
+        if n_tokens is None:
+            raise UserError(f"--epochs {self.epochs:g}: the number of tokens is not known before the data are prepared")
+        steps = int(self.epochs * (n_tokens // seq_len) / global_batch)
+        if steps < 1:
+            raise UserError(f"--epochs {self.epochs:g}: {n_tokens:,} tokens are less than one step")
+        if self.iterations not in (None, steps):
+            raise UserError(f"--epochs {self.epochs:g} is {steps} steps, not --iterations {self.iterations}; give one")
+        return steps
+
+
+_KEPT_STEP = re.compile(r"([1-9]\d{0,17})(?:=(?!step-|superseded-)([A-Za-z0-9][A-Za-z0-9._-]*))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(OptimSettings):
+    """How a run is carried out: device, ranks, folder, checkpoints, evaluation, tracking. With `OptimSettings` these
+    are the settings of every stage of training, whatever its model and data."""
+
+    title: ClassVar[str] = "run"
+
+    device: str | None = setting(None, "cpu, cuda, cuda:N or mps; default cuda where there is one.", kind="execution")
+    dtype: Dtype | None = setting(
+        None,
+        "Number format of matrix products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; "
+        "float16: for older GPUs.",
+        aliases=("no-amp=float32",),
+    )
+    compile: bool | None = setting(
+        None, "torch.compile of each block; default on for GPUs (resonance: off), off on CPU.", kind="execution"
+    )
+    activation_checkpointing: str = setting(
+        "none", "Trade time for memory: none, full, every-n:K or selective.", kind="execution"
+    )
+    deterministic: bool = setting(
+        False,
+        "Only deterministic kernels (GPUs; CPU runs are deterministic for a given number of threads).",
+        kind="execution",
+    )
+    gc_interval: Natural = setting(
+        1000, "Steps between Python garbage collections (never in between); 0: leave it to Python.", kind="execution"
+    )
+    on_nonfinite: Literal["stop", "skip"] = setting(
+        "stop",
+        "A loss or gradient that isn't finite: end the run, or skip the step (at most 10 in a row).",
+        kind="execution",
+    )
+    peak_tflops: Positive | None = setting(
+        None, "Peak of one device [TFLOP/s], for the MFU; default by the GPU's name.", kind="execution"
+    )
+
+    nproc: Annotated[int, Ge(1), Le(1024)] | None = setting(
+        None,
+        "Processes on this machine, one for each GPU; leave it out under torchrun and srun, whose ranks join the run.",
+        kind="execution",
+        main=True,
+    )
+    distributed_backend: str | None = setting(
+        None,
+        "single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: "
+        "workers that exchange weights only now and then. Default ddp with several ranks.",
+        kind="execution",
+    )
+    tp_size: Count = setting(1, "fsdp: ranks that share each matrix product.", kind="execution")
+    expert_parallel: bool = setting(
+        False,
+        "ddp and fsdp (the default then): each rank has some of the experts whole, and tokens travel to them.",
+        kind="execution",
+    )
+    replicas: Count = setting(
+        1, "fsdp: whole copies of the model, each sharded over the other ranks.", kind="execution"
+    )
+    collective_timeout: Annotated[float, Ge(1), Lt(math.inf)] = setting(
+        600.0,
+        "How long ranks wait for one that doesn't answer, after the first step (which may take half an hour) [s].",
+        kind="execution",
+    )
+    diloco_steps: Count = setting(500, "diloco: steps of each worker between two outer steps.")
+    diloco_lr: Positive = setting(0.7, "diloco: learning rate of the outer step.")
+    diloco_momentum: Annotated[float, Ge(0), Lt(1)] = setting(0.9, "diloco: Nesterov momentum of the outer step.")
+    diloco_patience: Positive = setting(
+        600.0, "diloco: how long workers wait for a missing one before they continue without it [s].", kind="execution"
+    )
+
+    run_dir: Path | None = setting(
+        None,
+        "The run folder; default runs/NAME ($RESULTS_BASE_FOLDER/NAME where that is set).",
+        kind="job",
+        main=True,
+        aliases=("output-dir",),
+    )
+    name: str | None = setting(
+        None, "Name of the run; default made of architecture, optimizer, size and schedule.", kind="job"
+    )
+    auto_resume: bool = setting(
+        True,
+        "Resume from the newest valid checkpoint of the run folder; default yes, --no-auto-resume refuses a "
+        "folder that has any.",
+        kind="job",
+    )
+    resume_from: Path | None = setting(
+        None,
+        "Resume from this checkpoint of this or another run: a step folder, a file of it, or a run folder (its "
+        "newest).",
+        kind="job",
+    )
+    extend_to: Count | None = setting(
+        None,
+        "Total number of steps to which a shorter run is extended; cos_inf continues at its final rate.",
+        kind="job",
+    )
+    iterations_to_run: Count | None = setting(None, "Stop cleanly after this number of steps of this job.", kind="job")
+    json: bool = setting(False, "Print the summary as one JSON object on standard output.", kind="job")
+
+    ckpt_interval: Natural = setting(
+        500,
+        "Steps between checkpoints; 0: only at the end and when stopped.",
+        kind="execution",
+        aliases=("latest-ckpt-interval",),
+    )
+    keep_last: Annotated[int, Ge(2)] = setting(
+        2,
+        "Newest checkpoints that are kept; at least 2, because one may be damaged when it is needed.",
+        kind="execution",
+    )
+    keep_every: Natural = setting(
+        0,
+        "Also keep each checkpoint whose step is a multiple of this; 0: none.",
+        kind="execution",
+        aliases=("permanent-ckpt-interval",),
+    )
+    keep_steps: tuple[str, ...] = setting(
+        (),
+        "Write and keep checkpoints at these steps, optionally with a name: 1000 5000=before-decay.",
+        kind="execution",
+    )
+    local_ckpt_dir: Path | None = setting(
+        None,
+        "Folder on this machine's disk where checkpoints are written before they are moved; default $SLURM_TMPDIR.",
+        kind="execution",
+    )
+    async_checkpoint: bool = setting(
+        True, "Write checkpoints while training continues, from a copy in host memory; default yes.", kind="execution"
+    )
+
+    eval_interval: Natural | None = setting(
+        None,
+        "Steps between evaluations; default 200, at most a tenth of the run; 0: only at the end.",
+        kind="execution",
+        main=True,
+    )
+    eval_batches: Natural | None = setting(
+        None,
+        "Size of the fixed validation set, in batches of 32 sequences (whatever --batch-size is); 0: the whole "
+        "split; default 64, in short runs so few (at least 4) that all evaluations take a quarter of the time of "
+        "training.",
+        kind="execution",
+    )
+    final_eval_batches: Natural | None = setting(
+        None,
+        "Size of the last evaluation, likewise; default the whole split, or as many sequences as the run trains on.",
+        kind="execution",
+    )
+    ema: Annotated[float, Gt(0), Lt(1)] | None = setting(
+        None,
+        "Decay of an exponential average of the weights, as in 0.999, which is evaluated and saved beside them.",
+        kind="execution",
+    )
+
+    log_interval: Count = setting(10, "Steps between rows of metrics.jsonl.", kind="execution")
+    tensorboard: bool = setting(
+        False, "Mirror the metrics for TensorBoard, in the run folder's tensorboard/.", kind="execution"
+    )
+    wandb: bool = setting(
+        False, "Mirror the metrics to Weights & Biases; a resumed run continues under its id.", kind="execution"
+    )
+    wandb_project: str | None = setting(None, "Default $WANDB_PROJECT.", kind="execution")
+    wandb_entity: str | None = setting(None, "Default $WANDB_ENTITY.", kind="execution")
+    wandb_group: str | None = setting(None, "Default $WANDB_RUN_GROUP.", kind="execution")
+    wandb_mode: Literal["online", "offline", "disabled"] | None = setting(
+        None,
+        "Default $WANDB_MODE, else online; offline: for nodes without a network, sent later by `wandb sync`.",
+        kind="execution",
+    )
+    sample_prompts: tuple[str, ...] = setting(
+        (),
+        'Continue these prompts at each evaluation, in the log and samples.jsonl: "Once upon" "The capital of".',
+        kind="execution",
+    )
+    log_dynamics: bool = setting(
+        False,
+        "Log norms of weights, gradients and updates of each parameter, and angular updates: dynamics.jsonl; for "
+        "the Dana family also signal-to-noise ratios and how often their bound acts: signal.jsonl.",
+        kind="execution",
+    )
+    collect_tau_stats: bool = setting(
+        False,
+        "dana-star's: order statistics of tau at evaluations number 10, 20, 40, ..., in the run folder's tau/.",
+        kind="execution",
+    )
+
+    def check(self) -> None:
+        super().check()
+        backend = None if self.distributed_backend is None else BACKENDS.canonical(self.distributed_backend)
+        object.__setattr__(self, "distributed_backend", backend)
+        if self.expert_parallel and backend not in (None, "ddp", "fsdp"):
+            raise UserError(f"--expert-parallel needs --distributed-backend fsdp or ddp, not {backend}; leave one out")
+        for name in ("tp_size", "replicas"):
+            if getattr(self, name) > 1 and (backend != "fsdp" or self.expert_parallel):
+                raise UserError(
+                    f"{flag(name)} {getattr(self, name)}: only with --distributed-backend fsdp, without "
+                    "--expert-parallel"
+                )
+        if backend == "single" and (self.nproc or 1) > 1:
+            raise UserError(f"--nproc {self.nproc}: --distributed-backend single is one process; use ddp, zero or fsdp")
+        checkpointing_rule(self.activation_checkpointing)
+        self.kept_steps()
+        settings = {name.replace("-", "_"): value for name, value in self.optimizer_settings.items()}
+        object.__setattr__(self, "optimizer_settings", dict(sorted(settings.items())))
+
+    def usual_backend(self, ranks: int) -> str:
+        """The backend that `ranks` processes use: the chosen one, or its default."""
+        return self.distributed_backend or ("single" if ranks == 1 else "fsdp" if self.expert_parallel else "ddp")
+
+    def kept_steps(self) -> dict[int, str | None]:
+        """`keep_steps` as step -> name."""
+        names: dict[int, str | None] = {}
+        for word in filter(None, ",".join(self.keep_steps).split(",")):
+            match = _KEPT_STEP.fullmatch(word)
+            if match is None or (match[2] and match[2] in names.values()):
+                raise UserError(f"--keep-steps {word}: STEP or STEP=NAME is expected, as in 5000, each name once")
+            names[int(match[1])] = match[2]
+        return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(RunSettings, DataSettings, ModelSettings):
+    """The settings of `danalab train`, as they were given or resolved.
 
     UserError: a setting out of its range. What only shows together with the data or the scaling rules is refused by
     `danalab.train.config.resolve`.
     """
 
+    title: ClassVar[str] = ""
     stage: ClassVar[str] = "danalab.train.pretraining:PRETRAINING"
     """The `StageKind` that trains by these settings, as MODULE:NAME."""
+
+    given: "TrainConfig | None" = setting(None, hidden=True)
+    """Of a resolved record: the settings as they were given."""
+    lr_source: str = setting("given", hidden=True)
+    """Where the learning rate comes from, in words."""
+    notes: tuple[str, ...] = setting((), hidden=True)
+    """Messages about automatic choices, for the log."""
 
     @property
     def source(self) -> str:
@@ -90,122 +659,178 @@ class TrainConfig(RunSettings, DataSettings, StartSettings, ModelSettings):
             return self.data
         if self.heads is None and self.size is None:
             return BUILT_IN_TEXT
-        return "fineweb-edu" if ARCHITECTURES.get(self.arch).oscillators else "fineweb-100bt"
+        return "fineweb-edu" if architecture(self.arch).oscillators else "fineweb-100bt"
 
-    @staticmethod
-    def translate_words(words: Sequence[str]) -> list[str]:
-        """Words of a command line, with flags of the original code as ours."""
-        return translate(words)
+    # ---- of a resolved record ----
+
+    def automatic(self, name: str) -> bool:
+        """Whether a setting was left automatic."""
+        return getattr(self.given, name) is None
+
+    @property
+    def last_step(self) -> int:
+        """Steps of the whole run, extension included."""
+        return self.extend_to or self.iterations or 0
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of a step, over all ranks and micro-batches."""
+        return (self.global_batch or 0) * (self.seq_len or 0)
+
+    def sequences(self, steps: int) -> int:
+        """Sequences of the first `steps` steps."""
+        return steps * (self.global_batch or 0)
+
+    def tokens(self, steps: int) -> int:
+        """Tokens of the first `steps` steps."""
+        return steps * self.tokens_per_step
+
+    def flops(self, steps: int) -> int:
+        """Training FLOPs of the first `steps` steps."""
+        return self.tokens(steps) * flops_per_token(self.model, self.seq_len)
+
+    @property
+    def state_dtype(self) -> str:
+        """Number format of the optimizer's moments."""
+        return "bfloat16" if self.optimizer_settings.get("stochastic_rounding") else "float32"
+
+    def is_logged(self, step: int) -> bool:
+        """Whether the step gets a row."""
+        return step % self.log_interval == 0 or step == 1 or self.is_evaluated(step)
+
+    def is_evaluated(self, step: int) -> bool:
+        """Whether its row has an evaluation; the last one always has."""
+        return step == self.last_step or bool(self.eval_interval and step % self.eval_interval == 0)
+
+    def is_saved(self, step: int) -> bool:
+        """Whether it is checkpointed, besides at the end and when stopped."""
+        return bool(self.ckpt_interval and step % self.ckpt_interval == 0) or step in self.kept_steps()
+
+    def schedule(self) -> Schedule:
+        """0-based step -> factor of the peak rate. An extension lengthens cos_inf's tail; others are computed again."""
+        settings = self.scheduler_settings()
+        if self.scheduler.replace("-", "_") == "cos_inf" and self.extend_to:
+            settings["cos_inf_steps"] = settings.get("cos_inf_steps", 0) + self.last_step - (self.iterations or 0)
+        return get_schedule(self.scheduler, self.last_step, self.warmup_steps or 0, **settings)
+
+    def settings_of_optimizer(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """The hyper-parameters for `build_optimizer`: the record's, as far as the optimizer has them (`known`: its
+        settings by name), and those that were given. UserError: it does not have one that was given."""
+        names = ("kappa", "delta", "weight_decay", "wd_ts", "decay_bound")
+        settings = {name: getattr(self, name) for name in names if name in known}
+        if "beta3_warmup" in known:
+            settings |= slow_momentum(self.iterations or 1, self.delta, self.kappa)
+        given = {name: getattr(self, name) for name in ("clipsnr", "gamma3", "beta1", "beta2")}
+        given = {name: value for name, value in given.items() if value is not None}
+        betas = [given.pop(name, None) if name not in known else None for name in ("beta1", "beta2")]
+        if betas != [None, None]:
+            if "betas" not in known:
+                raise UserError(f"--beta1, --beta2: {self.opt} has no constant betas; leave them out")
+            usual = tuple(settings.get("betas", known["betas"].default))
+            both = (usual[i] if beta is None else beta for i, beta in enumerate(betas))
+            settings["betas"] = (*both, *usual[2:])
+        given |= self.optimizer_settings
+        for name in given:
+            if name in RESERVED or (name in _RUN_FIELDS and name not in ("clipsnr", "gamma3", "beta1", "beta2")):
+                raise UserError(f"--set {name}: {RESERVED.get(name, f'give it as {flag(name)}')}")
+            if name not in known:
+                raise UserError(f"{flag(name)}: {self.opt} has no {name}; it has {', '.join(known)}")
+        return settings | given
+
+    def memory_gib(
+        self, micro_batch: int, ranks: int = 1, activation_bytes: int = 2, *, recompute: bool = False
+    ) -> float:
+        """The estimate of memory for one of `ranks`, with a micro-batch of this many sequences [GiB]."""
+        rule, backend = checkpointing_rule(self.activation_checkpointing), self.distributed_backend
+        return memory_gib(
+            self.model,
+            self.opt,
+            micro_batch * (self.seq_len or 0),
+            activation_bytes,
+            state_dtype=self.state_dtype,
+            averaged=self.ema is not None,
+            weight_shards=ranks if backend == "fsdp" else 1,
+            state_shards=ranks if backend in ("fsdp", "zero") else 1,
+            checkpointing=[rule(layer) for layer in range(self.model.n_layers)],
+            recompute=recompute,
+        )
+
+    def numbers(self) -> dict[str, Any]:
+        """Sizes, length, rate and cost in one level, as `danalab.scaling.plan(...).as_dict()` has them."""
+        steps = self.iterations or 0
+        names = (
+            "opt",
+            "seq_len",
+            "global_batch",
+            "lr",
+            "lr_source",
+            "kappa",
+            "delta",
+            "omega",
+            "weight_decay",
+            "wd_ts",
+            "decay_bound",
+            "tokens_per_step",
+        )
+        return {
+            **self.model.counts(),
+            **{name: getattr(self, name) for name in names},
+            "steps": steps,
+            "warmup": self.warmup_steps,
+            "tokens": self.tokens(steps),
+            "flops_per_token": flops_per_token(self.model, self.seq_len),
+            "flops": self.flops(steps),
+        }
 
 
-_NO_EFFECT = frozenset(
-    ("config-format", "wd-decaying", "experiment-name", "run-prefix", "wandb-run-prefix", "model-sharding", "moe")
-)
-"""Flags that change nothing here: our defaults, or names of the original's own folders."""
-_ONLY = {
-    "use-pretrained": (("none", "auto"), "danalab import reads pre-trained models"),
-    "eval-seq-prefix": (("none",), "danalab generate samples text from a run"),
-}
-"""Flags of which one value is the only behaviour that exists here."""
-_ENVIRONMENT = {"datasets-dir": "DATASETS_DIR", "results-base-folder": "RESULTS_BASE_FOLDER"}
-_OPTIMIZER = {"adema-alpha": "alpha", "muon-ns-steps": "ns-steps"}
-
-
-def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.environ) -> list[str]:
-    """`words` with the original's flags in our form; all others stay. `environment` takes folders it has flags for."""
-    translated: list[str] = []
-    named: dict[str, str] = {}
-    pending = list(reversed(words))
-    while pending:
-        word = pending.pop()
-        flag, equals, value = word.partition("=")
-        name = flag[2:].replace("_", "-") if flag.startswith("--") else ""
-        known = name in {*_NO_EFFECT, *_ONLY, *_ENVIRONMENT, *_OPTIMIZER, "scaling-rule", "checkpoint-every-n"}
-        if name in ("model", "arch", "activation-checkpointing") or known:
-            if not equals and pending and not pending[-1].startswith("--"):
-                value = pending.pop()
-            named[name] = value
-        if name in _ONLY and value.lower() not in _ONLY[name][0]:
-            raise UserError(f"{flag} {value}: {_ONLY[name][1]}; leave it out")
-        if name in _OPTIMIZER:
-            translated.append(f"--{_OPTIMIZER[name]}={value}")
-        elif name in _ENVIRONMENT:
-            environment[_ENVIRONMENT[name]] = value
-        elif name in ("model", "arch"):
-            parts = ["--arch=moe", "--expert-parallel"] if value == "moe_expert_parallel" else [f"--arch={value}"]
-            translated += parts
-        elif not known and name != "activation-checkpointing":
-            translated.append(word)
-    if named.get("scaling-rule", "none").lower() != "none" and not {"model", "arch"} & named.keys():
-        translated.append(f"--arch={named['scaling-rule']}")
-    every = named.get("checkpoint-every-n")
-    if "activation-checkpointing" in named:  # a switch there
-        translated.append(f"--activation-checkpointing={named['activation-checkpointing'] or f'every-n:{every or 1}'}")
-    elif every not in (None, "1"):
-        raise UserError(f"--checkpoint_every_n {every}: needs --activation_checkpointing")
-    given = {word.partition("=")[0].replace("_", "-") for word in translated}
-    if "moe" in named and not {"--moe-num-experts", "--n-experts"} & given:
-        translated.append("--n-experts=8")
-    return translated
+_RUN_FIELDS = {field.name for field in fields(RunSettings)}
 
 
 # ---- names of runs ----
 
-_SHOWN = frozenset(
-    {"arch", "opt", "d_model", "n_layers", "n_experts", "top_k", "full_attention_interval", "mixer",
-     "learned_positions", "conv_width", "phase_lr_factor", "global_batch", "seq_len", "iterations", "lr", "seed",
-     "scheduler"}
-)  # fmt: skip
-"""Settings that stand in a name by themselves."""
 
-
-def default_name(
-    given: TrainConfig, model: "ModelConfig", chosen: "OptimizerPlan", budget: "TrainingBudget", data_name: str
-) -> str:
-    """The name of a run: its main settings, then a digest of all others that were given."""
+def default_name(config: TrainConfig, data_name: str) -> str:
+    """The name of a resolved run: its main settings, then a digest of all others that were given."""
+    given, model = config.given, config.model
+    assert given is not None
     size = f"h{given.heads}" if given.heads is not None else f"d{model.d_model}x{model.n_layers}"
     if (sparse := model.sparsity) is not None:
         size += f"-e{sparse.n_experts}k{sparse.top_k}"
-    if (model.full_attention_interval or 1) > 1:
-        size += f"-a{model.full_attention_interval}"
-    if given.mixer is not None:
-        size += "-nomixer" if given.mixer == "none" else f"-{given.mixer}"
-    if given.learned_positions is not None:
-        size += "-positions" if given.learned_positions else "-nopositions"
-    if given.conv_width:
-        size += f"-conv{given.conv_width}"
-    if given.phase_lr_factor != 1:
-        size += f"-phase{given.phase_lr_factor:g}"
-    words = [model.arch, short_name(chosen.opt), size, data_name, f"b{budget.global_batch}x{budget.seq_len}"]
-    words += [f"i{budget.steps}", f"lr{chosen.lr:.3g}", f"s{given.seed}"]
+    words = [model.arch, Path(config.opt).name.replace(":", "-"), size, data_name]
+    words += [f"b{config.global_batch}x{config.seq_len}", f"i{config.iterations}", f"lr{config.lr:.3g}"]
+    words.append(f"s{given.seed}")
     if given.scheduler != TrainConfig.scheduler:
         words.append(given.scheduler)
-    if given.kappa != _defaults().kappa:
-        words.append(f"k{given.kappa:g}")
-    names = names_of(TrainConfig, "run") - _SHOWN
-    if given.lr is not None and float(f"{given.lr:.3g}") != given.lr:
-        names |= {"lr"}
-    further = {name: value for name, value in given.optimizer_settings.items() if name != "kappa"}
-    if digest := digest_of(replace(given, optimizer_settings=further | {"omega": chosen.omega}), names):
+    if digest := digest_of(given, names_of(TrainConfig, "run") - _SHOWN):
         words.append(digest)
     return "-".join(words)
 
 
+_SHOWN = frozenset(
+    {
+        "arch",
+        "opt",
+        "d_model",
+        "n_layers",
+        "n_experts",
+        "top_k",
+        "global_batch",
+        "seq_len",
+        "iterations",
+        "lr",
+        "seed",
+        "scheduler",
+    }
+)
+"""Settings that stand in a name by themselves."""
+
+
 def digest_of(config: TrainConfig, names: frozenset[str]) -> str:
     """Eight characters that tell apart configurations with other values of `names`; empty where all are defaults."""
-    own = dict(config.optimizer_settings)
-    shared = {name: own.pop(name) for name in SHARED_SETTINGS if name in own}
-    values = {**config.as_dict(), "optimizer_settings": own, **shared}
-    usual = {**_defaults().as_dict(), **shared_settings({"omega": OMEGA})}
+    usual = {field.name: field.default for field in fields(config)} | {"optimizer_settings": {}}
     changed = {
         name: value
-        for name, value in values.items()
-        if (name in names or name in shared) and value is not None and value != usual.get(name)
+        for name, value in config.as_dict().items()
+        if name in names and value != usual[name] and value not in ([], None)
     }
     return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8] if changed else ""
-
-
-@cache
-def _defaults() -> TrainConfig:
-    # Made when it is needed: the validation imports pydantic, which help does without.
-    return TrainConfig()

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.files import write_json
-from danalab.scaling.hardware import available_cores, chosen_threads
+from danalab.hardware import available_cores, chosen_threads
 from danalab.train.config.backends import BACKENDS
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.system.signals import INTERRUPTED, ORDERLY, REQUEUE, STOP_SIGNALS, StopRequest, holding_signals

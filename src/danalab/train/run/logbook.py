@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from danalab.files import write_json
-from danalab.scaling.hardware import peak_flops
+from danalab.hardware import peak_flops
 from danalab.train.callbacks.base import Callback
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World

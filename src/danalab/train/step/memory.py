@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.models.decoder import require_memory
 from danalab.optim.step.state import local
-from danalab.scaling.hardware import host_memory, named, state_bytes
+from danalab.hardware import host_memory, named, state_bytes
 from danalab.train.config.run_spec import RunSpec, run_memory_gib
 from danalab.train.parallel.world import World
 from danalab.train.step.gradients import GradientStep

@@ -1,14 +1,11 @@
-"""Peak FLOP/s, memory and price of common accelerators, for MFU and estimates."""
+"""Accelerators with their peak FLOP/s, memory and price; the cores and the memory of this machine."""
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.errors import UserError, nearest
-from danalab.optim.catalogue import OPTIMIZERS
-from danalab.scaling.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -108,59 +105,6 @@ def peak_flops(device_name: str) -> tuple[float, str] | None:
     """(peak FLOP/s, its source) of a device; None, and no MFU, for a device that is not in the table."""
     gpu = find(device_name)
     return (gpu.tflops * 1e12, gpu.source) if gpu else None
-
-
-_STATE_BYTES = {"float32": 4.0, "bf16+8": 3.0, "8bit": 1 + 4 / 256}
-"""Bytes of a moment by --state-dtype; 8bit has a float32 scale for each block of 256."""
-
-
-def state_bytes(opt: str, state_dtype: str = "float32") -> float:
-    """Bytes of an optimizer's state for each parameter."""
-    return _STATE_BYTES[state_dtype] * OPTIMIZERS.get(opt).state_words
-
-
-def memory_gib(
-    planned: Plan,
-    micro_batch: int,
-    activation_bytes: int = 2,
-    *,
-    state_dtype: str = "float32",
-    averaged: bool = False,
-    weight_shards: int = 1,
-    state_shards: int = 1,
-    checkpointing: Sequence[str] = (),
-    recompute: bool = False,
-) -> float:
-    """Memory to train on one device [GiB]: float32 weights and gradients, optimizer state, activations.
-
-    Activations of a block for backward: about 8 tensors of width d_model and 3 of width mlp_dim per token, with flash
-    attention; the chunked loss adds one hidden state and its gradient.
-
-    Args:
-        activation_bytes: of one number of an activation; 2 in bfloat16, 4 in float32.
-        state_dtype: format of the optimizer's moments.
-        averaged: a running average of the weights is kept beside them.
-        weight_shards, state_shards: ranks that share the weights, and the state.
-        checkpointing: none, full or selective for each layer; a block that is recomputed has its activations once.
-        recompute: leaves the activations of the blocks out, which checkpointing recomputes: a lower bound.
-    """
-    words = (12 if averaged else 8) / weight_shards + state_bytes(planned.opt, state_dtype) / state_shards
-    states = words * planned.exact_params
-    tokens = micro_batch * planned.seq_len
-    width = planned.n_heads * planned.head_dim
-    hidden = planned.mlp_dim
-    if planned.expert_dim is not None:
-        hidden = ((planned.top_k or 0) + (planned.n_shared_experts or 0)) * planned.expert_dim
-        width += (planned.top_k or 0) * planned.d_model  # copies of each token, to and from its experts
-    block = activation_bytes * (4 * planned.d_model + 4 * width + 3 * hidden)
-    kept = 0 if recompute else planned.n_layers * block
-    if checkpointing and not recompute:
-        # "selective" keeps products and attention, and recomputes two norms and the activation of the mlp.
-        sizes = {"none": block, "full": activation_bytes * planned.d_model}
-        sizes["selective"] = block - activation_bytes * (2 * planned.d_model + hidden)
-        kept = sum(sizes[mode] for mode in checkpointing) + (block if set(checkpointing) != {"none"} else 0)
-    activations = tokens * (kept + 8 * planned.d_model)
-    return (states + activations) / 2**30
 
 
 def accelerator_hours(flops: float, mfu: float = 0.4) -> dict[str, float]:

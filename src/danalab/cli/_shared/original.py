@@ -1,0 +1,63 @@
+"""Words of the original training code's commands -> flags of `danalab train`.
+
+Other spellings of our own flags (`--n_embd`, `--sequence_length`, `--wd_ts_const`) are `aliases` of the fields.
+"""
+
+import os
+from collections.abc import MutableMapping, Sequence
+
+from danalab.errors import UserError
+
+NO_EFFECT = frozenset(
+    ("config-format", "wd-decaying", "experiment-name", "run-prefix", "wandb-run-prefix", "model-sharding")
+)
+"""Flags that change nothing here: our defaults, or names of the original's own folders."""
+ONLY = {
+    "use-pretrained": (("none", "auto"), "danalab import reads pre-trained models"),
+    "eval-seq-prefix": (("none",), "danalab generate samples text from a run"),
+}
+"""Flags of which one value is the only behaviour that exists here, and what to do instead."""
+ENVIRONMENT = {"datasets-dir": "DATASETS_DIR", "results-base-folder": "RESULTS_BASE_FOLDER"}
+"""Flags that are environment variables here."""
+OPTIMIZER = {"adema-alpha": "alpha", "muon-ns-steps": "ns_steps"}
+"""Settings of optimizers with names of their own there -> NAME of --set NAME=VALUE."""
+MODELS = {"moe_expert_parallel": ["--arch=moe", "--expert-parallel"]}
+"""Values of --model that are more than an architecture."""
+
+
+def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.environ) -> list[str]:
+    """`words` with the original's flags in our form; all others stay. `environment` takes folders it has flags for."""
+    translated: list[str] = []
+    named: dict[str, str] = {}
+    known = {*NO_EFFECT, *ONLY, *ENVIRONMENT, *OPTIMIZER, "scaling-rule", "checkpoint-every-n", "moe", "model", "arch",
+             "activation-checkpointing"}  # fmt: skip
+    pending = list(reversed(words))
+    while pending:
+        word = pending.pop()
+        flag, equals, value = word.partition("=")
+        name = flag[2:].replace("_", "-") if flag.startswith("--") else ""
+        if name not in known:
+            translated.append(word)
+            continue
+        if not equals and pending and not pending[-1].startswith("--"):
+            value = pending.pop()
+        named[name] = value
+        if name in ONLY and value.lower() not in ONLY[name][0]:
+            raise UserError(f"{flag} {value}: {ONLY[name][1]}; leave it out")
+        if name in OPTIMIZER:
+            translated.append(f"--set={OPTIMIZER[name]}={value}")
+        elif name in ENVIRONMENT:
+            environment[ENVIRONMENT[name]] = value
+        elif name in ("model", "arch"):
+            translated += MODELS.get(value, [f"--arch={value}"])
+    if named.get("scaling-rule", "none").lower() != "none" and not {"model", "arch"} & named.keys():
+        translated.append(f"--arch={named['scaling-rule']}")
+    every = named.get("checkpoint-every-n", "1")
+    if "activation-checkpointing" in named:  # a switch there
+        translated.append(f"--activation-checkpointing={named['activation-checkpointing'] or f'every-n:{every}'}")
+    elif every != "1":
+        raise UserError(f"--checkpoint_every_n {every}: needs --activation_checkpointing")
+    given = {word.partition("=")[0].replace("_", "-") for word in translated}
+    if "moe" in named and not {"--moe-num-experts", "--n-experts"} & given:
+        translated.append("--n-experts=8")
+    return translated
