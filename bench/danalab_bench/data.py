@@ -4,15 +4,11 @@ Loader: bytes of (inputs, targets) per second from page cache, relative to copyi
 mapped file, best of several rounds. Preparation of one and many copies of the standard library: text per second from
 documents to finished shards, including the start of processes, relative to cores x the library's rate on one thread;
 by processor time of all processes, which is independent of other load on the machine, and by wall time.
-
-python bench/data.py [--output FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import shutil
 import tempfile
 import time
@@ -21,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from danalab.data import load_tokenizer, open_dataset, prepare
 from danalab.data.sources import Source, StdlibSource
 from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
 from danalab.errors import UserError
-from danalab.files import write_json
 from danalab.scaling.hardware import available_cores
-from danalab.train.system.device import tune_malloc
+from danalab.train.system.device import machine, tune_malloc
+from danalab_bench.timing import Say
 
 
 def best(work: Callable[[], object], rounds: int) -> float:
@@ -117,7 +112,7 @@ def processor_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def preparation(folder: Path, times: dict[str, int], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def preparation(folder: Path, times: dict[str, int], rounds: int, say: Say) -> dict[str, Any]:
     """End to end on `times` copies of the standard library; the round with the median share by wall time."""
     cores = available_cores()
     once = Repeated(1)
@@ -160,52 +155,24 @@ def preparation(folder: Path, times: dict[str, int], rounds: int, say: Callable[
     return results
 
 
-def stdlib(folder: Path) -> dict[str, Any]:
-    """The default corpus with its own BPE, from scratch."""
-    begun = time.perf_counter()
-    prepare("stdlib", "bpe-4096", folder / "stdlib", progress=False)
-    return {"seconds": time.perf_counter() - begun, "tokens": open_dataset(folder / "stdlib").n_tokens}
-
-
-def measure(say: Callable[[str], None]) -> dict[str, Any]:
-    """Preparation, then the loader with the trainer's allocator settings.
-
-    Args:
-        say: called with each line of text.
-    """
-    # One thread of the library is the unit of comparison.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    torch.set_num_threads(1)
+def measure(rounds: int, say: Say) -> dict[str, Any]:
+    """Preparation, then the loader with the trainer's allocator settings; returns values for JSON."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread of the library is the unit of comparison
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        results = {
-            "machine": f"{platform.machine()}, {available_cores()} cores, Python {platform.python_version()}, CPU",
-            "preparation": preparation(folder, {"bpe-4096": 9, "gpt2": 28}, 3, say),
-            "preparation_of_stdlib": preparation(folder, {"bpe-4096": 1, "gpt2": 1}, 7, say),
-            "stdlib_from_nothing": stdlib(folder),
-        }
+        results: dict[str, Any] = {"benchmark": "data", "machine": machine("cpu")}
+        results["preparation"] = preparation(folder, {"bpe-4096": 9, "gpt2": 28}, rounds, say)
         tune_malloc()  # as the trainer does, once its data are there
         results["loader"] = loader(folder)
     for shape, row in results["loader"].items():
         say(
             f"loader {shape:<13} {row['assemble_gb_per_s']:6.1f} GB/s, memcpy {row['memcpy_gb_per_s']:6.1f} GB/s: "
-            f"{row['share_of_memcpy']:.2f} (aim 0.50); {row['microseconds_a_batch']:.0f} us a batch"
+            f"{row['share_of_memcpy']:.2f}; {row['microseconds_a_batch']:.0f} us a batch"
         )
-    rows = [(name, row) for part in ("preparation", "preparation_of_stdlib") for name, row in results[part].items()]
-    for tokenizer, row in rows:
+    for tokenizer, row in results["preparation"].items():
         say(
             f"prepare {row['text_mb']:4.0f} MB {tokenizer:<9} {row['mb_per_s']:6.2f} MB/s on {row['cores']} cores, "
             f"library alone {row['library_mb_per_s_one_thread']:.2f} MB/s a thread: "
-            f"{row['share_by_clock']:.2f} by the clock, "
-            f"{row['share_by_processor_time']:.2f} by processor time (aim 0.90)"
+            f"{row['share_by_clock']:.2f} by wall time, {row['share_by_processor_time']:.2f} by processor time"
         )
-    say(f"stdlib with bpe-4096 from nothing: {results['stdlib_from_nothing']['seconds']:.1f} s")
     return results
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "data_cpu.json")
-    chosen = parser.parse_args()
-    write_json(chosen.output, measure(print))
-    print(f"written to {chosen.output}")
