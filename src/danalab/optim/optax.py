@@ -13,6 +13,7 @@ Source: arXiv 2602.05298.
 import math
 import re
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, NamedTuple
 
 from danalab.errors import MissingExtra, UserError
@@ -251,7 +252,8 @@ def dana_muon(
             raise UserError("omega needs horizon, and with a learning-rate schedule peak_lr")
         weight_decay, wd_ts = jnp.minimum(omega / (rate * horizon), 1.0), horizon  # pyright: ignore
     rule = {"delta": delta, "kappa": kappa, "eps": eps, "clipsnr": clipsnr}
-    _check({**rule, "matched_rms": matched_rms, "weight_decay": weight_decay, "wd_ts": wd_ts, "lr": learning_rate})
+    others = {"matched_rms": matched_rms, "weight_decay": weight_decay, "wd_ts": wd_ts, "learning_rate": learning_rate}
+    _check({**rule, **others})
 
     def step(p: Any, g: Any, state: Moments, t: Any, lr: Any, kind: str, shape: Any) -> tuple[Any, Moments]:
         decays = 0.0 if kind in ("embedding", "vector") else weight_decay
@@ -279,15 +281,15 @@ def _member(
     with_tau: bool,
 ) -> optax.GradientTransformation:
     """A member of the Dana family: its rule, then independent weight decay."""
-    _check({**rule, **decay, "lr": learning_rate, "peak_lr": peak_lr})
+    _check({**rule, **decay, "learning_rate": learning_rate, "peak_lr": peak_lr})
     weight_decay, wd_ts, omega, horizon = decay.values()
-    bound = None
+    bound: Any = None
     if omega is not None:
-        if isinstance(weight_decay, float) and weight_decay:
+        if isinstance(weight_decay, Real) and weight_decay:
             raise UserError("omega and weight_decay both set the weight decay; give one of them")
         wd_ts = wd_ts if wd_ts is not None else FREE_WD_TS if horizon is None else horizon / 10
         weight_decay, bound = omega / wd_ts, LogTimeOptimizer.decay_bound
-    decays = not isinstance(weight_decay, int | float) or weight_decay != 0
+    decays = not isinstance(weight_decay, Real) or weight_decay != 0
     if callable(learning_rate) and decays and peak_lr is None:
         raise UserError("a learning-rate schedule with weight decay needs peak_lr: the decay follows lr / peak_lr")
 
@@ -297,7 +299,7 @@ def _member(
         if not (decays and masked):
             return moved, state
         peak = lr if peak_lr is None else peak_lr
-        rate = weight_decay if wd_ts is None else weight_decay / (1 + t / wd_ts)
+        rate: Any = weight_decay if wd_ts is None else weight_decay / (1 + t / wd_ts)
         if bound is not None:
             rate = jnp.minimum(rate, jnp.minimum(bound * peak, 0.5))
         return moved * (1 - jnp.minimum(lr / peak, 1.0) * rate), state
@@ -367,7 +369,7 @@ def _transformation(
         if len(grads) != len(leaves):
             raise UserError(f"{len(grads)} gradients for {len(leaves)} parameters: the two trees differ")
         steps, m, v = (tree.flatten_up_to(x) for x in (state.steps, state.m, state.v))
-        tau = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
+        tau: list[Any] = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
         changes = []
         for i, ((kind, shape), g) in enumerate(zip(facts(params, tree), grads, strict=True)):
             p = jnp.asarray(leaves[i])
@@ -427,11 +429,13 @@ def _wide(p: Any) -> Any:
 
 def _check(settings: dict[str, Any]) -> None:
     """Ranges of the settings that are plain numbers; traced ones and schedules pass."""
+    if settings.get("horizon") is not None and settings.get("wd_ts") is not None:
+        raise UserError("horizon and wd_ts both set the time scale of weight decay; give one of them")
     for name, value in settings.items():
-        test, words = RANGES.get(name, (None, ""))
+        test, words = RANGES.get("lr" if name == "learning_rate" else name, (None, ""))
         if isinstance(value, str):
             raise UserError(f"{name} is {value!r}; it must be a number")
-        if test is not None and isinstance(value, int | float) and not (math.isfinite(value) and test(value)):
+        if test is not None and isinstance(value, Real) and not (math.isfinite(float(value)) and test(float(value))):
             raise UserError(f"{name} is {value}; it must be {words}")
-        if name in ("peak_lr", "clipsnr") and isinstance(value, int | float) and value == 0:
+        if name in ("peak_lr", "clipsnr") and isinstance(value, Real) and float(value) == 0:
             raise UserError(f"{name} is 0; it must be above 0, or None")
