@@ -30,7 +30,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "architecture": ("models.architectures",),
     "back end": ("inference.native_decoding",),
     "callback": ("train.statistics", "train.trackers"),
-    "command": ("cli.more",),
     "constraint": ("inference.json_constraint",),
     "data command": ("cli.data_more",),
     "data layout": ("data.arrays",),
