@@ -20,7 +20,6 @@ from danalab.errors import MissingExtra, UserError, first_line, nearest
 from danalab.files import read_yaml
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models.decoder import Decoder
-from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.run.open import open_run
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
@@ -78,7 +77,7 @@ def evaluate_tasks(
     names, manager = _find(tasks)
     config, chosen = run.config["config"], choose_device(device)
     loaded = run.load_model(step, chosen)
-    autocast = autocast_context(autocast_dtype(recorded_dtype(run.config), chosen), chosen)
+    autocast = autocast_context(autocast_dtype(run.config["config"]["dtype"], chosen), chosen)
     model = HarnessModel(
         loaded.model,
         tokenizer,

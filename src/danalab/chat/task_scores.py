@@ -22,7 +22,6 @@ from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
 from danalab.inference import Engine
 from danalab.models.decoder import Decoder
-from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.parallel.world import World
 from danalab.train.run.open import open_run
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
@@ -339,5 +338,5 @@ def open_model(folder: str | Path, step: int | None, device: str | None) -> Open
     run, chosen = open_run(folder), choose_device(device)
     tokenizer = run.tokenizer
     loaded = run.load_model(step, chosen)
-    autocast = autocast_context(autocast_dtype(recorded_dtype(run.config), chosen), chosen)
+    autocast = autocast_context(autocast_dtype(run.config["config"]["dtype"], chosen), chosen)
     return OpenedModel(loaded.model.eval(), tokenizer, loaded.step, autocast)

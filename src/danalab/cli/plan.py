@@ -1,6 +1,6 @@
-"""What a run would be: dimensions, parameters, steps, LR, weight decay, FLOPs, memory, hours; trains nothing."""
+"""Print size, steps, learning rate, weight decay, FLOPs, memory and hours of a run; trains nothing."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -9,14 +9,15 @@ from annotated_types import Gt, Le
 from danalab.cli._shared.options import JsonFlags
 from danalab.cli.training import resolved_run
 from danalab.errors import UserError
-from danalab.optim.run_length import OMEGA
-from danalab.scaling.plan import Plan, own_model
-from danalab.train.config.fields import Count, Positive
+from danalab.models.config import GPT2_VOCAB
+from danalab.scaling.learning_rate import decay_lr, largest_decay, law_rate
+from danalab.scaling.optimizers import OMEGA, canonical_name, facts_of, warmup_steps
+from danalab.scaling.plan import decay_of
+from danalab.train.config.fields import Count, Positive, setting
 from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from danalab.data.vocabulary import Vocabulary
-    from danalab.train.step.memory import MemoryFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,35 +26,38 @@ class Flags(JsonFlags, TrainConfig):
 
     title: ClassVar[str] = ""
 
-    params: Count | None = None
-    """Parameters of a model of your own, without embeddings and head: prints rate, warm-up and weight decay for it;
-    with --tokens-per-step and --iterations."""
-    tokens_per_step: Count | None = None
-    """With --params: tokens of an optimizer step, over all ranks."""
-    gpu: str | None = None
-    """Hours on this accelerator (h100, a100, ...); default on each that is known."""
-    mfu: Annotated[float, Gt(0), Le(1)] = 0.4
-    """Share of the accelerator's peak that training reaches."""
-    dollars_per_hour: Positive | None = None
-    """Price of a device [$ an hour]; adds the cost; default a rough one of --gpu."""
-    fit_memory: bool = False
-    """Find the largest micro-batch that fits in the memory of --gpu (estimate); without --gpu, on this machine's GPU by
-    trying steps, else in this machine's memory (estimate)."""
+    params: Count | None = setting(
+        None,
+        "Parameters of a model of your own, without embeddings and head: prints rate, warm-up and weight decay for it; "
+        "with --step-tokens and --iterations.",
+        main=True,
+    )
+    step_tokens: Count | None = setting(
+        None, "With --params: tokens of an optimizer step, over all ranks.", main=True, aliases=("tokens-per-step",)
+    )
+    gpu: str | None = setting(
+        None, "Hours on this accelerator (h100, a100, ...); default on each that is known.", main=True
+    )
+    mfu: Annotated[float, Gt(0), Le(1)] = setting(
+        0.4, "Share of the accelerator's peak that training reaches.", main=True
+    )
+    dollars_per_hour: Positive | None = setting(
+        None, "Price of a device [$ an hour]; adds the cost; default a rough one of --gpu.", main=True
+    )
 
 
 def run(flags: Flags) -> None:
-    """What a run would be: dimensions, parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing."""
-    if flags.params is not None or flags.tokens_per_step is not None:
+    """Print size, steps, learning rate, weight decay, FLOPs, memory and hours of a run; trains nothing."""
+    if flags.params is not None or flags.step_tokens is not None:
         _print_own_model(flags)
         return
     from danalab.hardware import accelerator_hours, named
-    from danalab.train.config.run_spec import run_memory_gib
 
-    config = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})
-    vocabulary, about_data = _vocabulary(config)
-    spec = resolved_run(config, vocabulary)
-    planned, micro_batch, ranks = spec.plan, spec.budget.batch_size, flags.nproc or 1
-    memory = run_memory_gib(spec, micro_batch, ranks)
+    given = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})
+    vocabulary, about_data = _vocabulary(given)
+    config = resolved_run(given, vocabulary)
+    planned, ranks = config.planned, flags.nproc or 1
+    memory = config.memory_gib(config.batch_size, ranks)
     hours = accelerator_hours(planned.total_flops, flags.mfu)
     price = flags.dollars_per_hour
     if flags.gpu is not None:
@@ -61,29 +65,23 @@ def run(flags: Flags) -> None:
         hours = {gpu.name: hours[gpu.name]}
         price = price or gpu.dollars_per_hour
     costs = None if price is None else {name: value * price for name, value in hours.items()}
-    acc_steps = spec.config.acc_steps or 1
-    fit = None
-    if flags.fit_memory:
-        from danalab.train.step.memory import fit_memory
-
-        fit = fit_memory(spec, ranks, flags.gpu)
     wall = {name: value / ranks for name, value in hours.items()}
     told = {**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours, "wall_hours": wall, "dollars": costs}
-    told |= {"batch_size": micro_batch, "acc_steps": acc_steps, "data": vocabulary.name}
-    if fit is not None:
-        size, steps = fit.division(micro_batch * acc_steps)
-        told["fit"] = {**asdict(fit), "batch_size": size, "acc_steps": steps}
+    told |= {"batch_size": config.batch_size, "acc_steps": config.acc_steps, "data": vocabulary.name}
     if flags.print_json(told):
         return
-    mode = config.activation_checkpointing
+    mode = given.activation_checkpointing
     how = "no checkpointing" if mode == "none" else f"checkpointing {mode}"
     rows = [
-        *_describe(planned, flags),
-        *(("", note) for note in spec.notes),
+        *_describe(config),
+        *(("note", note) for note in config.notes),
         ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} per token)"),
-        *_optimizers_share(planned),
-        ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, {how} (estimate)"),
-        *_fit(fit, micro_batch * acc_steps),
+    ]
+    if own := planned.optimizer_flops:
+        share = own / planned.total_flops
+        rows.append(("", f"and {own:.4g} in {planned.opt}'s own matrix products: {share:.1%} of a step"))
+    rows += [
+        ("memory", f"{memory:.1f} GiB at micro-batch {config.batch_size}, bf16 autocast, {how} (estimate)"),
         *_time(hours, costs, price, flags),
         ("data", about_data),
     ]
@@ -93,62 +91,40 @@ def run(flags: Flags) -> None:
 
 def _vocabulary(config: TrainConfig) -> "tuple[Vocabulary, str]":
     """(that of a run's data or, for a folder that is not here, of the rules' corpus; a sentence on it)."""
-    from danalab.data.formats import scan_cache
     from danalab.data.open import is_there, vocabulary_of
 
-    where, source = "not prepared yet", config.source
-    with scan_cache.read_only():
-        if is_there(source, config.tokenizer):
-            where = "here"
-        elif "/" in source and "," not in source and not Path(source).exists():
-            where = f"the corpus of {config.arch}'s rules; {source} is not here"
-            source = replace(config, data=None, heads=1, d_model=None, n_layers=None).source
-        found = vocabulary_of(source, config.tokenizer)
-    if where.startswith("the corpus"):
-        found = replace(found, least_vocab_size=1)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    return found, f"{found.name}, vocabulary of {found.vocab_size:,} ({found.tokenizer_name}): {where}"
-
-
-def _optimizers_share(planned: Plan) -> list[tuple[str, str]]:
-    own = planned.optimizer_flops
-    if own is None:
-        return [("", f"without the matrix products of {planned.opt} itself, which are not known")]
-    share = own / planned.total_flops
-    return [("", f"and {own:.4g} in {planned.opt}'s own matrix products: {share:.1%} of a step")] if own else []
+    where, source, least = "not prepared yet", config.source, None
+    if is_there(source, config.tokenizer):
+        where = "ready"
+    elif "/" in source and "," not in source and not Path(source).exists():
+        where = f"the corpus of {config.arch}'s rules; {source} is not here"
+        source, least = replace(config, data=None, heads=1, d_model=None, n_layers=None).source, 1
+    found = vocabulary_of(source, config.tokenizer)
+    if least is not None:
+        found = replace(found, least_vocab_size=least)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return found, f"{found.name} ({found.tokenizer_name}, {found.vocab_size:,} tokens): {where}"
 
 
 def _print_own_model(flags: Flags) -> None:
-    from danalab.optim.run_length import warmup_steps
-
-    if flags.params is None or flags.tokens_per_step is None or flags.iterations is None:
+    """Rate, warm-up and weight decay for a model that is not ours; as for 20 tokens per parameter."""
+    if flags.params is None or flags.step_tokens is None or flags.iterations is None:
         raise UserError("a model of your own needs all of --params, --tokens-per-step and --iterations")
-    steps, omega = flags.iterations, OMEGA if flags.omega is None else flags.omega
-    peak, decay, wd_ts = own_model(
-        flags.params, flags.opt, flags.tokens_per_step, steps, arch=flags.arch, kappa=flags.kappa, omega=omega
-    )
+    opt, steps, omega = canonical_name(flags.opt), flags.iterations, OMEGA if flags.omega is None else flags.omega
+    lr, source = law_rate(flags.arch, opt, flags.params, flags.kappa, flags.step_tokens)
+    rate = decay_lr(flags.arch, opt, lr, flags.params, flags.kappa, max(1, flags.step_tokens // 2048))
+    decay, wd_ts = decay_of(opt, omega, steps, rate)
+    if facts_of(opt).decay == "coupled":
+        decay = min(decay, largest_decay(opt))
     warmup = warmup_steps(steps) if flags.warmup_steps is None else flags.warmup_steps
-    told = {"lr": peak.lr, "lr_source": peak.source, "warmup": warmup, "weight_decay": decay, "wd_ts": wd_ts}
+    told = {"lr": lr, "lr_source": source, "warmup": warmup, "weight_decay": decay, "wd_ts": wd_ts}
     if flags.print_json(told):
         return
-    how = ", times the learning rate" if wd_ts is None else f" / (1 + t / {wd_ts:g}), times the schedule"
     given = f"weight_decay={decay:.4g}" if wd_ts is None else f"omega={omega:g}, horizon={steps}"
-    print(f"model         {flags.params:,} parameters without embeddings, {flags.tokens_per_step:,} tokens per step")
-    print(f"optimizer     {flags.opt}, peak lr {peak.lr:.3e} ({peak.source}); sweep 0.5, 1 and 2 times it")
-    print(f"horizon       {steps:,} steps, warm-up {warmup} steps; rate and decay as for 20 tokens per parameter")
-    print(f"weight decay  {decay:.6g}{how}")
-    print(f'in code       build_optimizer("{flags.opt}", model, lr={peak.lr:.3e}, {given})')
-
-
-def _fit(fit: "MemoryFit | None", local_batch: int) -> list[tuple[str, str]]:
-    """The largest micro-batch, and the flags that divide a rank's batch by it."""
-    if fit is None:
-        return []
-    size, steps = fit.division(local_batch)
-    how = f"{fit.memory_gib:.1f} of {fit.limit_gib:.0f} GiB of {fit.device} ({'tried' if fit.tried else 'estimate'})"
-    return [
-        ("fits", f"micro-batch {fit.micro_batch}: {how}"),
-        ("", f"for {local_batch} sequences a rank: --batch-size {size} --acc-steps {steps}"),
-    ]
+    print(f"model         {flags.params:,} parameters without embeddings, {flags.step_tokens:,} tokens per step")
+    print(f"optimizer     {opt}, peak lr {lr:.3e} ({source}); sweep 0.5, 1 and 2 times it")
+    print(f"length        {steps:,} steps, warm-up {warmup} steps; rate and decay as for 20 tokens per parameter")
+    print(f"weight decay  {_decay(decay, wd_ts, 0.0)}")
+    print(f'in code       build_optimizer("{opt}", model, lr={lr:.3e}, {given})')
 
 
 def _time(
@@ -171,37 +147,45 @@ def _time(
     return rows
 
 
-def _describe(planned: Plan, flags: Flags) -> list[tuple[str, str]]:
+def _decay(decay: float, wd_ts: float | None, bound: float) -> str:
+    """A weight decay in words."""
+    if wd_ts is None:
+        return f"{decay:.6g}, times the learning rate"
+    limit = f"; at most {bound:g} times the learning rate" if bound else ""
+    return f"{decay:.6g} / (1 + t / {wd_ts:g}), times the schedule{limit}"
+
+
+def _describe(config: TrainConfig) -> list[tuple[str, str]]:
     """Model, parameters, batch, length, optimizer and weight decay as rows of a table."""
-    decay = f"{planned.weight_decay:.6g}, times the learning rate"
-    if planned.wd_ts is not None:
-        decay = f"{planned.weight_decay:.6g} / (1 + t / {planned.wd_ts:g}), times the schedule"
-        decay += f"; at most {planned.decay_bound:g} times the learning rate" if planned.decay_bound else ""
-    keys = "" if planned.n_kv_heads == planned.n_heads else f" ({planned.n_kv_heads} for keys and values)"
-    parts = f"{planned.n_heads} heads of {planned.head_dim}{keys}"
-    if planned.num_frequencies is not None:
-        modes = planned.num_frequencies // planned.n_heads
-        parts = f"{planned.n_heads} groups of {planned.head_dim} channels, {modes} oscillators a channel"
-    if flags.conv_width:
-        parts += f" behind convolutions of {flags.conv_width} tokens"
-    if flags.learned_positions:
+    model, sparse = config.model, config.model.sparsity
+    keys = "" if model.kv_heads == model.n_heads else f" ({model.kv_heads} for keys and values)"
+    parts = f"{model.n_heads} heads of {model.head_dim}{keys}"
+    if model.architecture.oscillators:
+        parts = f"{model.n_heads} groups of {model.head_dim} channels, {model.modes} oscillators a channel"
+    if model.conv_width:
+        parts += f" behind convolutions of {model.conv_width} tokens"
+    if model.learned_positions:
         parts += ", learned positions"
-    experts = []
-    if planned.n_experts is not None:
-        shared = f" and {planned.n_shared_experts} shared" if planned.n_shared_experts else ""
-        which = f"{planned.top_k} of {planned.n_experts}{shared}, {planned.expert_dim} wide"
-        active = f"{planned.active_params:,} parameters active"
-        experts = [("experts", f"{which}, in {planned.sparse_layers} layers; {active}")]
-    if planned.delta_layers:
-        parts += f" in {planned.n_layers - planned.delta_layers} layers and the delta rule in {planned.delta_layers}"
+    if model.linear_attention is not None:
+        parts += f" in {model.attention_layers} layers and the delta rule in {len(model.linear_attention.layers)}"
+    rows = [
+        ("model", f"{model.arch}, {parts}, {model.n_layers} layers, d_model {model.d_model}, mlp {model.mlp_dim}"),
+    ]
+    if sparse is not None:
+        shared = f" and {sparse.shared_dim // sparse.expert_dim} shared" if sparse.shared_dim else ""
+        which = f"{sparse.top_k} of {sparse.n_experts}{shared}, {sparse.expert_dim} wide, in {len(sparse.layers)} layers"
+        rows.append(("experts", f"{which}; {model.active_params:,} parameters active"))
+    size_law = f"size law {model.total_params:,} total, {model.non_emb_params:,} without embeddings"
+    shape = "" if model.vocab_size == GPT2_VOCAB else f", vocabulary {model.vocab_size:,}"
     return [
-        ("model", f"{planned.arch}, {parts}, {planned.n_layers} layers, "
-                  f"d_model {planned.d_model}, mlp {planned.mlp_dim}"),
-        *experts,
-        ("parameters", f"{planned.exact_params:,} as built; size law {planned.total_params:,} total, "
-                       f"{planned.non_emb_params:,} without embeddings"),
-        ("step", f"{planned.global_batch} sequences x {planned.seq_len} = {planned.tokens_per_step:,} tokens"),
-        ("horizon", f"{planned.steps:,} steps, {planned.tokens:,} tokens, warm-up {planned.warmup} steps"),
-        ("optimizer", f"{planned.opt}, peak lr {planned.lr:.6e} ({planned.lr_source})"),
-        ("weight decay", decay),
-    ]  # fmt: skip
+        *rows,
+        ("parameters", f"{model.exact_params:,} as built{shape}; {size_law}"),
+        ("step", f"{config.global_batch} sequences x {config.seq_len} = {config.tokens_per_step:,} tokens"),
+        (
+            "length",
+            f"{config.iterations:,} steps, {config.tokens(config.iterations):,} tokens, warm-up {config.warmup_steps} "
+            "steps",
+        ),
+        ("optimizer", f"{config.opt}, peak lr {config.lr:.6e} ({config.lr_source})"),
+        ("weight decay", _decay(config.weight_decay, config.wd_ts, config.decay_bound)),
+    ]

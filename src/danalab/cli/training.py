@@ -11,7 +11,7 @@ from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from danalab.data.vocabulary import Vocabulary
-    from danalab.train.config.run_spec import RunSpec
+    from danalab.train.config.train_config import TrainConfig
 
 StageFlags = MidFlags | SftFlags | RlFlags
 
@@ -44,7 +44,7 @@ def resolved_config(flags: TrainConfig | StageFlags) -> dict[str, Any]:
     return resolved_run(flags).settings
 
 
-def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None" = None) -> "RunSpec":
+def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None" = None) -> "TrainConfig":
     """The run that a job with these flags would train, on data of a `vocabulary` (default its own); writes nothing."""
     from danalab.data import vocabulary_of
     from danalab.data.formats import scan_cache

@@ -107,7 +107,7 @@ def advise(result: Validation, *, divided: bool) -> Advice:
     resonance = [
         size(
             f"resonance --size {name}", f"--batch-size {batch} --acc-steps {accumulation}",
-            model=ModelConfig("resonance", **resonance_sizes(name), vocab_size=vocab_size, seq_len=seq_len),
+            model=ModelConfig(arch="resonance", **resonance_sizes(name), vocab_size=vocab_size, seq_len=seq_len),
             batch_size=batch, acc_steps=accumulation,
         )
         for name, (batch, accumulation) in _RESONANCE_BATCH.items()
@@ -124,22 +124,22 @@ def advise(result: Validation, *, divided: bool) -> Advice:
     return Advice(prepare, shown, bool(fitting), least, recommended)
 
 
-def _size(result: Validation, data: str, seq_len: int, model: str, batch: str, **settings: Any) -> ModelSize | None:
+def _size(result: Validation, data: str, seq_len: int, words: str, batch: str, **settings: Any) -> ModelSize | None:
     try:
-        planned = plan(model.split()[0], _OPT, seq_len=seq_len, **settings)
+        planned = plan(words.split()[0], _OPT, seq_len=seq_len, **settings)
     except UserError:
         return None  # fewer tokens than one step
     if 2 * planned.tokens_per_step > result.total_tokens:
         return None  # without the validation part, the data may not fill one batch
     hours = accelerator_hours(float(planned.flops), MFU)
     command = (
-        f"danalab train --arch {model} --opt {_OPT} --data {shlex.quote(data)} "
+        f"danalab train --arch {words} --opt {_OPT} --data {shlex.quote(data)} "
         f"--seq-len {planned.seq_len} {batch} --vocab-size {planned.model.vocab_size}"
     )
     return ModelSize(
-        model,
+        words,
         settings.get("heads"),
-        planned.exact_params,
+        planned.model.exact_params,
         planned.tokens,
         planned.tokens / max(result.total_tokens, 1),
         {name: hours[name] for name in _GPUS},

@@ -332,6 +332,6 @@ def _size_rule(arch: str, sizes: Sequence[Mapping[str, Any]]) -> SizeRule | None
         max(size[a] / size[b] for size in sizes) for a, b in (("n_layers", "n_heads"), ("mlp_dim", "d_model"))
     )
     rule = SizeRule(arch=arch, head_dim=sizes[0]["head_dim"], layers_per_head=layers, mlp_ratio=ratio)
-    ruled = [rule.dimensions(size["n_heads"], GPT2_VOCAB) for size in sizes]
-    same = all(getattr(a, name) == size[name] for a, size in zip(ruled, sizes, strict=True) for name in names)
+    ruled = [rule.sizes(size["n_heads"]) for size in sizes]
+    same = all(a[name] == size[name] for a, size in zip(ruled, sizes, strict=True) for name in names)
     return rule if same else None

@@ -31,7 +31,7 @@ from danalab.post.settings import RlConfig, RlFlags
 from danalab.post.sft import COPY, continued, extend_tokenizer, prepare_start, recorded_start
 from danalab.train.checkpoint import tensors
 from danalab.train.config.backends import BACKENDS
-from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder, keep_tokenizer
 from danalab.train.run.resume import read_meta
@@ -67,10 +67,10 @@ def _open(config: RlConfig) -> Dataset:
 
 
 def _stage(
-    spec: RunSpec, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
+    spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
     assert isinstance(dataset, TaskDataset)
-    settings = spec.config
+    settings = spec
     assert isinstance(settings, RlConfig)
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
@@ -92,7 +92,7 @@ def _stage(
         scalars=rollouts.scalars,
         balance=None if spec.model.sparsity is None else RouterBalance(spec.model, device),
     )
-    per_step, flops_per_token = settings.problems * settings.samples, spec.plan.flops / spec.plan.tokens
+    per_step, flops_per_token = settings.problems * settings.samples, spec.planned.flops_per_token
     consumption = Consumption(
         rollouts.tokens,
         lambda step: per_step * step,
@@ -106,9 +106,9 @@ def _stage(
     return Stage(rollouts, loss, consumption, evaluators)
 
 
-def _reference(spec: RunSpec, folder: RunFolder, chat: ChatFormat, device: torch.device) -> nn.Module:
+def _reference(spec: TrainConfig, folder: RunFolder, chat: ChatFormat, device: torch.device) -> nn.Module:
     """The model that the run started from, for the KL penalty; its base run may have gone on."""
-    start = spec.config.init_from
+    start = spec.init_from
     assert start is not None
     recorded, is_copy = recorded_start(folder), start == folder.path / COPY
     if recorded is None or is_copy:

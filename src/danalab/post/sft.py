@@ -27,16 +27,13 @@ from danalab.data.tokenizers import load_tokenizer
 from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
 from danalab.files import read_json, sha256, validated, write_json
-from danalab.models.config import ROUTER_SETTINGS, ModelConfig
+from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder, build_model
-from danalab.optim import optimizer_spec
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
+from danalab.scaling.optimizers import canonical_name
 from danalab.train.checkpoint.store import MANIFEST
-from danalab.train.config.experiment import SHARED_SETTINGS, OptimizerSettings
-from danalab.train.config.resolve import MODEL_FLAGS
-from danalab.train.config.run_spec import RunSpec
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import OptimSettings, TrainConfig, settings_of
 from danalab.train.parallel.layout import data_parallel_ranks
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
@@ -115,7 +112,7 @@ def _conversations(
 
 
 def _stage(
-    spec: RunSpec, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
+    spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
     if world.is_main:
         counts = dataset.counts  # pyright: ignore[reportAttributeAccessIssue]
@@ -135,8 +132,7 @@ def continued(flags: Any, kind: type[TrainConfig], stage: str, words: tuple[str,
     own = {field.name for field in fields(kind)}
     given = {field.name: getattr(flags, field.name) for field in fields(flags) if field.name in own}
     return base, {
-        **{name: getattr(model, name) for name in MODEL_FLAGS},
-        **({} if model.sparsity is None else {name: getattr(model, name) for name in ROUTER_SETTINGS}),
+        **settings_of(model),
         **{name: value for name, value in given.items() if value is not None},
         **optimizer_of(flags, base),
         "data": "\n".join(words),
@@ -224,15 +220,14 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     """The optimizer with its settings and the learning rate: those of the base run where it is the same one."""
     theirs = base.config["config"]
     known = theirs.get("opt") if base.config.get("plan") else None
-    opt = flags.opt or known or OptimizerSettings.opt
-    settings, usual = {"opt": opt}, OptimizerSettings()
-    same = known is not None and optimizer_spec(opt).name == optimizer_spec(known).name
-    for field in fields(OptimizerSettings):
-        if same and field.name not in _NOT_TAKEN and getattr(flags, field.name) == getattr(usual, field.name):
-            settings[field.name] = theirs[field.name]
-    if same:  # in the record, settings that every optimizer may have stand beside the others
-        shared = {name: value for name in SHARED_SETTINGS if (value := theirs.get(name)) is not None}
-        settings["optimizer_settings"] = {**shared, **theirs["optimizer_settings"], **flags.optimizer_settings}
+    opt = flags.opt or known or OptimSettings.opt
+    settings: dict[str, Any] = {"opt": opt}
+    same = known is not None and canonical_name(opt) == canonical_name(known)
+    if same:
+        for name in _TAKEN:
+            if getattr(flags, name) == getattr(OptimSettings, name):
+                settings[name] = theirs[name]
+        settings["optimizer_settings"] = {**theirs["optimizer_settings"], **flags.optimizer_settings}
     if flags.lr is None and same:
         settings["lr"] = flags.lr_fraction * theirs["lr"]
     elif flags.lr is None:
@@ -240,8 +235,8 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     return settings
 
 
-_NOT_TAKEN = ("opt", "lr", "lr_multiplier", "weight_decay", "wd_ts", "wd_ts_divisor", "rules", "optimizer_settings")
-"""Settings of the optimizer that follow from this run's length, not from the base run."""
+_TAKEN = ("kappa", "delta", "omega", "clipsnr", "gamma3", "beta1", "beta2", "phase_lr_factor", "decay_bound")
+"""Settings of the optimizer that do not follow from this run's length."""
 
 
 def extend_tokenizer(tokenizer: Tokenizer) -> Tokenizer:

@@ -14,11 +14,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from danalab.models.config import ModelConfig, weights
-from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
+from danalab.scaling.optimizers import (
+    DECAY_BOUND,
+    DELTA,
+    KAPPA,
+    LOG_TIME_DECAY_BOUND,
+    Usual,
+    canonical_name,
+    facts_of,
+)
 
-KAPPA, DELTA = 0.85, 8.0
-"""Defaults of the Dana family, which the laws are for."""
 CHINCHILLA = 20.0
 """Tokens per parameter at horizon 1."""
 SEQUENCE = 2048
@@ -27,104 +32,12 @@ FITTED_TOKENS = 32 * SEQUENCE
 """Tokens of a step in the runs that the laws were fitted on."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What the scaling rules know of an optimizer."""
-
-    of: str = "adamw"
-    """The optimizer whose law is used where it has none of its own."""
-    factor: float = 1.0
-    """Factor on that law's rate."""
-    why: str = "no rate of its own is known"
-    lr: float | None = None
-    """A common rate at any size, in place of a law."""
-    independent: bool = False
-    """Weight decay is multiplied by the schedule alone, not by the learning rate, and falls as 1 / (1 + t / wd_ts)."""
-    falls: bool = False
-    """Coupled weight decay that falls over time, too, with the run's length as wd_ts."""
-    log_time: bool = False
-    state_words: float = 2.0
-    """Float32 values per parameter in the state."""
-    gradient_sum: float = 1.0
-    """Weight of a gradient in the sum through which weight decay acts, at the default momentum."""
-    orthogonalises: bool = False
-    """Newton-Schulz on each matrix."""
-    horizon: tuple[float, float, float] | None = None
-    """Exponent of the best learning rate over the horizon f, and its 95% interval; measured at 3k to 10k parameters."""
-
-
-_DANA = Facts(independent=True, log_time=True)
-_MUON = Facts(of="d-muon", why="the same update of matrices", state_words=1.3, orthogonalises=True)
-_OF_ADAMW = Facts(why="its update has AdamW's size")
-_SIGN = Facts(factor=0.2, why="a sign update, as Lion's: 3 to 10 times smaller than AdamW's (arXiv 2302.06675)")
-FACTS: dict[str, Facts] = {
-    "adamw": Facts(horizon=(-0.31, -0.61, -0.01)),
-    "adana": replace(_DANA, horizon=(-0.18, -0.36, 0.01)),
-    "dana-mk4": _DANA,
-    "dana-star": replace(_DANA, of="dana-star-mk4", why="the same update except for the clip", state_words=3.0),
-    "dana-star-mk4": replace(_DANA, state_words=3.0, horizon=(-0.02, -0.16, 0.13)),
-    "dana": replace(_DANA, lr=0.5, why="for gradients clipped to norm 0.5"),
-    "sign-dana": replace(_DANA, of="adana", factor=0.1, why="signs are larger than normalised updates"),
-    "auto-dana": replace(_DANA, of="adana", why="the same update at its chosen kappa"),
-    "snoo-dana": replace(_DANA, of="dana-star-mk4", why="its inner optimizer", state_words=5.0),
-    "snoo": Facts(why="its inner optimizer", state_words=4.0),
-    "adamw-decaying-wd": Facts(why="the same update", independent=True),
-    "ademamix": Facts(factor=0.43, why="ratio of their fitted laws on enoki, 7M to 600M parameters", state_words=3.0),
-    "ademamix-decaying-wd": Facts(
-        factor=0.47, why="ratio of their fitted laws on enoki, 7M to 600M parameters", state_words=3.0, independent=True
-    ),
-    "muon": replace(_MUON, lr=0.02, why="K. Jordan et al. 2024", horizon=(-0.36, -0.74, 0.02)),
-    "d-muon": _MUON,
-    "dana-muon": replace(
-        _MUON,
-        factor=2.0,
-        why="its best rates at 58k and 105k parameters are twice that",
-        state_words=1.5,
-        falls=True,
-        horizon=(-0.21, -0.41, 0.0),
-    ),
-    "manau": replace(_MUON, state_words=1.5, falls=True),
-    "sgd": Facts(lr=0.3, why="for momentum 0.9 and gradients clipped to norm 0.5; by a short sweep", gradient_sum=10.0),
-    "soap": Facts(
-        why="arXiv 2409.11321 finds the same best rate for both", state_words=9.0, horizon=(-0.38, -0.66, -0.1)
-    ),
-    "prodigy": Facts(lr=1.0, why="arXiv 2306.06101: the estimated distance takes its place", state_words=4.0),
-    "sophia": Facts(why="its authors advise AdamW's"),
-    "adopt": _OF_ADAMW,
-    "lion": _SIGN,
-    "signsgd": _SIGN,
-    "signum": _SIGN,
-    "mars": Facts(factor=3.0, why="3e-3 where AdamW has 1e-3, as the reference's command line", state_words=3.0),
-    "lamb": Facts(factor=3.0, why="its trust ratio, norm of weights over norm of update, is small; by a short sweep"),
-    "adafactor": Facts(lr=0.03, why="relative to the weights; arXiv 1804.04235 has 0.01", state_words=0.0),
-    "sf-adamw": Facts(factor=2.0, why="arXiv 2405.15682: 1 to 10 times that of a schedule"),
-    "sf-sgd": Facts(lr=3.0, why="arXiv 2405.15682: 10 times and more that of SGD"),
-}
 _FALLING_WITH_THE_BATCH = {"enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}}
 """Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
 AdamW's and 0.25 to 0.5 of ADana's on enoki, but 0.5 to 2 times Dana-Star-MK4's, and ADana's on qwen3 is right."""
 _LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
 """Size below which the law is held constant: qwen3's AdamW law gives lr 0.14 at 0.8 M parameters; 0.004 to 0.02 works
 best."""
-
-
-def canonical(opt: str) -> str:
-    """The name of an optimizer in any spelling; an address as it is. UserError: unknown, with the nearest."""
-    from danalab.optim.catalogue import OPTIMIZERS
-
-    return OPTIMIZERS.canonical(opt)
-
-
-def facts_of(opt: str) -> Facts:
-    """The facts of an optimizer by its canonical name; those of the class that one of your own is made from."""
-    if ":" in opt:
-        from danalab.tables import load
-
-        bases = [base.__name__.lower() for base in getattr(load(opt), "__mro__", ())]
-        opt = next((name for name in FACTS if name.replace("-", "") in bases), opt)
-        known = FACTS.get(opt, Facts())
-        return replace(known, of=opt, why="the class that it is made from") if opt in FACTS else known
-    return FACTS.get(opt, Facts())
 
 
 @dataclass(frozen=True)
@@ -217,7 +130,7 @@ _NEAREST = {"qwen3next": "qwen3"}  # architecture without a table -> the one wit
 
 
 def largest_decay(opt: str) -> float:
-    """The bound of an automatic weight decay, times the peak learning rate; see `danalab.optim.run_length`."""
+    """The bound of an automatic weight decay, times the peak learning rate; see `danalab.scaling.optimizers`."""
     return LOG_TIME_DECAY_BOUND if facts_of(opt).log_time else DECAY_BOUND
 
 
@@ -225,12 +138,12 @@ def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     """The architecture and the optimizer whose row of the table at batch 32 is used, if a row is used at all."""
     table = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
     while opt not in _TABLES[table, 32]:
-        facts = facts_of(opt)
-        if facts.lr is not None:
-            break
-        if facts.of == opt:
+        rate = facts_of(opt).rate
+        if rate is None and opt in _ENOKI_32:
             return "enoki", opt
-        opt = facts.of
+        if isinstance(rate, Usual):
+            break
+        opt = rate.of if rate else "adamw"
     return table, opt
 
 
@@ -239,11 +152,11 @@ def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tupl
 
     A kappa without a row uses the nearest row; an architecture without a table uses a related one's, mostly enoki's
     (resonance: a common rate for AdamW, the others relative to it, both whatever the batch); an optimizer without a row
-    uses a related optimizer's law times a factor, a common value (`FACTS`), or, with neither of them, its row of enoki.
+    uses a related optimizer's law times a factor, a common value (`danalab.scaling.optimizers`), or, with neither of them, its row of enoki.
 
     UserError: unknown optimizer.
     """
-    opt = canonical(opt)
+    opt = canonical_name(opt)
     if arch == "resonance":
         law, source = lr_law("enoki", opt, kappa)
         if law.d == 0:  # independent of size, and so of architecture
@@ -259,20 +172,21 @@ def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tupl
         fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
         borrowed = f", used for {arch}" if known != arch else ""
         return law, f"fitted for {opt} on {known} at {law.batches}{fitted_at}{borrowed}"
-    facts = facts_of(opt)
-    if facts.lr is not None:
-        return LrLaw(facts.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({facts.why})"
-    law, source = lr_law(arch, facts.of, kappa, batch)
-    times = f"times {facts.factor:g} for {opt}" if facts.factor != 1 else f"used for {opt}"
-    return replace(law, a=facts.factor * law.a, above=law.above and replace(law.above, a=facts.factor * law.above.a)), (
-        f"{source}, {times} ({facts.why})"
-    )
+    rate = facts_of(opt).rate
+    if isinstance(rate, Usual):
+        return LrLaw(rate.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({rate.source})"
+    if rate is None:
+        law, source = lr_law(arch, "adamw", kappa, batch)
+        return law, f"{source}, used for {opt}; no rate of its own is known"
+    law, source = lr_law(arch, rate.of, kappa, batch)
+    times = f", times {rate.factor:g} for {opt}" if rate.factor != 1 else f", used for {opt}"
+    return law.times(rate.factor), f"{source}{times} ({rate.source})"
 
 
 def law_rate(arch: str, opt: str, non_emb_params: float, kappa: float, tokens_per_step: int) -> tuple[float, str]:
     """(the law's rate for size P, held for small models; its source in words). UserError: unknown optimizer."""
     law, source = lr_law(arch, opt, kappa, tokens_per_step / SEQUENCE)
-    least = 0 if arch == "resonance" or law.d == 0 else _LEAST_PARAMS.get(fitted_row(arch, canonical(opt)), 0)
+    least = 0 if arch == "resonance" or law.d == 0 else _LEAST_PARAMS.get(fitted_row(arch, canonical_name(opt)), 0)
     if non_emb_params < least:
         source += f", held below {least / 1e6:.0f}M parameters"
     return law(max(non_emb_params, least)), source
@@ -298,8 +212,9 @@ def decay_lr(arch: str, opt: str, lr: float, non_emb_params: float, kappa: float
     It is `lr` with two exceptions: Prodigy's step is lr x d, with d near AdamW's learning rate; and SGD's decay is part
     of the gradient, which momentum sums ten times.
     """
-    estimated = learning_rate(arch, "adamw", non_emb_params, kappa, batch) if opt == "prodigy" else 1.0
-    return lr * estimated * facts_of(opt).gradient_sum
+    facts = facts_of(opt)
+    estimated = learning_rate(arch, facts.estimates, non_emb_params, kappa, batch) if facts.estimates else 1.0
+    return lr * estimated * facts.gradient_sum
 
 
 def advice(arch: str, opt: str, tokens_per_step: int, horizon: float) -> list[str]:
@@ -336,20 +251,3 @@ def slow_momentum(steps: int, delta: float = DELTA, kappa: float = KAPPA) -> dic
     """
     betas = (0.9, 0.999, max(0.0, 1 - delta / steps))
     return {"betas": betas, "alpha": steps ** (1 - kappa), "alpha_warmup": steps, "beta3_warmup": steps}
-
-
-def optimizer_flops(opt: str, model: ModelConfig, steps: int, ns_steps: int = 5) -> float | None:
-    """FLOPs of the optimizer's own matrix products in `steps` steps: Newton-Schulz, three products an iteration.
-
-    None: not known, of SOAP or an optimizer of your own. The optimizer's share of a step falls as 1 / batch.
-    """
-    if ":" in opt or opt == "soap":
-        return None
-    total = 0.0
-    if facts_of(opt).orthogonalises:
-        for (kind, dims), times in weights(model).items():
-            if kind in ("matrix", "experts"):
-                short, long = sorted(dims[-2:])
-                count = times * math.prod(dims[:-2])
-                total += steps * count * ns_steps * 2 * short * short * (2 * long + short)
-    return total

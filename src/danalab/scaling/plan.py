@@ -12,9 +12,10 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.models.config import GPT2_VOCAB, ModelConfig, flops_per_token
-from danalab.optim.run_length import OMEGA
-from danalab.optim.run_length import warmup_steps as usual_warmup
-from danalab.scaling.learning_rate import CHINCHILLA, KAPPA, canonical, decay_lr, facts_of, largest_decay, law_rate
+from danalab.scaling.learning_rate import CHINCHILLA, decay_lr, largest_decay, law_rate
+from danalab.scaling.optimizer_flops import optimizer_flops
+from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA, canonical_name, facts_of
+from danalab.scaling.optimizers import warmup_steps as usual_warmup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +28,15 @@ class Plan:
     """Tokens of a training sequence."""
     global_batch: int
     """Sequences per step, over all ranks and micro-batches."""
-    steps: int
-    warmup: int
-    """Steps."""
+    iterations: int
+    """Steps of the run."""
+    warmup_steps: int
     lr: float
     """Peak learning rate."""
     lr_source: str
     kappa: float
     """The Dana family's, which the laws of the learning rate are for."""
+    delta: float
     omega: float
     """Strength of weight decay, as in omega / t."""
     weight_decay: float
@@ -44,6 +46,11 @@ class Plan:
     """The largest weight decay, times the peak learning rate; 0: no bound. A coupled `weight_decay` contains it."""
 
     @property
+    def steps(self) -> int:
+        """Steps of the run."""
+        return self.iterations
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of a step, over all ranks and micro-batches."""
         return self.global_batch * self.seq_len
@@ -51,7 +58,7 @@ class Plan:
     @property
     def tokens(self) -> int:
         """Tokens of the run."""
-        return self.steps * self.tokens_per_step
+        return self.iterations * self.tokens_per_step
 
     @property
     def flops_per_token(self) -> int:
@@ -63,11 +70,22 @@ class Plan:
         """Training FLOPs of the model in the whole run."""
         return self.flops_per_token * self.tokens
 
+    @property
+    def optimizer_flops(self) -> float:
+        """FLOPs of the optimizer's own matrix products in the whole run."""
+        return optimizer_flops(self.opt, self.model, {}, self.iterations)
+
+    @property
+    def total_flops(self) -> float:
+        """The FLOPs of the model and of the optimizer's own matrix products."""
+        return self.flops + self.optimizer_flops
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, in one level."""
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "model"}
-        further = {name: getattr(self, name) for name in ("tokens_per_step", "tokens", "flops_per_token", "flops")}
-        return self.model.counts() | own | further
+        own |= {"steps": own.pop("iterations"), "warmup": own.pop("warmup_steps")}
+        names = ("tokens_per_step", "tokens", "flops_per_token", "flops", "optimizer_flops")
+        return self.model.counts() | own | {name: getattr(self, name) for name in names}
 
 
 def plan(
@@ -89,6 +107,7 @@ def plan(
     lr: float | None = None,
     lr_source: str = "given",
     kappa: float = KAPPA,
+    delta: float = DELTA,
     omega: float | None = None,
     weight_decay: float | None = None,
     wd_ts: float | None = None,
@@ -111,7 +130,7 @@ def plan(
     """
     if (heads is None) == (model is None):
         raise UserError("give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both")
-    opt = canonical(opt)
+    opt = canonical_name(opt)
     if model is None:
         model = ModelConfig.from_heads(arch, heads or 0, vocab_size, seq_len, **shape)
     batch = global_batch or batch_size * acc_steps * world_size
@@ -132,11 +151,11 @@ def plan(
         bound = largest_decay(opt) if weight_decay is None else 0.0
     rate = decay_lr(model.arch, opt, lr, model.non_emb_params, kappa, batch)
     decay, scale = decay_of(opt, omega, steps, rate, weight_decay, wd_ts, wd_ts_divisor)
-    if bound and not facts_of(opt).independent:
+    if bound and facts_of(opt).decay == "coupled":
         decay = min(decay, bound)
     return Plan(
-        model=model, opt=opt, seq_len=seq_len, global_batch=batch, steps=steps, warmup=warmup, lr=lr,
-        lr_source=lr_source, kappa=kappa, omega=omega, weight_decay=decay, wd_ts=scale, decay_bound=bound,
+        model=model, opt=opt, seq_len=seq_len, global_batch=batch, iterations=steps, warmup_steps=warmup, lr=lr,
+        lr_source=lr_source, kappa=kappa, delta=delta, omega=omega, weight_decay=decay, wd_ts=scale, decay_bound=bound,
     )  # fmt: skip
 
 
@@ -172,13 +191,18 @@ def decay_of(
     if wd_ts is not None and wd_ts <= 0:
         raise UserError(f"--wd-ts is {wd_ts}; it must be positive [steps]")
     facts = facts_of(opt)
-    if facts.independent:
+    if facts.decay == "independent":
         wd_ts = wd_ts if wd_ts is not None else max(1, int(steps / wd_ts_divisor))
         return (omega / wd_ts if weight_decay is None else weight_decay), wd_ts
-    if wd_ts is not None and not facts.falls:
+    if wd_ts is not None and not facts.decay_falls:
         raise UserError(f"--wd-ts: the weight decay of {opt} is constant; use adamw-decaying-wd")
     weight_decay = omega / (rate * steps) if weight_decay is None else weight_decay
-    return weight_decay, (wd_ts or float(steps)) if facts.falls else None
+    return weight_decay, (wd_ts or float(steps)) if facts.decay_falls else None
+
+
+def state_bytes(opt: str, moment_bytes: float = 4.0) -> float:
+    """Bytes of an optimizer's state for each parameter."""
+    return moment_bytes * facts_of(opt).state_words
 
 
 def memory_gib(
@@ -187,7 +211,7 @@ def memory_gib(
     tokens: int,
     activation_bytes: int = 2,
     *,
-    state_dtype: str = "float32",
+    moment_bytes: float = 4.0,
     averaged: bool = False,
     weight_shards: int = 1,
     state_shards: int = 1,
@@ -202,14 +226,13 @@ def memory_gib(
     Args:
         tokens: of a micro-batch on the device.
         activation_bytes: of one number of an activation; 2 in bfloat16, 4 in float32.
-        state_dtype: format of the optimizer's moments.
+        moment_bytes: of each number of the optimizer's state.
         averaged: a running average of the weights is kept beside them.
         weight_shards, state_shards: ranks that share the weights, and the state.
         checkpointing: none, full or selective for each layer; a block that is recomputed has its activations once.
         recompute: leaves the activations of the blocks out, which checkpointing recomputes: a lower bound.
     """
-    word = 2.0 if state_dtype == "bfloat16" else 4.0
-    words = (12 if averaged else 8) / weight_shards + word * facts_of(opt).state_words / state_shards
+    words = (12 if averaged else 8) / weight_shards + state_bytes(opt, moment_bytes) / state_shards
     width, hidden, sparse = model.n_heads * model.head_dim, model.mlp_dim, model.sparsity
     if sparse is not None:
         hidden = sparse.top_k * sparse.expert_dim + sparse.shared_dim

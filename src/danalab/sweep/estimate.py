@@ -81,13 +81,13 @@ def trained_rate(cells: Sequence[Cell]) -> Rate:
                 iterations_to_run=MEASURED_STEPS, log_interval=MEASURED_STEPS // 3, eval_interval=0,
             )  # fmt: skip
             planned = plan_of(config)
-            key = planned.opt, planned.exact_params, planned.global_batch
+            key = planned.opt, planned.model.exact_params, planned.global_batch
             if key in rates:
                 continue
             run_training(config)
             last = [row for row in last_rows(RunFolder(run_dir).metrics_file) if "tokens_per_second" in row][-1]
         rates[key] = last["tokens_per_second"] * planned.total_flops / planned.tokens
-    return lambda planned: rates[planned.opt, planned.exact_params, planned.global_batch]
+    return lambda planned: rates[planned.opt, planned.model.exact_params, planned.global_batch]
 
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
@@ -102,7 +102,7 @@ def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
         own = [each for each in seen if each[0] == planned.opt] or seen
         here = planned.global_batch
         distance = [
-            abs(math.log(size / planned.exact_params)) + abs(math.log((batch or here) / here))
+            abs(math.log(size / planned.model.exact_params)) + abs(math.log((batch or here) / here))
             for _, size, batch, _ in own
         ]
         return median(each[3] for each, far in zip(own, distance, strict=True) if far <= min(distance))
@@ -124,7 +124,7 @@ def estimate(
         data_tokens = tokens_per_epoch and tokens_per_epoch(planned.seq_len)
         estimates.append(
             Estimate(
-                name=cell.name, opt=planned.opt, params=planned.exact_params, steps=planned.steps, lr=planned.lr,
+                name=cell.name, opt=planned.opt, params=planned.model.exact_params, steps=planned.steps, lr=planned.lr,
                 tokens=planned.tokens, epochs=data_tokens and planned.tokens / data_tokens, flops=planned.flops,
                 device_hours=hours, cost=None if hours is None or price is None else hours * price,
             )
@@ -155,7 +155,7 @@ def check_optimizers(cells: Sequence[Cell]) -> None:
 
 def plan_of(config: "TrainConfig") -> "Plan":
     """Size, steps and FLOPs of a run."""
-    return _resolved(config).plan
+    return _resolved(config).planned
 
 
 def _resolved(config: "TrainConfig") -> Any:

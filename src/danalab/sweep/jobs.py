@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.scaling.learning_rate import canonical
-from danalab.plugins import in_use
 from danalab.models.architectures import architecture
+from danalab.scaling.optimizers import canonical_name
 from danalab.sweep.grid import PATH_SETTINGS, portable_settings
-from danalab.train.config.fields import flag, names_of
+from danalab.train.config.fields import field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import last_rows
@@ -37,13 +36,15 @@ class Job:
 
     def flags(self) -> list[str]:
         """Flags of `danalab train` that make the run."""
-        words = ["--run-dir", str(self.folder), *(f"--plugin={path}" for path in in_use())]
+        words, own, known = ["--run-dir", str(self.folder)], [], field_types(TrainConfig)
         for name, value in self.settings.items():
-            if isinstance(value, (list, tuple)):
+            if name not in known:
+                own.append(f"{name}={','.join(map(str, value)) if isinstance(value, (list, tuple)) else value}")
+            elif isinstance(value, (list, tuple)):
                 words += [flag(name), *map(str, value)]
             elif value is not None:
                 words.append(f"{flag(name)}={value}")
-        return words
+        return [*words, *(["--set", *own] if own else [])]
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "danalab", "train", *self.flags()]
@@ -129,7 +130,7 @@ def _same(name: str, made: Any, wanted: Any) -> bool:
     if name in PATH_SETTINGS:
         return Path(made).name == Path(wanted).name
     if name == "opt":
-        return canonical(str(wanted)) == made
+        return canonical_name(str(wanted)) == made
     if name == "arch":
         return architecture(str(wanted)).name == made
     try:

@@ -198,7 +198,7 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[int
     model = build_model(resolved.model, seed=0)
     tokens = torch.randint(resolved.model.vocab_size, (config.batch_size or 1, resolved.model.seq_len))
     speeds = {}
-    with onednn_products(enabled=config.onednn):
+    with onednn_products(enabled=True):
         for threads in candidates:
             torch.set_num_threads(threads)
             passes, began = -1, time.perf_counter()

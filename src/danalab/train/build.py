@@ -1,4 +1,4 @@
-"""Builds a trainer from a `RunSpec`."""
+"""Builds a trainer from a `TrainConfig`."""
 
 from typing import cast
 
@@ -12,7 +12,7 @@ from danalab.plugins import load_address
 from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Retention, Saver, local_folder
-from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
@@ -37,7 +37,7 @@ from danalab.train.trainer import Trainer
 
 
 def build_trainer(
-    spec: RunSpec,
+    spec: TrainConfig,
     dataset: Dataset,
     folder: RunFolder,
     stop: StopRequest | None = None,
@@ -45,20 +45,20 @@ def build_trainer(
     make_stage: MakeStage = pretraining,
 ) -> Trainer:
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
-    config = spec.config
+    config = spec
     stop = StopRequest() if stop is None else stop
     strategy: ParallelStrategy = load_address(world.layout.kind.strategy).build(spec, folder, world, stop)
     device = choose_device(config.device)
     check_training_memory(spec, world, device)
     set_numerics(config.deterministic)
     seed_everything(config.seed)
-    compute_dtype = autocast_dtype(spec.execution.dtype, device)
+    compute_dtype = autocast_dtype(spec.dtype, device)
     autocast = autocast_context(compute_dtype, device)
     model = strategy.build_model(spec.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
     model.document_token = dataset.eos_id if config.document_mask else None
     model.phase_lr_factor = config.phase_lr_factor
-    if spec.execution.compile:
+    if spec.compile:
         require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
@@ -71,8 +71,8 @@ def build_trainer(
     gradients = GradientStep(
         model,
         driver.parameters,
-        micro_batch=spec.budget.batch_size,
-        seq_len=spec.plan.seq_len,
+        micro_batch=spec.batch_size,
+        seq_len=spec.seq_len,
         grad_clip=config.grad_clip,
         loss=stage.loss,
         autocast=autocast,
@@ -97,10 +97,10 @@ def build_trainer(
         world=world,
         local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
     )
-    rule = config.weight_average()
-    if rule is not None and optimizer_spec(spec.plan.opt).train_eval:
-        raise UserError(f"--average: {spec.plan.opt} averages the weights itself; leave it out")
-    average = None if rule is None else WeightAverage(model, rule, spec.iterations)
+    rule = None if config.ema is None else ("ema", config.ema)
+    if rule is not None and optimizer_spec(spec.opt).train_eval:
+        raise UserError(f"--average: {spec.opt} averages the weights itself; leave it out")
+    average = None if rule is None else WeightAverage(model, rule, spec.last_step)
     return Trainer(
         spec, stage, model, driver, spec.schedule(), gradients, guard, logbook, saver, strategy, device, stop,
         callbacks, curvature, loss_scale, average,
@@ -117,5 +117,5 @@ BUILT_IN = [
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
     kinds: list[type[Callback]] = [*map(load_address, BUILT_IN), *map(CALLBACKS.get, CALLBACKS.names())]
-    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec.config, kind.setting)]
+    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec, kind.setting)]
     return [callback for kind in asked_for if (callback := kind.build(context)) is not None]

@@ -21,7 +21,6 @@ from danalab.data import open_data
 from danalab.data.open import is_there
 from danalab.errors import UserError
 from danalab.models.layers.precision import onednn_products
-from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.parallel.world import World
 from danalab.train.run.open import open_run
 from danalab.train.step.loss import IGNORED
@@ -214,7 +213,7 @@ def evaluate_run(
     dataset.check_vocab(loaded.model.config.vocab_size)
     if config.get("document_mask"):
         loaded.model.document_token = dataset.eos_id
-    autocast = autocast_context(autocast_dtype(recorded_dtype(run.config), chosen), chosen)
+    autocast = autocast_context(autocast_dtype(run.config["config"]["dtype"], chosen), chosen)
     try:
         token_bytes = run.tokenizer.token_bytes() if data is None else dataset.token_bytes
     except UserError:

@@ -15,7 +15,6 @@ from danalab.models.layers.precision import onednn_products
 from danalab.train.build import build_trainer
 from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve
-from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
@@ -76,7 +75,7 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
             logging.getLogger("danalab").setLevel(logging.ERROR)
         spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
         folder = folder_of(spec, world)
-        dataset = stage_kind(config).open_data(spec.given)
+        dataset = stage_kind(config).open_data(spec)
         spec, source = world.compute_on_rank0(partial(choose_resume_point, spec, dataset, folder))
         if source is not None and source.finished:
             if world.is_main:
@@ -84,7 +83,7 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
             summary = folder.read_summary(tolerant=True) or {}
             return TrainingOutcome(folder.path, "finished", 0, summary, world.is_console_rank)
         if stop.agreed(world.agree):  # the next job starts from the same place
-            summary = {"status": "interrupted", "step": source.step if source else 0, "iterations": spec.iterations}
+            summary = {"status": "interrupted", "step": source.step if source else 0, "iterations": spec.last_step}
             return TrainingOutcome(folder.path, "interrupted", stop.exit_code, summary, world.is_console_rank)
         return _run(spec, dataset, folder, source, world, stop)
 
@@ -96,15 +95,15 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     shape = layout.shape(config.nproc)
     spec, _ = _resolve(config, data_parallel_size(shape))
     check_parallel(spec, layout, config.nproc)
-    folder = RunFolder(spec.execution.run_dir)
+    folder = RunFolder(spec.run_dir)
     end = launch(config, config.nproc, device_type(config.device), stop)
     status = {0: "finished", NONFINITE: "nonfinite"}.get(end, "interrupted")
     # A stop before the first step leaves no summary.
-    summary = {"status": status, **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.iterations})}
+    summary = {"status": status, **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.last_step})}
     return TrainingOutcome(folder.path, summary["status"], end, summary)
 
 
-def _settle(config: TrainConfig, world: World, keep: ExitStack) -> RunSpec:
+def _settle(config: TrainConfig, world: World, keep: ExitStack) -> TrainConfig:
     """The resolved run; its folder is locked while `keep` is open. On rank 0 for all."""
     spec, dataset = _resolve(config, world.dp_size)
     dataset.check_vocab(spec.model.vocab_size)
@@ -114,14 +113,12 @@ def _settle(config: TrainConfig, world: World, keep: ExitStack) -> RunSpec:
     return world.layout.kind.rank_spec(spec, world)
 
 
-def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
+def _resolve(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Dataset]:
     """The run and its data. What is wrong with the settings shows before data are prepared, which can take hours."""
     folder = None if config.run_dir is None else RunFolder(config.run_dir)
     if folder is not None and folder.config_file.is_file():
         with suppress(UserError):  # a damaged one is refused where the run is resumed
             began = folder.read_config()["config"]
-            if began["horizon_law"] == "none":  # as the run began: defaults change
-                config = replace(config, horizon_law="none")
             if config.data is None and began.get("data"):
                 config = replace(config, data=began["data"])
     kind, device = stage_kind(config), device_type(config.device)
@@ -131,17 +128,16 @@ def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
     return resolve(config, dataset, ranks, device), dataset
 
 
-def folder_of(spec: RunSpec, world: World) -> RunFolder:
+def folder_of(spec: TrainConfig, world: World) -> RunFolder:
     """The run folder; of workers that step alone, each but the first has a folder in it."""
-    return RunFolder(spec.execution.run_dir / "workers" / str(world.worker) if world.worker else spec.execution.run_dir)
+    return RunFolder(spec.run_dir / "workers" / str(world.worker) if world.worker else spec.run_dir)
 
 
 def _run(
-    spec: RunSpec, dataset: Dataset, folder: RunFolder, source: ResumePoint | None, world: World, stop: StopRequest
+    spec: TrainConfig, dataset: Dataset, folder: RunFolder, source: ResumePoint | None, world: World, stop: StopRequest
 ) -> TrainingOutcome:
-    if spec.config.tune_malloc:
-        tune_malloc()  # after the data are open: one arena slows down the threads that tokenise
-    trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec.config).make)
+    tune_malloc()  # after the data are open: one arena slows down the threads that tokenise
+    trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec).make)
     if source is not None:
         source.load(trainer, world)
     if world.is_main:
@@ -150,10 +146,10 @@ def _run(
         folder.nonfinite_file.unlink(missing_ok=True)
         _announce(spec, dataset, trainer)
         if world.is_console_rank:
-            sample = None if dataset.sequence_length is None else spec.plan.seq_len
-            trainer.callbacks.append(ConsoleProgress(spec.iterations, trainer.step, sample_tokens=sample))
+            sample = None if dataset.sequence_length is None else spec.seq_len
+            trainer.callbacks.append(ConsoleProgress(spec.last_step, trainer.step, sample_tokens=sample))
     try:
-        with onednn_products(enabled=spec.config.onednn and trainer.device.type == "cpu"):
+        with onednn_products(enabled=trainer.device.type == "cpu"):
             status = trainer.fit()
     except NonFiniteError:
         status = "nonfinite"
@@ -164,31 +160,31 @@ def _run(
     return TrainingOutcome(folder.path, status, code, summary, world.is_console_rank)
 
 
-def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
-    planned, world = spec.plan, trainer.world
+def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
+    planned, world = spec.planned, trainer.world
     for note in spec.notes:
         log.info("%s", note)
-    log.info("run %s on %s", spec.execution.run_dir, trainer.device)
+    log.info("run %s on %s", spec.run_dir, trainer.device)
     log.info("data %s: %s, %s", dataset.path, dataset.size, dataset.tokenizer_name)
     log.info(
         "model %s: %d layers, d_model %d, %d %s; %s parameters",
-        planned.arch, planned.n_layers, planned.d_model, planned.n_heads,
-        "heads" if planned.num_frequencies is None else f"groups, {planned.num_frequencies} frequencies",
-        f"{planned.exact_params:,}",
+        spec.arch, spec.model.n_layers, spec.model.d_model, spec.model.n_heads,
+        "heads" if not spec.model.architecture.oscillators else f"groups, {spec.model.num_frequencies} frequencies",
+        f"{spec.model.exact_params:,}",
     )  # fmt: skip
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
-        spec.plan.global_batch, spec.budget.batch_size, world.dp_size, "s" * (world.dp_size > 1),
-        spec.plan.global_batch // (spec.budget.batch_size * world.dp_size), f"{spec.plan.tokens_per_step:,}",
+        spec.global_batch, spec.batch_size, world.dp_size, "s" * (world.dp_size > 1),
+        spec.global_batch // (spec.batch_size * world.dp_size), f"{spec.tokens_per_step:,}",
     )  # fmt: skip
     if world.size > 1:
         shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())
         log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
         "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
-        planned.opt, planned.lr, spec.plan.lr_source, spec.config.scheduler, spec.iterations, planned.warmup,
+        planned.opt, planned.lr, spec.lr_source, spec.scheduler, spec.last_step, spec.warmup_steps,
     )  # fmt: skip
     log.info("from step %d", trainer.step)
-    epochs = spec.batches.tokens(spec.iterations) / dataset.tokens_per_epoch(spec.plan.seq_len)
+    epochs = spec.tokens(spec.last_step) / dataset.tokens_per_epoch(spec.seq_len)
     if epochs > 1:
         log.info("the run sees its data %.1f times", epochs)

@@ -12,9 +12,7 @@ from danalab.data import Dataset, open_data
 from danalab.data.open import is_there, vocabulary_of
 from danalab.data.order.batches import Batches
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo
-from danalab.train.config.execution import FIXED_BATCH
-from danalab.train.config.run_spec import RunSpec
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import FIXED_BATCH, TrainConfig
 from danalab.train.evaluation import ValidationLoss
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder, keep_tokenizer, starts_from
@@ -41,28 +39,24 @@ class TokenBatches(BatchSource):
 
 
 def pretraining(
-    spec: RunSpec, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
+    spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
     """The stage of `danalab train`. UserError: no validation split, or too few tokens."""
     batches = dataset.batches(
-        seed=spec.config.data_seed,
-        global_batch=spec.batches.batch,
-        seq_len=spec.plan.seq_len,
-        length=spec.batches.length,
-        packing=spec.config.packing,
+        seed=spec.data_seed,
+        global_batch=spec.global_batch,
+        seq_len=spec.seq_len,
         rank=world.dp_rank,
         world_size=world.dp_size,
     )
-    if world.is_main and (packing := batches.report()) is not None:
-        log.info("packing: %s", packing)
     val = dataset.open_split("val")
     val.check_vocab(spec.model.vocab_size)
     validation = ValidationLoss(
-        val.sequential(spec.plan.seq_len),
+        val.sequential(spec.seq_len),
         keep_tokenizer(val, folder, world, starts_from(spec)),
-        batch_size=spec.budget.batch_size,
-        n_fixed=(spec.config.eval_batches or 0) * FIXED_BATCH,
-        n_final=(spec.config.final_eval_batches or 0) * FIXED_BATCH,
+        batch_size=spec.batch_size,
+        n_fixed=(spec.eval_batches or 0) * FIXED_BATCH,
+        n_final=(spec.final_eval_batches or 0) * FIXED_BATCH,
         autocast=autocast,
         device=device,
         world=World.single() if world.size == 1 else world,  # a worker that steps alone evaluates alone
@@ -70,10 +64,10 @@ def pretraining(
     balance = None if spec.model.sparsity is None else RouterBalance(spec.model, device)
     return Stage(
         TokenBatches(
-            batches, pin_memory=device.type == "cuda", data_seed=spec.config.data_seed, seq_len=spec.plan.seq_len
+            batches, pin_memory=device.type == "cuda", data_seed=spec.data_seed, seq_len=spec.seq_len
         ),
-        CrossEntropy(spec.config.z_loss, spec.config.hoyer_loss, balance),
-        Consumption(spec.batches.tokens, spec.batches.sequences, spec.flops),
+        CrossEntropy(spec.z_loss, spec.hoyer_loss, balance),
+        Consumption(spec.tokens, spec.sequences, spec.flops),
         [validation],
     )
 

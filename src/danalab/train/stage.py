@@ -14,7 +14,6 @@ from torch import nn
 
 from danalab.data import Dataset
 from danalab.data.vocabulary import Vocabulary
-from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -80,7 +79,7 @@ class Stage:
     """None: the run has no validation."""
 
 
-MakeStage = Callable[[RunSpec, Dataset, RunFolder, World, torch.device, Callable[[], Any]], Stage]
+MakeStage = Callable[[TrainConfig, Dataset, RunFolder, World, torch.device, Callable[[], Any]], Stage]
 """(spec, data, run folder, ranks, device, autocast) -> stage; the last makes the context of forward computations."""
 
 

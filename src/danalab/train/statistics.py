@@ -139,7 +139,7 @@ class SignalToNoise(RowsCallback):
     @classmethod
     def build(cls, context: CallbackContext) -> "SignalToNoise | None":
         """Starts for log-time optimizers that keep the second moment, without which there is no such ratio."""
-        if not optimizer_spec(context.spec.plan.opt).log_time:
+        if not optimizer_spec(context.spec.opt).log_time:
             return None
         callback = cls(context)
         return callback if "exp_avg_sq" in callback._states else None
@@ -183,8 +183,8 @@ class TauStatistics(Callback):
 
     def is_due(self, step: int) -> bool:
         """Whether the evaluation after `step` steps writes a file."""
-        interval = self.context.spec.config.eval_interval
-        if step == self.context.spec.iterations:
+        interval = self.context.spec.eval_interval
+        if step == self.context.spec.last_step:
             return True
         if not interval or step % interval:
             return False

@@ -61,7 +61,7 @@ class WandbMirror(Mirror):
                 id=self._id(),
                 name=folder.name,
                 dir=str(folder),
-                config=self.context.spec.settings,
+                config=self.context.spec.as_dict(),
                 resume="allow",
                 settings=self._library.Settings(silent=True, console="off", init_timeout=60),
                 **{key: value for key, value in given.items() if value is not None},
@@ -89,7 +89,7 @@ class TrackioMirror(Mirror):
                     for run in self._library.Api().runs("danalab"):
                         if run.name == name:
                             run.delete()
-                config = self.context.spec.settings
+                config = self.context.spec.as_dict()
                 self._library.init("danalab", name=name, config=config, embed=False)
                 self._run = self._library  # its functions also end the run for its own end of the process
         except OSError as error:

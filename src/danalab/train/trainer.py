@@ -20,7 +20,7 @@ from danalab.optim.schedules import Schedule
 from danalab.train.callbacks.base import Callback
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
-from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.run.logbook import Logbook
 from danalab.train.stage import Evaluator, Stage
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 class Trainer:
     """One run, from its current step to its end or a stop. `danalab.train.build` makes one."""
 
-    spec: RunSpec
+    spec: TrainConfig
     stage: Stage
     model: nn.Module
     driver: OptimizerDriver
@@ -87,10 +87,10 @@ class Trainer:
         self.model.train()
         self.driver.train()
         batches = self.batches.iterate(self.step)
-        with self.stop, GarbageCollector(self.spec.config.gc_interval) as garbage:
+        with self.stop, GarbageCollector(self.spec.gc_interval) as garbage:
             try:
                 self._start_callbacks()
-                if self.device.type == "cuda" and self.step < self.spec.iterations:
+                if self.device.type == "cuda" and self.step < self.spec.last_step:
                     self._check_memory()
                 self._finish_pending_row()
                 self.time.start()
@@ -101,7 +101,7 @@ class Trainer:
                     logged = self.spec.is_logged(self.step + 1)
                     result = self._make_step(batch, logged)
                     if self.step == self._first_step + 1:
-                        self.world.set_collective_timeout(self.spec.config.collective_timeout)
+                        self.world.set_collective_timeout(self.spec.collective_timeout)
                     next_step = self.strategy.after_step(self.step, result.loss)
                     if logged:
                         self._record(result)
@@ -188,11 +188,11 @@ class Trainer:
             start()
 
     def _why_end(self) -> str | None:
-        if self.step >= self.spec.iterations and not self.strategy.pending:
+        if self.step >= self.spec.last_step and not self.strategy.pending:
             return "finished"
         if self._is_stopped():
             return "interrupted"
-        limit = self.spec.config.iterations_to_run
+        limit = self.spec.iterations_to_run
         return "stopped" if limit is not None and self.step - self._first_step >= limit else None
 
     def _is_stopped(self) -> bool:
@@ -212,7 +212,7 @@ class Trainer:
         """Write the row of the step that was just made, with an evaluation where one is due."""
         update_norm = self._update_norm.after()
         row = self.logbook.row(self.step, result, update_norm, self.guard.skipped)
-        rate = {"lr": self.spec.optimizer.lr * self._factor}
+        rate = {"lr": self.spec.lr * self._factor}
         row |= self.stage.loss.scalars() | rate | self.driver.scalars() | self.strategy.scalars()
         for callback in self.callbacks:
             row |= callback.metrics(self.step)
@@ -283,7 +283,7 @@ class Trainer:
             "step": self.step,
             "tokens": consumption.tokens(self.step),
             "sequences": consumption.sequences(self.step),
-            "config": self.spec.settings,
+            "config": self.spec.as_dict(),
             "model": self.spec.model.as_dict(),
             "random": random_state(),
             "guard": {"skipped": self.guard.skipped, "in_a_row": self.guard.in_a_row},

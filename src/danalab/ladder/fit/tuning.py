@@ -21,11 +21,10 @@ from danalab.errors import UserError, nearest
 from danalab.ladder.fit import Convention
 from danalab.ladder.fit.rate_laws import fit_shared_curvature
 from danalab.ladder.fit.statistics import SelectionNoise, noise_law
-from danalab.optim.run_length import OMEGA
 from danalab.models.config import ModelConfig, flops_per_token, matrix_params
 from danalab.scaling.learning_rate import CHINCHILLA
+from danalab.scaling.optimizers import OMEGA
 from danalab.sweep.rows import has_diverged, is_usable, shape_of
-from danalab.train.config.experiment import shared_settings
 from danalab.train.config.fields import names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -35,7 +34,7 @@ _SHAPE = ("arch", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "voca
 """Settings that determine the FLOPs of every model."""
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
-_DEFAULTS = {**TrainConfig().as_dict(), **shared_settings({"omega": OMEGA})}
+_DEFAULTS = {**TrainConfig().as_dict(), "omega": OMEGA}
 _SAME_RUN = names_of(TrainConfig, "input", "execution", "job") | {"seed", "data_seed"}
 
 

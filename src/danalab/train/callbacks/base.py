@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from danalab.train.config.run_spec import RunSpec
+    from danalab.train.config.train_config import TrainConfig
     from danalab.train.parallel.strategy import ParallelStrategy
     from danalab.train.stage import Consumption
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class CallbackContext:
     """The run that a callback watches."""
 
-    spec: RunSpec
+    spec: TrainConfig
     folder: Path
     """The run folder."""
     model: nn.Module

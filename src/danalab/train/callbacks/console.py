@@ -179,7 +179,7 @@ class TextSamples(RowsCallback):
             self._tokenizer = load_tokenizer(context.folder / "tokenizer")
         except UserError as error:
             raise UserError(f"--sample-prompts: the run has no tokenizer: {error}") from error
-        self._model, self._prompts = context.model, context.spec.config.sample_prompts
+        self._model, self._prompts = context.model, context.spec.sample_prompts
         for prompt in self._prompts:
             if self._room(prompt) < 1:
                 raise UserError(
@@ -202,7 +202,7 @@ class TextSamples(RowsCallback):
         try:
             with (
                 torch.compiler.set_stance("force_eager")
-                if self.context.spec.execution.compile
+                if self.context.spec.compile
                 else contextlib.nullcontext()
             ):
                 # An engine of its own: it may copy the weights, which change, and its memory is free in between.

@@ -18,7 +18,6 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.registry import Registry
-from danalab.train.config.fields import Section
 
 Ranks = list[subprocess.Popen[bytes]]
 Wait = Callable[[Ranks, Sequence[int], Callable[[int], subprocess.Popen[bytes]]], list[int | None]]
@@ -73,11 +72,6 @@ class DistributedBackend:
     """(`RunSpec`, `World`) -> the run as this process carries it out."""
     wait: Wait | None = None
     """How --nproc waits for the processes; None: until all have ended, or one has failed."""
-    settings: type[Section] | None = None
-    """Its own settings, fields that are None where they are not given; every run's configuration has them, so that
-    they are flags. Those of a plugin are not, if it is loaded after `danalab.train.config.train_config`."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The default of each of its own settings."""
     metrics: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Its keys in rows of metrics: key -> (unit, meaning), see `danalab.train.run.metrics.METRICS`."""
 

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from danalab.errors import UserError
 from danalab.files import expand_home
@@ -30,6 +30,13 @@ Finite = Annotated[float, Gt(-math.inf), Lt(math.inf)]
 
 PathText = Annotated[str, "path"]
 """A path, or a name or FILE.py:NAME; or several of these with commas."""
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Auto = Annotated[T, "automatic"]
+else:
+    Auto = Annotated[T | None, "automatic"]
+"""A setting that may be None as it is given: `danalab.train.config.resolve` fills it in."""
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 SPELLINGS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

@@ -1,5 +1,4 @@
-"""From the settings as given to the settings in full: the paper's recipe, in its order. Needs no torch before the
-optimizer's name is looked up."""
+"""From the settings as given to the settings in full: the paper's recipe, in its order. Needs no torch."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,8 @@ from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.architectures import architecture
-from danalab.scaling.learning_rate import CHINCHILLA, advice, canonical, facts_of, law_rate
+from danalab.scaling.learning_rate import CHINCHILLA, advice, law_rate
+from danalab.scaling.optimizers import canonical_name, facts_of
 from danalab.scaling.plan import plan
 from danalab.train.config.fields import flag
 from danalab.train.config.rules import Rules, read_rules
@@ -27,7 +27,7 @@ def resolve(given: TrainConfig, data: Vocabulary, ranks: int = 1, device_type: s
     `device_type`: cpu or cuda, where the run is trained; default that of --device, else cpu.
     """
     rules = Rules() if given.rules is None else read_rules(given.rules)
-    opt = canonical(given.opt)
+    opt = canonical_name(given.opt)
     seq_len = given.seq_len or (data.sequence_length or DEFAULT_SEQ_LEN + 1) - 1
     batch_size, acc_steps, global_batch = given.batch_sizes(ranks)
 
@@ -117,22 +117,22 @@ def evaluation_sizes(given: TrainConfig, sequences: int, steps: int) -> dict[str
 
 def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
     """Refuse what contradicts the data, the model or the length of the run."""
-    given = config.given or config
+    given = config.given
     if config.document_mask and data.eos_id is None:
         raise UserError(f"--document-mask: the id that ends a document of {data.name} is unknown; leave it out")
     if config.document_mask and config.compile and config.model.architecture.oscillators:
         raise UserError(f"--compile: not with --document-mask for {config.arch}, which sorts documents by length")
-    if (config.context_len or 0) < (config.seq_len or 0):
+    if config.context_len < config.seq_len:
         raise UserError(f"--context-len is {config.context_len}; it must be at least --seq-len, {config.seq_len}")
-    if (config.vocab_size or 0) < data.least_vocab_size:
+    if config.vocab_size < data.least_vocab_size:
         raise UserError(f"--vocab-size {given.vocab_size}: {data.name} needs {data.least_vocab_size}; leave it out")
     if config.phase_lr_factor != 1 and not config.model.modes:
         raise UserError(f"--phase-lr-factor {config.phase_lr_factor}: {config.arch} has no phases; leave it out")
     if config.expert_parallel and config.model.sparsity is None:
         raise UserError(f"--expert-parallel: {config.arch} has no experts here; give --n-experts, too")
-    if config.last_step < (config.iterations or 0):
+    if config.last_step < config.iterations:
         raise UserError(f"--extend-to {config.extend_to}: the run has {config.iterations} steps already")
-    if given.weight_decay and facts_of(config.opt).independent and not config.decay_bound and config.wd_ts:
+    if given.weight_decay and facts_of(config.opt).decay == "independent" and not config.decay_bound and config.wd_ts:
         first = given.weight_decay / (1 + 1 / config.wd_ts)
         if first > 1:
             raise UserError(
@@ -144,20 +144,20 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
 
 def remarks(config: TrainConfig) -> list[str]:
     """Notes about a run, for the log and `danalab plan`."""
-    given, notes = config.given or config, []
+    given, notes = config.given, []
     idle = [flag(f"wandb_{key}") for key in ("project", "entity", "group", "mode") if getattr(given, f"wandb_{key}")]
     if idle and not given.wandb:
         notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
     if given.lr is None:
         params = config.model.total_params if config.horizon_basis == "total" else config.model.non_emb_params
-        horizon = config.tokens(config.iterations or 0) / (CHINCHILLA * params)
+        horizon = config.tokens(config.iterations) / (CHINCHILLA * params)
         notes += advice(config.arch, config.opt, config.tokens_per_step, horizon)
-    seam = config.iterations or 0
+    seam = config.iterations
     if config.extend_to:
         before, after = replace(config, extend_to=None).schedule()(seam - 1), config.schedule()(seam)
         if after > 1.1 * before:
             notes.append(
                 f"--extend-to {config.extend_to}: {config.scheduler} is computed again over all steps, so the learning "
-                f"rate goes from {before * (config.lr or 0):.3g} to {after * (config.lr or 0):.3g} at step {seam}"
+                f"rate goes from {before * config.lr:.3g} to {after * config.lr:.3g} at step {seam}"
             )
     return notes

@@ -23,7 +23,8 @@ from danalab.errors import UserError
 from danalab.files import read_yaml, to_yaml, validated, write_atomically
 from danalab.models.architectures import architecture
 from danalab.models.config import explicit_sizes
-from danalab.scaling.learning_rate import LrLaw, canonical, law_at
+from danalab.scaling.learning_rate import LrLaw, law_at
+from danalab.scaling.optimizers import canonical_name
 from danalab.train.config.fields import Count, NonNegative, Positive
 from danalab.train.config.train_config import TrainConfig
 
@@ -84,7 +85,7 @@ class Rules:
         if not rules:
             return None
         rows = [LrLaw(r.a, r.b, r.d, r.kappa, r.global_batch) for r in rules]
-        law = law_at(rows, config.global_batch or 0, config.kappa)
+        law = law_at(rows, config.global_batch, config.kappa)
         return law(config.model.non_emb_params), f"--rules: fitted for {opt} on {arch} at {law.batches}"
 
     def omega(self, arch: str, opt: str) -> float | None:
@@ -186,7 +187,7 @@ def read_rules(path: Path) -> Rules:
     for rule in (*rules.learning_rate, *rules.weight_decay, *rules.dimensions):
         architecture(rule.arch)
     for rule in (*rules.learning_rate, *rules.weight_decay):
-        canonical(rule.opt)
+        canonical_name(rule.opt)
     return rules
 
 
@@ -195,7 +196,7 @@ def _whole(value: float) -> int:
 
 
 def _matching(rules: Sequence[Any], arch: str, opt: str) -> list[Any]:
-    return [rule for rule in rules if _same_arch(rule.arch, arch) and canonical(rule.opt) == opt]
+    return [rule for rule in rules if _same_arch(rule.arch, arch) and canonical_name(rule.opt) == opt]
 
 
 def _same_arch(name: str, other: str) -> bool:

@@ -26,12 +26,13 @@ from danalab.models.config import (
     resonance_sizes,
     sizes_by_heads,
 )
-from danalab.optim.run_length import OMEGA
 from danalab.optim.schedules import Schedule, get_schedule
-from danalab.scaling.learning_rate import DELTA, KAPPA, slow_momentum
-from danalab.scaling.plan import memory_gib
+from danalab.scaling.learning_rate import slow_momentum
+from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA
+from danalab.scaling.plan import Plan, memory_gib
 from danalab.train.config.backends import BACKENDS
 from danalab.train.config.fields import (
+    Auto,
     Count,
     Dtype,
     Finite,
@@ -78,21 +79,21 @@ class ModelSettings(Section):
         "Size of a resonance model, which has no heads: small, medium, large or xlarge; explicit dimensions win.",
         kind="input",
     )
-    d_model: Count | None = setting(
+    d_model: Auto[Count] = setting(
         None, "Width, with --n-layers and --n-heads, instead of --heads.", aliases=("model-dim", "n-embd")
     )
-    n_layers: Count | None = setting(None, "Number of blocks.", aliases=("num-layers", "n-layer"))
-    n_heads: Count | None = setting(
+    n_layers: Auto[Count] = setting(None, "Number of blocks.", aliases=("num-layers", "n-layer"))
+    n_heads: Auto[Count] = setting(
         None, "Number of attention heads; resonance: of groups that share frequencies, default 8.", aliases=("n-head",)
     )
-    head_dim: Count | None = setting(None, "Width of a head; default d_model / n_heads.", aliases=("qkv-dim",))
-    mlp_dim: Count | None = setting(
+    head_dim: Auto[Count] = setting(None, "Width of a head; default d_model / n_heads.", aliases=("qkv-dim",))
+    mlp_dim: Auto[Count] = setting(
         None,
         "Hidden width of the MLP; default 4 d_model (enoki, gpt), 3 d_model (qwen3), 8/3 d_model (llama).",
         aliases=("mlp-hidden-dim",),
     )
-    vocab_size: Count | None = setting(None, "Vocabulary of the model [tokens]; default the data's, padded.")
-    context_len: Count | None = setting(
+    vocab_size: Auto[Count] = setting(None, "Vocabulary of the model [tokens]; default the data's, padded.")
+    context_len: Auto[Count] = setting(
         None, "Context that the model can read [tokens], where it is longer than --seq-len; default --seq-len."
     )
     n_kv_heads: Count | None = setting(
@@ -150,7 +151,7 @@ class ModelSettings(Section):
         "qwen3next: interval of layers with attention, the others have the gated delta rule; 4 as published, "
         "default 1.",
     )
-    init: str | None = setting(
+    init: Auto[str] = setting(
         None,
         "Initial weights: scaled-gpt, karpathy-gpt2 or standard; default scaled-gpt (resonance: karpathy-gpt2).",
         aliases=("init-scheme",),
@@ -192,16 +193,20 @@ class ModelSettings(Section):
     @cached_property
     def model(self) -> ModelConfig:
         """The model, of a resolved record."""
-        named = {name: getattr(self, name) for name in MODEL_FIELDS if name != "seq_len"}
+        named = {name: getattr(self, name) for name in MODEL_FIELDS}
         return ModelConfig(**named, seq_len=self.context_len, **self.model_extras)  # pyright: ignore[reportArgumentType]
 
 
-MODEL_FIELDS = [
-    field.name
-    for field in fields(ModelConfig)
-    if field.name in {known.name for known in fields(ModelSettings)} | {"seq_len"}
-]
+MODEL_FIELDS = {field.name for field in fields(ModelConfig)} & {field.name for field in fields(ModelSettings)}
 """Fields of a `ModelConfig` that are settings of a run; its seq_len is --context-len."""
+
+
+def settings_of(model: ModelConfig) -> dict[str, Any]:
+    """The settings of a run on an existing model."""
+    further = {field.name: field.default for field in fields(ModelConfig) if field.name not in MODEL_FIELDS}
+    extras = {name: getattr(model, name) for name, usual in further.items() if getattr(model, name) != usual}
+    context = extras.pop("seq_len")
+    return {name: getattr(model, name) for name in MODEL_FIELDS} | {"context_len": context, "model_extras": extras}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +215,7 @@ class DataSettings(Section):
 
     title: ClassVar[str] = "data"
 
-    seq_len: Count | None = setting(
+    seq_len: Auto[Count] = setting(
         None,
         "Context length [tokens]; default 2048, or the length of the sequences of pre-tokenised arrays.",
         main=True,
@@ -240,58 +245,10 @@ class DataSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimSettings(Section):
-    """Optimizer, schedule, loss, batch and length of the run."""
+class ScheduleSettings(Section):
+    """The learning-rate schedule."""
 
     title: ClassVar[str] = "optimizer"
-
-    opt: PathText = setting("adana", "Optimizer; `danalab optim list` shows them.", main=True)
-    lr: Positive | None = setting(
-        None, "Peak learning rate; default by the fitted law, times --lr-multiplier.", main=True
-    )
-    lr_multiplier: NonNegative = setting(
-        1.0, "Factor on the fitted law's learning rate; has no effect on an explicit --lr.", kind="input"
-    )
-    rules: Path | None = setting(
-        None,
-        "File of laws, decays and dimensions instead of the built-in ones; `danalab report --rules FILE` writes one.",
-        kind="input",
-    )
-    kappa: Finite = setting(KAPPA, "The Dana family's damping exponent.")
-    delta: Positive = setting(DELTA, "The Dana family's averaging window: beta(t) = 1 - delta / (delta + t).")
-    omega: NonNegative | None = setting(
-        None, f"Weight-decay strength, as in omega / t; default that of --rules, else {OMEGA:g}."
-    )
-    clipsnr: Positive | None = setting(
-        None, "Bound of the damped momentum's signal-to-noise ratio; default 2, for the optimizers that clip."
-    )
-    gamma3: NonNegative | None = setting(
-        None, "Scale of the Dana family's momentum term; default 1.", aliases=("gamma-3-factor",)
-    )
-    beta1: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "First of the optimizer's betas.")
-    beta2: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "Second of the optimizer's betas.")
-    phase_lr_factor: Positive = setting(1.0, "resonance: factor on the learning rate of the oscillators' phases.")
-    weight_decay: NonNegative | None = setting(
-        None, "Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw)."
-    )
-    wd_ts: Positive | None = setting(
-        None,
-        "Time scale of the decaying weight decay [steps]; default iterations / wd-ts-divisor.",
-        aliases=("wd-ts-const",),
-    )
-    wd_ts_divisor: Positive = setting(
-        10.0, "Divisor of the default time scale: iterations / wd-ts-divisor, if --wd-ts isn't given."
-    )
-    decay_bound: NonNegative | None = setting(
-        None,
-        "Largest weight decay, times the peak learning rate; 0: no bound. Default 2 for log-time optimizers, 1 "
-        "for others, 0 with --weight-decay.",
-    )
-    optimizer_settings: dict[str, Any] = setting(
-        help="Further settings of the optimizer: --set betas=0.9,0.95 eps=1e-10; `danalab optim list --opt NAME` lists "
-        "them.",
-        factory=dict,
-    )
 
     scheduler: str = setting(
         "cos_inf", "Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw, none or FILE.py:NAME."
@@ -315,6 +272,66 @@ class OptimSettings(Section):
         None, "powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."
     )
 
+    def scheduler_settings(self) -> dict[str, Any]:
+        """The settings that were given, for `danalab.optim.get_schedule`."""
+        names = [field.name for field in fields(ScheduleSettings) if field.name != "scheduler"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimSettings(ScheduleSettings):
+    """Optimizer, schedule, loss, batch and length of the run."""
+
+    title: ClassVar[str] = "optimizer"
+
+    opt: PathText = setting("adana", "Optimizer; `danalab optim list` shows them.", main=True)
+    lr: Auto[Positive] = setting(
+        None, "Peak learning rate; default by the fitted law, times --lr-multiplier.", main=True
+    )
+    lr_multiplier: NonNegative = setting(
+        1.0, "Factor on the fitted law's learning rate; has no effect on an explicit --lr.", kind="input"
+    )
+    rules: Path | None = setting(
+        None,
+        "File of laws, decays and dimensions instead of the built-in ones; `danalab report --rules FILE` writes one.",
+        kind="input",
+    )
+    kappa: Finite = setting(KAPPA, "The Dana family's damping exponent.")
+    delta: Positive = setting(DELTA, "The Dana family's averaging window: beta(t) = 1 - delta / (delta + t).")
+    omega: Auto[NonNegative] = setting(
+        None, f"Weight-decay strength, as in omega / t; default that of --rules, else {OMEGA:g}."
+    )
+    clipsnr: Positive | None = setting(
+        None, "Bound of the damped momentum's signal-to-noise ratio; default 2, for the optimizers that clip."
+    )
+    gamma3: NonNegative | None = setting(
+        None, "Scale of the Dana family's momentum term; default 1.", aliases=("gamma-3-factor",)
+    )
+    beta1: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "First of the optimizer's betas.")
+    beta2: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "Second of the optimizer's betas.")
+    phase_lr_factor: Positive = setting(1.0, "resonance: factor on the learning rate of the oscillators' phases.")
+    weight_decay: Auto[NonNegative] = setting(
+        None, "Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw)."
+    )
+    wd_ts: Positive | None = setting(
+        None,
+        "Time scale of the decaying weight decay [steps]; default iterations / wd-ts-divisor.",
+        aliases=("wd-ts-const",),
+    )
+    wd_ts_divisor: Positive = setting(
+        10.0, "Divisor of the default time scale: iterations / wd-ts-divisor, if --wd-ts isn't given."
+    )
+    decay_bound: Auto[NonNegative] = setting(
+        None,
+        "Largest weight decay, times the peak learning rate; 0: no bound. Default 2 for log-time optimizers, 1 "
+        "for others, 0 with --weight-decay.",
+    )
+    optimizer_settings: dict[str, Any] = setting(
+        help="Further settings of the optimizer: --set betas=0.9,0.95 eps=1e-10; `danalab optim list --opt NAME` lists "
+        "them.",
+        factory=dict,
+    )
+
     grad_clip: NonNegative = setting(0.5, "Largest Euclidean norm of the gradient; 0: no clipping.")
     z_loss: NonNegative = setting(
         1e-4,
@@ -326,22 +343,22 @@ class OptimSettings(Section):
         "Weight of the mean of |e|_1 / |e|_2 over embedded tokens, to make them sparse; never part of a reported loss.",
     )
 
-    batch_size: Count | None = setting(
+    batch_size: Auto[Count] = setting(
         None,
         "Sequences of one micro-batch on one rank; default 32, or a divisor of --global-batch.",
         kind="execution",
         main=True,
     )
-    acc_steps: Count | None = setting(
+    acc_steps: Auto[Count] = setting(
         None,
         "Micro-batches in a step; default 1, or the number that --global-batch needs.",
         kind="execution",
         aliases=("gradient-accumulation",),
     )
-    global_batch: Count | None = setting(
+    global_batch: Auto[Count] = setting(
         None, "Sequences in a step, over all ranks and micro-batches; default batch-size x ranks x acc-steps."
     )
-    iterations: Count | None = setting(None, "Length of the run [steps]; default by --tokens-per-param.", main=True)
+    iterations: Auto[Count] = setting(None, "Length of the run [steps]; default by --tokens-per-param.", main=True)
     epochs: Positive | None = setting(
         None, "Length of the run in passes over the data, instead of --iterations.", kind="input"
     )
@@ -351,26 +368,10 @@ class OptimSettings(Section):
     horizon_basis: Literal["total", "non-emb"] = setting(
         "total", "Parameters that --tokens-per-param counts.", kind="input"
     )
-    warmup_steps: Natural | None = setting(
+    warmup_steps: Auto[Natural] = setting(
         None, "Warm-up [steps]; default iterations / 50; in short runs iterations / 10, up to 4."
     )
     seed: Annotated[int, Ge(0), Lt(2**64)] = setting(0, "Seed for initialization, dropout and sampling.", main=True)
-
-    def scheduler_settings(self) -> dict[str, Any]:
-        """The settings that were given, for `danalab.optim.get_schedule`."""
-        names = (
-            "div_factor",
-            "final_div_factor",
-            "cos_inf_steps",
-            "final_lr_scale",
-            "fract_decay",
-            "decay_type",
-            "power",
-            "time_scale",
-            "init_value",
-            "saturation_value",
-        )
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def batch_sizes(self, ranks: int) -> tuple[int, int, int]:
         """(micro-batch, micro-batches per step, global batch), where global = micro x ranks x accumulation."""
@@ -416,13 +417,13 @@ class RunSettings(OptimSettings):
     title: ClassVar[str] = "run"
 
     device: str | None = setting(None, "cpu, cuda, cuda:N or mps; default cuda where there is one.", kind="execution")
-    dtype: Dtype | None = setting(
+    dtype: Auto[Dtype] = setting(
         None,
         "Number format of matrix products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; "
         "float16: for older GPUs.",
         aliases=("no-amp=float32",),
     )
-    compile: bool | None = setting(
+    compile: Auto[bool] = setting(
         None, "torch.compile of each block; default on for GPUs (resonance: off), off on CPU.", kind="execution"
     )
     activation_checkpointing: str = setting(
@@ -451,7 +452,7 @@ class RunSettings(OptimSettings):
         kind="execution",
         main=True,
     )
-    distributed_backend: str | None = setting(
+    distributed_backend: Auto[str] = setting(
         None,
         "single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: "
         "workers that exchange weights only now and then. Default ddp with several ranks.",
@@ -478,14 +479,14 @@ class RunSettings(OptimSettings):
         600.0, "diloco: how long workers wait for a missing one before they continue without it [s].", kind="execution"
     )
 
-    run_dir: Path | None = setting(
+    run_dir: Auto[Path] = setting(
         None,
         "The run folder; default runs/NAME ($RESULTS_BASE_FOLDER/NAME where that is set).",
         kind="job",
         main=True,
         aliases=("output-dir",),
     )
-    name: str | None = setting(
+    name: Auto[str] = setting(
         None, "Name of the run; default made of architecture, optimizer, size and schedule.", kind="job"
     )
     auto_resume: bool = setting(
@@ -539,20 +540,20 @@ class RunSettings(OptimSettings):
         True, "Write checkpoints while training continues, from a copy in host memory; default yes.", kind="execution"
     )
 
-    eval_interval: Natural | None = setting(
+    eval_interval: Auto[Natural] = setting(
         None,
         "Steps between evaluations; default 200, at most a tenth of the run; 0: only at the end.",
         kind="execution",
         main=True,
     )
-    eval_batches: Natural | None = setting(
+    eval_batches: Auto[Natural] = setting(
         None,
         "Size of the fixed validation set, in batches of 32 sequences (whatever --batch-size is); 0: the whole "
         "split; default 64, in short runs so few (at least 4) that all evaluations take a quarter of the time of "
         "training.",
         kind="execution",
     )
-    final_eval_batches: Natural | None = setting(
+    final_eval_batches: Auto[Natural] = setting(
         None,
         "Size of the last evaluation, likewise; default the whole split, or as many sequences as the run trains on.",
         kind="execution",
@@ -641,7 +642,7 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
     stage: ClassVar[str] = "danalab.train.pretraining:PRETRAINING"
     """The `StageKind` that trains by these settings, as MODULE:NAME."""
 
-    given: "TrainConfig | None" = setting(None, hidden=True)
+    given: "TrainConfig" = setting(None, hidden=True)
     """Of a resolved record: the settings as they were given."""
     lr_source: str = setting("given", hidden=True)
     """Where the learning rate comes from, in words."""
@@ -667,19 +668,24 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         """Whether a setting was left automatic."""
         return getattr(self.given, name) is None
 
+    @cached_property
+    def planned(self) -> Plan:
+        """The run as the scaling rules see it: sizes, length, rate and cost."""
+        return Plan(**{field.name: getattr(self, field.name) for field in fields(Plan)})
+
     @property
     def last_step(self) -> int:
         """Steps of the whole run, extension included."""
-        return self.extend_to or self.iterations or 0
+        return self.extend_to or self.iterations
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens of a step, over all ranks and micro-batches."""
-        return (self.global_batch or 0) * (self.seq_len or 0)
+        return self.global_batch * self.seq_len
 
     def sequences(self, steps: int) -> int:
         """Sequences of the first `steps` steps."""
-        return steps * (self.global_batch or 0)
+        return steps * self.global_batch
 
     def tokens(self, steps: int) -> int:
         """Tokens of the first `steps` steps."""
@@ -690,9 +696,9 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         return self.tokens(steps) * flops_per_token(self.model, self.seq_len)
 
     @property
-    def state_dtype(self) -> str:
-        """Number format of the optimizer's moments."""
-        return "bfloat16" if self.optimizer_settings.get("stochastic_rounding") else "float32"
+    def moment_bytes(self) -> float:
+        """Bytes of each number of the optimizer's moments."""
+        return 2.0 if self.optimizer_settings.get("stochastic_rounding") == "moments" else 4.0
 
     def is_logged(self, step: int) -> bool:
         """Whether the step gets a row."""
@@ -710,8 +716,8 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         """0-based step -> factor of the peak rate. An extension lengthens cos_inf's tail; others are computed again."""
         settings = self.scheduler_settings()
         if self.scheduler.replace("-", "_") == "cos_inf" and self.extend_to:
-            settings["cos_inf_steps"] = settings.get("cos_inf_steps", 0) + self.last_step - (self.iterations or 0)
-        return get_schedule(self.scheduler, self.last_step, self.warmup_steps or 0, **settings)
+            settings["cos_inf_steps"] = settings.get("cos_inf_steps", 0) + self.last_step - self.iterations
+        return get_schedule(self.scheduler, self.last_step, self.warmup_steps, **settings)
 
     def settings_of_optimizer(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """The hyper-parameters for `build_optimizer`: the record's, as far as the optimizer has them (`known`: its
@@ -719,7 +725,7 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         names = ("kappa", "delta", "weight_decay", "wd_ts", "decay_bound")
         settings = {name: getattr(self, name) for name in names if name in known}
         if "beta3_warmup" in known:
-            settings |= slow_momentum(self.iterations or 1, self.delta, self.kappa)
+            settings |= slow_momentum(self.iterations, self.delta, self.kappa)
         given = {name: getattr(self, name) for name in ("clipsnr", "gamma3", "beta1", "beta2")}
         given = {name: value for name, value in given.items() if value is not None}
         betas = [given.pop(name, None) if name not in known else None for name in ("beta1", "beta2")]
@@ -745,42 +751,15 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         return memory_gib(
             self.model,
             self.opt,
-            micro_batch * (self.seq_len or 0),
+            micro_batch * self.seq_len,
             activation_bytes,
-            state_dtype=self.state_dtype,
+            moment_bytes=self.moment_bytes,
             averaged=self.ema is not None,
             weight_shards=ranks if backend == "fsdp" else 1,
             state_shards=ranks if backend in ("fsdp", "zero") else 1,
             checkpointing=[rule(layer) for layer in range(self.model.n_layers)],
             recompute=recompute,
         )
-
-    def numbers(self) -> dict[str, Any]:
-        """Sizes, length, rate and cost in one level, as `danalab.scaling.plan(...).as_dict()` has them."""
-        steps = self.iterations or 0
-        names = (
-            "opt",
-            "seq_len",
-            "global_batch",
-            "lr",
-            "lr_source",
-            "kappa",
-            "delta",
-            "omega",
-            "weight_decay",
-            "wd_ts",
-            "decay_bound",
-            "tokens_per_step",
-        )
-        return {
-            **self.model.counts(),
-            **{name: getattr(self, name) for name in names},
-            "steps": steps,
-            "warmup": self.warmup_steps,
-            "tokens": self.tokens(steps),
-            "flops_per_token": flops_per_token(self.model, self.seq_len),
-            "flops": self.flops(steps),
-        }
 
 
 _RUN_FIELDS = {field.name for field in fields(RunSettings)}
@@ -792,7 +771,6 @@ _RUN_FIELDS = {field.name for field in fields(RunSettings)}
 def default_name(config: TrainConfig, data_name: str) -> str:
     """The name of a resolved run: its main settings, then a digest of all others that were given."""
     given, model = config.given, config.model
-    assert given is not None
     size = f"h{given.heads}" if given.heads is not None else f"d{model.d_model}x{model.n_layers}"
     if (sparse := model.sparsity) is not None:
         size += f"-e{sparse.n_experts}k{sparse.top_k}"

@@ -31,13 +31,13 @@ from danalab.errors import UserError
 from danalab.models.decoder import Decoder
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint import tensors
-from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.diloco.exchange import Exchange
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.system.signals import StopRequest
-from danalab.train.diloco.exchange import Exchange
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ INNER, MOMENTUM = "inner.", "momentum."
 class DiLoCoWorker(ParallelStrategy):
     """The DiLoCo worker of this process. Outer weights and momentum are kept in host memory."""
 
-    def __init__(self, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest):
+    def __init__(self, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest):
         super().__init__(world)
-        own: Any = spec.config  # with `DiLoCoSettings`, all filled in
-        self._exchange = Exchange(spec.execution.run_dir / "diloco", world.worker, world.dp_size, own.diloco_patience)
+        own = spec
+        self._exchange = Exchange(spec.run_dir / "diloco", world.worker, world.dp_size, own.diloco_patience)
         self._outer = OuterStep(own.diloco_lr, own.diloco_momentum)
-        self._period, self._iterations = own.diloco_steps, spec.iterations
+        self._period, self._iterations = own.diloco_steps, spec.last_step
         self._store, self._stop = folder.store, stop
         self._theta: dict[str, Tensor] = {}
         self._momentum: dict[str, Tensor] = {}
@@ -63,7 +63,7 @@ class DiLoCoWorker(ParallelStrategy):
         self._scalars: dict[str, float] = {}
 
     @classmethod
-    def build(cls, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> DiLoCoWorker:
+    def build(cls, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest) -> DiLoCoWorker:
         return cls(spec, folder, world, stop)
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:

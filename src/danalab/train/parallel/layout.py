@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from danalab.errors import UserError
 from danalab.train.config.backends import RankLayout
-from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 
 
@@ -43,7 +42,7 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> RankLayout
     return RankLayout(backend, config.tp_size, config.replicas, config.expert_parallel)
 
 
-def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
+def check_parallel(resolved: TrainConfig, layout: RankLayout, ranks: int) -> None:
     """UserError, before anything is built, where a run's optimizer or sizes do not allow a layout."""
     if layout.kind.check is not None:
         layout.kind.check(resolved)
@@ -51,7 +50,7 @@ def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
     from danalab.optim import optimizer_spec
     from danalab.optim.distributed import require_supported
 
-    require_supported(optimizer_spec(resolved.plan.opt), layout.mode)
+    require_supported(optimizer_spec(resolved.opt), layout.mode)
     if layout.expert_parallel:
         from danalab.models.parallel import check_expert_parallel
 

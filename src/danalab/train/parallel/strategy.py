@@ -26,7 +26,7 @@ from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero import DistributedMuonAdamW
 from danalab.optim.step.state import local
-from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.system.signals import StopRequest
@@ -47,7 +47,7 @@ class ParallelStrategy:
         self.parameters: list[Tensor] = []
 
     @classmethod
-    def build(cls, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> "ParallelStrategy":
+    def build(cls, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest) -> "ParallelStrategy":
         """The strategy of this rank of a run."""
         return cls(world)
 

@@ -23,8 +23,7 @@ from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model, materialise
 from danalab.registry import Registry
 from danalab.train.config.fields import SPELLINGS
-from danalab.train.config.resolve import MODEL_FLAGS
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import TrainConfig, settings_of
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
 from danalab.train.system.device import choose_device, versions
@@ -167,10 +166,9 @@ def write_imported(
 ) -> ExchangeResult:
     """Make a run folder of a model from elsewhere."""
     target, config = RunFolder(folder), model.config
-    flags = {name: getattr(config, name) for name in MODEL_FLAGS}
-    settings = TrainConfig(**flags, batch_size=1, dtype="float32", run_dir=target.path).as_dict()
+    given = {"seq_len": config.seq_len, "batch_size": 1, "dtype": "float32", "run_dir": target.path}
     record = {
-        "given": {name: value for name, value in settings.items() if name not in vars(config)},
+        "config": TrainConfig(**settings_of(config), **given).as_dict(),
         "model": config.as_dict(),
         "params": model.num_parameters(),
         "imported_from": dict(origin),

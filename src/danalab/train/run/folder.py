@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from danalab.data import Dataset
     from danalab.data.tokenizers import Tokenizer
-    from danalab.train.config.run_spec import RunSpec
+    from danalab.train.config.train_config import TrainConfig
     from danalab.train.parallel.world import World
 
 
@@ -149,9 +149,9 @@ def tokenizer_folder_of(model: Path) -> Path:
     return own if own.is_dir() else model
 
 
-def starts_from(spec: "RunSpec") -> Path | None:
+def starts_from(spec: "TrainConfig") -> Path | None:
     """The run folder, or the folder in Hugging Face format, whose model the run starts from; None: a new model."""
-    named = spec.config.init_from or spec.config.resume_from
+    named = spec.init_from or spec.resume_from
     if named is None:
         return None
     # RUN, RUN/checkpoints, RUN/checkpoints/step-N, or a file in it

@@ -15,7 +15,7 @@ from torch import Tensor
 from danalab.files import write_json
 from danalab.hardware import peak_flops
 from danalab.train.callbacks.base import Callback
-from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import MetricsFile, is_json_finite, read_sound_rows
@@ -31,7 +31,7 @@ class Logbook:
 
     def __init__(
         self,
-        spec: RunSpec,
+        spec: TrainConfig,
         folder: RunFolder,
         consumption: Consumption,
         callbacks: Sequence[Callback],
@@ -41,7 +41,7 @@ class Logbook:
         self.time, self.metrics_file = Stopwatch(), folder.metrics_file
         self._spec, self._folder, self._consumption, self._callbacks = spec, folder, consumption, callbacks
         self._device, self._world = device, world
-        self._peak_flops = _peak_flops(spec.config.peak_tflops, device)
+        self._peak_flops = _peak_flops(spec.peak_tflops, device)
         self._metrics: MetricsFile | None = None
         self._rows: int | None = None
         self._gaps: list[dict[str, int]] = []
@@ -134,7 +134,7 @@ class Logbook:
             "iterations": self._spec.iterations,
             **self.latest,
             "tokens": tokens,
-            "params": self._spec.plan.exact_params,
+            "params": self._spec.model.exact_params,
             "flops": float(self._consumption.flops(step)),
             "time": seconds,
             "tokens_per_second": tokens / seconds if seconds else None,

@@ -9,13 +9,7 @@ from typing_extensions import Required, TypedDict
 
 from danalab.errors import UserError
 from danalab.files import validated as validated_content
-from danalab.models.config import ModelConfig
-from danalab.scaling import Plan
-from danalab.scaling.learning_rate import PeakRate
-from danalab.scaling.plan import OptimizerPlan, TrainingBudget
-from danalab.train.config.experiment import SHARED_SETTINGS, shared_settings
 from danalab.train.config.fields import plain, validated
-from danalab.train.config.run_spec import RECORDED_AS, dimensions_of, settings_of
 from danalab.train.config.train_config import TrainConfig
 
 _Count: Any = Annotated[int, Field(ge=0, lt=1 << 63)]  # more has no float, and no file has it
@@ -69,103 +63,37 @@ RunId = _schema("RunId", id=Required[Annotated[str, Field(pattern=r"^[\w-]+$")]]
 
 
 _DESCRIBED: dict[str, Any] = {
-    "stage": str, "model": dict[str, Any], "params": NonNegativeInt, "world_size": PositiveInt,
+    "stage": str, "model": Required[dict[str, Any]], "params": NonNegativeInt, "world_size": PositiveInt,
     "versions": dict[str, str | None], "imported_from": dict[str, str],
 }  # fmt: skip
-_DATASET: dict[str, Any] = {"path": Required[str], "fingerprint": Required[str], "tokens": NonNegativeInt}
 
 RunRecord = _lax_schema(
     "RunRecord",
     **_DESCRIBED,
-    given=Required[dict[str, Any]],
-    budget=_lax_schema(
-        "BudgetRecord",
-        **dict.fromkeys(("iterations", "global_batch", "sequence_length", "batch_size"), Required[PositiveInt]),
-        **dict.fromkeys(("warmup_steps", "total_tokens", "flops", "flops_per_token"), Required[NonNegativeInt]),
-    ),
-    optimizer=_lax_schema(
-        "OptimizerRecord",
-        opt=Required[str],
-        lr_source=Required[str],
-        **dict.fromkeys(("lr", "kappa", "delta", "omega", "weight_decay", "decay_bound"), Required[_Number]),
-        **dict.fromkeys(("wd_ts", "optimizer_flops"), Required[_Number | None]),
-        optimizer_settings=dict[str, Any],
-    ),
-    execution=dict[str, Any],
-    dataset=_lax_schema("DatasetRecord", **_DATASET, tokenizer_name=str | None),
-    device_name=str,
-)
-"""config.json; values are converted. A model that was imported has neither budget, optimizer nor dataset."""
-
-OldRunRecord = _lax_schema(
-    "OldRunRecord",
-    **_DESCRIBED,
+    given=dict[str, Any],
     config=Required[dict[str, Any]],
     plan=_lax_schema(
         "PlanRecord", non_emb_params=Required[NonNegativeInt], total_params=NonNegativeInt, steps=PositiveInt
     ),
-    dataset=_lax_schema("OldDatasetRecord", **_DATASET, tokenizer=str | None),
+    dataset=_lax_schema(
+        "DatasetRecord", path=Required[str], fingerprint=Required[str], tokens=NonNegativeInt, tokenizer=str | None
+    ),
     steps=PositiveInt,
     tokens_per_step=PositiveInt,
     lr_source=str,
     device=str,
 )
-"""config.json until version 0.2, where `config` had all settings and `plan` many of them once more."""
+"""config.json: the settings as they were given and resolved; a model that was imported has neither plan nor dataset."""
+
+BEFORE = "{where} was written before the settings of a run became one record; danalab at commit 39ef0f9c reads it"
 
 
 def check_record(content: Any, where: str) -> dict[str, Any]:
-    """Content of config.json with typed values: `config`, all settings by the names of their flags; `plan`, the run as
-    the scaling rules see it; `model`; `dataset`; ... A UserError names a malformed entry."""
-    if isinstance(content, dict) and "given" in content:
-        record = _joined(dict(validated_content(RunRecord, content, where)), where)
-    else:
-        record = dict(validated_content(OldRunRecord, content, where))
+    """Content of config.json with typed values. A UserError names a malformed entry, or says which version reads it."""
+    if isinstance(content, dict) and "budget" in content:
+        raise UserError(BEFORE.format(where=where))
+    record = dict(validated_content(RunRecord, content, where))
     known = {field.name for field in fields(TrainConfig)}
-    settings = validated(TrainConfig, {k: v for k, v in record["config"].items() if k in known}, f"{where}: config")
-    # Version 0.1 had no bound of the weight decay, and 0.2 no law of the horizon.
-    older = {"decay_bound": 0.0, "horizon_law": "none"}
-    try:
-        shared = shared_settings(record["config"])
-    except UserError as error:
-        raise UserError(f"{where}: config: {error}") from error
-    record["config"] = {**TrainConfig().as_dict(), **older, **record["config"], **plain(settings), **shared}
-    # A file that was written by hand may lack them; a run always has them.
-    for name, value in (("seq_len", record.setdefault("model", {}).get("seq_len")), ("batch_size", 1)):
-        if record["config"][name] is None:
-            record["config"][name] = value
-    return record
-
-
-def _joined(record: dict[str, Any], where: str) -> dict[str, Any]:
-    """The parts of a record as its readers have them, with what follows from the parts."""
-    parts = {name: record.pop(name, {}) for name in ("given", "budget", "optimizer", "execution")}
-    model = ModelConfig.from_dict(record.get("model", {}), f"{where}: model")
-    known = {field.name for field in fields(TrainConfig)} | SHARED_SETTINGS.keys()
-    settings = {name: value for part in parts.values() for name, value in part.items() if name in known}
-    settings |= parts["given"]  # a stage has further ones
-    record["config"] = settings_of(model) | settings
-    if "device_name" in record:
-        record["device"] = record.pop("device_name")
-    if "dataset" in record:
-        record["dataset"]["tokenizer"] = record["dataset"].pop("tokenizer_name", None)
-    budget, chosen = parts["budget"], dict(parts["optimizer"])
-    if budget and chosen:
-        rate: dict[str, Any] = {name[3:]: chosen.get(name) for name in ("lr_source", "lr_law_batch", "lr_batch_factor")}
-        planned = Plan(
-            dims=dimensions_of(model),
-            budget=TrainingBudget(
-                **{each.name: budget[RECORDED_AS.get(each.name, each.name)] for each in fields(TrainingBudget)}
-            ),
-            optimizer=OptimizerPlan(
-                peak=PeakRate(chosen["lr"], **rate),
-                **{each.name: chosen[each.name] for each in fields(OptimizerPlan) if each.name != "peak"},
-            ),
-        )
-        record["config"] |= {"seq_len": planned.seq_len}
-        record |= {
-            "plan": planned.as_dict(),
-            "steps": settings.get("extend_to") or planned.steps,
-            "tokens_per_step": planned.tokens_per_step,
-            "lr_source": planned.lr_source,
-        }
+    settings = {name: value for name, value in record["config"].items() if name in known}
+    record["config"] = {**TrainConfig().as_dict(), **record["config"], **plain(validated(TrainConfig, settings, where))}
     return record

@@ -9,16 +9,16 @@ import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
 from danalab.errors import UserError
+from danalab.hardware import host_memory, named
 from danalab.models import build_model
 from danalab.models.decoder import require_memory
 from danalab.optim.step.state import local
-from danalab.hardware import host_memory, named, state_bytes
-from danalab.train.config.run_spec import RunSpec, run_memory_gib
+from danalab.scaling.plan import state_bytes
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
@@ -37,9 +37,9 @@ COPIES = 1
 """Copies of the weights that an update needs besides the state (1: the weights before the step)."""
 
 
-def check_training_memory(spec: RunSpec, world: World, device: torch.device) -> None:
+def check_training_memory(spec: TrainConfig, world: World, device: torch.device) -> None:
     """Check, before anything is built, that weights, gradients, optimizer state and one micro-batch fit in memory."""
-    needed = run_memory_gib(spec, spec.budget.batch_size, world.size, recompute=True)
+    needed = spec.memory_gib(spec.batch_size, world.size, recompute=True)
     require_memory(int(needed * 2**30), device, "training with this model, micro-batch and context")
 
 
@@ -52,8 +52,7 @@ def check_memory(
     with explain_errors(micro_batch, seq_len):
         numbers = sum(local(p).numel() for p in driver.parameters)
         made = any(driver.optimizer.state.values())
-        state_dtype = driver.optimizer.defaults.get("state_dtype", "float32")
-        per_number = state_bytes(driver.name or "adamw", state_dtype)  # a plain torch optimizer has no name
+        per_number = state_bytes(driver.name or "adamw")  # a plain torch optimizer has no name
         size = 0 if made else int(per_number * state_share * numbers)
         state = torch.empty(size, dtype=torch.uint8, device=device)
         tokens = torch.zeros(micro_batch, seq_len, dtype=torch.int64)
@@ -95,14 +94,14 @@ class MemoryFit:
         return size, local_batch // size
 
 
-def fit_memory(spec: RunSpec, ranks: int, gpu: str | None = None) -> MemoryFit:
+def fit_memory(spec: TrainConfig, ranks: int, gpu: str | None = None) -> MemoryFit:
     """The largest micro-batch of one of `ranks`, for the accelerator `gpu`; None: by trials on this GPU, else for this
     machine's memory."""
     if gpu is not None:
         device = named(gpu)
         return _estimated(spec, ranks, device.memory_gib, device.name, 2)
     if not torch.cuda.is_available():
-        short = 4 if spec.execution.dtype == "float32" else 2
+        short = 4 if spec.dtype == "float32" else 2
         return _estimated(spec, ranks, host_memory() / 2**30, "this machine", short)
     device = torch.device("cuda", torch.cuda.current_device())
     name, limit = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory / 2**30
@@ -118,10 +117,10 @@ def fit_memory(spec: RunSpec, ranks: int, gpu: str | None = None) -> MemoryFit:
             torch.cuda.empty_cache()
         return True
 
-    guess = _by_estimate(partial(run_memory_gib, spec), limit)
+    guess = _by_estimate(spec.memory_gib, limit)
     micro_batch = largest(fits, max(1, guess))
     if micro_batch == 0:
-        raise UserError(f"not even a micro-batch of 1 x {spec.plan.seq_len} tokens fits on the {name}")
+        raise UserError(f"not even a micro-batch of 1 x {spec.seq_len} tokens fits on the {name}")
     return MemoryFit(micro_batch, peaks[micro_batch], limit, name, tried=True)
 
 
@@ -138,17 +137,17 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
     return low
 
 
-def _estimated(spec: RunSpec, ranks: int, limit_gib: float, device: str, activation_bytes: int) -> MemoryFit:
+def _estimated(spec: TrainConfig, ranks: int, limit_gib: float, device: str, activation_bytes: int) -> MemoryFit:
     def needed(micro_batch: int) -> float:
-        return run_memory_gib(spec, micro_batch, ranks, activation_bytes)
+        return spec.memory_gib(micro_batch, ranks, activation_bytes)
 
     micro_batch = _by_estimate(needed, limit_gib)
     if micro_batch == 0:
         less = "--distributed-backend fsdp on several GPUs"
-        if spec.config.activation_checkpointing != "full":
+        if spec.activation_checkpointing != "full":
             less = "--activation-checkpointing full"
         raise UserError(
-            f"not even a micro-batch of 1 x {spec.plan.seq_len} tokens fits in the {limit_gib:.0f} GiB of {device} "
+            f"not even a micro-batch of 1 x {spec.seq_len} tokens fits in the {limit_gib:.0f} GiB of {device} "
             f"(estimate: {needed(1):.1f} GiB); {less} needs less"
         )
     return MemoryFit(micro_batch, needed(micro_batch), limit_gib, device, tried=False)
@@ -160,19 +159,19 @@ def _by_estimate(needed: Callable[[int], float], limit_gib: float) -> int:
     return max(0, min(int((USED * limit_gib - states) / (needed(1) - states)), LARGEST))
 
 
-def _trial(spec: RunSpec, micro_batch: int, device: torch.device) -> float:
+def _trial(spec: TrainConfig, micro_batch: int, device: torch.device) -> float:
     """Peak memory of a step [GiB]; UserError: out of memory."""
     torch.cuda.reset_peak_memory_stats(device)
-    with explain_errors(micro_batch, spec.plan.seq_len):
+    with explain_errors(micro_batch, spec.seq_len):
         model = build_model(spec.model, seed=0, device=device)
-        model.set_activation_checkpointing(spec.config.activation_checkpointing)
+        model.set_activation_checkpointing(spec.activation_checkpointing)
         driver = OptimizerDriver.build(spec, model)
         gradients = GradientStep(
             model,
             driver.parameters,
             micro_batch=micro_batch,
-            seq_len=spec.plan.seq_len,
-            grad_clip=spec.config.grad_clip,
+            seq_len=spec.seq_len,
+            grad_clip=spec.grad_clip,
             loss=CrossEntropy(),
             autocast=autocast_context(autocast_dtype(None, device), device),
         )

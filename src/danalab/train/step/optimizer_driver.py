@@ -18,7 +18,7 @@ from danalab.errors import UserError
 from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
 from danalab.optim.distributed.zero import DistributedMuonAdamW
 from danalab.optim.optimizers.base import DecayingOptimizer
-from danalab.train.config.run_spec import RunSpec
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import IGNORED, TrainingBatch
 
@@ -39,16 +39,16 @@ class OptimizerDriver:
 
     @classmethod
     def build(
-        cls, resolved: RunSpec, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
+        cls, resolved: TrainConfig, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
     ) -> "OptimizerDriver":
         """The run's optimizer for `model` on its device, by a strategy's own `make`; UserError: it cannot run here."""
-        spec = optimizer_spec(resolved.optimizer.opt)
+        spec = optimizer_spec(resolved.opt)
         if spec.closure:
             raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
-        settings = {"lr": resolved.optimizer.lr, **resolved.optimizer_settings}
+        settings = {"lr": resolved.lr, **resolved.settings_of_optimizer(spec.settings)}
         on_gpu = next(model.parameters()).is_cuda
         wide = settings.get("state_dtype", "float32") == "float32"  # other moments are decoded by the host's step count
-        if on_gpu and wide and spec.decay == "independent" and "capturable" in spec.settings:
+        if on_gpu and wide and spec.decay == "independent" and "capturable" in spec.as_dict():
             settings["capturable"] = True  # the device decides whether a step is skipped, without a wait
         return cls(make(spec.name, model, **settings), spec)
 

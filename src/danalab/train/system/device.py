@@ -23,8 +23,8 @@ import torch
 
 from danalab import __version__
 from danalab.errors import UserError, first_line
-from danalab.native_library import instruction_sets, multiplies_bfloat16, processor, target
 from danalab.hardware import available_cores
+from danalab.native_library import instruction_sets, multiplies_bfloat16, processor, target
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,30 @@
+"""The matrix products of an optimizer beside those of its model.
+
+    share of a step = optimizer's FLOPs / (FLOPs per token x tokens per step)
+
+The optimizer's part depends on the model alone, so its share falls as 1 / batch.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from danalab.models.config import ModelConfig, weights
+from danalab.scaling.optimizers import facts_of, orthogonalisation_flops
+
+
+def optimizer_flops(opt: str, shape: ModelConfig, settings: Mapping[str, Any], steps: int) -> float:
+    """FLOPs of the orthogonalisations of Muon and its relatives in `steps` steps; 0 for others, whose are not counted.
+
+    Args:
+        settings: of the optimizer, as far as they differ from the defaults.
+    Raises:
+        UserError: unknown optimizer.
+    """
+    total = 0.0
+    for (kind, dims), times in weights(shape).items() if facts_of(opt).orthogonalises else ():
+        if kind == "matrix":
+            total += times * orthogonalisation_flops(dims[0], math.prod(dims[1:]), settings)
+        if kind == "experts":
+            total += times * math.prod(dims[:-2]) * orthogonalisation_flops(dims[-2], dims[-1], settings)
+    return steps * total
