@@ -31,8 +31,8 @@ from typing import Any
 from danalab.chat.function_process import MAX_LINE
 from danalab.chat.tasks.base import Problem
 from danalab.errors import UserError, first_line
-from danalab.registry import Registry
 from danalab.hardware import available_cores
+from danalab.registry import Registry
 
 Reward = Callable[..., float]
 """(problem, answer of the assistant as text) -> score. One that runs programs of the model also takes `trusted`:

@@ -1,4 +1,4 @@
-"""`danalab export` and `import`: models in others' formats; `danalab merge`: a run folder of merged checkpoints."""
+"""`danalab export` and `import`: models in others' formats."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Literal
 
 from danalab.cli._shared.model_flags import RunFlags
 from danalab.cli._shared.options import JsonFlags, Positional
-from danalab.train.config.fields import Dtype, MergeShape
+from danalab.train.config.fields import Dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,33 +63,4 @@ def import_model(flags: ImportFlags) -> None:
         print(f"{done.arch} of {done.params:,} parameters, tokenizer {done.tokenizer or 'none'}; run in {done.folder}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MergeFlags(JsonFlags, RunFlags):
-    out: Path
-    """New run folder."""
-    steps: tuple[int, ...] = ()
-    """Steps of the checkpoints to average, e.g. 4000 4500 5000; default all checkpoints of the run. The imitated decay
-    begins at the first and ends at the last."""
-    as_: Literal[MergeShape, "average"] = "1-sqrt"
-    """Shape of the imitated decay: linear, cosine or 1-sqrt. average: use the weights that the run averaged itself
-    (--average or --ema)."""
-
-
-def merge_model(flags: MergeFlags) -> None:
-    """Average checkpoints of a run with a constant learning rate, as if the rate had decayed at its end.
-    Trains nothing; writes a new run folder that eval, generate, chat, serve and export can open."""
-    from danalab.train.callbacks.console import log_to_stderr
-    from danalab.train.run.merge import merge_run
-
-    log_to_stderr()
-    done = merge_run(flags.required_run("merge"), flags.out, steps=flags.steps, decay=flags.as_)
-    if not flags.print_json({**asdict(done), "folder": str(done.folder)}):
-        shares = ", ".join(f"{step}: {weight:.3g}" for step, weight in zip(done.steps, done.weights, strict=True))
-        print(f"weights of the checkpoints {shares}; run in {done.folder}")
-
-
-VERBS = {
-    "export": (ExportFlags, export_model),
-    "import": (ImportFlags, import_model),
-    "merge": (MergeFlags, merge_model),
-}
+VERBS = {"export": (ExportFlags, export_model), "import": (ImportFlags, import_model)}

@@ -53,10 +53,10 @@ def run(flags: Flags) -> int:
     """Run a ladder: learning-rate trials at every size, then more seeds at the best; start it again to continue.
     danalab ladder import-wandb makes one from runs of Weights & Biases."""
     from danalab.cli._shared.run_tables import show_open_ends, show_rows, show_rungs, with_costs
+    from danalab.hardware import available_cores
     from danalab.ladder.plan import read_plan
     from danalab.ladder.run import run_ladder
     from danalab.report.formats import print_table
-    from danalab.hardware import available_cores
     from danalab.sweep.run import collect
     from danalab.train.callbacks.console import log_to_stderr
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from danalab.cli._shared.options import JsonFlags
 from danalab.cli.optim import SUBVERBS
 from danalab.optim.settings import LogTime
-from danalab.train.config.train_config import ScheduleSettings
 from danalab.train.config.fields import Count, PathText, Section
+from danalab.train.config.train_config import ScheduleSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,8 +173,9 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
     ]
     if sparse is not None:
         shared = f" and {sparse.shared_dim // sparse.expert_dim} shared" if sparse.shared_dim else ""
-        which = f"{sparse.top_k} of {sparse.n_experts}{shared}, {sparse.expert_dim} wide, in {len(sparse.layers)} layers"
-        rows.append(("experts", f"{which}; {model.active_params:,} parameters active"))
+        which = f"{sparse.top_k} of {sparse.n_experts}{shared}, {sparse.expert_dim} wide"
+        where = f"in {len(sparse.layers)} layers; {model.active_params:,} parameters active"
+        rows.append(("experts", f"{which}, {where}"))
     size_law = f"size law {model.total_params:,} total, {model.non_emb_params:,} without embeddings"
     shape = "" if model.vocab_size == GPT2_VOCAB else f", vocabulary {model.vocab_size:,}"
     return [

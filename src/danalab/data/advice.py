@@ -11,9 +11,9 @@ from typing import Any
 from danalab.data.layout import Validation
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
-from danalab.scaling import plan
-from danalab.models.config import ModelConfig, resonance_sizes
 from danalab.hardware import accelerator_hours
+from danalab.models.config import ModelConfig, resonance_sizes
+from danalab.scaling import plan
 
 TOKENS_PER_PARAM = 20.0
 MFU = 0.4

@@ -19,7 +19,6 @@ from danalab.ladder.rows import validation_points
 from danalab.ladder.saving import Saved, compute_gain, compute_saved, interpolated_saving
 from danalab.ladder.studies import Analysis, PredictedRate, all_studies
 from danalab.models.architectures import architecture
-from danalab.models.config import GPT2_VOCAB
 from danalab.sweep.rows import has_diverged, is_usable, optimizer_settings_of
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
 

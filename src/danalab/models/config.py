@@ -509,7 +509,7 @@ def resonance_sizes(
     mlp_dim: int | None = None,
     num_frequencies: int | None = None,
     mixer: str | None = None,
-) -> dict[str, int | None]:
+) -> dict[str, Any]:
     """Dimensions of the resonance model by the name of a size; explicit values override it.
 
     The channels are divided into groups (8, unless n_heads says otherwise) that share the poles of num_frequencies /

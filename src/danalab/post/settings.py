@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError
 from danalab.post.policy_losses import OBJECTIVES
-from danalab.train.config.fields import Count, Natural, NonNegative, PathText, Positive, Section, setting
+from danalab.train.config.fields import Auto, Count, Natural, NonNegative, PathText, Positive, Section, setting
 from danalab.train.config.train_config import RunSettings, TrainConfig
 
 STAGES = ("base", "mid", "sft", "rl")
@@ -70,21 +70,21 @@ class StartingRun(Section):
 class FinetuneSettings(RunSettings, ConversationSettings, StartingRun):
     """Flags that mid-training and fine-tuning share; model and tokenizer are those of --run."""
 
-    run_dir: Path | None = setting(None, kind="job", main=True, aliases=("output-dir",))
+    run_dir: Auto[Path] = setting(None, kind="job", main=True, aliases=("output-dir",))
     """The run folder; default RUN-sft or RUN-mid, beside the run."""
     opt: PathText = setting("", main=True)
     """Optimizer; default the run's, with its settings."""
-    lr: Positive | None = setting(None, main=True)
+    lr: Auto[Positive] = setting(None, main=True)
     """Peak learning rate; default --lr-fraction of the run's."""
-    iterations: Count | None = setting(None, main=True)
+    iterations: Auto[Count] = setting(None, main=True)
     """Length of the run [steps]; default one pass over the conversations."""
-    batch_size: Count | None = setting(None, kind="execution", main=True)
+    batch_size: Auto[Count] = setting(None, kind="execution", main=True)
     """Sequences of one micro-batch on one rank; default the run's, or a divisor of the global batch."""
     epochs: Positive | None = setting(None, kind="input", main=True)
     """Length of the run in passes over the conversations; default 1, without --iterations."""
-    global_batch: Count | None = setting(None, main=True)
+    global_batch: Auto[Count] = setting(None, main=True)
     """Sequences in a step; default the run's, or less where the rows are fewer."""
-    weight_decay: float | None = setting(0.0, main=True)
+    weight_decay: Auto[float] = setting(0.0, main=True)
     """Weight decay."""
     scheduler: str = "wsd"
     """Learning-rate schedule: constant, then linear to 0; or another of danalab train."""
@@ -182,7 +182,7 @@ class RlFlags(RolloutFlags, PolicyFlags, RunSettings):
     """Tasks: NAME or NAME:KEY=VALUE,... (arithmetic:max=9), FILE.jsonl, or several; weight=2 doubles a share."""
     data_seed: Natural = 1337
     """Seed of the order of the problems and of the sampling."""
-    iterations: Count | None = setting(100, main=True)
+    iterations: Auto[Count] = setting(100, main=True)
     """Length of the run [steps]."""
     opt: PathText = setting("", main=True)
     """Optimizer; default the run's, with its settings."""
@@ -190,14 +190,14 @@ class RlFlags(RolloutFlags, PolicyFlags, RunSettings):
     """Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted law's for another --opt."""
     scheduler: str = "linear"
     """Learning-rate schedule: linear to 0; or another of danalab train."""
-    weight_decay: float | None = 0.0
+    weight_decay: Auto[float] = 0.0
     """Weight decay."""
     log_interval: Count = setting(1, kind="execution")
     """Steps between rows of metrics.jsonl."""
 
     def check(self) -> None:
         super().check()
-        for name in ("global_batch", "acc_steps", "batch_ramp", "epochs"):
+        for name in ("global_batch", "acc_steps", "epochs"):
             if getattr(self, name) is not None:
                 flag = "--" + name.replace("_", "-")
                 raise UserError(f"{flag}: a step has --problems x --samples answers; leave it out")

@@ -112,7 +112,12 @@ def _conversations(
 
 
 def _stage(
-    spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
+    spec: TrainConfig,
+    dataset: Dataset,
+    folder: RunFolder,
+    world: World,
+    device: torch.device,
+    autocast: Callable[[], Any],
 ) -> Stage:
     if world.is_main:
         counts = dataset.counts  # pyright: ignore[reportAttributeAccessIssue]

@@ -152,7 +152,8 @@ def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tupl
 
     A kappa without a row uses the nearest row; an architecture without a table uses a related one's, mostly enoki's
     (resonance: a common rate for AdamW, the others relative to it, both whatever the batch); an optimizer without a row
-    uses a related optimizer's law times a factor, a common value (`danalab.scaling.optimizers`), or, with neither of them, its row of enoki.
+    uses a related optimizer's law times a factor, a common value (`danalab.scaling.optimizers`), or, with neither of
+    them, its row of enoki.
 
     UserError: unknown optimizer.
     """

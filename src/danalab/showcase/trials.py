@@ -16,13 +16,13 @@ import torch
 
 from danalab.errors import UserError
 from danalab.files import finite
+from danalab.hardware import available_cores
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
-from danalab.scaling.rate_search import next_exponent
 from danalab.optim.registry import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
-from danalab.hardware import available_cores
 from danalab.scaling.learning_rate import slow_momentum
+from danalab.scaling.rate_search import next_exponent
 from danalab.showcase.problems import Objective, SmallProblem, get_problem
 from danalab.sweep.executors import as_completed
 from danalab.sweep.processes import ProcessPool

@@ -20,12 +20,12 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.algorithms import critical_kappa, standard
 from danalab.theory.curve import Curve
+from danalab.theory.exponents import FAMILIES, compute_optimum, phase, time_exponents
 from danalab.theory.moments import ode
 from danalab.theory.problem import Spectrum, check_exponents, check_memory
-from danalab.train.config.fields import plain
-from danalab.theory.exponents import FAMILIES, compute_optimum, phase, time_exponents
 from danalab.theory.studies import PredictFlags
 from danalab.theory.study import LABELS, Study, canvas, label
+from danalab.train.config.fields import plain
 
 
 def compute(p: PredictFlags) -> Study:

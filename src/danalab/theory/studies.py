@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danalab.optim.settings import DanaMK4Settings, LogTime
 from danalab.cli.theory import STUDIES, StudyFlags
+from danalab.optim.settings import DanaMK4Settings, LogTime
 
 if TYPE_CHECKING:
     from danalab.theory.problem import PLRF

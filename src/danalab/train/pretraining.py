@@ -39,7 +39,12 @@ class TokenBatches(BatchSource):
 
 
 def pretraining(
-    spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
+    spec: TrainConfig,
+    dataset: Dataset,
+    folder: RunFolder,
+    world: World,
+    device: torch.device,
+    autocast: Callable[[], Any],
 ) -> Stage:
     """The stage of `danalab train`. UserError: no validation split, or too few tokens."""
     batches = dataset.batches(

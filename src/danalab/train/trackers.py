@@ -54,7 +54,7 @@ class WandbMirror(Mirror):
 
     def on_start(self, step: int) -> None:
         """Connect, or open the offline folder."""
-        folder, config = self.context.folder, self.context.spec.config
+        folder, config = self.context.folder, self.context.spec
         given = {key: getattr(config, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
         try:
             self._run = self._library.init(

@@ -1,7 +1,7 @@
 """The command line as an instance of a data class: argparse parses, pydantic converts.
 
-Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hyphens are the same in flag names. A field
-that is a mapping takes NAME=VALUE words; for `optimizer_settings` the flag is --set.
+Order of precedence: defaults < `--config FILE.yaml` < flags. Underscores and hyphens are the same in flag names. A
+field that is a mapping takes NAME=VALUE words; for `optimizer_settings` the flag is --set.
 """
 
 import argparse

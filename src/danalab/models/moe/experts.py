@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from danalab.models.architectures import Activation
 from danalab.models.layers.precision import is_autocast, is_plain_inference
 from danalab.models.shards import local_shard
-from danalab.models.architectures import Activation
 
 
 class StackedLinear(nn.Module):

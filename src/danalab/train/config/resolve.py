@@ -80,8 +80,8 @@ def resolve(given: TrainConfig, data: Vocabulary, ranks: int = 1, device_type: s
     on_gpu = (device_type or (given.device or "cpu")).startswith("cuda")
     config = replace(
         config,
-        iterations=planned.steps,
-        warmup_steps=planned.warmup,
+        iterations=planned.iterations,
+        warmup_steps=planned.warmup_steps,
         lr=lr,
         lr_source=source,
         omega=planned.omega,
@@ -91,7 +91,7 @@ def resolve(given: TrainConfig, data: Vocabulary, ranks: int = 1, device_type: s
         dtype=given.dtype or ("bfloat16" if on_gpu else "float32"),
         # torch.compile generates no code for the oscillators' complex numbers.
         compile=(on_gpu and not model.architecture.oscillators) if given.compile is None else given.compile,
-        **evaluation_sizes(given, planned.steps * global_batch, planned.steps),
+        **evaluation_sizes(given, planned.iterations * global_batch, planned.iterations),
     )
     run_dir = given.run_dir
     if run_dir is None:

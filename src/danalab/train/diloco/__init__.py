@@ -12,14 +12,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
-
-from annotated_types import Ge, Lt
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from danalab.errors import UserError
 from danalab.train.config.backends import BACKENDS, DistributedBackend, RankLayout, Ranks
-from danalab.train.config.fields import Count, Positive, Section, setting
 from danalab.train.system.signals import ORDERLY
 
 if TYPE_CHECKING:

@@ -110,7 +110,9 @@ def _restore(trainer: Trainer, meta: dict[str, Any], path: Path, world: World) -
         raise DamagedCheckpointError(f"{path / META}: not the state of a run: {what}") from error
 
 
-def choose_resume_point(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[TrainConfig, ResumePoint | None]:
+def choose_resume_point(
+    spec: TrainConfig, dataset: Dataset, folder: RunFolder
+) -> tuple[TrainConfig, ResumePoint | None]:
     """(the run with what it takes over from the resume point, the resume point); None: new weights.
 
     The folder is locked by the caller. UserError: it holds another run, or checkpoints that `--no-auto-resume`
