@@ -1,4 +1,4 @@
-"""Chat: conversations, tasks, rewards, the calculator, answers; what training, evaluation, terminal and server share."""
+"""Chat: conversations, tasks, rewards, answers; what training, evaluation, terminal and server share."""
 
 from danalab.chat.marks import ChatFormat, render_conversation
 from danalab.chat.messages import Conversation, Message

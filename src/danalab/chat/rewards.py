@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import partial
 
-from danalab import plugins
+from danalab import tables
 from danalab.chat.sandbox import CannotIsolate, run_tests
 from danalab.chat.tasks.base import Problem
-from danalab.errors import UserError, first_line, nearest
+from danalab.errors import UserError, first_line
 from danalab.scaling.hardware import available_cores
 
 Reward = Callable[[Problem, str], float]
@@ -87,7 +87,7 @@ REWARDS: dict[str, Reward] = {"exact": exact, "number": number, "choice": choice
 
 def own_reward(address: str) -> Reward:
     """The function at FILE.py:NAME, or `reward` of FILE.py. UserError: there is none."""
-    function = plugins.load_address(address if ".py:" in address else f"{address}:reward")
+    function = tables.load(address if ".py:" in address else f"{address}:reward")
 
     def score(problem: Problem, answer: str) -> float:
         question = {"question": problem.question, "answer": problem.answer, "system": problem.system}
@@ -109,17 +109,12 @@ class Scorer:
         if reward is not None and ".py" in reward:
             self._rewards[reward], self._threads = own_reward(reward), 1
         elif reward is not None:
-            self._reward(reward)
-
-    def _reward(self, name: str) -> Reward:
-        if name not in self._rewards:
-            raise UserError(f"unknown reward '{name}'{nearest(name, self._rewards)}; known: {', '.join(self._rewards)}")
-        return self._rewards[name]
+            tables.key_of(REWARDS, reward, "reward")
 
     def __call__(self, problem: Problem, answer: str) -> float:
         """The score. Raises UserError: the reward is unknown, raised, or gave no finite number."""
         name = self._name or problem.reward
-        function = self._reward(name)
+        function = tables.lookup(self._rewards, name, "reward")
         try:
             value = float(function(problem, answer))
         except UserError:

@@ -26,9 +26,13 @@ from danalab.serve.errors import RequestError
 
 DEFAULT_TOKENS = 16  # OpenAI's default of `max_tokens` of completions
 MAX_STOPS, MAX_STOP, MAX_BIASES = 256, 1000, 1024
-IGNORED = frozenset(
-    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort", "verbosity", "parallel_tool_calls", "cache_prompt", "id_slot", "ignore_eos", "n_predict", "chat_template_kwargs", "add_generation_prompt", "add_special_tokens", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output", "timings_per_token", "priority"]
-)
+IGNORED = frozenset([
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "reasoning_effort", "verbosity", "parallel_tool_calls", "cache_prompt",
+    "id_slot", "ignore_eos", "n_predict", "chat_template_kwargs", "add_generation_prompt",
+    "add_special_tokens", "skip_special_tokens", "spaces_between_special_tokens",
+    "include_stop_str_in_output", "timings_per_token", "priority",
+])  # fmt: skip
 """Fields of OpenAI's, llama.cpp's and vLLM's clients that change nothing here."""
 UNSUPPORTED = ("audio", "function_call", "functions", "prediction", "web_search_options", "suffix", "best_of")
 """Fields of OpenAI's API that would change the answer, and are refused."""

@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from danalab import plugins
+from danalab import tables
 from danalab.chat.tasks.base import TEST, TRAIN, Problem, Task, TaskMixture
 from danalab.chat.tasks.generated import Arithmetic, Counting, Spelling
 from danalab.chat.tasks.hub import Arc, Gsm8k, HumanEval, Mmlu, SmolTalk
@@ -59,12 +59,10 @@ def task_of(text: str) -> tuple[type[Task], dict[str, str]]:
     name, _, rest = text.strip().partition(":")
     if name.endswith(".py"):
         address, _, rest = rest.partition(":")
-        return plugins.load_address(f"{name}:{address}"), _settings(text, rest)
+        return tables.load(f"{name}:{address}"), _settings(text, rest)
     if name.endswith((".jsonl", ".jsonl.gz")):
         return JsonlTask, {**_settings(text, rest), "path": name}
-    if name not in TASKS:
-        raise UserError(f"unknown task '{name}'{nearest(name, TASKS)}; known: {', '.join(TASKS)}")
-    return TASKS[name], _settings(text, rest)
+    return tables.lookup(TASKS, name, "task"), _settings(text, rest)
 
 
 def _settings(text: str, rest: str) -> dict[str, str]:

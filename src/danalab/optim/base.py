@@ -1,0 +1,377 @@
+"""What the optimizers of this package share: step counts, state, checks, weight decay, and how a rule is computed.
+
+A family is one file: a pure function of tensors that holds the equation, and a class with a written-out constructor.
+An element-wise optimizer names its rule:
+
+    class ADana(Optimizer):
+        rule = Rule(adana_update, adana_scalars, ("exp_avg", "exp_avg_sq"), kernel="adana")
+
+Any other writes `update`, a loop over what moves:
+
+    def update(self) -> None:
+        for group, p, g, state in self.moving():
+            ...  # state["step"] is t of this step, 1 in the first
+
+Every parameter has its own step count t in its state: it advances when a gradient is applied to that parameter, and
+only then, since the hyper-parameters of logarithmic-time optimizers depend on it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+Group = dict[str, Any]
+State = dict[str, Any]
+Moving = tuple[Group, Tensor, Tensor, State]
+"""A parameter in a step: its group, its local part, the gradient's, and its state."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An element-wise update: its equation, the scalars of a step, its state, and its kernel for CPUs."""
+
+    update: Callable[..., tuple[Tensor, ...]]
+    """(p, g, *moments, **scalars) -> new p and moments: a pure function of tensors of one dtype and shape."""
+    scalars: Callable[[Mapping[str, Any], int], dict[str, Any]]
+    """(group, t) -> the scalars of step t by name: numbers, or None."""
+    moments: tuple[str, ...]
+    """Keys of the state tensors, in the order in which `update` takes them."""
+    kernel: str | None = None
+    """Its name in kernels.cpp; None: it has no kernel."""
+
+
+class Optimizer(torch.optim.Optimizer):
+    """torch's Optimizer with a step count for each parameter, state from construction on, and checked settings.
+
+    State of a parameter: `step` (0-dim int64 on the CPU) and its moments, float32 even where the parameter is bfloat16
+    or float16. A group has `peak_lr`, the learning rate that it was added with; schedulers leave it alone.
+
+    Args:
+        params: parameters, named parameters, parameter groups, or a model, which `groups_of` makes groups of.
+        settings: hyper-parameters of the groups that do not say otherwise.
+    """
+
+    rule: ClassVar[Rule | None] = None
+    """The rule of all groups, unless `rule_of` is overridden."""
+    decay_bound: ClassVar[float | None] = None
+    """Of optimizers with independent decay: the largest that omega gives, in units of the peak learning rate. In short
+    runs omega / wd_ts alone shrinks weights faster than they are rebuilt."""
+
+    def __init__(self, params: Any, **settings: Any):
+        check_settings(type(self).__name__, settings)
+        self._settings = self._with_decay(settings)
+        super().__init__(self.groups_of(params) if isinstance(params, nn.Module) else params, dict(self._settings))
+        for name in ("betas", "momentum"):
+            # torch's OneCycleLR cycles what it finds here, in one half of a hybrid optimizer; now it asks for
+            # cycle_momentum=False.
+            self.defaults.pop(name, None)
+
+    def groups_of(self, model: nn.Module) -> list[Group]:
+        """The parameter groups of a model: decayed and not decayed."""
+        from .groups import decay_groups
+
+        return decay_groups(model)
+
+    def rule_of(self, group: Mapping[str, Any]) -> Rule | None:
+        """The element-wise rule of a group; None: `update` has another for it."""
+        return self.rule
+
+    def new_state(self, group: Mapping[str, Any], p: Tensor) -> State:
+        """State tensors of a parameter that has taken no step, without the step count."""
+        rule = self.rule_of(group)
+        return {name: zeros_like(p, group) for name in (rule.moments if rule else ())}
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        """Refuse settings out of range; a ValueError names them. Subclasses add what is their own."""
+        check_settings(type(self).__name__, group)
+        betas, count = group.get("betas", ()), len(self._settings.get("betas", ()))
+        if len(betas) != count:
+            raise ValueError(f"{type(self).__name__}: betas is {betas!r}; it must be {count} numbers")
+
+    # ---- groups and state ----
+
+    def add_param_group(self, param_group: Group) -> None:
+        """As torch's; a group of an optimizer with independent decay may have omega and horizon, too."""
+        super().add_param_group({**self._settings, **self._with_decay(param_group)})
+        group = self.param_groups[-1]
+        try:
+            self.check(group)
+            for p in group["params"]:
+                if not p.is_floating_point():
+                    raise ValueError(f"{type(self).__name__}: a parameter is {p.dtype}; it must be of real numbers")
+        except ValueError:
+            self.param_groups.pop()
+            raise
+        group.setdefault("peak_lr", float(group["lr"]))
+        for p in group["params"]:
+            if p.requires_grad and not p.is_meta:  # others get their state when they move
+                self._fill(group, p)
+
+    def _with_decay(self, settings: Mapping[str, Any]) -> Group:
+        """Settings with weight_decay and wd_ts in place of omega and horizon."""
+        if self.decay_bound is None:
+            return dict(settings)
+        inherited = vars(self).get("_settings", {}).get("wd_ts")
+        return independent_decay(type(self).__name__, settings, inherited, self.decay_bound)
+
+    def _fill(self, group: Group, p: Tensor) -> State:
+        """Create a parameter's state. All ranks have it from construction on, so that they agree on a checkpoint."""
+        state = self.state[p]
+        state["step"] = torch.zeros((), dtype=torch.int64)
+        state.update(self.new_state(group, p))
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, but moments keep their own dtype, which torch would replace by the parameter's."""
+        fused = [group.get("fused") for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        ids = (i for group in state_dict["param_groups"] for i in group["params"])
+        for group, own in zip(self.param_groups, fused, strict=True):
+            if "fused" in group:
+                group["fused"] = own  # belongs to the machine, not to the run
+            for p in group["params"]:
+                saved = state_dict["state"].get(next(ids), {})
+                fresh = self.new_state(group, p) if saved else {}
+                for key, value in saved.items():
+                    if key == "step":
+                        self.state[p][key] = torch.as_tensor(value).detach().to("cpu", torch.int64, copy=True)
+                    elif key in fresh:
+                        self.state[p][key] = fresh[key].copy_(value)
+
+    def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {**super().__getstate__(), "_settings": self._settings}
+
+    # ---- the step ----
+
+    # Excluded from the graphs of a compiled training step, here for every optimizer: traced, step counts would become
+    # constants. This name of the decorator, as in torch.optim, does not import dynamo.
+    @torch._disable_dynamo
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore
+        """Apply the gradients; a parameter without one is left as it is, and so is its step count.
+
+        Args:
+            closure: evaluates the model again and returns the loss.
+        Returns:
+            What the closure returned, or None.
+        """
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        self.update()
+        return loss
+
+    def update(self) -> None:
+        """One step of all parameters, each by the rule of its group."""
+        by_rule: dict[Rule, list[Group]] = {}
+        for group in self.param_groups:
+            rule = self.rule_of(group)
+            if rule is not None:
+                by_rule.setdefault(rule, []).append(group)
+        for rule, groups in by_rule.items():
+            self.apply(rule, groups)
+
+    def moving(
+        self, groups: Iterable[Group] | None = None, *, local: bool = True, count: bool = True
+    ) -> Iterator[Moving]:
+        """What a step moves: (group, parameter, gradient, state) of each parameter with a gradient and with elements.
+
+        Args:
+            groups: of these parameter groups; of all by default.
+            local: of DTensors the local parts, which share memory with the whole; False: the DTensors themselves.
+            count: begin the step: advance the step count, and turn the gradient round where the group maximizes.
+        """
+        for group in self.param_groups if groups is None else groups:
+            turned = count and group.get("maximize")
+            for p in group["params"]:
+                g = p.grad
+                if g is None or not p.numel():
+                    continue
+                if g.layout is not torch.strided:
+                    raise ValueError(f"{type(self).__name__}: a gradient is sparse; it must be dense (sparse=False)")
+                state = self.state.get(p) or self._fill(group, p)
+                if count:
+                    state["step"] += 1
+                if local and type(p) is not nn.Parameter and hasattr(p, "to_local"):
+                    p, g, state = local_part(p), local_gradient(g, p), {k: local_part(v) for k, v in state.items()}
+                    if not p.numel():
+                        continue
+                yield group, p, -g if turned else g, state
+
+    def apply(self, rule: Rule, groups: Iterable[Group] | None = None) -> None:
+        """One step of these groups by an element-wise rule.
+
+        With `fused` None or True by the kernel on CPUs and by torch.compile on GPUs, where they can be had; else
+        eagerly.
+        """
+        moving = list(self.moving(groups, count=False))
+        for group, p, g, state in step_fast(rule, moving):
+            step_eagerly(rule, group, p, g, state)
+
+
+# ---- computing a rule ----
+
+
+def step_eagerly(rule: Rule, group: Group, p: Tensor, g: Tensor, state: State) -> None:
+    """The rule's function on one parameter, in float32, or float64 where the parameter is."""
+    state["step"] += 1
+    t, dtype = int(state["step"]), working_dtype(p)
+    moments = moments_of(rule, state, p)
+    g = -g if group.get("maximize") else g
+    new = rule.update(p.to(dtype), g.to(dtype), *(m.to(dtype) for m in moments), **rule.scalars(group, t))
+    for i, (old, value) in enumerate(zip((p, *moments), new, strict=True)):
+        write(old, value, seed_of(group, t, i))
+
+
+def step_fast(rule: Rule, moving: list[Moving]) -> list[Moving]:
+    """By the kernel on CPUs, by torch.compile on GPUs; returns the parameters that are left."""
+    try:
+        from .kernels import step
+    except ImportError:  # this file was copied without it
+        return moving
+    return step(rule, moving)
+
+
+# ---- tensors ----
+
+
+def working_dtype(p: Tensor) -> torch.dtype:
+    """float32 for everything that is not wider: averages with a small gain freeze in 16 bits."""
+    return torch.float64 if p.dtype == torch.float64 else torch.float32
+
+
+def zeros_like(p: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """A moment of a parameter: float32, or wider, or bfloat16 where the group's stochastic_rounding is "moments"."""
+    narrow = group.get("stochastic_rounding") == "moments" and p.dtype != torch.float64
+    return torch.zeros_like(p, dtype=torch.bfloat16 if narrow else working_dtype(p), requires_grad=False)
+
+
+def moments_of(rule: Rule, state: State, p: Tensor) -> list[Tensor]:
+    """A rule's state tensors, on the parameter's device: models are moved after their optimizers were built."""
+    for name in rule.moments:
+        if state[name].device != p.device:
+            state[name] = state[name].to(p.device)
+    return [state[name] for name in rule.moments]
+
+
+def local_part(x: Any) -> Any:
+    """The local part of a DTensor, which shares its memory; anything else as it is."""
+    return x.to_local() if hasattr(x, "to_local") else x
+
+
+def local_gradient(g: Tensor, p: Tensor) -> Tensor:
+    """The local part of a gradient in the parameter's placements: tensor parallelism may leave a partial sum."""
+    placements: Any = getattr(p, "placements", None)
+    if getattr(g, "placements", placements) != placements:
+        g = g.redistribute(placements=placements)  # pyright: ignore[reportAttributeAccessIssue]
+    return local_part(g)
+
+
+def seed_of(group: Mapping[str, Any], t: int, which: int) -> int | None:
+    """Seed of the rounding of a tensor in step t; None: to the nearest."""
+    return hash32(hash32(t & 0xFFFFFFFF) + which) if group.get("stochastic_rounding") else None
+
+
+def write(old: Tensor, new: Tensor, seed: int | None = None) -> None:
+    """old <- new, rounded once; with a seed up or down at random, so that the mean is exact.
+
+    The noise of an element is a hash of its own bits and the seed: replicas and shards round alike, and after a resume.
+    """
+    if seed is None or old.dtype not in (torch.bfloat16, torch.float16):
+        old.copy_(new)
+        return
+    dropped = 16 if old.dtype == torch.bfloat16 else 13  # mantissa bits that the target does not have
+    bits = new.float().contiguous().view(torch.int32)
+    noise = hash32((bits.to(torch.int64) + seed) & 0xFFFFFFFF) >> (32 - dropped)
+    rounded = ((bits + noise.to(torch.int32)) & -(1 << dropped)).view(torch.float32)
+    if old.dtype == torch.float16:  # below 2^-14 its spacing is 2^-24, not a number of bits
+        fixed = torch.floor(new * 2.0**24 + noise * 2.0**-dropped) * 2.0**-24
+        rounded = torch.where(new.abs() < 2.0**-14, fixed, rounded)
+    old.copy_(torch.where(torch.isfinite(new), rounded, new))
+
+
+def hash32(x: Any) -> Any:
+    """A hash of 32-bit integers ("lowbias32", C. Wellons)."""
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+# ---- weight decay ----
+
+FREE_WD_TS = 100.0
+"""wd_ts of the decay omega / (wd_ts + t) where the length of the run is not known [steps]."""
+
+
+def independent_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | None, bound: float | None) -> Group:
+    """Settings with weight_decay = omega / wd_ts and wd_ts = horizon / 10 in place of omega and horizon.
+
+    lambda(t) = weight_decay / (1 + t / wd_ts) is then omega / (wd_ts + t), at most `bound` times the peak rate. `wd_ts`
+    is taken where neither horizon nor wd_ts is given.
+    """
+    rest = {key: value for key, value in settings.items() if key not in ("omega", "horizon")}
+    omega, horizon = settings.get("omega"), settings.get("horizon")
+    if omega is None:
+        if horizon is not None:
+            raise ValueError(f"{owner}: horizon is {horizon}, but omega is not given; give both, or weight_decay")
+        return rest if "weight_decay" not in rest else {"decay_bound": None, **rest}
+    if rest.get("weight_decay"):
+        raise ValueError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
+    if horizon is not None and rest.get("wd_ts") is not None:
+        raise ValueError(f"{owner}: horizon and wd_ts both set the time scale of weight decay; give one of them")
+    scale = rest.get("wd_ts") or (horizon / 10 if horizon else wd_ts or FREE_WD_TS)
+    return {**rest, "weight_decay": omega / scale, "wd_ts": scale, "decay_bound": bound}
+
+
+def schedule_factor(group: Mapping[str, Any]) -> float:
+    """s = lr / peak_lr, at most 1; 0 for a group that was added with learning rate 0."""
+    return min(float(group["lr"]) / group["peak_lr"], 1.0) if group["peak_lr"] else 0.0
+
+
+def decay_rate(group: Mapping[str, Any], t: int) -> float:
+    """lambda(t) = weight_decay / (1 + t / wd_ts), constant without wd_ts: the independent decay of step t."""
+    wd_ts, bound = group.get("wd_ts"), group.get("decay_bound")
+    rate = group["weight_decay"] / (1 + t / wd_ts) if wd_ts is not None else group["weight_decay"]
+    return rate if bound is None else min(rate, bound * group["peak_lr"], 0.5)
+
+
+def decay_factor(group: Mapping[str, Any], t: int) -> float:
+    """1 - s lambda(t): what independent weight decay multiplies a parameter by in step t."""
+    return 1 - schedule_factor(group) * decay_rate(group, t)
+
+
+# ---- settings ----
+
+_POSITIVE = (lambda x: 0 < x < math.inf, "finite and above 0")
+_NOT_NEGATIVE = (lambda x: 0 <= x < math.inf, "finite and not negative")
+_SHARE = (lambda x: 0 <= x <= 1, "from 0 to 1")
+_BELOW_ONE = (lambda x: 0 <= x < 1, "at least 0 and below 1")
+
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("delta", "wd_ts", "horizon", "alpha_warmup", "beta3_warmup", "significance"), _POSITIVE),
+    **dict.fromkeys(("lr", "peak_lr", "eps", "gamma3", "alpha", "alpha_offset", "clipsnr"), _NOT_NEGATIVE),
+    **dict.fromkeys(("weight_decay", "omega", "aux_lr_factor", "matched_rms"), _NOT_NEGATIVE),
+    **dict.fromkeys(("kappa", "kappa_min", "kappa_max"), _SHARE),
+    **dict.fromkeys(("betas", "momentum"), _BELOW_ONE),
+}
+"""Setting -> (test, words) of its range, or of each number of a tuple."""
+_OPTIONAL = ("wd_ts", "horizon", "omega", "clipsnr", "alpha_warmup", "beta3_warmup", "aux_lr_factor")
+"""Settings that may be None."""
+
+
+def check_settings(owner: str, settings: Mapping[str, Any]) -> None:
+    """Refuse numbers out of range, and what is no number; a ValueError names the setting and its range."""
+    for name, (test, words) in RANGES.items():
+        if name not in settings or (settings[name] is None and name in _OPTIONAL):
+            continue
+        value = settings[name]
+        for number in value if isinstance(value, (tuple, list)) else (value,):
+            is_number = isinstance(number, (int, float, Tensor)) and not isinstance(number, bool)
+            if not is_number or not test(float(number)):
+                raise ValueError(f"{owner}: {name} is {value!r}; it must be {words}")
+    if settings.get("stochastic_rounding", False) not in (False, True, "moments"):
+        value = settings["stochastic_rounding"]
+        raise ValueError(f"{owner}: stochastic_rounding is {value!r}; it must be False, True or 'moments'")
