@@ -10,11 +10,16 @@ from servers import running_server, tiny_model
 
 LIMIT = 1 << 20
 USER = {"role": "user", "content": "a"}
+CALL = {"id": "a", "function": {"name": "f", "arguments": {}}}
 
 
 def form(schema: object) -> dict:
     wrapped = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     return {"messages": [USER], "max_tokens": 4, "response_format": wrapped}
+
+
+def turns(text: str) -> list[dict]:
+    return [{"role": role, "content": text} for _ in range(990) for role in ("user", "assistant")]
 
 
 def tools(**function: object) -> dict:
@@ -30,11 +35,11 @@ CHAT = {
     "one text": {"messages": [{"role": "user", "content": "word " * 200_000}]},
     "one text, truncated": {"messages": [{"role": "user", "content": "word " * 200_000}], "truncation": "auto"},
     "many turns, truncated": {
-        "messages": [{"role": role, "content": "w" * 480} for _ in range(990) for role in ("user", "assistant")] + [USER],
+        "messages": [*turns("w" * 480), USER],
         "truncation": "auto",
     },
     "short turns, truncated": {
-        "messages": [{"role": role, "content": "w"} for _ in range(990) for role in ("user", "assistant")] + [USER],
+        "messages": [*turns("w"), USER],
         "truncation": "auto",
     },
     "unknown keys": {"messages": [USER], "max_tokens": 2, **{f"k{i}": 1 for i in range(60_000)}},
@@ -47,9 +52,7 @@ CHAT = {
     "marks": {"messages": [USER, {"role": "assistant", "content": "<<" * 400_000}, USER], "truncation": "auto"},
     "sums": {"messages": [USER, {"role": "assistant", "content": "<<1=1>>" * 140_000}, USER], "truncation": "auto"},
     "calls": {"messages": [USER, {"role": "assistant", "tool_calls": [{}] * 200_000}]},
-    "open calls": {
-        "messages": [USER, {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {}}}] * 9000}]
-    },
+    "open calls": {"messages": [USER, {"role": "assistant", "tool_calls": [CALL] * 9000}]},
     "n": {"messages": [USER], "n": 10**9},
     "schema of multiples": form({"allOf": [{"type": "integer", "multipleOf": p} for p in (97, 101, 103, 107)]}),
     "schema of alternatives": form({"anyOf": [{"enum": [f"v{i}"]} for i in range(50_000)]}),

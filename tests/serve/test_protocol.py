@@ -160,7 +160,8 @@ def test_a_body_over_the_limit_is_refused_with_and_without_its_length(client):
 
 def test_unknown_paths_and_methods_have_errors_in_the_same_form(client):
     assert client.get("/v1/nothing").json()["error"]["type"] == "invalid_request_error"
-    assert client.get(CHAT).status_code == 405
+    assert client.get(CHAT).status_code == 404
+    assert client.post("/v1/nothing", json={}).status_code == 405
     assert client.get("/v1/models/none").status_code == 404
 
 

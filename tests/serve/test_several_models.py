@@ -53,5 +53,5 @@ def test_folders_become_models_of_different_names(base_run, tmp_path):
 def test_flags_of_one_model_are_refused_with_several(given, tmp_path):
     with pytest.raises(UserError, match="is about one model, and 2 run folders are given"):
         open_models(Flags(folder=(tmp_path / "a", tmp_path / "b"), **given))
-    with pytest.raises(UserError, match="is given twice"):
+    with pytest.raises(UserError, match="the same name"):
         open_models(Flags(folder=(tmp_path / "a", tmp_path / "a")))

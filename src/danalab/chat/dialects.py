@@ -100,6 +100,15 @@ def _conversation_of(value: Any) -> Conversation:
     return read_messages(entries, read_functions(tools))
 
 
+def conversations_of(text: str) -> list[Conversation]:
+    """The conversations of a file's text. UserError: line or entry, and the first thing that is wrong with it."""
+    elements = _elements(text) if text.lstrip().startswith("[") else None
+    if elements is not None:
+        return [conversation_of(each, f"entry {number}") for number, each in enumerate(elements, 1)]
+    numbered = [(f"line {number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return [conversation_of(parse_json(line, where), where) for where, line in numbered]
+
+
 def iter_conversations(file: str | Path, skipped: list[UserError] | None = None) -> Iterator[tuple[str, Conversation]]:
     """(place, conversation) of each line that is not blank, or of each element of one JSON array.
 
@@ -137,12 +146,15 @@ def _array(path: Path) -> list[Any] | None:
     """The elements of a file that is one JSON array of conversations; None: it has lines."""
     with path.open("rb") as file:
         first = file.readline().lstrip(b"\xef\xbb\xbf \t")
-    if not first.startswith(b"["):
-        return None
+    return _elements(path.read_bytes().decode("utf-8-sig", errors="replace")) if first.startswith(b"[") else None
+
+
+def _elements(text: str) -> list[Any] | None:
+    """The elements of one JSON array of conversations; None: lines that are lists of messages."""
     try:
-        elements = json.loads(path.read_bytes().decode("utf-8-sig"))
+        elements = json.loads(text)
     except (ValueError, RecursionError):
-        return None  # lines that are lists of messages
+        return None
     is_one = bool(elements) and isinstance(elements[0], dict) and bool({"role", "from"} & elements[0].keys())
     return [elements] if is_one else elements
 

@@ -117,10 +117,13 @@ class Conversation:
             yield prefix + messages[user].text, messages[user + 1] if user + 1 < len(messages) else None
             prefix = ""
 
+    def as_dict(self) -> dict[str, Any]:
+        """The conversation for JSON."""
+        return {"messages": [message.as_dict() for message in self.messages]}
+
     def as_json_line(self) -> str:
         """A line of a JSONL file."""
-        content = {"messages": [message.as_dict() for message in self.messages]}
-        return json.dumps(content, ensure_ascii=False) + "\n"
+        return json.dumps(self.as_dict(), ensure_ascii=False) + "\n"
 
 
 # ---- functions that the model may call ----

@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from danalab.chat.dialects import conversations_of
 from danalab.errors import UserError
 from danalab.serve.answers import ChatWriter, CompletionWriter
 from danalab.serve.chat_model import ChatModel
@@ -59,6 +60,7 @@ def create_app(served: Sequence[Served], settings: ServerSettings, ready: Callab
     routes = [
         Route("/v1/chat/completions", api.chat, methods=["POST"]),
         Route("/v1/completions", api.completions, methods=["POST"]),
+        Route("/v1/conversations", api.conversations, methods=["POST"]),
         Route("/v1/models", api.models),
         Route("/v1/models/{name:path}", api.model),
         Route("/health", api.health),
@@ -110,6 +112,19 @@ class Api:
         finally:
             generations.cancel()
         return JsonAnswer(writer.whole(generations.answers, generations.tokens), headers=headers)
+
+    async def conversations(self, request: Request) -> Response:
+        """POST /v1/conversations: a file's text in any dialect becomes messages, for the page's import."""
+        body = await _body(request, self._settings.max_body_kb * 1024)
+
+        def read() -> list[dict[str, Any]]:
+            content = _parsed(body)
+            text = content.get("text") if isinstance(content, dict) else None
+            if not isinstance(text, str):
+                raise RequestError(400, "'text' must be the text of a file of conversations", param="text")
+            return [conversation.as_dict() for conversation in conversations_of(text)]
+
+        return JsonAnswer({"conversations": await run_in_threadpool(read)})
 
     async def models(self, _: Request) -> Response:
         """GET /v1/models."""
