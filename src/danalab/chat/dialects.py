@@ -1,9 +1,9 @@
 """Files of conversations: JSONL, a conversation a line in any of these forms, or one JSON array of them.
 
-    OpenAI      {"messages": [{"role": "user", "content": "text" or [parts]}, ...], "tools": [...]}, or the bare list
-    ShareGPT    {"conversations": [{"from": "human", "value": "text"}, ...]}
-    Alpaca      {"instruction": "text", "input": "text", "output": "text"}
-    pairs       {"prompt": "text" or [messages], "completion": "text" or [messages]}, {"question", "response"}
+OpenAI      {"messages": [{"role": "user", "content": "text" or [parts]}, ...], "tools": [...]}, or the bare list
+ShareGPT    {"conversations": [{"from": "human", "value": "text"}, ...]}
+Alpaca      {"instruction": "text", "input": "text", "output": "text"}
+pairs       {"prompt": "text" or [messages], "completion": "text" or [messages]}, {"question", "response"}
 """
 
 from __future__ import annotations

@@ -160,9 +160,7 @@ def _function(value: Any, where: str) -> Function:
 
 def describe_functions(functions: Sequence[Function]) -> str:
     """The functions as the system message tells them to the model."""
-    listed = [
-        {"name": each.name, "description": each.description, "parameters": each.parameters} for each in functions
-    ]
+    listed = [{"name": each.name, "description": each.description, "parameters": each.parameters} for each in functions]
     return (
         f"You can call these functions:\n{json.dumps(listed)}\n"
         'A call is a JSON object {"name": NAME, "arguments": {...}}; its result follows.'

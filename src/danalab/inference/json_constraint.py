@@ -129,9 +129,10 @@ def _is_bounded(schema: str) -> bool:
     """Whether a child process compiles the schema within its limits."""
     try:
         command = [sys.executable, "-c", _CHILD]
-        return subprocess.run(
-            command, input=schema.encode(), timeout=WALL_SECONDS, capture_output=True
-        ).returncode in (0, 1)
+        return subprocess.run(command, input=schema.encode(), timeout=WALL_SECONDS, capture_output=True).returncode in (
+            0,
+            1,
+        )
     except subprocess.TimeoutExpired:
         return False
 

@@ -140,7 +140,7 @@ def _has_conversations(word: str) -> bool:
     if word.partition(":")[0] in TASKS or ".py:" in word:  # also where a file is called like it, which is ./NAME
         return False
     if not Path(word).is_file():
-        return word.endswith((".jsonl", ".json")) or "/" in word
+        return ":" not in word and (word.endswith((".jsonl", ".json")) or "/" in word)
     with Path(word).open(encoding="utf-8-sig", errors="replace") as file:
         first = next(filter(str.strip, file), "")
     try:

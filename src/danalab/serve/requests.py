@@ -285,7 +285,7 @@ def _schema(value: Any) -> Mapping[str, Any] | None:
 
 
 def _tool_choice(value: Any, tools: Sequence[Function]) -> Any:
-    """"auto", "none", or the functions of which one must be called."""
+    """ "auto", "none", or the functions of which one must be called."""
     names = [tool.name for tool in tools]
     if len(set(names)) < len(names):
         raise FieldError("'tools': two functions have the same name", "tools")

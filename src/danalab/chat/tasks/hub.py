@@ -168,4 +168,3 @@ def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple
         advice = "for a local copy give the task path=FILE or path=FOLDER"
         raise UserError(f"{repository} ({split}): the hub says: {first_line(error)}; {advice}") from error
     return [(f"{repository} {split} row {number}", row) for number, row in enumerate(found, 1)]
-

@@ -142,4 +142,3 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         raise UserError(f"{path}: not a readable parquet file: {first_line(error)}") from error
     for number, row in enumerate(rows, 1):
         yield f"{path}, row {number}", row
-

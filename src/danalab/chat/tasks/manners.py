@@ -195,4 +195,3 @@ class Dialogue(GeneratedTask):
     def _sum(self, state: _State, question: str, expression: str, shown: str = "") -> None:
         state.expression, state.result = expression, call_tool(expression)
         state.add(question.format(shown or expression), state.result, "number", calculated(expression))
-

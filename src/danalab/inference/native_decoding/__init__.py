@@ -171,4 +171,3 @@ def why_not(model: Decoder) -> str | None:
     if any(type(parameter) is not torch.nn.Parameter for parameter in model.parameters()):
         return "a whole model: the parameters of this one are sharded"
     return None
-

@@ -162,7 +162,7 @@ function button(text, act, className, iconName) {
 }
 
 const NAMES = { user: "You", assistant: "The model", system: "Instructions" };
-const NOTES = { stopped: "Stopped.", cut: "Cut off at the limit.", failed: "" };
+const NOTES = { stopped: "Stopped.", cut: "Cut off at the limit.", writing: "Interrupted." };
 
 function messageNode(message, isLast) {
   const isAnswer = message.role === "assistant";
@@ -187,7 +187,7 @@ function messageNode(message, isLast) {
     if (message.content && ["stopped", "cut", "writing"].includes(message.state))
       tools.append(button("Continue", () => again(message, true), "carry-on"));
   }
-  tools.append(element("span", "note", isAnswer ? (NOTES[message.state] ?? "") : ""));
+  if (isAnswer && NOTES[message.state]) tools.append(element("span", "note", NOTES[message.state]));
   node.append(tools);
   return node;
 }
