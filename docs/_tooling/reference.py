@@ -52,11 +52,14 @@ def index() -> str:
 
 
 def help_of(*words: str) -> str:
-    """What a command prints about itself."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        main([*words, "--help-all" if words else "--help"])
-    return printed.getvalue()
+    """What a command prints about itself: all flags, or, of one that has subcommands, those."""
+    for flag in ("--help-all", "--help"):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            main([*words, flag])
+        if printed.getvalue():
+            return printed.getvalue()
+    return ""
 
 
 def verb_page(verb: str) -> str:

@@ -29,7 +29,6 @@ GROUP = "danalab.plugins"
 MODULES: dict[str, tuple[str, ...]] = {
     "architecture": ("models.architectures",),
     "callback": ("train.statistics", "train.trackers"),
-    "command": ("cli.more",),
     "data command": ("cli.data_more",),
     "data layout": ("data.arrays",),
     "data source": ("data.sources.hub",),

@@ -19,8 +19,9 @@ HELP = cache(help_of)
 
 def commands(text: str) -> list[str]:
     """Every `danalab ...`, in blocks of code and in lines."""
-    text = re.sub(r"\\\n| *-->", " ", text)
-    lines = re.findall(r"^(?:    |\$ )?(?:[A-Z_]+=\S+ )*(danalab [^\n]*)", text, re.MULTILINE)
+    text = text.replace("\\\n", " ")
+    shell = "\n".join(re.findall(r"^```(?!text).*?^```|<!--.*?-->", text, re.DOTALL | re.MULTILINE))
+    lines = re.findall(r"^(?:\$ |<!-- (?:instead|before): )?(?:[A-Z_]+=\S+ )*(danalab [^\n]*)", shell, re.MULTILINE)
     parts = [part.strip() for line in lines for part in re.split(r"&&|\|\||[;|>]| -- ", re.split(r"\s#\s", line)[0])]
     return [part for part in parts if part.startswith("danalab ")] + re.findall(r"`(danalab [^`]*)`", text)
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.optim.run_length import OMEGA
+from danalab.scaling.optimizers import OMEGA
 from danalab.optim.settings import LogTime
 from danalab.report.data import MissingFigure, ReportData, Row
 from danalab.report.figures import drawing
