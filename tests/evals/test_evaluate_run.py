@@ -85,7 +85,7 @@ class Script(SampledAnswer):
 def test_turns_are_scored_one_by_one_after_what_the_model_said(monkeypatch):
     """The first conversation is answered rightly, the second one has no answer to its first question."""
     model = build_model(ModelConfig("enoki", 16, 1, 2, 8, 32, vocab_size=320, seq_len=256), seed=0)
-    sums = ({"type": "python", "text": "1+1"}, {"type": "python_output", "text": "2"}, {"type": "text", "text": "2"})
+    sums = "<<1+1=2>>2"
 
     class Talks(LoadedTask):
         name, summary = "talks", "two conversations"

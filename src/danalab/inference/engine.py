@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
+from danalab.errors import UserError, nearest
 from danalab.inference.eager import EagerBackend
 from danalab.inference.request import (
     FAILED,
@@ -397,6 +397,8 @@ def make_backend(
     weight = model.head_weight
     if batch_invariant and (weight.device.type != "cpu" or weight.dtype != torch.float32):
         raise UserError(f"batch invariance needs a float32 model on the CPU, not {weight.dtype}, {weight.device}")
+    if name not in ("auto", "native", "eager"):
+        raise UserError(f"unknown back end '{name}'{nearest(name, ('native', 'eager'))}; known: native, eager")
     if name != "eager":
         try:
             return NativeBackend(model, pool, slots, rows, weight_dtype, batch_invariant)

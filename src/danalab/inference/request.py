@@ -1,6 +1,6 @@
 """Input and output of the engine: sampling parameters, requests, events of tokens, their text, completions.
 
-`RequestState` is a request inside the engine. Nothing here needs torch.
+`RequestState` is a request inside the engine.
 """
 
 from __future__ import annotations
