@@ -338,7 +338,7 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("betas", "momentum"), _BELOW_ONE),
 }
 """Setting -> (test, words) of its range, or of each number of a tuple."""
-_MAY_BE_NONE = ("wd_ts", "horizon", "omega", "clipsnr", "alpha_warmup", "beta3_warmup", "aux_lr_factor")
+_MAY_BE_NONE = ("wd_ts", "horizon", "omega", "clipsnr", "alpha_warmup", "beta3_warmup", "aux_lr_factor", "matched_rms")
 
 
 def check_settings(owner: str, settings: Mapping[str, Any]) -> None:
