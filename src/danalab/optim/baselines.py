@@ -1,7 +1,7 @@
 """What others have written: torch's optimizers, and those of the library pytorch-optimizer (extra `baselines`), thin.
 
 Defaults are the authors', or the usual ones for language models where the library's differ. Weight decay is never part
-of the gradient: p <- p (1 - lr weight_decay), but for SGD. Sophia is our own: no library has its estimate of the curvature.
+of the gradient: p <- p (1 - lr weight_decay), but for SGD. Sophia is our own: no library has its curvature.
 """
 
 import math
