@@ -17,15 +17,6 @@ PAGES += [page for page in sorted(DOCS.rglob("*.md")) if page.relative_to(DOCS).
 HELP = cache(help_of)
 ELSEWHERE = {"--help", "--help-all", "--config", "--debug"}
 ELSEWHERE |= {"--data-path", "--output-dir", "--model-dim", "--num-layers"}
-    "--help",
-    "--help-all",
-    "--config",
-    "--debug",
-    "--data-path",
-    "--output-dir",
-    "--model-dim",
-    "--num-layers",
-}
 """Flags that the help of a verb does not list: of every verb, and the original's names."""
 
 
