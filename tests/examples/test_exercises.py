@@ -105,11 +105,11 @@ def test_the_vision_transformer_sees_orientations(name, lr):
 
 
 def test_the_task_is_checkable_and_its_test_problems_are_never_trained_on():
-    word = f"{FOLDER / 'sorting_task.py'}:Sorting"
-    train, weight = make_task(f"{word}:letters=4,weight=2")
-    test, _ = make_task(f"{word}:letters=4", split="test")
+    address = f"{FOLDER / 'sorting_task.py'}:Sorting"
+    train, weight = make_task(f"{address}:letters=4,weight=2")
+    test, _ = make_task(f"{address}:letters=4", split="test")
     assert weight == 2
-    assert train[5] == make_task(f"{word}:letters=4")[0][5]
+    assert train[5] == make_task(f"{address}:letters=4")[0][5]
     assert not {problem.question for problem in train[:1000]} & {problem.question for problem in test[:1000]}
     score = Scorer()
     for problem in test[:20]:
@@ -118,4 +118,4 @@ def test_the_task_is_checkable_and_its_test_problems_are_never_trained_on():
         assert score(problem, problem.answer) == 1
         assert score(problem, " ".join(sorted(word, reverse=True))) == 0
     with pytest.raises(UserError, match="letters 1: must be 2 to 26"):
-        make_task(f"{word}:letters=1")
+        make_task(f"{address}:letters=1")
