@@ -15,7 +15,7 @@ from danalab.models import ModelConfig, build_model
 from danalab.optim.optimizers.kinds import KINDS
 from danalab.scaling import flops_per_token, parameter_count
 from danalab.models.architectures import ARCHITECTURES
-from danalab.scaling.shape import CHUNK
+from danalab.models.config import CHUNK
 from danalab.models import delta_rule
 from decoding import greedy
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny

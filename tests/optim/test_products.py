@@ -14,7 +14,7 @@ from danalab.optim.catalogue import OPTIMIZERS, own_row
 from danalab.optim.optimizers.kinds import parameter_kinds
 from danalab.optim.products import fit_interval, kron, none, soap
 from danalab.scaling import optimizer_flops
-from danalab.scaling.shape import weights
+from danalab.models.config import weights
 
 STEPS = 3
 SETTINGS = {

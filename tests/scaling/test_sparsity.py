@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.models import ModelConfig, build_model
 from danalab.scaling import dimensions, flops_per_token, parameter_count
-from danalab.scaling.shape import sparsity
+from danalab.models.config import sparsity
 
 SIZES = (64, 4, 4, 16, 96, 128, 32)
 WAYS: list[dict[str, Any]] = [

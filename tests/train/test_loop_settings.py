@@ -14,7 +14,7 @@ def test_a_run_is_evaluated_at_least_ten_times_and_at_least_every_200_steps(tiny
     evaluated = [step for step in range(1, iterations + 1) if spec.is_evaluated(step)]
     assert len(evaluated) >= min(10, iterations)
     assert len(evaluated) <= max(19, iterations // 200 + 1)
-    assert spec.config.eval_interval <= 200
+    assert spec.eval_interval <= 200
     assert evaluated[-1] == iterations
 
 

@@ -30,7 +30,7 @@ class Recorder(Callback):
         self.calls.append(("skip", step))
 
     def metrics(self, step):
-        assert self.context.consumption.tokens(step) == step * self.context.spec.plan.tokens_per_step
+        assert self.context.consumption.tokens(step) == step * self.context.spec.tokens_per_step
         return {"own/twice": 2.0 * step}
 
 

@@ -119,7 +119,7 @@ def test_formats_of_the_state_and_an_average_count_before_the_run_is_built(monke
         given = {"ema": 0.9} if kind == "averaged" else {"optimizer_settings": {"state_dtype": kind}}
         spec = resolve(replace(config, **given), words)
         memory.check_training_memory(spec, World.single(), CPU)
-    params = spec.plan.exact_params
+    params = spec.model.exact_params
     assert (needed["float32"] - needed["bf16+8"]) / params == pytest.approx(2 * 1, rel=0.01)  # two moments
     assert (needed["float32"] - needed["8bit"]) / params == pytest.approx(2 * 3, rel=0.01)
     assert (needed["averaged"] - needed["float32"]) / params == pytest.approx(4, rel=0.01)  # a copy in float32
