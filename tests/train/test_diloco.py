@@ -101,10 +101,10 @@ def oracle(
     dataset = open_dataset(config.data)
     resolved = resolve(config, dataset, world_size=workers)
     shape, schedule = resolved.model, resolved.schedule()
-    period, iterations = resolved.config.diloco_steps, resolved.iterations
+    period, iterations = resolved.diloco_steps, resolved.last_step
     models = [build_model(shape, init=config.init, seed=config.seed, dtype=torch.float64) for _ in range(workers)]
     chosen = dict(resolved.optimizer_settings)
-    optimizers: list[Any] = [build_optimizer(config.opt, m, lr=resolved.plan.lr, **chosen) for m in models]
+    optimizers: list[Any] = [build_optimizer(config.opt, m, lr=resolved.lr, **chosen) for m in models]
     batches = [
         dataset.batches(seed=config.data_seed, global_batch=6, seq_len=16, rank=k, world_size=workers)
         for k in range(workers)
@@ -121,7 +121,7 @@ def oracle(
                 (ce + config.z_loss * lse2).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
                 for group in optimizer.param_groups:
-                    group["lr"] = resolved.plan.lr * schedule(step)
+                    group["lr"] = resolved.lr * schedule(step)
                 optimizer.step()
                 optimizer.zero_grad()
             assert k < workers
@@ -441,5 +441,5 @@ def test_a_decision_that_names_anything_but_workers_is_refused(tmp_path, content
 def test_the_old_name_of_enoki_is_taken_with_a_notice(words, tmp_path):
     config = settings(words, tmp_path / "run", arch="diloco", distributed_backend="single")
     resolved = resolve(config, open_dataset(words))
-    assert resolved.config.arch == "enoki"
+    assert resolved.arch == "enoki"
     assert any("--arch diloco is an old name of enoki" in note for note in resolved.notes)

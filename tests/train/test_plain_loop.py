@@ -27,7 +27,7 @@ def test_a_run_is_the_plain_loop_whatever_its_micro_batches(tiny, data, batch_si
     resolved = resolve(config, open_dataset(data))
     rows = open_run(run_training(config).folder).metrics()
 
-    model = build_model(resolved.model, init=resolved.config.init, seed=config.seed).double()
+    model = build_model(resolved.model, init=resolved.init, seed=config.seed).double()
     decayed = build_optimizer("adamw", model, lr=LR, weight_decay=DECAY).param_groups  # which of them are decayed
     groups = [{"params": group["params"], "weight_decay": group["weight_decay"]} for group in decayed]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95))

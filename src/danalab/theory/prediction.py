@@ -22,7 +22,6 @@ from danalab.theory.moments import ode
 from danalab.theory.problem import Spectrum, check_exponents, check_memory
 from danalab.theory.studies import PredictFlags
 from danalab.theory.study import LABELS, Study, canvas, label
-from danalab.train.config.fields import plain
 
 
 def compute(p: PredictFlags) -> Study:

@@ -117,5 +117,5 @@ BUILT_IN = [
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
     kinds: list[type[Callback]] = [*map(load_address, BUILT_IN), *map(CALLBACKS.get, CALLBACKS.names())]
-    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec, kind.setting)]
+    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec, kind.setting, False)]
     return [callback for kind in asked_for if (callback := kind.build(context)) is not None]

@@ -41,9 +41,9 @@ def test_explicit_settings_win_over_the_rules():
 
 
 def test_lr_multiplier_scales_the_law_and_not_an_explicit_lr():
-    law = resolve(TrainConfig(heads=4), Words()).plan.lr
-    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0), Words()).plan.lr == 2 * law
-    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0, lr=0.1), Words()).plan.lr == 0.1
+    law = resolve(TrainConfig(heads=4), Words()).lr
+    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0), Words()).lr == 2 * law
+    assert resolve(TrainConfig(heads=4, lr_multiplier=2.0, lr=0.1), Words()).lr == 0.1
 
 
 def test_runs_of_two_mixers_have_two_names():
@@ -108,7 +108,7 @@ def test_settings_out_of_range_are_refused_at_once(given):
 
 def test_automatic_weight_decay_never_flips_a_weight_in_a_short_run():
     resolved = resolve(TrainConfig(heads=4, iterations=5, decay_bound=0), Words())
-    assert resolved.config.weight_decay / (1 + 1 / resolved.config.wd_ts) == pytest.approx(0.5)
+    assert resolved.weight_decay / (1 + 1 / resolved.wd_ts) == pytest.approx(0.5)
     assert "weight decay" in resolved.notes[0]
 
 
@@ -153,9 +153,9 @@ def test_a_spec_says_device_number_format_compiler_and_backend():
     own = cpu.execution
     assert (own.dtype, own.compile, own.backend) == ("float32", False, "single")
     assert (gpu.dtype, gpu.compile) == ("bfloat16", True), "the names of version 0.2"
-    assert resolve(TrainConfig(heads=4), Words(), world_size=2).execution.backend == "ddp"
+    assert resolve(TrainConfig(heads=4), Words(), world_size=2).backend == "ddp"
     assert gpu.as_dict()["execution"]["dtype"] == "bfloat16"
-    assert gpu.as_dict()["optimizer"]["wd_ts"] == gpu.optimizer_settings["wd_ts"] == gpu.plan.wd_ts
+    assert gpu.as_dict()["optimizer"]["wd_ts"] == gpu.optimizer_settings["wd_ts"] == gpu.wd_ts
 
 
 def test_flags_of_a_tracker_that_is_off_are_told_of():
@@ -173,9 +173,9 @@ def test_configuration_needs_no_torch():
 
 
 def test_the_length_is_that_of_arrays_where_the_data_are_sequences():
-    assert resolve(TrainConfig(heads=4, iterations=9), Words(sequence_length=33)).plan.seq_len == 32
-    assert resolve(TrainConfig(heads=4, iterations=9), Words()).plan.seq_len == 2048
-    assert resolve(TrainConfig(heads=4, iterations=9, seq_len=16), Words(sequence_length=33)).plan.seq_len == 16
+    assert resolve(TrainConfig(heads=4, iterations=9), Words(sequence_length=33)).seq_len == 32
+    assert resolve(TrainConfig(heads=4, iterations=9), Words()).seq_len == 2048
+    assert resolve(TrainConfig(heads=4, iterations=9, seq_len=16), Words(sequence_length=33)).seq_len == 16
 
 
 def test_a_ramp_of_batches_takes_more_steps_for_as_many_tokens():
@@ -185,7 +185,7 @@ def test_a_ramp_of_batches_takes_more_steps_for_as_many_tokens():
     assert ramped.iterations == ramped.plan.steps
     assert constant.plan.tokens - 32 * 2048 < ramped.plan.tokens <= constant.plan.tokens
     assert ramped.batches.tokens(ramped.iterations) == ramped.plan.tokens
-    assert ramped.plan.warmup == ramped.iterations // 50
+    assert ramped.warmup_steps == ramped.iterations // 50
 
 
 def test_a_ramp_of_lengths_costs_fewer_flops_for_the_same_tokens():
@@ -224,7 +224,7 @@ def test_diloco_is_an_old_name_of_enoki_and_said_to_be():
 
 @pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (10, 1), (20, 2), (49, 4), (199, 4), (250, 5), (6165, 123)])
 def test_short_runs_have_a_warm_up_too(steps, warmup):
-    assert resolve(TrainConfig(heads=4, iterations=steps), Words()).plan.warmup == warmup
+    assert resolve(TrainConfig(heads=4, iterations=steps), Words()).warmup_steps == warmup
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.train import train
 from danalab.train.config.resolve import resolve
-from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.resume import choose_resume_point
 
@@ -47,8 +46,8 @@ def test_a_run_keeps_its_automatic_warm_up_and_weight_decay(tiny, opt, weight_de
     dataset = open_dataset(config.data)
     fresh = resolve(config, dataset)
     kept = choose_resume_point(fresh, dataset, folder)[0]
-    assert (kept.plan.warmup, kept.plan.weight_decay, kept.plan.decay_bound) == (1, weight_decay, 0)
+    assert (kept.warmup_steps, kept.weight_decay, kept.decay_bound) == (1, weight_decay, 0)
     assert kept.optimizer_settings["weight_decay"] == weight_decay
-    assert (fresh.plan.warmup, fresh.plan.decay_bound) == (2, 2 if opt == "adana" else 1)
+    assert (fresh.warmup_steps, fresh.decay_bound) == (2, 2 if opt == "adana" else 1)
     with pytest.raises(UserError, match="--omega 3"):
         choose_resume_point(resolve(replace(config, omega=3.0), dataset), dataset, folder)

@@ -70,15 +70,15 @@ def test_config_json_has_each_fact_once_and_is_read_as_before(tmp_path, given):
     data = VocabularyInfo("words", "gpt2", 50304, 50304, 50256)
     spec = resolve(TrainConfig(**given, data="words", run_dir=tmp_path), data, device_type="cuda")
     facts = {"path": "words", "fingerprint": "0", "tokens": 3, "tokenizer_name": "gpt2"}
-    written = {**spec.as_dict(), "params": spec.plan.exact_params, "dataset": facts, "device_name": "H200"}
+    written = {**spec.as_dict(), "params": spec.model.exact_params, "dataset": facts, "device_name": "H200"}
     keys = [key for part in written.values() if isinstance(part, dict) for key in part] + list(written)
     assert not [key for key, count in Counter(keys).items() if count > 1]
     (tmp_path / "config.json").write_text(json.dumps(written))
     record = RunFolder(tmp_path).read_config()
-    settings = {**spec.settings, "dtype": "bfloat16", "compile": spec.execution.compile}
+    settings = {**spec.settings, "dtype": "bfloat16", "compile": spec.compile}
     assert record["config"] == json.loads(json.dumps(settings))
-    assert record["plan"] == json.loads(json.dumps(spec.plan.as_dict()))
-    assert (record["steps"], record["params"]) == (spec.iterations, record["plan"]["exact_params"])
+    assert record["plan"] == json.loads(json.dumps(spec.as_dict()))
+    assert (record["steps"], record["params"]) == (spec.last_step, record["plan"]["exact_params"])
     assert (record["dataset"]["tokenizer"], record["device"]) == ("gpt2", "H200")
     assert resolve(TrainConfig(**record["config"]), data).optimizer_settings == spec.optimizer_settings
 

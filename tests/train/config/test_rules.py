@@ -26,23 +26,23 @@ def test_rules_are_read_back_and_decide_rate_and_decay(tmp_path):
     RULES.write(file)
     assert read_rules(file) == RULES
     spec = resolve(TrainConfig(heads=4, rules=file, global_batch=512), Words())
-    assert spec.plan.lr == 4.0 * (10.0 + spec.plan.non_emb_params) ** -0.5
-    assert spec.plan.lr_source == "--rules: fitted for adana on enoki at batch 512"
+    assert spec.lr == 4.0 * (10.0 + spec.non_emb_params) ** -0.5
+    assert spec.lr_source == "--rules: fitted for adana on enoki at batch 512"
     usual = plan("enoki", "adana", 4, global_batch=512)
-    assert spec.plan.weight_decay == usual.weight_decay / 2
-    assert resolve(TrainConfig(heads=4, rules=file, lr=0.1), Words()).plan.lr == 0.1
+    assert spec.weight_decay == usual.weight_decay / 2
+    assert resolve(TrainConfig(heads=4, rules=file, lr=0.1), Words()).lr == 0.1
     halved = resolve(TrainConfig(heads=4, rules=file, global_batch=512, lr_multiplier=0.5), Words())
-    assert halved.plan.lr == spec.plan.lr / 2
+    assert halved.lr == spec.lr / 2
     other = resolve(TrainConfig(heads=4, opt="adamw", rules=file), Words())
-    assert other.plan.lr == plan("enoki", "adamw", 4).lr
+    assert other.lr == plan("enoki", "adamw", 4).lr
 
 
 @pytest.mark.parametrize(("given", "used"), [(None, 2.0), (4.0, 4.0), (0.0, 0.0)])
 def test_an_explicit_omega_wins_over_the_file(tmp_path, given, used):
     RULES.write(tmp_path / "rules.yaml")
     spec = resolve(TrainConfig(heads=4, rules=tmp_path / "rules.yaml", omega=given), Words())
-    assert spec.config.omega == used
-    assert spec.plan.weight_decay == used / spec.plan.wd_ts
+    assert spec.omega == used
+    assert spec.weight_decay == used / spec.wd_ts
 
 
 def test_dimensions_of_the_file_replace_those_of_the_architecture(tmp_path):
@@ -82,7 +82,7 @@ def test_between_two_batches_of_a_file_the_rate_is_a_power_of_the_batch(tmp_path
     file = tmp_path / "rules.yaml"
     RULES.write(file)
     rates = [
-        resolve(TrainConfig(heads=4, rules=file, global_batch=batch, iterations=100), Words()).plan.lr
+        resolve(TrainConfig(heads=4, rules=file, global_batch=batch, iterations=100), Words()).lr
         for batch in (8, 32, 128, 512, 1024)
     ]
     assert [rate / rates[0] for rate in rates] == pytest.approx([1, 1, 2**0.5, 2, 2])

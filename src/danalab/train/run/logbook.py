@@ -131,7 +131,7 @@ class Logbook:
             "status": status,
             "run": str(self._folder.path),
             "step": step,
-            "iterations": self._spec.iterations,
+            "iterations": self._spec.last_step,
             **self.latest,
             "tokens": tokens,
             "params": self._spec.model.exact_params,
