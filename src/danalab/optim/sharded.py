@@ -20,12 +20,18 @@ from torch import Tensor, nn
 from danalab.errors import UserError
 
 from .base import Optimizer
-from .build import find_optimizer
-from .groups import ORTHOGONALISED
+from .build import build_optimizer, find_optimizer
+from .groups import ORTHOGONALISED, decay_groups, kind_groups
 from .muon import Hybrid
 
 BUCKET = 1 << 23
 """Elements that are communicated at once."""
+LINE = 64
+"""Slices are cut between whole vectors, so that a kernel computes every element as in one process."""
+
+# The older names warn where the newer ones exist.
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @dataclass(frozen=True)
@@ -72,19 +78,25 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         **settings: Any,
     ):
         build: Any = find_optimizer(optimizer)
-        if not supports_shards(build):
+        if not supports_shards(optimizer):
             raise UserError(f"optimizer '{optimizer}' needs whole tensors and cannot be sharded; use DDP")
         self._group = process_group if process_group is not None or not dist.is_initialized() else dist.group.WORLD
         self._rank = dist.get_rank(self._group) if dist.is_initialized() else 0
         self._ranks = dist.get_world_size(self._group) if dist.is_initialized() else 1
-        given = {} if lr is None else {"lr": lr}
-        whole = build(model, **given, **settings)  # for its groups and settings; its state is not used
-        super().__init__([{**group} for group in whole.param_groups], dict(whole.defaults))
-        self._params = [p for group in self.param_groups for p in group["params"]]
-        matrices = issubclass(build, Hybrid)
-        kinds = [
-            matrices and group.get("kind") in ORTHOGONALISED for group in self.param_groups for _ in group["params"]
-        ]
+        settings |= {} if lr is None else {"lr": lr}
+        is_hybrid = isinstance(build, type) and issubclass(build, Hybrid)
+        groups = kind_groups(model) if is_hybrid else decay_groups(model)
+        real: dict[int, Tensor] = {}
+        for group in groups:  # without memory: for the settings of the groups
+            group["params"] = [(name, _without_memory(p, real)) for name, p in group["params"]]
+        built: Any = build_optimizer(optimizer, groups, **settings)
+        groups = [{**group, "params": [real[id(p)] for p in group["params"]]} for group in built.param_groups]
+        names = [{key: value for key, value in group.items() if key == "param_names"} for group in groups]
+        super().__init__([{k: v for k, v in group.items() if k != "param_names"} for group in groups], built.defaults)
+        for group, own in zip(self.param_groups, names, strict=True):
+            group.update(own)
+        self._params: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
+        kinds = [is_hybrid and group["kind"] in ORTHOGONALISED for group in self.param_groups for _ in group["params"]]
         self._buckets = layout(self._params, kinds, self._ranks)
         self._own = {piece.parameter: piece for b in self._buckets for piece in b.pieces if piece.owner == self._rank}
         self._shards: dict[int, nn.Parameter] = {}
@@ -94,7 +106,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 raise UserError("a parameter is not contiguous in memory; it cannot be sharded")
             view = p.detach() if kinds[i] else p.detach().view(-1)[piece.start : piece.stop]
             self._shards[i] = nn.Parameter(view, requires_grad=p.requires_grad)
-        self.inner: Optimizer = build([nn.Parameter(torch.zeros(0))], **given, **settings)
+        self.inner: Any = built
         self.inner.param_groups.clear()
         self.inner.state.clear()
         index = 0
@@ -147,7 +159,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         if self._ranks == 1:
             return sent[0], None
         received = sent.new_empty(bucket.chunk)
-        return received, dist.reduce_scatter_tensor(received, sent.view(-1), group=self._group, async_op=True)
+        return received, _reduce_scatter(received, sent.view(-1), group=self._group, async_op=True)
 
     def _reduced(self, x: Tensor) -> Tensor:
         if self._ranks > 1:
@@ -183,7 +195,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 size = piece.stop - piece.start
                 own[piece.offset : piece.offset + size].copy_(self._shards[piece.parameter].view(-1))
         received = own.new_empty(self._ranks, bucket.chunk)
-        return received, dist.all_gather_into_tensor(received.view(-1), own, group=self._group, async_op=True)
+        return received, _all_gather(received.view(-1), own, group=self._group, async_op=True)
 
     def _clear(self) -> None:
         self._synced = False
@@ -222,9 +234,14 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     def _state_shapes(self, index: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Key -> (shape, dtype) of a parameter's whole state tensors."""
-        groups = [group for group in self.param_groups for _ in group["params"]]
-        meta = torch.empty_like(self._params[index], device="meta")
-        return {key: (tuple(x.shape), x.dtype) for key, x in self.inner.new_state(groups[index], meta).items()}
+        p = self._params[index]
+        if isinstance(self.inner, Optimizer):
+            groups = [group for group in self.param_groups for _ in group["params"]]
+            fresh = self.inner.new_state(groups[index], torch.empty_like(p, device="meta"))
+            return {key: (tuple(x.shape), x.dtype) for key, x in fresh.items()}
+        # torch's and the library's have tensors of the parameter's shape, from their first step on.
+        own = next(iter(self.inner.state.values()), {}) if self._counts[index] else {}
+        return {key: (tuple(p.shape), x.dtype) for key, x in own.items() if isinstance(x, Tensor) and x.ndim}
 
     def sharded_state_dict(self) -> dict[str, Any]:
         """The state_dict of one process, in which each rank has its own part of each tensor, as a `TensorShard`."""
@@ -293,28 +310,40 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             if i not in self._shards:
                 continue
             shard, piece = self._shards[i], self._own[i]
-            state = self.inner.state.get(shard)
-            if not state:
-                group = next(g for g in self.inner.param_groups if any(p is shard for p in g["params"]))
-                state = self.inner._fill(group, shard)
-            state["step"] = torch.tensor(self._counts[i])
+            state = self.inner.state[shard]
+            is_ours = isinstance(self.inner, Optimizer)
+            state["step"] = torch.tensor(self._counts[i], dtype=torch.int64 if is_ours else torch.float32)
+            for key, (shape, dtype) in self._state_shapes(i).items() if is_ours else ():
+                shape = shard.shape if shape == tuple(self._params[i].shape) else shape
+                state[key] = torch.zeros(shape, dtype=dtype, device=shard.device)
             for key, value in entry.items():
-                if key in state and key != "step":
-                    if isinstance(value, TensorShard):
-                        values = value.to_local()
-                    else:
-                        values = value.reshape(-1)
-                        values = values[piece.start : piece.stop] if value.shape == self._params[i].shape else values
-                    state[key].copy_(values.reshape(state[key].shape))
+                if key == "step":
+                    continue
+                if isinstance(value, TensorShard):
+                    values = value.to_local()
+                else:
+                    values = value.reshape(-1)
+                    values = values[piece.start : piece.stop] if value.shape == self._params[i].shape else values
+                like = state.get(key, shard.detach())
+                state[key] = values.to(like.device, like.dtype, copy=True).view(like.shape)
 
 
-def supports_shards(build: Any) -> bool:
+ELEMENTWISE = ("adamw", "sgd", "lion", "adopt", "signsgd", "signum")
+"""Optimizers of torch and the library whose state is of their parameters' shapes, element by element."""
+
+
+def supports_shards(name: str) -> bool:
     """Whether an optimizer steps on parts of its parameters: element-wise ones do, Muon's family on whole matrices."""
-    return (
-        isinstance(build, type)
-        and issubclass(build, Optimizer)
-        and (build.rule is not None or issubclass(build, Hybrid))
-    )
+    build = find_optimizer(name)
+    if isinstance(build, type) and issubclass(build, Optimizer):
+        return build.rule is not None or issubclass(build, Hybrid)
+    return name.lower() in ELEMENTWISE
+
+
+def _without_memory(p: Tensor, real: dict[int, Tensor]) -> nn.Parameter:
+    meta = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
+    real[id(meta)] = p
+    return meta
 
 
 def layout(params: Sequence[Tensor], whole: Sequence[bool], ranks: int) -> list[Bucket]:
@@ -347,7 +376,7 @@ def _bucket(
     pieces = []
     for i in members:
         size = params[i].numel()
-        share = -(-size // ranks)
+        share = -(-size // (ranks * LINE)) * LINE
         parts = (
             [(owner[i], 0, size)]
             if whole[i]
