@@ -21,11 +21,9 @@ from typing import Any
 from danalab import __version__
 from danalab.errors import UserError
 from danalab.files import read_yaml
-from danalab.optim import optimizer_spec
-from danalab.optim.catalogue import OPTIMIZERS, is_address
-from danalab.optim.registry import OptimizerSpec, read_settings
-from danalab.optim.rules.age import AGES
-from danalab.plugins import digests, source_digest
+from danalab.optim.build import read_settings
+from danalab.plugins import source_digest
+from danalab.scaling.optimizers import canonical_name, is_address
 from danalab.sweep.executors import as_completed
 from danalab.sweep.processes import ProcessDied, ProcessPool, TimedCall
 
@@ -41,10 +39,6 @@ class Contestant:
     settings: tuple[tuple[str, Any], ...]
     digest: str
     """Of what else determines its runs: code of one's own, or the package's version; settings."""
-
-    @property
-    def spec(self) -> OptimizerSpec:
-        return optimizer_spec(self.opt)
 
 
 def read_contestant(text: str) -> Contestant:
@@ -76,17 +70,14 @@ def _split(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _contestant(label: str, opt: str, given: Mapping[str, Any]) -> Contestant:
-    spec = optimizer_spec(opt)
-    if spec.closure or spec.hessian:
-        raise UserError(f"contestant '{label}': the step of {spec.name} needs more than gradients; it cannot be judged")
-    settings = read_settings(spec, given)
-    plugin = "" if is_address(opt) else OPTIMIZERS.plugin(opt)
-    code = source_digest(opt) if is_address(opt) else digests().get(plugin, f"danalab {__version__}")
-    age = settings.get("age")
-    path = AGES.plugin(age.partition("(")[0].strip()) if isinstance(age, str) else ""
-    what = json.dumps([code, spec.name, settings, *([digests()[path]] if path else [])], sort_keys=True, default=str)
+    name = canonical_name(opt)
+    if name == "sophia":
+        raise UserError(f"contestant '{label}': the step of {name} needs more than gradients; it cannot be judged")
+    settings = read_settings(name, given)
+    code = source_digest(opt) if is_address(opt) else f"danalab {__version__}"
+    what = json.dumps([code, name, settings], sort_keys=True, default=str)
     digest = hashlib.sha256(what.encode()).hexdigest()[:16]
-    return Contestant(label, spec.name, tuple(settings.items()), digest)
+    return Contestant(label, name, tuple(settings.items()), digest)
 
 
 def without(side: Contestant, part: str) -> Contestant:

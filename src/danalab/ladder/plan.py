@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError, nearest
-from danalab.optim.catalogue import OPTIMIZERS
-from danalab.scaling.optimizers import OMEGA
 from danalab.registry import Registry
 from danalab.scaling.learning_rate import CHINCHILLA
+from danalab.scaling.optimizers import OMEGA, canonical_name, facts_of
 from danalab.sweep.grid import Cell, expand, name_of, parse_plan
 from danalab.train.config.fields import flag
 
@@ -217,7 +216,7 @@ class LadderPlan:
         """Strength of weight decay; None: that of `fixed` or of the rules."""
         if self.decay_law == "sqrt":
             assert horizon is not None
-            return float(f"{factor * _SQRT_DECAY[OPTIMIZERS.get(opt).decay] * math.sqrt(horizon):.6g}")
+            return float(f"{factor * _SQRT_DECAY[facts_of(opt).decay] * math.sqrt(horizon):.6g}")
         return None if factor == 1 else factor * OMEGA
 
     def horizons_of(self, size: Mapping[str, Any]) -> list[float]:
@@ -229,7 +228,7 @@ class LadderPlan:
         return sorted(map(float, size.get("horizons", self.horizons))) or [None]
 
     def _check_optimizers(self) -> None:
-        names = [opt if opt in self.variants else OPTIMIZERS.canonical(opt) for opt in self.opts]
+        names = [opt if opt in self.variants else canonical_name(opt) for opt in self.opts]
         for i, opt in enumerate(self.opts):
             if names[i] in names[:i]:
                 raise UserError(f"the ladder has one of its opts twice: {opt} is {names[i]}")

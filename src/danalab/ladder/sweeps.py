@@ -12,15 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.scaling.optimizers import OMEGA
-from danalab.optim.settings import LogTime
+from danalab.ladder.figures import TALLEST, at_the_edge
 from danalab.report.data import MissingFigure, ReportData, Row
 from danalab.report.figures import drawing
 from danalab.report.formats import short
+from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA
 from danalab.sweep.rows import has_diverged, is_usable
-from danalab.ladder.figures import TALLEST, at_the_edge
 
-SWEPT = {"kappa": LogTime.kappa, "gamma3": None, "delta": LogTime.delta, "clipsnr": None, "omega": OMEGA}
+SWEPT = {"kappa": KAPPA, "gamma3": None, "delta": DELTA, "clipsnr": None, "omega": OMEGA}
 """Settings that sweeps vary, with their defaults."""
 LEAST_VALUES = 3  # values of a setting that make a sweep
 
@@ -159,11 +158,11 @@ def _sweep_lines(data: ReportData, name: str) -> Sweep:
 
 
 def _value(row: Row, name: str) -> float | None:
-    from danalab.optim import optimizer_spec
+    from danalab.optim import settings_of
 
     value = setting(row, name)
     if value is None:
-        known = optimizer_spec(row["opt"]).settings.get(name)
+        known = settings_of(row["opt"]).get(name)
         value = None if known is None else known.default
     return None if value is None else float(value)
 

@@ -361,6 +361,18 @@ def supports_shards(name: str) -> bool:
     return name.lower() in ELEMENTWISE
 
 
+WHOLE = ("adafactor", "soap", "prodigy", "mars", "lamb")
+"""Libraries' optimizers with sums over whole tensors, which are wrong on shards."""
+
+
+def require_supported(name: str, mode: str) -> None:
+    """Refuse an optimizer that does not work in a parallel mode: single, ddp, zero, fsdp or fsdp+tp."""
+    if mode == "zero" and not supports_shards(name):
+        raise UserError(f"--opt {name}: its state cannot be cut into slices; use --distributed-backend ddp")
+    if mode.startswith("fsdp") and name.lower() in WHOLE:
+        raise UserError(f"--opt {name}: it needs whole tensors; use --distributed-backend ddp")
+
+
 def _without_memory(p: Tensor, real: dict[int, Tensor]) -> nn.Parameter:
     meta = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
     real[id(meta)] = p

@@ -17,17 +17,17 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from danalab.cli.optim_more import CompareConfig
 from danalab.colors import SOFT, optimizer_color
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
-from danalab.optim import optimizer_spec
-from danalab.optim.optimizers.matrix.newton_schulz import METHODS, coefficients, iterate
+from danalab.optim.newton_schulz import METHODS, coefficients, iterate
 from danalab.report.figures.drawing import panels, save_figure, shades, styled, svg_text
 from danalab.report.formats import as_markdown
 from danalab.report.page import Page
+from danalab.scaling.optimizers import canonical_name
 from danalab.showcase.problems import SmallProblem, get_problem
 from danalab.showcase.trials import RateSearch, Result, search_all
-from danalab.cli.optim_more import CompareConfig
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     """
     if not config.opts or not config.problems:
         raise UserError("optim compare: name at least one optimizer and one problem")
-    opts = list(dict.fromkeys(optimizer_spec(opt).name for opt in config.opts))
+    opts = list(dict.fromkeys(canonical_name(opt) for opt in config.opts))
     problems = tuple(get_problem(name, config.quick) for name in dict.fromkeys(config.problems))
     trials, seeds = (min(config.trials, 3), 1) if config.quick else (config.trials, config.seeds)
     config.out.mkdir(parents=True, exist_ok=True)  # before minutes of work

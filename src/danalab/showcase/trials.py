@@ -16,13 +16,13 @@ import torch
 
 from danalab.errors import UserError
 from danalab.files import finite
-from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
-from danalab.scaling.rate_search import next_exponent
-from danalab.optim.registry import OptimizerSpec
+from danalab.optim import build_optimizer, get_schedule, lr_scheduler, settings_of
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
 from danalab.scaling.hardware import available_cores
 from danalab.scaling.learning_rate import slow_momentum
+from danalab.scaling.optimizers import canonical_name
+from danalab.scaling.rate_search import next_exponent
 from danalab.showcase.problems import Objective, SmallProblem, get_problem
 from danalab.sweep.executors import as_completed
 from danalab.sweep.processes import ProcessPool
@@ -85,9 +85,9 @@ def search(
     problem: SmallProblem, opt: str, *, trials: int = 6, seeds: int = 1, settings: Mapping[str, Any] | None = None
 ) -> Result:
     """Tune `opt` on `problem` in `trials` runs with seed 0, and repeat the best with `seeds` - 1 others."""
-    spec = optimizer_spec(opt)
-    if spec.closure or spec.hessian:
-        raise UserError(f"--opts {spec.name}: its step needs more than gradients; compare runs of `danalab train`")
+    spec = canonical_name(opt)
+    if spec == "sophia":
+        raise UserError(f"--opts {spec}: its step needs more than gradients; compare runs of `danalab train`")
     start = usual_lr(spec, problem)
     tried: dict[float, ProblemRun] = {}
     for _ in range(trials):
@@ -95,9 +95,9 @@ def search(
         tried[exponent] = train(problem, spec, start * SPACING**exponent, 0, settings or {})
     best = min(tried.values(), key=lambda run: run.loss)
     if not math.isfinite(best.loss):
-        raise UserError(f"{spec.name} diverges on '{problem.name}' at every learning rate from {start:g} down")
+        raise UserError(f"{spec} diverges on '{problem.name}' at every learning rate from {start:g} down")
     more = [train(problem, spec, best.lr, seed, settings or {}) for seed in range(1, seeds)]
-    return Result(problem.name, spec.name, tuple(tried[key] for key in sorted(tried)), (best, *more))
+    return Result(problem.name, spec, tuple(tried[key] for key in sorted(tried)), (best, *more))
 
 
 class RateSearch(NamedTuple):
@@ -128,20 +128,21 @@ def search_all(searches: Sequence[RateSearch], jobs: int | None) -> Iterator[tup
         yield from ((pending[done], done.result()) for done in as_completed(pool, pending))
 
 
-def train(problem: SmallProblem, spec: OptimizerSpec, lr: float, seed: int, settings: Mapping[str, Any]) -> ProblemRun:
+def train(problem: SmallProblem, spec: str, lr: float, seed: int, settings: Mapping[str, Any]) -> ProblemRun:
     """One run; ends early, with an infinite loss, where a number is not finite."""
     task = problem.make(seed)
     settings = {**settings_for(spec, problem.steps, problem.omega), **settings}
-    optimizer = build_optimizer(spec.name, task.model, lr=lr, **settings)
+    optimizer = build_optimizer(spec, task.model, lr=lr, **settings)
     warmup = problem.steps // 20
-    kind, only_warmup = ("wsd", {"fract_decay": 0.0}) if spec.train_eval else ("cos_inf", {})  # schedule-free ones
+    schedule_free = spec.startswith("sf-")
+    kind, only_warmup = ("wsd", {"fract_decay": 0.0}) if schedule_free else ("cos_inf", {})
     schedule = get_schedule(kind, problem.steps, warmup, **only_warmup)
     clip = None if problem.log else CLIP
     # Measured evenly on a logarithmic axis at first, then evenly in steps; the last step is among them.
     early = [round(problem.steps ** (k / (POINTS / 2))) for k in range(POINTS // 2)]
     late = [round(problem.steps * k / (POINTS / 2)) for k in range(1, POINTS // 2 + 1)]
     outcome = descend(task, optimizer, schedule, problem.steps, clip, sorted({max(1, at) for at in early + late}))
-    return ProblemRun(spec.name, lr, seed, *outcome)
+    return ProblemRun(spec, lr, seed, *outcome)
 
 
 def descend(
@@ -182,14 +183,14 @@ def descend(
     return losses[-1], tuple(measured), tuple(losses), 1e3 * took / steps
 
 
-def usual_lr(spec: OptimizerSpec, problem: SmallProblem) -> float:
+def usual_lr(spec: str, problem: SmallProblem) -> float:
     """The first learning rate of the search: that of `danalab plan` for a model of the problem's size."""
     params = sum(p.numel() for p in problem.make(0).model.parameters())
-    return learning_rate("enoki", spec.name, params)
+    return learning_rate("enoki", spec, params)
 
 
-def settings_for(spec: OptimizerSpec, steps: int, omega: float) -> dict[str, Any]:
+def settings_for(spec: str, steps: int, omega: float) -> dict[str, Any]:
     """Settings that depend on the length of the run, by the ladder's rules: decay and AdEMAMix's slow momentum."""
-    slow = slow_momentum(steps) if "beta3_warmup" in spec.settings else {}
-    decays = omega and not {"omega", "weight_decay"}.isdisjoint(spec.settings)
+    slow = slow_momentum(steps) if "beta3_warmup" in settings_of(spec) else {}
+    decays = omega and not {"omega", "weight_decay"}.isdisjoint(settings_of(spec))
     return {**slow, **({"omega": omega, "horizon": steps} if decays else {})}

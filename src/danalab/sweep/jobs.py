@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.optim.catalogue import OPTIMIZERS
 from danalab.plugins import in_use
 from danalab.scaling.architectures import ARCHITECTURES
+from danalab.scaling.optimizers import canonical_name
 from danalab.sweep.grid import PATH_SETTINGS, portable_settings
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
@@ -128,9 +128,9 @@ def _same(name: str, made: Any, wanted: Any) -> bool:
         return wanted is None  # automatic: the recorded value is what it resolved to
     if name in PATH_SETTINGS:
         return Path(made).name == Path(wanted).name
-    names = {"opt": OPTIMIZERS, "arch": ARCHITECTURES}.get(name)
+    names = {"opt": canonical_name, "arch": ARCHITECTURES.canonical}.get(name)
     if names is not None:
-        return names.canonical(str(wanted)) == made
+        return names(str(wanted)) == made
     try:
         return float(made) == float(wanted)
     except (TypeError, ValueError):

@@ -42,9 +42,8 @@ from danalab.data.formats.shards import Manifest
 from danalab.errors import UserError
 from danalab.files import finite, read_text, write_atomically
 from danalab.models.config import ModelConfig
-from danalab.optim.catalogue import OPTIMIZERS, is_address
-from danalab.optim.products import none
 from danalab.scaling.optimizer_flops import optimizer_flops
+from danalab.scaling.optimizers import FACTS, is_address
 from danalab.sweep.grid import is_number, portable_settings
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
@@ -118,9 +117,9 @@ def optimizer_flops_of(opt: str, settings: Mapping[str, Any], steps: int | None)
 
     `opt`: where the settings have none, as in rows of other programs.
     """
-    if is_address(opt := settings.get("opt") or opt) or opt not in OPTIMIZERS:
+    if is_address(opt := settings.get("opt") or opt) or opt not in FACTS:
         return None
-    if OPTIMIZERS.get(opt).flops is none:
+    if not FACTS[opt].orthogonalises:
         return 0.0
     if not steps:
         return None
@@ -132,11 +131,11 @@ def optimizer_flops_of(opt: str, settings: Mapping[str, Any], steps: int | None)
 
 def optimizer_settings_of(opt: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """An optimizer's settings in a run, defaults too; None: it is none of danalab's. `opt`: as above."""
-    if is_address(opt := settings.get("opt") or opt) or opt not in OPTIMIZERS:
+    if is_address(opt := settings.get("opt") or opt) or opt not in FACTS:
         return None
-    from danalab.optim.registry import optimizer_spec  # imports torch
+    from danalab.optim import settings_of  # imports torch
 
-    defaults = {name: told.default for name, told in optimizer_spec(opt).settings.items()}
+    defaults = {name: told.default for name, told in settings_of(opt).items()}
     given = {**settings, **(settings.get("optimizer_settings") or {})}
     known = defaults | {name: value for name, value in given.items() if name in defaults and value is not None}
     for place, name in enumerate(("beta1", "beta2")):
