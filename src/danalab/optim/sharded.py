@@ -102,8 +102,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         self._shards: dict[int, nn.Parameter] = {}
         for i, piece in self._own.items():
             p = self._params[i]
-            if not p.is_contiguous():
-                raise UserError("a parameter is not contiguous in memory; it cannot be sharded")
+            if not p.is_contiguous() or hasattr(p, "to_local"):
+                raise UserError("a parameter is a DTensor, or not contiguous in memory; ZeRO cannot shard it")
             view = p.detach() if kinds[i] else p.detach().view(-1)[piece.start : piece.stop]
             self._shards[i] = nn.Parameter(view, requires_grad=p.requires_grad)
         self.inner: Any = built
@@ -117,7 +117,16 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             self.inner.add_param_group({**own, "params": [self._shards[i] for i in indices if i in self._shards]})
         self._counts = [0] * len(self._params)
         self._synced = False
-        self._moved: list[bool] = []
+        self._moved = [False] * len(self._params)
+        self._addresses = [p.data_ptr() for p in self._params]
+        for p in self._params:
+            self.state[p] = {}  # not empty: torch's checkpoint helpers would take a step to fill it
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only at construction, where parameters get their owners."""
+        if "_addresses" in self.__dict__:
+            raise UserError("groups cannot be added to a sharded optimizer; give the whole model at construction")
+        super().add_param_group(param_group)
 
     # ---- a step ----
 
@@ -128,12 +137,15 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
-        """Average gradients over ranks; each rank keeps those of its own part. Collective; does nothing twice."""
-        if self._synced:
+        """Average new gradients over ranks; each rank keeps, and accumulates, those of its own part. Collective."""
+        if self._synced and all(p.grad is None for p in self._params):
             return
+        if any(p.data_ptr() != address for p, address in zip(self._params, self._addresses, strict=True)):
+            raise UserError("a parameter was moved after the optimizer was built; move the model to its device first")
         there = torch.tensor([p.grad is not None for p in self._params], dtype=torch.int32)
         there = self._reduced(there.to(self._params[0].device))
-        self._moved = [bool(flag) for flag in there.tolist()]
+        moved = [bool(flag) for flag in there.tolist()]
+        self._moved = [new or (self._synced and old) for new, old in zip(moved, self._moved, strict=True)]
         works = [self._reduce(bucket) for bucket in self._buckets]
         for bucket, (received, work) in zip(self._buckets, works, strict=True):
             if work is not None:
@@ -143,7 +155,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                     size = piece.stop - piece.start
                     shard = self._shards[piece.parameter]
                     g = received[piece.offset : piece.offset + size].div_(self._ranks).view(shard.shape)
-                    shard.grad = g if self._moved[piece.parameter] else None
+                    if moved[piece.parameter]:  # by a backward pass on some rank
+                        shard.grad = g if shard.grad is None else shard.grad.add_(g)
         self._synced = True
 
     def _reduce(self, bucket: Bucket) -> tuple[Tensor, Any]:
@@ -218,6 +231,12 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             if shard.grad is not None:
                 squares[i] = shard.grad.double().square().sum()
         return self._reduced(squares).sqrt().float()
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the averaged gradient to a norm of at most `max_norm`; returns the norm before. Collective."""
+        norm = torch.linalg.vector_norm(self.gradient_norms())
+        self.scale_gradients(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+        return norm
 
     @torch.no_grad()
     def scale_gradients(self, factor: Tensor) -> None:
@@ -305,9 +324,11 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             raise UserError("the state is of other parameter groups than these")
         for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             own.update({key: value for key, value in saved.items() if key not in ("params", "param_names", "fused")})
-        for i, entry in state_dict["state"].items():
-            self._counts[i] = int(entry["step"])
-            if i not in self._shards:
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]  # numbers, or names
+        for i, key in enumerate(keys):
+            entry = state_dict["state"].get(key, {})
+            self._counts[i] = int(entry.get("step", 0))
+            if i not in self._shards or not entry:
                 continue
             shard, piece = self._shards[i], self._own[i]
             state = self.inner.state[shard]
