@@ -1,22 +1,21 @@
 # Every target makes its own .venv; a second call starts in seconds.
 #
 #   make demo    AdamW and ADana side by side on real text, in minutes on two CPU cores
-#   make test    lint, types and the fast tests; make test-all: the slow ones, too
-#   make coverage   the tests again, and notes/coverage.md: the lines that they do not run
+#   make test    the fast tests; make test-all: the slow ones, too
+#   make lint    ruff and pyright
 #   make bench   the benchmarks; results in bench/results
 #   make dist    wheel and sdist in dist/, checked, and the wheel tried beside torch alone
-#   make gpu-check   the tests and the benchmark of a GPU, in eight minutes; installs nothing
+#   make gpu-check   tests and benchmarks on a GPU
 #   make docs    the site, in build/docs
-#   make screenshots   README's pictures of the program, from real runs: 20 minutes; needs Chromium
 #   make vendor   the chat page's libraries from npm again, or another version: make vendor VERSIONS=temml=0.13.5
-#   make docs-check   every command and code block of README and docs, in about 15 minutes on two idle cores; goes on where it stopped
+#   make docs-check   every command and code block of README and docs, in about 15 minutes on two idle cores
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all coverage lint bench dist gpu-check docs docs-check screenshots vendor clean
+.PHONY: demo test test-all lint bench dist gpu-check docs docs-check vendor clean
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
@@ -26,38 +25,21 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4
 
-test: lint
+test: $(VENV)/.dev
 	$(PYTEST)
 
-test-all: lint
+test-all: $(VENV)/.dev
 	$(PYTEST) -m "not gpu"
-
-COVERAGE := $(BIN)/python -m coverage
-# Coverage writes a file in each process, and replaces os._exit, which these tests do not allow.
-NOT_COVERED := tests/cli/test_flags.py::test_a_file_beyond_a_limit_is_named \
-	tests/chat/test_programs.py::test_a_system_without_seccomp_or_landlock_says_so_in_one_line \
-	tests/data/preparation/test_preparation.py::test_a_process_that_dies_is_one_line
-
-coverage: $(VENV)/.dev
-	mkdir -p build/coverage
-	$(COVERAGE) erase
-	$(COVERAGE) run -m pytest -n auto --maxprocesses 4 $(addprefix --deselect=,$(NOT_COVERED))
-	$(COVERAGE) combine --quiet
-	$(COVERAGE) json --quiet --include "src/*" -o build/coverage/report.json
-	$(BIN)/python docs/build_coverage.py build/coverage/report.json
-	$(BIN)/python docs/build_figures.py   # the badge says how many lines
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# The verbs of `danalab bench`, and the scripts that measure without data or hours.
 bench: $(VENV)/.dev
-	@for verb in optim train generate checkpoint moe parallel resonance; do \
+	@for verb in optim train data generate checkpoint; do \
 		echo "== danalab bench $$verb"; $(BIN)/danalab bench $$verb --output bench/results || exit 1; done
-	@for script in data delta_rule muon theory validate; do \
-		echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit 1; done
+	$(BIN)/python bench/theory.py
 
 dist: $(VENV)/.dist
 	rm -rf dist
@@ -65,20 +47,19 @@ dist: $(VENV)/.dist
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python scripts/check_wheel.py dist/danalab-*.whl
 
-gpu-check:
-	scripts/gpu_check.sh
+gpu-check: $(VENV)/.dev
+	$(PYTEST) -m gpu -n 0
+	$(BIN)/danalab bench optim --device cuda --output bench/results
+	$(BIN)/danalab bench train --device cuda --output bench/results
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/docs
 	@echo "open build/docs/index.html"
 
-screenshots: $(VENV)/.dev
-	$(BIN)/python docs/build_screenshots.py
-
 vendor:
 	$(PYTHON) scripts/vendor_page.py $(VERSIONS)
 
-docs-check: $(VENV)/.dev docs
+docs-check: $(VENV)/.dev
 	$(BIN)/python docs/check.py
 
 clean:

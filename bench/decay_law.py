@@ -39,12 +39,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from danalab.optim import build_optimizer, get_schedule
-from danalab.optim.rate_search import next_exponent
-from danalab.optim.run_length import warmup_steps
+from danalab.scaling.rate_search import next_exponent
+from danalab.scaling.optimizers import warmup_steps
 from danalab.showcase.problems import Objective
 from danalab.showcase.trials import descend
 
 ROOT = Path(__file__).parents[1]
+STORED = ROOT / "bench" / "results" / "decay_law_cpu.jsonl"
 PAGES = [ROOT / name for name in ("docs/decay-law.md", "docs/findings.md", "notes/decay-law.md", "notes/findings.md")]
 
 GRID = 2.0
@@ -472,9 +473,9 @@ def tables(results: Results) -> dict[str, str]:
     }
 
 
-def fill(page: str, results: Results) -> str:
-    """The text of a page with the tables between its markers."""
-    for name, table in tables(results).items():
+def fill(page: str) -> str:
+    """The text of a page with the tables of the stored rows between its markers."""
+    for name, table in tables(Results(STORED)).items():
         start, end = f"<!-- decay law: {name} -->\n", "<!-- end -->"
         if start in page:
             head, rest = page.split(start)
@@ -486,12 +487,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=", ".join(phases()))
     parser.add_argument("--docs", action="store_true", help="write the tables into the pages of docs/")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "decay_law_cpu.jsonl")
     flags = parser.parse_args()
     torch.set_num_threads(1)
     if unknown := set(flags.phases) - phases().keys():
         parser.error(f"unknown phase {', '.join(unknown)}; known: {', '.join(phases())}")
-    measure(flags.phases, Results(flags.output))
+    measure(flags.phases, Results(STORED))
     if flags.docs:
         for page in PAGES:
-            page.write_text(fill(page.read_text(encoding="utf-8"), Results(flags.output)), encoding="utf-8")
+            page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -29,19 +29,18 @@ from danalab.judge.tracks import get_track
 from danalab.ladder.fit.statistics import student_interval
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
-from danalab.optim.rate_search import next_rate, rates_to_try
+from danalab.scaling.optimizers import rates_to_try
+from danalab.scaling.rate_search import next_rate
 from danalab.report.formats import as_markdown
 from danalab.scaling.hardware import available_cores
 from danalab.showcase.problems import Objective, library_bytes
 from danalab.sweep.executors import as_completed
 from danalab.sweep.processes import ProcessPool
 from danalab_bench.pages import fill_parts
-from unknown_horizon import CONTENDERS, LENGTHS, best_without, lag
-from unknown_horizon import finished as lengths_finished
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "first_line_cpu.jsonl"
-PAGES = tuple(ROOT / page for page in ("docs/choose-an-optimizer.md", "docs/small-models.md"))
+PAGES = [ROOT / "docs" / "small-models.md"]
 TEXT = Path("tinyshakespeare.txt")
 Rows = list[dict[str, Any]]
 
@@ -375,11 +374,6 @@ def losses(rows: Rows, problem: str, opt: str) -> list[float]:
 
 
 # ---- the pages ----
-GROUPS = {
-    "a small transformer": ("own-gpt", "shakespeare", "nanogpt", "enoki-58k", "enoki-105k"),
-    "a convolutional network": ("images", "digits"),
-    "a mixture of experts": ("moe",),
-}
 
 
 def finished(rows: Rows) -> list[str]:
@@ -428,48 +422,9 @@ def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
     return head, lines
 
 
-def take_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """What to take, by what is trained: whichever has the least loss on its problems, and by how much.
-
-    It is named if its interval is above 0 on most of the problems and below 0 on none.
-    """
-    lines = []
-    for what, problems in GROUPS.items():
-        known = [problem for problem in problems if problem in finished(rows)]
-        if not known:
-            continue
-        mean = {opt: fmean(fmean(losses(rows, problem, opt)) for problem in known) for opt in BUILD}
-        wins = min(mean, key=mean.__getitem__)
-        shares = [(what, wins), *([("the same, without matrix products", "adana")] if wins == "dana-muon" else [])]
-        for name, opt in shares:
-            rival = RIVALS.get(opt) or min(RIVALS, key=mean.__getitem__)
-            leads = [lead(rows, problem, opt, rival) for problem in known]
-            ahead = [mean for mean, low, _ in leads if low > 0]
-            behind = any(high < 0 for *_, high in leads)
-            rates = ", ".join(f"{lr:g}" for lr in RATES[opt])
-            if behind or 2 * len(ahead) <= len(leads):
-                margin = f"{NAMES[opt]} {_span([mean for mean, *_ in leads])} nats ahead of {NAMES[rival]}"
-                lines.append([what, "no clear winner", "-", margin, f"{len(known)}"])
-                break
-            rest = "" if len(ahead) == len(leads) else f" on {len(ahead)} of them, no measurable difference on the rest"
-            lines.append(
-                [name, NAMES[opt], rates, f"{_span(ahead)} nats ahead of {NAMES[rival]}{rest}", f"{len(known)}"]
-            )
-    if lengths_finished():
-        free = best_without()
-        lags = sorted(lag(free, steps)[0] for steps in LENGTHS)
-        rates = ", ".join(f"{lr:g}" for lr in CONTENDERS[free][3])
-        told = f"{_span(lags)} nats behind {NAMES['dana-muon']}, which knows the length"
-        lines.append(["a run of unknown length", f"`{free}`", rates, told, "1"])
-    return ["what you train", "take", "rates to try", "measured", "problems"], lines
-
-
-def _span(values: Sequence[float]) -> str:
-    return f"{min(values):.2f}" + (f" to {max(values):.2f}" if len(values) > 1 else "")
-
-
-def parts(rows: Rows) -> dict[str, str]:
-    return {"take": as_markdown(take_table(rows)), "runs": as_markdown(runs_table(rows))}
+def fill(page: str) -> str:
+    """The page with the table of the stored rows."""
+    return fill_parts(page, "first", {"runs": as_markdown(runs_table(read_rows()))})
 
 
 if __name__ == "__main__":
@@ -489,7 +444,5 @@ if __name__ == "__main__":
             for ended in as_completed(pool, searches):
                 ended.result()
                 print(searches[ended], flush=True)
-    filled = parts(read_rows())
     for page in PAGES:
-        page.write_text(fill_parts(page.read_text(encoding="utf-8"), "first", filled), encoding="utf-8")
-    print(filled["take"] + "\n" + filled["runs"], end="")
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")

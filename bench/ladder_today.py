@@ -12,7 +12,6 @@ python bench/ladder_today.py                                                    
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from danalab.ladder.analysis import Analysis, analyse
 from danalab.ladder.fit.statistics import Interval
@@ -24,7 +23,7 @@ from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "ladder_cpu"
-PAGES = tuple(ROOT / page for page in ("docs/ladder.md", "notes/ladder.md", "README.md", "docs/guide/claims.md"))
+PAGES = tuple(ROOT / page for page in ("docs/ladder.md", "notes/ladder.md", "README.md"))
 NAMES = {
     "dana-muon": "DanaMuon", "adana": "ADana", "dana-star-mk4": "Dana-Star-MK4", "soap": "SOAP", "muon": "Muon",
     "adamw-decaying-wd": "AdamW, decaying weight decay", "adamw": "AdamW",
@@ -103,17 +102,6 @@ def overhead() -> Table:
     return ["d_model", *(f"{batch:,} tokens per step" for batch in batches), "below 5% from [tokens per step]"], lines
 
 
-def speedups(found: Analysis) -> Table:
-    """A line for each optimizer: compute saved by the laws, and the same as a speed-up."""
-    lines = []
-    for opt, gain in ((opt, found.gains[opt]) for opt in NAMES if opt != found.baseline):
-        assert gain.mean is not None
-        assert gain.interval is not None
-        times = [1 / (1 - value) for value in (gain.mean, gain.interval.low, gain.interval.high)]
-        lines.append([NAMES[opt], _share(gain.mean, gain.interval), "{:.2f} x ({:.2f} to {:.2f})".format(*times)])
-    return ["optimizer", "compute saved", "as a speed-up"], lines
-
-
 def _size(params: int) -> str:
     return f"{params / 1e3:.0f} k"
 
@@ -136,12 +124,11 @@ def parts() -> dict[str, str]:
         "first": first_table(found, sizes),
         "overhead": overhead(),
         "losses": losses(found, sizes),
-        "ours": speedups(found),
     }
     return {**{name: as_markdown(table) for name, table in tables.items()}, "cost": cost(rows)}
 
 
-def fill(page: str, _: list[dict[str, Any]]) -> str:
+def fill(page: str) -> str:
     """The page with these."""
     return fill_parts(page, "today", parts())
 

@@ -9,12 +9,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from danalab.ladder.budget import Dial, budget_of
 from danalab.ladder.fit.tuning import Tuned, horizon_of, tune
+from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab.ladder.rows import pack, read_ladder
 from danalab.report.formats import Table, as_markdown
 from danalab.sweep.rows import is_usable
-from danalab.ladder.budget import Dial, budget_of
-from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
 from danalab_bench.pages import cost, fill_parts, joined, shown_lead
 
 ROOT = Path(__file__).parents[1]

@@ -33,9 +33,9 @@ from danalab.theory import (
     simulate,
     standard,
 )
-from danalab.theory.problem import power_sum
 from danalab.theory.equivalents import density, limit_loss, smallest_eigenvalue
 from danalab.theory.exponents import Family, compute_optimum, frontier
+from danalab.theory.problem import power_sum
 from danalab.theory.races import hummingbird, moe
 from danalab.theory.tau_statistics import measure_tau, tau_limit
 from danalab_bench.theory_checks import limit_kappa, limit_loss_continuum, sgd_volterra

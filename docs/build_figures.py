@@ -2,11 +2,9 @@
 
 demo       loss against tokens of `make demo`            bench/results/benchmarks.jsonl
 headline   compute saved on the ladder                   bench/results/ladder_cpu
-badges     tests, Python, licence, docs                  notes/coverage.md, pyproject.toml
 moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 """
 
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -153,75 +151,40 @@ def demo() -> None:
 
 def moving() -> None:
     """What the guide's moving figures show at their first values, for readers without JavaScript."""
-    steps, ends = np.geomspace(1, 1e5, 80), np.linspace(0, 1000, 51)
-    share = arithmetic.saved(0.05, 1.0, 0.15)
-    compute = np.geomspace(0.05, 1.2, 60)
+    steps, compute = np.geomspace(1, 1e5, 80), np.geomspace(0.05, 1.2, 60)
     at = [arithmetic.schedule(8, 0.85, step) for step in steps]
-    losses = {name: arithmetic.features(1.0, 0.3, 1, name, 1500) for name in ("sgd", "momentum", "log")}
-    counts = list(range(2, 21))
+    names = {"sgd": "SGD", "momentum": "momentum of 10 steps", "log": "logarithmic time"}
+    losses = {name: arithmetic.features(1.0, 0.3, 1, method, 1500) for method, name in names.items()}
+    share = arithmetic.saved(0.05, 1.0, 0.15)
     figures = {
-        "schedule": ("step t", "log", "log", {
-            "memory 1 / (1 - beta) [steps]": (steps, [each["memory"] for each in at]),
-            "alpha": (steps, [each["alpha"] for each in at])}),
-        "features": ("step", "log", "log", {
-            name: (range(1, 1501), losses[key])
-            for key, name in (("sgd", "SGD"), ("momentum", "momentum of 10 steps"), ("log", "logarithmic time"))}),
-        "remaining": ("step", "linear", "linear", {
-            "omega / (T / 10 + t), at most 2 lr": (ends, arithmetic.remaining(4, 1e-3, 1000, 0, 50)),
-            "constant: 0.1 lr, as AdamW": (ends, arithmetic.remaining(4, 1e-3, 1000, 0.1, 50))}),
-        "ages": ("step", "linear", "log", {
-            name: (np.linspace(20, 1000, 50), arithmetic.ages(8, peak, power, 1000, 50))
-            for name, peak, power in (
-                ("follows the rate", 20, -0.5), ("logarithmic time", 1e9, 0), ("constant", 20, 0))}),
-        "power": ("seeds on each side", "linear", "linear", {
-            "chance to find the gap": (counts, [arithmetic.power(0.02, 0.01, n) for n in counts]),
-            "four times of five": (counts, [0.8] * len(counts))}),
-        "saved": ("compute, of the baseline's", "linear", "linear", {
-            "contender": (compute, (compute / (1 - share)) ** -0.15), "baseline": (compute, compute**-0.15),
-            "saved": ([1 - share, 1], [1, 1])}),
-    }  # fmt: skip
+        "schedule": (
+            ("step t", "log"),
+            {
+                "memory 1 / (1 - beta) [steps]": (steps, [each["memory"] for each in at]),
+                "alpha": (steps, [each["alpha"] for each in at]),
+            },
+        ),
+        "features": (("step", "log"), {name: (range(1, 1501), each) for name, each in losses.items()}),
+        "saved": (
+            ("compute, of the baseline's", "linear"),
+            {
+                "contender": (compute, (compute / (1 - share)) ** -0.15),
+                "baseline": (compute, compute**-0.15),
+                "saved": ([1 - share, 1], [1, 1]),
+            },
+        ),
+    }
     (FIGURES / "moving").mkdir(exist_ok=True)
-    for name, (label, x_scale, y_scale, lines) in figures.items():
+    for name, ((label, scale), lines) in figures.items():
         for theme, (axes,) in drawn(f"moving/{name}", 1, width=8.0):
             colors = COLORS[theme]["adana"], COLORS[theme]["adamw"], COLORS[theme]["dana-muon"]
             for color, (text, (x, y)) in zip(colors, lines.items(), strict=False):
                 axes.plot(x, y, color=color, linewidth=2.2, label=text)
-            axes.set(xscale=x_scale, yscale=y_scale, xlabel=label)
+            axes.set(xscale=scale, yscale=scale, xlabel=label)
             axes.legend(frameon=False)
 
 
-def badge(label: str, value: str, color: str) -> str:
-    """A small label as SVG."""
-    left, right = (round(6.4 * len(text) + 14) for text in (label, value))
-    wide = left + right
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="20" role="img" aria-label="{label}: {value}">'
-        f'<clipPath id="r"><rect width="{wide}" height="20" rx="3"/></clipPath><g clip-path="url(#r)">'
-        f'<rect width="{left}" height="20" fill="#444c56"/>'
-        f'<rect x="{left}" width="{right}" height="20" fill="{color}"/>'
-        '</g><g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
-        f'<text x="{left / 2:g}" y="14">{label}</text><text x="{left + right / 2:g}" y="14">{value}</text></g></svg>\n'
-    )
-
-
-def badges() -> dict[str, str]:
-    """File name -> SVG."""
-    coverage = re.search(r"([\d.]+)%", (ROOT / "notes" / "coverage.md").read_text(encoding="utf-8"))
-    python = re.search(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert coverage is not None
-    assert python is not None
-    return {
-        "tests.svg": badge("tests cover", f"{coverage[1]}% of lines", "#1a7f37"),
-        "python.svg": badge("Python", f"{python[1]} or newer", "#1f5fbf"),
-        "licence.svg": badge("licence", "Apache 2.0", "#1f5fbf"),
-        "docs.svg": badge("docs", "every block runs", "#6639ba"),
-    }
-
-
 def main() -> None:
-    (FIGURES / "badges").mkdir(parents=True, exist_ok=True)
-    for name, text in badges().items():
-        (FIGURES / "badges" / name).write_text(text, encoding="utf-8")
     headline()
     moving()
     demo()

@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import danalab  # noqa: E402
-from _tooling import api_text, contents, notebooks, reference  # noqa: E402
+from _tooling import api_text, contents, reference  # noqa: E402
 
 project = "danalab"
 author = "The danalab authors"
@@ -16,7 +16,7 @@ copyright = f"2026, the danalab authors, Apache-2.0; danalab {release}"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "_tooling.math_html", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_tooling", "reference/notebooks"]
+exclude_patterns = ["_tooling"]
 root_doc = "index"
 
 smartquotes = False  # they would make one dash of the two of a flag
@@ -32,7 +32,6 @@ napoleon_numpy_docstring = False
 python_use_unqualified_type_names = True
 
 html_math_renderer = "mathml"
-html_search_scorer = str(ROOT / "docs" / "_static" / "scorer.js")
 html_theme = "furo"
 html_title = f"danalab {release}"
 html_show_sphinx = False
@@ -49,7 +48,5 @@ pygments_style, pygments_dark_style = "friendly", "monokai"
 def setup(app):
     """Generated pages are written before Sphinx looks for pages."""
     app.connect("builder-inited", lambda app: reference.write(Path(app.srcdir) / "reference"))
-    app.connect("builder-inited", lambda app: notebooks.write(Path(app.srcdir), Path(app.srcdir) / "reference"))
     app.connect("source-read", contents.add)
-    app.connect("source-read", notebooks.link)
     app.connect("autodoc-process-docstring", api_text.as_rst, priority=100)

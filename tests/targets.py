@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from danalab.optim.step.backends import kernel_library as optimizer
-from danalab.optim.step.backends.native_library import instruction_sets
+from danalab.native_library import instruction_sets
 from danalab.inference import native_decoding as decoder
 
 WIDE = "16-lanes"

@@ -1,13 +1,13 @@
-"""Decoding speed of the engine against transformers.generate and llama.cpp, with the same weights, in one run.
+"""Decoding speed of the engine against transformers.generate, with the same weights, in one run.
 
 Equal prompts in batches, and a trace of requests that arrive at random times with mixed lengths. On the trace
 transformers serves them one after the other, or all that wait in one padded batch. The greedy tokens of all contenders
-in float32 are compared before timing. llama.cpp takes part in the batches where llama-cpp-python is installed.
+in float32 are compared before timing.
 """
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import quantiles
@@ -18,13 +18,11 @@ import torch
 from danalab.errors import MissingExtra, UserError
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import Decoder, ModelConfig, build_model
-from danalab.train.system.device import machine
 from danalab.models.huggingface.convert import to_huggingface
-from danalab_bench.peers import LlamaCpp
+from danalab.train.system.device import machine
 from danalab_bench.timing import Say, Work, interleaved, ratios, spread, wall_clock
 
 CONFIG = ModelConfig("qwen3", 256, 4, 4, 64, 768, 4096, 1024, attention_gate=False, qk_norm=True)
-LLAMA_CPP = "llama.cpp"
 PROMPT = 16
 """Tokens of each prompt of the batches."""
 ARRIVAL = 0.005
@@ -55,8 +53,7 @@ def measure(batches: Sequence[int], tokens: int, requests: int, rounds: int, say
     """
     model = build_model(CONFIG, seed=1).eval()
     theirs = _transformers(model)
-    peers = _llama_cpp(theirs, max(batches, default=1), PROMPT + tokens, say)
-    rows = [_batch(model, theirs, peers, size, tokens, rounds, say) for size in batches]
+    rows = [_batch(model, theirs, size, tokens, rounds, say) for size in batches]
     weights = sum(p.numel() for name, p in model.named_parameters() if "embedding" not in name)
     result = {
         "benchmark": "generate", "machine": machine("cpu"), "model": CONFIG.as_dict(), "prompt": PROMPT,
@@ -82,19 +79,6 @@ def _transformers(model: Decoder) -> Any:
     return theirs
 
 
-def _llama_cpp(theirs: Any, sequences: int, positions: int, say: Say) -> dict[str, LlamaCpp]:
-    """llama.cpp in float32, and with its flash attention; neither where it is not installed."""
-    size = {"sequences": sequences, "positions": positions}
-    try:
-        return {
-            name: LlamaCpp(CONFIG, theirs.state_dict(), **size, flash_attention=name != LLAMA_CPP)
-            for name in (LLAMA_CPP, f"{LLAMA_CPP}, flash attention")
-        }
-    except ImportError as error:
-        say(f"without llama.cpp: {error}; pip install llama-cpp-python gguf")
-        return {}
-
-
 def _generate(theirs: Any, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
     """Greedy tokens by transformers.generate; prompts of different lengths are padded on the left."""
     width = max(map(len, prompts))
@@ -115,7 +99,6 @@ def _request(prompt: Sequence[int], tokens: int) -> Request:
 def _batch(
     model: Decoder,
     theirs: Any,
-    peers: Mapping[str, LlamaCpp],
     size: int,
     tokens: int,
     rounds: int,
@@ -133,10 +116,6 @@ def _batch(
         work[name] = partial(engine.generate, [_request(prompt, tokens) for prompt in prompts])
         if "weight_dtype" not in settings and [each.tokens for each in work[name]()] != want:
             raise UserError(f"{name} and transformers decode different tokens")
-    for name, peer in peers.items():
-        work[name] = partial(peer.generate, prompts, tokens)
-        if work[name]() != want and name == LLAMA_CPP:
-            raise UserError("llama.cpp and transformers decode different tokens")
     times = interleaved(work, rounds, wall_clock, warm_up=1)
     row = {
         "batch": size,
@@ -145,10 +124,6 @@ def _batch(
             name: ratios(times["transformers"], times[name]) for name in work if name != "transformers"
         },
     }
-    if peers:
-        row["times_faster_than_llama_cpp"] = {
-            name: ratios(times[LLAMA_CPP], times[name]) for name in work if name != LLAMA_CPP
-        }
     ratio = {name: each["median"] for name, each in row["times_faster_than_transformers"].items()}
     speed = row["tokens_per_second"]["transformers"]["median"]
     contenders = ", ".join(f"{name} {value:.2f} x" for name, value in ratio.items())

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from danalab.files import parse_json, read_json, read_text, write_atomically
+from danalab.ladder.paired import PairedTest
 from danalab.ladder.rows import pack, read_ladder, validation_points
 from danalab.report.data import hours_of
-from danalab.ladder.paired import PairedTest
 
 RESULTS = Path(__file__).parents[1] / "results"
 BENCHMARKS = "benchmarks.jsonl"
@@ -48,32 +48,18 @@ def _benchmarks(folder: Path) -> dict[str, Any]:
 
 def fill_parts(page: str, tag: str, parts: Mapping[str, str]) -> str:
     """The page with its parts of a tag."""
-    pattern = re.compile(rf"(<!-- {tag}: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    pattern = re.compile(rf"(<!-- {tag}: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
     return pattern.sub(lambda match: match[1] + parts[match[2]] + match[3], page)
 
 
-def page_table(page: str, name: str) -> list[list[str]]:
-    """The rows of the table between `<!-- NAME -->` and `<!-- end -->` of a page, or of the one that has it."""
-    root = Path(__file__).parents[2]
-    others = (file for folder in ("docs", "notes") for file in sorted((root / folder).rglob("*.md")))
-    for file in (root / "docs" / page, *others):
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        _, found, text = text.partition(f"<!-- {name} -->\n")
-        if found:
-            lines = text.partition("<!-- end -->")[0].splitlines()[2:]
-            return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    raise FileNotFoundError(f"no page has a table {name}")
-
-
-def refresh(usage: str | None, stored: Path, fill: Callable[[str, list[dict[str, Any]]], str], *pages: Path) -> None:
+def refresh(usage: str | None, stored: Path, fill: Callable[[str], str], *pages: Path) -> None:
     """The command of a script: pack the ladders that the command line names, if any, into one, and fill the pages."""
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ladders", type=Path, nargs="*")
     if folders := parser.parse_args().ladders:
         pack(joined(read_ladder(folder) for folder in folders), stored)
-    rows = read_ladder(stored)
     for page in pages:
-        page.write_text(fill(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
         print(f"refreshed {page}")
 
 

@@ -8,8 +8,8 @@ from scipy.integrate import quad
 from scipy.optimize import root_scalar
 
 from danalab.errors import UserError
-from danalab.theory.problem import PLRF, Spectrum
 from danalab.theory.equivalents import limit_loss, nodes
+from danalab.theory.problem import PLRF, Spectrum
 
 
 def sgd_volterra(

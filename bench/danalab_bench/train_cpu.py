@@ -29,7 +29,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.layers.precision import onednn_products
-from danalab.optim.step.backends.native_library import multiplies_bfloat16
+from danalab.native_library import multiplies_bfloat16
 from danalab.scaling import dimensions, flops_per_token
 from danalab.train.system.device import machine, tune_malloc
 from danalab.train.trainer import Trainer

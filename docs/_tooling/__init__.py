@@ -1,4 +1,4 @@
-"""What the site is built with and how its pages are checked: contents, reference, notebooks, code blocks.
+"""What the site is built with and how its pages are checked: contents, reference, code blocks.
 
 An import of it lets a script of `docs` import `danalab_bench`, which is no part of the installed package.
 """

@@ -1,5 +1,4 @@
-"""The site's navigation is the list of links of index.md: one caption per section, in the order of reading. Words by
-which the search finds a page first stand here, too."""
+"""The site's navigation is the list of links of index.md: one caption per section, in the order of reading."""
 
 import posixpath
 import re
@@ -7,31 +6,6 @@ from typing import Any
 
 COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages of the repository's root -> their copies in reference/."""
-
-SEARCHED = {
-    "batch": ("critical batch",),
-    "before-you-launch": ("checklist",),
-    "bring-your-own-trainer": ("hugging face trainer", "lightning", "optax", "jax"),
-    "checkpoints": ("resume", "resume at another length", "merge"),
-    "choose-an-optimizer": ("learning rate", "which optimizer", "adamw or adana"),
-    "cluster": ("multi-node", "slurm", "nodes"),
-    "data": ("tokenizer", "fineweb", "mixture"),
-    "getting-started": ("install", "installation", "first run", "demo"),
-    "gpu": ("gpu", "cuda", "triton"),
-    "inference": ("sampling", "temperature", "decoding"),
-    "ladders": ("scaling law", "sweep", "ladder"),
-    "models": ("architecture", "experts", "moe", "mup"),
-    "optimizers": ("weight decay", "bf16+8", "state_dtype", "by_kind"),
-    "optimizers/dana": ("adana", "omega", "kappa", "delta", "dana-star-mk4"),
-    "optimizers/muon": ("muon", "danamuon", "newton-schulz", "aux_lr"),
-    "pretokenised": ("pretokenized", "packing", "numpy arrays"),
-    "rl": ("reward", "grpo"),
-    "security": ("pickle", "trust_remote_code"),
-    "serving": ("server", "openai api"),
-    "slow-or-out-of-memory": ("out of memory", "oom", "slow", "micro-batch"),
-    "training": ("fsdp", "zero", "tensor parallel", "exit code", "validation"),
-}
-"""Page -> words whose search shows it first."""
 
 _LINK = re.compile(r"^[-|] \[([^\]]*)\]\(([^)#:]+)\.md\)", re.MULTILINE)
 
@@ -51,14 +25,6 @@ def below(page: str) -> str:
     """A hidden table of contents of a folder's README: the pages that its lists and tables begin with."""
     names = dict.fromkeys(name for _, name in _LINK.findall(page))
     return "\n".join(["```{toctree}", ":hidden:", "", *names, "```"]) if names else ""
-
-
-def searched(page: str, name: str) -> str:
-    """A page with index entries below its title for the words that should lead to it."""
-    if name not in SEARCHED:
-        return page
-    entries = f"```{{index}} {', '.join(f'! {words}' for words in SEARCHED[name])}\n```"
-    return re.sub(r"^# .*\n", lambda match: f"{match[0]}\n{entries}\n", page, count=1, flags=re.MULTILINE)
 
 
 def outside(page: str, name: str) -> str:
@@ -102,7 +68,7 @@ def copied(page: str) -> str:
 
 def add(app: Any, name: str, source: list[str]) -> None:
     """Sphinx's hook for the text of a page."""
-    source[0] = searched(pictures(outside(source[0], name)), name)
+    source[0] = pictures(outside(source[0], name))
     if name == app.config.root_doc:
         source[0] += f"\n\n{toctrees(source[0])}\n"
     elif name.endswith("/README"):

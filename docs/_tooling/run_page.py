@@ -8,14 +8,11 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 import traceback
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from _tooling.blocks import Block, blocks
-from _tooling.code_used import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = {"danalab": "-m danalab", "python": "", "python3": ""}
@@ -27,30 +24,17 @@ SMALL = (
 LINKS = ("bench", "docs", "examples", "scripts", "src", "tests", "CHANGELOG.md", "Makefile", "README.md")
 
 
-@dataclass(frozen=True)
-class Result:
-    """What became of a block."""
-
-    line: int
-    action: str
-    fault: str
-    """Empty: it ran."""
-    seconds: float
-
-
-def run_page(page: Path, folder: Path, limit_seconds: float) -> list[dict[str, Any]]:
+def run_page(page: Path, folder: Path, limit_seconds: float) -> list[tuple[int, str]]:
     """Run the blocks of a page in `folder`; stops at the first that fails. Changes the working folder of the process.
 
-    Returns: a `Result` of each block, as a dictionary.
+    Returns: (line, fault) of each block; the fault is empty where it ran, or where it is not run.
     """
     environment = prepare(folder)
     names: dict[str, Any] = {"__name__": "__page__"}
-    results = []
+    results: list[tuple[int, str]] = []
     for block in blocks(page):
-        start = time.monotonic()
-        fault = _run(block, names, environment, limit_seconds)
-        results.append(asdict(Result(block.line, block.action, fault, round(time.monotonic() - start, 1))))
-        if fault:
+        results.append((block.line, _run(block, names, environment, limit_seconds)))
+        if results[-1][1]:
             break
     return results
 
@@ -69,7 +53,7 @@ def prepare(folder: Path) -> dict[str, str]:
     os.chdir(folder)
     os.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "DATASETS_DIR"))}
-    return {**kept, "PYTHONPATH": PYTHONPATH, "CUDA_VISIBLE_DEVICES": "", "SMALL": SMALL}
+    return {**kept, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": "", "SMALL": SMALL}
 
 
 def _run(block: Block, names: dict[str, Any], environment: dict[str, str], limit_seconds: float) -> str:

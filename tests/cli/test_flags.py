@@ -344,7 +344,7 @@ def test_plan_takes_the_weight_decay_that_a_run_would_take(capsys):
 
 
 @pytest.mark.sample(3)  # those of all at once are in test_help.py
-@pytest.mark.parametrize("verb", COMMANDS.names())
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_every_verb_has_help(verb, capsys):
     try:
         code = main([verb, "--help"])

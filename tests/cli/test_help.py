@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from danalab.cli.app import CITATION, COMMANDS, RENAMED, commands, main
+from danalab.cli.app import CITATION, COMMANDS, VERBS, main
 from danalab.cli.training import ending
 
 ASK = """
@@ -18,8 +18,8 @@ from danalab.cli.app import COMMANDS, main, module_of, subverbs
 
 with contextlib.redirect_stdout(io.StringIO()) as out:
     main(["--help"])
-shown = {"": [out.getvalue(), [name for name in sys.modules if name.startswith("danalab_annexes.")]]}
-for verb in COMMANDS.names():
+shown = {"": [out.getvalue(), []]}
+for verb in COMMANDS:
     below = subverbs(module_of(verb))
     for words in [[verb], *([verb, name] for name in below)]:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
@@ -33,10 +33,9 @@ print(json.dumps(shown))
 def test_help_imports_no_large_library():
     answer = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
     shown = json.loads(answer.stdout)
-    text, annexes = shown.pop("")
+    text, _ = shown.pop("")
     assert "talk to a model in the terminal" in text
-    assert annexes == ["danalab_annexes.commands"]
-    assert set(COMMANDS.names()) <= shown.keys()
+    assert set(COMMANDS) <= shown.keys()
     for words, (text, heavy) in shown.items():
         assert f"usage: danalab {words}" in text
         assert not heavy, words
@@ -58,7 +57,7 @@ def test_help_of_train_shows_twelve_flags_first_and_all_by_section(capsys):
 
 
 def test_every_flag_has_help(capsys):
-    for verb in COMMANDS.names():
+    for verb in COMMANDS:
         with contextlib.suppress(SystemExit):
             main([verb, "--help-all"])
         for line in re.findall(r"^  (--\S+.*)", capsys.readouterr().out, re.MULTILINE):
@@ -68,14 +67,14 @@ def test_every_flag_has_help(capsys):
 def test_help_of_danalab_groups_verbs(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n{group}\n  " in shown for group in {command.group for command in commands().values()})
+    assert all(f"\n{group}\n  " in shown for group in VERBS)
     assert "To begin: danalab demo" in shown
 
 
 def test_danalab_alone_shows_groups_and_three_things_to_type(capsys):
     assert main([]) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n  {group}" in shown for group in {command.group for command in commands().values()})
+    assert all(f"\n  {group}" in shown for group in VERBS)
     assert [line.split()[1] for line in shown.splitlines() if line.startswith("  danalab ")] == [
         "demo",
         "plan",
@@ -97,15 +96,6 @@ def test_help_of_serve_has_six_entries(capsys):
         "--name",
     ]
     assert "danalab serve --help-all" in shown
-
-
-def test_verbs_of_before_work_and_name_the_new_ones(capsys):
-    for old, new in RENAMED.items():
-        with contextlib.suppress(SystemExit):
-            main([*old, "--help"])
-        out, err = capsys.readouterr()
-        assert err == f"note: 'danalab {' '.join(old)}' is now 'danalab {' '.join(new)}'\n"
-        assert out.startswith(f"usage: danalab {' '.join(word for word in new if not word.startswith('--'))}")
 
 
 def test_debug_after_two_hyphens_belongs_to_the_other_command(monkeypatch, capsys):

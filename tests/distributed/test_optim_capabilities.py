@@ -1,8 +1,7 @@
-"""The table of optimizers and parallel modes is what the code does."""
+"""Steps and checkpoints of every optimizer in every parallel mode are those of one process, or are refused."""
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from danalab.errors import UserError
 from danalab.optim import DistributedMuonAdamW, list_optimizers, optimizer_spec
-from danalab.optim.distributed import MODES, require_supported, why_not
+from danalab.optim.distributed import MODES, require_supported
 from distributed.capabilities import (
-    RANKS,
     SHAPES,
     STEPS,
     alone,
@@ -29,16 +27,13 @@ from distributed.capabilities import (
     steps,
     whole,
 )
-from distributed.capabilities_page import EPSILON, render
 from distributed.ranks import run_ranks
 from optimizer_kinds import ONE_OF_EACH
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def table() -> dict[str, Any]:
-    return json.loads((ROOT / "bench" / "results" / "optim_capabilities.json").read_text())
+EPSILON = 1e-5
 
 
 def check(mode: str, names: list[str]) -> None:
@@ -66,23 +61,6 @@ def test_steps_and_checkpoints_of_all_optimizers_are_those_of_one_process(mode):
 
 def test_matrices_whose_values_their_owner_has_freed_are_still_matrices_of_a_group():
     check("fsdp", ["muon-h"])
-
-
-def test_the_table_names_every_optimizer_and_every_mode(table):
-    assert list(table["optimizers"]) == list_optimizers()
-    assert table["ranks"] == {mode: list(ranks) for mode, ranks in RANKS.items()}
-    assert all(list(cells) == list(MODES) for cells in table["optimizers"].values())
-
-
-def test_the_table_refuses_what_the_code_refuses_and_passes_the_rest(table):
-    for name, cells in table["optimizers"].items():
-        for mode, cell in cells.items():
-            assert cell.get("refused") == why_not(optimizer_spec(name), mode)
-            assert cell.get("refused") or max(cell["step"], cell["reload"]) <= EPSILON
-
-
-def test_the_page_is_what_the_measurements_say(table):
-    assert (ROOT / "docs" / "optimizer-capabilities.md").read_text() == render(table)
 
 
 def test_what_cannot_be_exact_is_refused_in_a_line_that_says_where_it_can():

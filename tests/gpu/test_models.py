@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models.delta_rule import delta_step, gated_delta_rule
 from danalab.models.layers.attention import attend, attend_masked, attend_within_documents, document_starts
 from danalab.models.loss import chunked_cross_entropy
 from danalab.models.moe.experts import grouped_linear
-from danalab.models.delta_rule import delta_step, gated_delta_rule
 from danalab.models.resonance.convolution import causal_convolution
 from models.architectures import LENGTH, VARIANTS, VOCAB, tiny
 from slow_cases import slow

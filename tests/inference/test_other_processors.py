@@ -10,7 +10,7 @@ import pytest
 
 from danalab.models.layers.attention_kernel import LIBRARY as ATTENTION
 from danalab.optim.step.backends.kernel_library import LIBRARY as OPTIMIZER
-from danalab.optim.step.backends.native_library import FLAGS, OWN_THREADS, compiler, instruction_sets
+from danalab.native_library import FLAGS, OWN_THREADS, compiler, instruction_sets
 from danalab.inference.native_decoding import LIBRARY as DECODER
 
 TESTS = Path(__file__).parents[2]

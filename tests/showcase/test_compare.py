@@ -13,7 +13,7 @@ from danalab.cli.app import main
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
-from danalab.optim.rate_search import next_exponent
+from danalab.scaling.rate_search import next_exponent
 from danalab.scaling import learning_rate
 from danalab.showcase.problems import PROBLEMS, Objective, SmallProblem, get_problem
 from danalab.showcase.trials import SPACING, ProblemRun, Result, search, settings_for, train, usual_lr

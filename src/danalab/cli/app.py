@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from danalab import __version__
 from danalab.errors import (
@@ -20,70 +20,55 @@ from danalab.errors import (
     MissingExtra,
     UserError,
     describe_os_error,
-    nearest,
     printable,
 )
-from danalab.registry import Registry
 from danalab.scaling.hardware import limit_threads
+from danalab.tables import key_of
 
-
-class Command(NamedTuple):
-    """A verb of the command line."""
-
-    group: str
-    """Heading of `danalab --help` under which it stands."""
-    summary: str
-    module: str = ""
-    """Path of its module; default danalab.cli.VERB."""
-    trains: bool = False
-    """Whether it trains, with other work beside it on the same cores (`yield_cores`)."""
-    light: bool = False
-    """Whether a part of it works with torch alone, or says itself what it needs."""
-
-
-COMMANDS: Registry[Command | ModuleType] = Registry("command")
-"""Verb -> what it is, in the order of --help and of docs/commands.md within its group; of a plug-in also its module."""
-
-_TRAINING, _EXCHANGE = "danalab.cli.training", "danalab.cli.exchange"
-for _verb, _command in {
-    "demo": Command("start", "AdamW and ADana side by side on real text, in minutes on a laptop CPU", trains=True),
-    "plan": Command("train", "what a run would be: parameters, tokens, steps, LR, weight decay, FLOPs; trains nothing"),
-    "train": Command("train", "train a model; resumes automatically", _TRAINING, trains=True),
-    "mid": Command("train", "continue a run's pre-training on conversations", _TRAINING, trains=True),
-    "sft": Command("train", "fine-tune a run on conversations", _TRAINING, trains=True),
-    "rl": Command("train", "train a run to answer tasks by rewards of its answers", _TRAINING, trains=True),
-    "serve": Command("use", "a page to talk to a model, and an API in OpenAI's schema"),
-    "generate": Command("use", "sample text from a run, or from a model in Hugging Face format"),
-    "eval": Command("use", "evaluate a run: loss on its validation split, or scores on tasks"),
-    "export": Command("use", "write a run's model in Hugging Face format", _EXCHANGE),
-    "import": Command("use", "make a run folder of a model in Hugging Face format", _EXCHANGE),
-    "merge": Command(
-        "use", "average checkpoints of a run, as if its learning rate had decayed; trains nothing", _EXCHANGE
-    ),
-    "compare": Command("compare", "runs side by side: table, loss curves, tokens to equal loss"),
-    "sweep": Command("compare", "many runs from a grid over flags; resumable", trains=True),
-    "ladder": Command("compare", "optimizers at several sizes, tuned alike, several seeds; resumable", trains=True),
-    "report": Command(
-        "compare", "laws of a ladder and the compute that its optimizers save: tables, figures, one page"
-    ),
-    "judge": Command(
-        "compare", "is one optimizer better than another: paired seeds, an answer as soon as it is known", trains=True
-    ),
-    "optim": Command("compare", "the optimizers with their hyper-parameters", trains=True, light=True),
-    "data": Command("data", "prepare corpora as token shards, look at them, train and evaluate tokenizers"),
-    "bench": Command("more", "measure speed on this machine, as ratios to named peers", light=True),
-}.items():
-    COMMANDS.add(_verb, _command)
-
-RENAMED = {
-    ("fit",): ("report", "--tables-only"),
-    ("import-wandb",): ("ladder", "import-wandb"),
-    ("tokenizer", "train"): ("data", "train-tokenizer"),
-    ("tokenizer", "eval"): ("data", "eval-tokenizer"),
-    ("tokenizer", "fetch-gpt2"): ("data", "fetch-gpt2"),
-    ("tokenizer",): ("data",),
+VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "start": {
+        "demo": ("AdamW and ADana side by side on real text, in minutes on a laptop CPU", "demo"),
+        "speedrun": ("train a chat model from text in one command: base, mid, sft, rl, scores, report", "speedrun"),
+    },
+    "train": {
+        "plan": ("print size, steps, learning rate, FLOPs and memory of a run; trains nothing", "plan"),
+        "train": ("train a model; resumes automatically", "training"),
+        "mid": ("continue a run's pre-training on conversations", "training"),
+        "sft": ("fine-tune a run on conversations", "training"),
+        "rl": ("train a run to answer tasks by rewards of its answers", "training"),
+    },
+    "use": {
+        "chat": ("talk to a model in the terminal", "chat"),
+        "serve": ("start a chat web page and an OpenAI-compatible API", "serve"),
+        "generate": ("sample text from a run, or from a model in Hugging Face format", "generate"),
+        "eval": ("evaluate a run: loss on its validation split, or scores on tasks", "eval"),
+        "export": ("write a run's model in Hugging Face format", "exchange"),
+        "import": ("make a run folder of a model in Hugging Face format", "exchange"),
+    },
+    "compare": {
+        "compare": ("compare runs: table, loss curves, tokens to equal loss", "compare"),
+        "sweep": ("train many runs from a grid over flags; resumable", "sweep"),
+        "ladder": ("train optimizers at several sizes, tuned alike, with several seeds; resumable", "ladder"),
+        "report": ("fit scaling laws to a ladder and write the report", "report"),
+        "judge": ("test whether one optimizer beats another", "judge"),
+        "optim": ("list the optimizers with their hyperparameters, compare them on small problems", "optim"),
+    },
+    "data": {
+        "data": ("prepare corpora as token shards, inspect them, train and evaluate tokenizers", "data"),
+    },
+    "more": {
+        "theory": ("study small power-law models on which the theory can be computed; writes figures", "theory"),
+        "slurm": ("write and submit a job script that requeues until the run's last step", "slurm"),
+        "bench": ("benchmark speed on this machine, as ratios to named peers", "bench"),
+    },
 }
-"""First words of commands of version 0.1 -> those of today; the old ones work until 0.3."""
+"""Heading of `danalab --help` -> verb -> (what it does, its module in danalab.cli)."""
+
+COMMANDS = {verb: command for verbs in VERBS.values() for verb, command in verbs.items()}
+_TRAINS = {"demo", "speedrun", "train", "mid", "sft", "rl", "sweep", "ladder", "judge", "optim"}
+"""Verbs that train, with other work beside it on the same cores (`yield_cores`)."""
+_LIGHT = {"optim", "bench"}
+"""Verbs of which a part works with torch alone, or says itself what it needs."""
 
 LONGEST_LINE = 1500
 """Characters of an error message that are printed."""
@@ -178,20 +163,14 @@ def _dispatch(arguments: list[str]) -> int:
             answer = f"danalab {__version__}"
         case ["--cite", *_]:
             answer = CITATION
-        case ["--install-completion", *rest]:
-            from danalab.cli._shared.completion import install
-
-            answer = install(flag_types(), *rest[:1])
     if answer is not None:
         print(answer)
         return 0
-    name, *rest = _renamed(arguments)
-    verb = COMMANDS.canonical(name)
-    command = _command_of(verb)
-    if not command.light and importlib.util.find_spec("pydantic") is None:
+    verb, rest = key_of(COMMANDS, arguments[0], "command"), arguments[1:]
+    if verb not in _LIGHT and importlib.util.find_spec("pydantic") is None:
         raise MissingExtra("pydantic", f"danalab {verb}")
     limit_threads()
-    if command.trains:
+    if verb in _TRAINS:
         yield_cores()
     module = module_of(verb)
     prog = f"danalab {verb}"
@@ -220,34 +199,21 @@ def _dispatch(arguments: list[str]) -> int:
     return (run(parsed.flags, passed_on) if hasattr(module, "TAKES_REST") else run(parsed.flags)) or 0
 
 
-def commands() -> dict[str, Command]:
-    """Verb -> its command, group by group, those of annexes and plug-ins included."""
-    known = {verb: _command_of(verb) for verb in COMMANDS.names()}
-    groups = [command.group for command in known.values()]
-    return dict(sorted(known.items(), key=lambda item: groups.index(item[1].group)))
-
-
-def _command_of(verb: str) -> Command:
-    known = COMMANDS.get(verb)
-    return known if isinstance(known, Command) else Command("plug-ins", _first_line(getattr(known, "run", known)))
-
-
 def module_of(verb: str) -> ModuleType:
-    """The module of a verb: here, of an annex or of a plug-in."""
-    known = COMMANDS.get(verb)
-    return importlib.import_module(known.module or f"danalab.cli.{verb}") if isinstance(known, Command) else known
+    """The module of a verb."""
+    return importlib.import_module(f"danalab.cli.{COMMANDS[verb][1]}")
 
 
 def subverbs(module: ModuleType) -> dict[str, Any]:
-    """Name -> (type of the flags, function) of a verb's module; plug-ins add to those that are a `Registry`."""
+    """Name -> (type of the flags, function) of a verb's module."""
     known = getattr(module, "SUBVERBS", {})
-    return {name: known.get(name) for name in sorted(known.names())} if isinstance(known, Registry) else known
+    return known if isinstance(known, dict) else {name: known.get(name) for name in sorted(known.names())}
 
 
 def flag_types() -> dict[str, type | None]:
     """Verb, or verb and subverb -> the data class of its flags; None for a verb that has subverbs only."""
     types: dict[str, type | None] = {}
-    for verb in COMMANDS.names():
+    for verb in COMMANDS:
         try:
             module = module_of(verb)
         except UserError:  # `bench`, where its measures are not
@@ -256,15 +222,6 @@ def flag_types() -> dict[str, type | None]:
         types[verb] = module.VERBS[verb][0] if hasattr(module, "VERBS") else getattr(module, "Flags", None)
         types |= {f"{verb} {name}": flags for name, (flags, _) in subverbs(module).items()}
     return types
-
-
-def _renamed(arguments: list[str]) -> list[str]:
-    """The command in today's words; says so on standard error where it changes them."""
-    for old, new in RENAMED.items():
-        if tuple(arguments[: len(old)]) == old:
-            print(f"note: 'danalab {' '.join(old)}' is now 'danalab {' '.join(new)}'", file=sys.stderr)
-            return [*new, *arguments[len(old) :]]
-    return arguments
 
 
 def yield_cores() -> None:
@@ -281,9 +238,7 @@ def _subverb(
         lines = [f"  {name:<{width}} {_first_line(run)}" for name, (_, run) in known.items()]
         print(f"usage: {prog} COMMAND [flags]\n\n{_first_line(module)}\n\n" + "\n".join(lines))
         return prog, None, None, []
-    name = rest[0]
-    if name not in known:
-        raise UserError(f"unknown command '{prog} {name}'{nearest(name, known)}; known: {', '.join(known)}")
+    name = key_of(known, rest[0], "command")
     flags_type, run = known[name]
     return f"{prog} {name}", flags_type, run, rest[1:]
 
@@ -297,16 +252,8 @@ def _first_paragraph(run: Any, module: ModuleType) -> str:
     return " ".join(text.strip().split("\n\n")[0].split())
 
 
-def _groups() -> dict[str, dict[str, str]]:
-    """Group -> its verbs, each with what it does."""
-    groups: dict[str, dict[str, str]] = {}
-    for verb, command in commands().items():
-        groups.setdefault(command.group, {})[verb] = command.summary
-    return groups
-
-
 def _beginning() -> str:
-    groups = "\n".join(f"  {group:<8} {', '.join(verbs)}" for group, verbs in _groups().items())
+    groups = "\n".join(f"  {group:<8} {', '.join(verbs)}" for group, verbs in VERBS.items())
     return (
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
         "Three things to type:\n"
@@ -319,17 +266,16 @@ def _beginning() -> str:
 
 
 def _usage() -> str:
-    width = max(map(len, COMMANDS.names()))
+    width = max(map(len, COMMANDS))
     groups = [
-        f"{group}\n" + "\n".join(f"  {verb:<{width}}  {what}" for verb, what in verbs.items())
-        for group, verbs in _groups().items()
+        f"{group}\n" + "\n".join(f"  {verb:<{width}}  {what}" for verb, (what, _) in verbs.items())
+        for group, verbs in VERBS.items()
     ]
     return (
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
         "usage: danalab COMMAND [flags]\n\n" + "\n\n".join(groups) + "\n\n"
         "To begin: danalab demo, danalab plan --heads 4, danalab optim list.\n"
-        "Every command takes --help, --config FILE.yaml, --print-config, --plugin FILE.py (own optimizers, schedules,\n"
-        "callbacks, data, tasks and rewards) and --debug (show tracebacks).\n"
-        "danalab --cite prints the papers of the optimizers, danalab --version the version;\n"
-        "danalab --install-completion [bash|zsh|fish] lets Tab complete commands and flags."
+        "Every command takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks). Your own\n"
+        "optimizer, schedule, task, reward or data source is FILE.py:NAME.\n"
+        "danalab --cite prints the papers of the optimizers, danalab --version the version."
     )

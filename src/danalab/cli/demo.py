@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from danalab.cli._shared.options import JsonFlags
-from danalab.experiments.demo import DemoConfig
+from danalab.experiments.settings import DemoConfig
 
 
 @dataclass(frozen=True, kw_only=True)

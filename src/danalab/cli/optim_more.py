@@ -4,7 +4,8 @@ import sys
 from dataclasses import dataclass
 
 from danalab.cli._shared.options import JsonFlags
-from danalab.experiments.optim_compare import CompareConfig
+from danalab.cli.optim import SUBVERBS
+from danalab.experiments.settings import CompareConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +23,6 @@ def compare(flags: CompareFlags) -> None:
         return
     print_table(*results_table(found.results), left=2)
     print(f"\nreport: {flags.out / 'report.md'}")
+
+
+SUBVERBS.add("compare", (CompareFlags, compare))

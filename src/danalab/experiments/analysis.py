@@ -4,7 +4,6 @@ A result that the rows do not allow is a note, which says what is missing.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -15,7 +14,7 @@ from danalab.errors import UserError, nearest
 from danalab.experiments.horizon import HorizonAnalysis, analyse_horizons
 from danalab.experiments.loss_laws import LossLaw, LossPoints, fit_joint_laws
 from danalab.experiments.rate_laws import LEAST_SIZES, LRLaw, SharedCurvature, fit_lr_law, fit_shared_curvature
-from danalab.experiments.rows import Row, has_diverged, is_usable, validation_points
+from danalab.experiments.rows import Row, is_usable, validation_points
 from danalab.experiments.saving import Gain, Saved, Shifts, compute_gain, compute_saved, interpolated_saving
 from danalab.experiments.statistics import Interval
 from danalab.experiments.tuning import Redraw, Trials, Tuned, are_same_runs, flops_of, tune
@@ -115,19 +114,21 @@ class Analysis:
             }
             for opt, law in self.loss_laws.items()
         }
-        return finite({
-            "baseline": self.baseline,
-            "convention": self.convention,
-            "tuned": [each.as_dict() for each in self.tuned],
-            **by_size,
-            "gains": {opt: asdict(gain) for opt, gain in self.gains.items()},
-            "lr_laws": lr_laws,
-            "loss_laws": loss_laws,
-            "curvatures": {opt: asdict(each) for opt, each in self.curvatures.items()},
-            "horizon": None if self.horizon is None else self.horizon.as_dict(),
-            "excluded": [row["name"] for row in self.failed],
-            "notes": self.notes,
-        })
+        return finite(
+            {
+                "baseline": self.baseline,
+                "convention": self.convention,
+                "tuned": [each.as_dict() for each in self.tuned],
+                **by_size,
+                "gains": {opt: asdict(gain) for opt, gain in self.gains.items()},
+                "lr_laws": lr_laws,
+                "loss_laws": loss_laws,
+                "curvatures": {opt: asdict(each) for opt, each in self.curvatures.items()},
+                "horizon": None if self.horizon is None else self.horizon.as_dict(),
+                "excluded": [row["name"] for row in self.failed],
+                "notes": self.notes,
+            }
+        )
 
     @contextlib.contextmanager
     def noting(self, what: str) -> Iterator[None]:
@@ -365,5 +366,3 @@ def _size_rule(arch: str, sizes: Sequence[Mapping[str, Any]]) -> SizeRule | None
     ruled = [rule.dimensions(size["n_heads"], GPT2_VOCAB) for size in sizes]
     same = all(getattr(a, name) == size[name] for a, size in zip(ruled, sizes, strict=True) for name in names)
     return rule if same else None
-
-

@@ -1,6 +1,6 @@
 """Runs side by side: final losses, the compute at which each reached the baseline's, and the loss curves.
 
-    compute saved = 1 - C / C0        `danalab.experiments.saving`, for one run each
+compute saved = 1 - C / C0        `danalab.experiments.saving`, for one run each
 """
 
 from collections import Counter, defaultdict
@@ -155,7 +155,7 @@ def comparison_table(rows: Sequence[ComparedRun]) -> Table:
         if row.is_baseline:
             against = ["(baseline)", "(baseline)"]
         else:
-            bound = ("" if not row.is_bound else ">= " if (row.compute_saved or 0) > 0 else "<= ")
+            bound = "" if not row.is_bound else ">= " if (row.compute_saved or 0) > 0 else "<= "
             tokens = "not reached" if row.tokens_to_baseline is None else f"{row.tokens_to_baseline:,.0f}"
             against = [tokens, f"{bound}{row.compute_saved:+.1%}"]
         lines.append([
@@ -176,8 +176,10 @@ def noise_note(rows: Sequence[ComparedRun]) -> str | None:
     if not single or len(rows) == 1:
         return None
     whose = "optimizer" if len(single) == len({row.opt for row in rows}) else ", ".join(single)
-    return f"one seed per {whose}, so small differences may be noise" if whose == "optimizer" else (
-        f"one seed of {whose}, so small differences may be noise"
+    return (
+        f"one seed per {whose}, so small differences may be noise"
+        if whose == "optimizer"
+        else (f"one seed of {whose}, so small differences may be noise")
     )
 
 
@@ -213,7 +215,9 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
         drawing.band(axes, getattr(runs[0], axis)[:length], losses, optimizer_color(opt), label=label, linestyle=style)
     if baseline is not None:
         label = f"{baseline.opt}'s last evaluation"
-        axes.axhline(float(baseline.losses[-1]), color=optimizer_color(baseline.opt), linestyle=":", linewidth=1, label=label)
+        axes.axhline(
+            float(baseline.losses[-1]), color=optimizer_color(baseline.opt), linestyle=":", linewidth=1, label=label
+        )
     axes.set_xscale("log")
     drawing.zoom(axes, [float(curve.losses[-1]) for curve in curves], max(float(curve.losses[0]) for curve in curves))
     if axis == "tokens":
@@ -230,7 +234,9 @@ def lr_figure(curves: Sequence[RunCurve]) -> "Figure":
     for opt in dict.fromkeys(curve.opt for curve in curves):
         runs = sorted((curve for curve in curves if curve.opt == opt), key=lambda run: run.settings["lr"])
         label = f"{opt} ({len(runs)} trial{'s' * (len(runs) > 1)})"
-        axes.plot([run.settings["lr"] for run in runs], [run.losses[-1] for run in runs], label=label, **drawing.look(opt))
+        axes.plot(
+            [run.settings["lr"] for run in runs], [run.losses[-1] for run in runs], label=label, **drawing.look(opt)
+        )
     axes.set_xscale("log")
     drawing.legend(figure)
     return figure

@@ -20,8 +20,8 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.experiments.cells import Cell
+from danalab.experiments.settings import DemoConfig
 from danalab.files import write_atomically, write_json
-from danalab.train.config.fields import Count, Section
 
 MODEL = {"arch": "enoki", "d_model": 128, "n_layers": 2, "n_heads": 2}
 SEQ_LEN = 128
@@ -31,22 +31,6 @@ EVAL_BATCHES = 4
 TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (5e-4, 1e-3, 2e-3)}
 """Peak learning rates tried for each optimizer, equally many, all at full length."""
 PROMPTS = ("def read_", "import ", '    """Return the ')
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoConfig(Section):
-    """Settings of `danalab demo`."""
-
-    out: Path = Path("demo")
-    """Folder for all results of the demo."""
-    tokens: Count = 750_000
-    """Training tokens of each run."""
-    vocab_size: Count = 1024
-    """Size of the byte-pair encoding trained on the corpus [tokens]."""
-    seeds: Count = 1
-    """Runs at each optimizer's best learning rate, with different seeds."""
-    jobs: Count | None = None
-    """Runs at the same time, one thread each; default one for each core."""
 
 
 @dataclass(frozen=True)

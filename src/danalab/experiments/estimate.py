@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
-from danalab.scaling.hardware import named
 from danalab.experiments.cells import Cell
+from danalab.scaling.hardware import named
 
 if TYPE_CHECKING:
     from danalab.scaling import Plan

@@ -286,7 +286,9 @@ def kappa_figure(found: Analysis) -> Figure | None:
     lines = {words: values for words, values in lines.items() if len(values) >= LEAST_VALUES}
     if not lines:
         return None
-    figure, axes = drawing.canvas(r"$\kappa$ (damping of the long momentum, $(1+t)^{1-\kappa}$)", "final " + drawing.LOSS)
+    figure, axes = drawing.canvas(
+        r"$\kappa$ (damping of the long momentum, $(1+t)^{1-\kappa}$)", "final " + drawing.LOSS
+    )
     styles, bests = itertools.cycle(("-", "--", "-.", ":")), []
     for words, values in lines.items():
         opt = next(iter(values.values()))[0]["opt"]

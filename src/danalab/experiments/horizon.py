@@ -27,9 +27,9 @@ import numpy as np
 
 from danalab.errors import UserError, import_extra
 from danalab.experiments.budget import TuningBudget, budget_of
+from danalab.experiments.formats import NOT_KNOWN, Table, span, yes_or_no
 from danalab.experiments.paired import PairedTest, paired_runs, paired_tests, tests_table
 from danalab.experiments.statistics import Interval, log_interval
-from danalab.experiments.formats import NOT_KNOWN, Table, span, yes_or_no
 from danalab.experiments.tuning import Redraw, Tuned, horizon_of
 
 LEAST_HORIZONS = 3

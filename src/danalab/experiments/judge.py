@@ -38,11 +38,12 @@ from danalab.errors import UserError, first_line
 from danalab.experiments.cells import plain_value
 from danalab.experiments.problems import OWN_DATA, SmallProblem, get_track
 from danalab.experiments.saving import compute_saved
+from danalab.experiments.settings import JudgeConfig
 from danalab.experiments.trials import SPACING, ProblemRun, train, usual_lr, workers
 from danalab.files import finite, sound_objects
 from danalab.optim import build_optimizer
-from danalab.optim.rate_search import next_exponent
 from danalab.plugins import source_digest
+from danalab.scaling.rate_search import next_exponent
 
 PRIORS = (1.0, 30.0)
 """g: variances of the effect in standard deviations of a pair; B_n is the mean of their Bayes factors. The small one
@@ -51,60 +52,7 @@ LEAST_PAIRS, MOST_PAIRS = 3, 1000
 LARGEST_RATIO = 1e12  # of t^2 / (n - 1), for differences that are all equal
 OUTLIER = 7.5
 """Median distances from the median: 5 standard deviations if normal."""
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 BETTER, WORSE, EQUAL, UNDECIDED = "better", "worse", "no difference", "undecided"
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgeConfig:
-    """What is judged, on which track, and at which cost."""
-
-    baseline: str
-    """Optimizer: NAME, NAME:SETTING=VALUE,..., FILE.py:NAME or module:NAME."""
-    contender: str
-    """The optimizer that may be better."""
-    track: str = "char"
-    """Problem: char, stdlib, images or nanogpt."""
-    data: str | None = None
-    """Data set of your own instead of a track; nanogpt's model is trained on it."""
-    steps: int | None = None
-    """Length of a run [steps]; default the track's."""
-    budget: str = "10m"
-    """Most that the verdict may cost: a time (90s, 10m, 2h) or a number of runs (200runs)."""
-    difference: float = 0.01
-    """Losses that differ by less count as equal [nats]."""
-    alpha: float = 0.05
-    """Probability of a wrong answer if differences are normal, however often one looks."""
-    trials: int = 5
-    """Learning rates that each side tries."""
-    ledger: Path = Path("judgements")
-    """Folder of runs and verdicts; a question with a verdict is answered from it."""
-    jobs: int = 2
-    """Runs at a time."""
-
-    def limits(self) -> tuple[float, float]:
-        """(seconds, runs) of the budget, one of them infinite; UserError: it is neither."""
-        text = self.budget.strip()
-        number, unit = (text[:-4], "runs") if text.endswith("runs") else (text[:-1], text[-1:])
-        value = plain_value(number)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            value, unit = 0.0, ""
-        if unit not in ("runs", *_UNITS):
-            raise UserError(f"--budget {self.budget}: is a time such as 10m, 90s or 2h, or a number such as 200runs")
-        return (math.inf, value) if unit == "runs" else (value * _UNITS[unit], math.inf)
-
-    def check(self) -> None:
-        """UserError: a number out of range."""
-        self.limits()
-        for name, value, good in (
-            ("alpha", self.alpha, 0 < self.alpha < 1),
-            ("difference", self.difference, self.difference > 0),
-            ("steps", self.steps, self.steps is None or self.steps > 0),
-            ("trials", self.trials, self.trials > 0),
-            ("jobs", self.jobs, self.jobs > 0),
-        ):
-            if not good:
-                raise UserError(f"--{name} {value}: must be above 0" + (" and below 1" if name == "alpha" else ""))
 
 
 @dataclass(frozen=True)
@@ -231,7 +179,6 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
 
     UserError: unknown contestants or track, numbers out of range, or a side that has no finite loss at any rate.
     """
-    config.check()
     track = get_track(config.track if config.data is None else OWN_DATA + config.data, config.steps)
     sides = (read_contestant(config.baseline), read_contestant(config.contender))
     if sides[0].digest == sides[1].digest:
@@ -250,7 +197,7 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
     return verdict
 
 
-class _BudgetSpent(Exception):  # noqa: N818 - no error
+class _BudgetSpent(Exception):
     pass
 
 
@@ -317,7 +264,9 @@ class _Judgement:
         for _ in range(self._config.trials):
             exponents = [next_exponent(each) for each in tried]
             rates = [start * SPACING**exponent for start, exponent in zip(starts, exponents, strict=True)]
-            for side, exponent, run in zip(tried, exponents, self._runs([(0, rates[0], 0), (1, rates[1], 0)]), strict=True):
+            for side, exponent, run in zip(
+                tried, exponents, self._runs([(0, rates[0], 0), (1, rates[1], 0)]), strict=True
+            ):
                 side[exponent] = math.inf if run["loss"] is None else run["loss"]
         best = []
         for side, start, losses in zip(self._sides, starts, tried, strict=True):
@@ -365,11 +314,15 @@ def _make_run(track: str, steps: int, opt: str, lr: float, seed: int, settings: 
         return f"{type(error).__name__}: {first_line(error)}"
 
 
-def _steps_saved(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[float | None, tuple[float, float] | None]:
+def _steps_saved(
+    pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]],
+) -> tuple[float | None, tuple[float, float] | None]:
     """Share of the baseline's steps saved, with its 95% interval over seeds; None where a run has no loss."""
     if not pairs or any(run["loss"] is None for pair in pairs for run in pair):
         return None, None
-    sides = [([run["steps"][1:] for run in side], [run["losses"][1:] for run in side]) for side in zip(*pairs, strict=True)]
+    sides = [
+        ([run["steps"][1:] for run in side], [run["losses"][1:] for run in side]) for side in zip(*pairs, strict=True)
+    ]
     found = compute_saved(*sides[0], *sides[1])
     return found.saved, None if found.interval is None else (found.interval.low, found.interval.high)
 

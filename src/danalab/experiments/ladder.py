@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from danalab.experiments.cells import Cell
@@ -24,7 +23,7 @@ from danalab.experiments.estimate import check_optimizers
 from danalab.experiments.plan import DECAY, LadderPlan, Rung
 from danalab.experiments.runs import Outcome, Queued, Runner
 from danalab.files import write_json
-from danalab.optim.rate_search import rounded
+from danalab.scaling.rate_search import rounded
 
 RATE = "lr_multiplier"
 Settings = dict[str, Any]

@@ -218,7 +218,9 @@ def _best_laws(data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] |
     floor = min(float(each.loss.min()) for each in data)
     # Scaled to a geometric mean of 1, amplitudes and exponents hardly depend on each other.
     scales = [[float(np.exp(np.mean(np.log(column)))) for column in each.columns] for each in data]
-    logs = [[np.log(c / s) for c, s in zip(each.columns, own, strict=True)] for each, own in zip(data, scales, strict=True)]
+    logs = [
+        [np.log(c / s) for c, s in zip(each.columns, own, strict=True)] for each, own in zip(data, scales, strict=True)
+    ]
 
     def unpack(theta: np.ndarray) -> tuple[float, np.ndarray]:
         """E, between 0 and the least loss, and for each law its terms' (log amplitude, log exponent)."""
@@ -235,7 +237,9 @@ def _best_laws(data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] |
     starts = _starts(data, logs, floor, kind) if start is None else [_theta(start, floor, scales)]
     least_squares = import_extra("scipy.optimize", "laws of the loss").least_squares
     solutions = [
-        least_squares(lambda theta: np.concatenate(residuals_of(theta)), theta, loss="huber", f_scale=HUBER, max_nfev=500)
+        least_squares(
+            lambda theta: np.concatenate(residuals_of(theta)), theta, loss="huber", f_scale=HUBER, max_nfev=500
+        )
         for theta in starts
     ]
     best = min(solutions, key=lambda solution: solution.cost).x

@@ -1,8 +1,8 @@
 """All optimizers on all problems, side by side: pictures, a table and one page.
 
-    out/report.md                                  the table and the pictures
-    out/problems.png, lr.png, newton-schulz.png    the pictures (and .svg, -dark)
-    out/compare.json                               the numbers
+out/report.md                                  the table and the pictures
+out/problems.png, lr.png, newton-schulz.png    the pictures (and .svg, -dark)
+out/compare.json                               the numbers
 """
 
 import math
@@ -22,33 +22,13 @@ from danalab.errors import UserError
 from danalab.experiments.drawing import panels, save_figure, shades, soft, zoom
 from danalab.experiments.formats import Table, as_markdown
 from danalab.experiments.problems import SmallProblem, get_problem
+from danalab.experiments.settings import CompareConfig
 from danalab.experiments.trials import Result, search, workers
 from danalab.files import write_atomically, write_json
 from danalab.optim.optimizers.matrix.newton_schulz import METHODS, coefficients, iterate
 from danalab.scaling.hardware import available_cores
-from danalab.train.config.fields import Count, PathText, Section
 
 QUICK_TRIALS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareConfig(Section):
-    """Settings of `danalab optim compare`."""
-
-    opts: tuple[PathText, ...] = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
-    """Optimizers; danalab optim list shows them all."""
-    problems: tuple[str, ...] = ("quadratic", "matrix", "language")
-    """Problems: quadratic, matrix, language."""
-    trials: Count = 6
-    """Learning rates tried for each optimizer on each problem."""
-    seeds: Count = 3
-    """Runs at the best learning rate."""
-    jobs: Count | None = None
-    """Searches at the same time, one thread each; default one for each core."""
-    quick: bool = False
-    """A tenth of the steps, 3 learning rates, one seed: a fast test that everything works."""
-    out: Path = Path("optim-compare")
-    """Folder for the page, figures and table."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +166,9 @@ def lr_figure(found: Comparison) -> Figure:
         for result in (result for result in found.results if result.problem == problem.name):
             finite = [run for run in result.trials if math.isfinite(run.loss)]
             look: dict[str, Any] = {"color": optimizer_color(result.opt), "marker": "o"}
-            axes.plot([run.lr for run in finite], [run.loss for run in finite], markersize=3.5, label=result.opt, **look)
+            axes.plot(
+                [run.lr for run in finite], [run.loss for run in finite], markersize=3.5, label=result.opt, **look
+            )
             axes.plot([result.best[0].lr], [result.best[0].loss], markersize=8, markerfacecolor="none", **look)
         axes.set(title=problem.title, xlabel="peak learning rate", ylabel=f"at the end: {problem.unit}")
         axes.set(xscale="log", yscale="log" if problem.log else "linear")

@@ -13,8 +13,8 @@ from itertools import combinations
 import numpy as np
 
 from danalab.errors import import_extra
-from danalab.experiments.statistics import Interval, student_interval
 from danalab.experiments.formats import Table, or_dash, span
+from danalab.experiments.statistics import Interval, student_interval
 from danalab.experiments.tuning import Tuned, are_same_runs, horizon_of, rung_of
 
 
@@ -108,7 +108,11 @@ def _test(runs: PairedRuns) -> PairedTest:
         error = sd / math.sqrt(n)
         around = student_interval(mean, error, n - 1, LEVEL)
         interval = Interval(scale * around.low, scale * around.high, LEVEL)
-        p_value = float(2 * import_extra("scipy.stats", "paired tests").t.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
+        p_value = (
+            float(2 * import_extra("scipy.stats", "paired tests").t.sf(abs(mean) / error, n - 1))
+            if error
+            else float(mean == 0)
+        )
         needed = seeds_needed(mean, sd)
     pair = (runs.first, runs.second, runs.params, runs.horizon)
     return PairedTest(*pair, scale * mean, interval, p_value, n, needed, runs.batch)

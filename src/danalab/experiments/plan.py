@@ -19,8 +19,8 @@ from danalab.errors import UserError, nearest
 from danalab.experiments.cells import Cell, expand, name_of, parse_plan
 from danalab.files import validated
 from danalab.optim.catalogue import OPTIMIZERS
-from danalab.optim.run_length import OMEGA
 from danalab.scaling.learning_rate import CHINCHILLA
+from danalab.scaling.optimizers import OMEGA
 from danalab.train.config.fields import flag
 
 _SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}

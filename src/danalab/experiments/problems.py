@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.run_length import OMEGA
+from danalab.scaling.optimizers import OMEGA
 
 if TYPE_CHECKING:
     from danalab.models import ModelConfig
@@ -263,7 +263,9 @@ def get_track(name: str, steps: int | None = None) -> SmallProblem:
         track = replace(TRACKS["nanogpt"], name=name, title=title, unit="loss [nats/token]", make=make)
     else:
         if name not in TRACKS:
-            raise UserError(f"--track {name}{nearest(name, TRACKS)}: known are {', '.join(TRACKS)}; or give --data PATH")
+            raise UserError(
+                f"--track {name}{nearest(name, TRACKS)}: known are {', '.join(TRACKS)}; or give --data PATH"
+            )
         track = TRACKS[name]
     return replace(track, steps=steps or track.steps)
 

@@ -1,9 +1,9 @@
 """The report of a ladder: report.md, whose first lines are the answer, figures in two themes, one CSV, analysis.json.
 
-    report.md            the answer, the tables, what is not known
-    NAME.png, .svg       the figures, and NAME-dark.png, NAME-dark.svg
-    runs.csv             a line per run
-    analysis.json        every number
+report.md            the answer, the tables, what is not known
+NAME.png, .svg       the figures, and NAME-dark.png, NAME-dark.svg
+runs.csv             a line per run
+analysis.json        every number
 """
 
 import math
@@ -140,7 +140,9 @@ def tables(found: Analysis) -> dict[str, Table]:
     if found.horizon is not None:
         made |= {
             "Equivalent overtraining: the loss at horizon f is the baseline's at C f^p": exponent_table(found.horizon),
-            "Token multiplier: the baseline's tokens at equal loss over the optimizer's": multiplier_table(found.horizon),
+            "Token multiplier: the baseline's tokens at equal loss over the optimizer's": multiplier_table(
+                found.horizon
+            ),
             "Pairs of optimizers at their longest horizon, paired by seed": pair_table(found.horizon),
             "Budgets: settings tried by each optimizer on each rung": budget_table(found.horizon),
         }
@@ -289,5 +291,3 @@ def extent(found: Analysis, opt: str) -> str:
     params = [short(each.params) for each in (sizes[0], sizes[-1])]
     seeds = sorted({len(each.runs) for each in sizes})
     return f"{len(sizes)} sizes, {params[0]} to {params[1]}; seeds {' or '.join(map(str, seeds))}"
-
-

@@ -26,8 +26,8 @@ from danalab.errors import UserError
 from danalab.experiments.cells import PATH_SETTINGS, Cell, portable_settings
 from danalab.experiments.rows import FileName, RowsFile, is_usable
 from danalab.files import read_json, validated, write_json
-from danalab.optim.rate_search import next_rate, rounded
 from danalab.scaling.hardware import available_cores, chosen_threads
+from danalab.scaling.rate_search import next_rate, rounded
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
@@ -59,7 +59,7 @@ class Outcome:
     """Runs that have not ended: at SLURM, start the same command again for what depends on them."""
 
 
-class Queued(Exception):  # noqa: N818 - no error: the runs go on without this process
+class Queued(Exception):
     """Runs were submitted and have not ended."""
 
 

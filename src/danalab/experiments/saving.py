@@ -123,7 +123,9 @@ def _by_seeds(base: _Side, other: _Side) -> Callable[[np.random.Generator], Shif
     return draw
 
 
-def _compare(base: _Side, other: _Side, base_shift: np.ndarray, other_shift: np.ndarray) -> tuple[float, bool, float | None]:
+def _compare(
+    base: _Side, other: _Side, base_shift: np.ndarray, other_shift: np.ndarray
+) -> tuple[float, bool, float | None]:
     """(log(C_contender / C_baseline), is it a bound, `Saved.behind`) at the higher one of the final losses.
 
     Curves are averaged before a crossing is sought: the crossings of noisy curves come too early on average, as each

@@ -124,9 +124,7 @@ class SlurmRunner(Runner):
             part = cells[first : first + LARGEST_ARRAY]
             name = _next_name(self.folder)
             tasks = [_flags(self.folder / "runs" / cell.name, cell, cluster.resources.ranks) for cell in part]
-            array = SlurmJob(
-                name, tasks, cluster.resources, place, cluster.setup, cluster.at_once, cluster.command
-            )
+            array = SlurmJob(name, tasks, cluster.resources, place, cluster.setup, cluster.at_once, cluster.command)
             scripts.append(array.write())
             write_json(place / f"{name}.json", asdict(_Array([cell.name for cell in part], None)))
         return scripts

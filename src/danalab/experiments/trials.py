@@ -19,11 +19,11 @@ from danalab.errors import UserError
 from danalab.experiments.problems import Objective, SmallProblem
 from danalab.files import finite
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
-from danalab.optim.rate_search import next_exponent
 from danalab.optim.schedules import Schedule
 from danalab.processes import end_with_starter, hidden_main
 from danalab.scaling import learning_rate
 from danalab.scaling.learning_rate import slow_momentum
+from danalab.scaling.rate_search import next_exponent
 
 SPACING = 4.0
 """Factor between the first learning rates."""

@@ -34,13 +34,67 @@ token passes through), V the vocabulary, d the width:
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
 _HOW = frozenset(
-    "acc_steps activation_checkpointing array_cache_gib async_checkpoint auto_resume average batch_size ckpt_interval "
-    "collect_tau_stats collective_timeout compile deterministic device diloco_patience distributed_backend ema epochs "
-    "eval_batches eval_interval expert_parallel extend_to final_eval_batches gc_interval heads horizon_basis "
-    "horizon_law iterations_to_run json keep_every keep_last keep_steps local_ckpt_dir log_dynamics log_interval "
-    "lr_multiplier name nproc on_nonfinite onednn peak_tflops profile replicas resume_from rules run_dir "
-    "sample_prompts size tensorboard tokens_per_param tp_size trackio tune_malloc wandb wandb_entity wandb_group "
-    "wandb_mode wandb_project seed data_seed".split()
+    [
+        "acc_steps",
+        "activation_checkpointing",
+        "array_cache_gib",
+        "async_checkpoint",
+        "auto_resume",
+        "average",
+        "batch_size",
+        "ckpt_interval",
+        "collect_tau_stats",
+        "collective_timeout",
+        "compile",
+        "deterministic",
+        "device",
+        "diloco_patience",
+        "distributed_backend",
+        "ema",
+        "epochs",
+        "eval_batches",
+        "eval_interval",
+        "expert_parallel",
+        "extend_to",
+        "final_eval_batches",
+        "gc_interval",
+        "heads",
+        "horizon_basis",
+        "horizon_law",
+        "iterations_to_run",
+        "json",
+        "keep_every",
+        "keep_last",
+        "keep_steps",
+        "local_ckpt_dir",
+        "log_dynamics",
+        "log_interval",
+        "lr_multiplier",
+        "name",
+        "nproc",
+        "on_nonfinite",
+        "onednn",
+        "peak_tflops",
+        "profile",
+        "replicas",
+        "resume_from",
+        "rules",
+        "run_dir",
+        "sample_prompts",
+        "size",
+        "tensorboard",
+        "tokens_per_param",
+        "tp_size",
+        "trackio",
+        "tune_malloc",
+        "wandb",
+        "wandb_entity",
+        "wandb_group",
+        "wandb_mode",
+        "wandb_project",
+        "seed",
+        "data_seed",
+    ]
 )
 """Settings of seeds, of how and where a run is made, and those that others follow from, also of earlier rows."""
 

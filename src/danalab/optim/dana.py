@@ -142,7 +142,7 @@ class LogTimeOptimizer(Optimizer):
             "lr": float(own["lr"]),
             "schedule": schedule_factor(own),
             "beta": 1 - average_gain(own, t),
-            "alpha": (1 + t) ** (1 - own.get("kappa", own.get("kappa_min"))),
+            "alpha": (1 + t) ** (1 - (own["kappa"] if "kappa" in own else own["kappa_min"])),
             "lambda": decay_rate(own, t),
         }
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from danalab.models import ModelConfig, build_model
 from danalab.models.layers import attention, precision
 from danalab.models.layers.precision import onednn_products, uses_onednn
-from danalab.optim.step.backends import native_library
+from danalab import native_library
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.models.layers.attention import document_starts
-from danalab.train.config.resolve import resolve
-from danalab.train.config.train_config import TrainConfig
 from danalab.models.resonance import convolution
 from danalab.models.resonance.convolution import convolve_apart, document_lengths
+from danalab.train.config.resolve import resolve
+from danalab.train.config.train_config import TrainConfig
 
 START = 60
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from danalab import native_library
 from danalab.errors import UserError
 from danalab.optim.rules.adana import ADANA
-from danalab.optim.step.backends import choice, native_library
+from danalab.optim.step.backends import choice
 from danalab.train.system import device as device_module
 from danalab.train.system.device import (
     autocast_dtype,

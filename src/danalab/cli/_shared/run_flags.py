@@ -75,8 +75,8 @@ class CostFlags:
 
     def rate(self, folder: Path) -> "tuple[Rate | None, str]":
         """(FLOP/s of a device, source of the number)."""
-        from danalab.experiments.rows import ladder_file, read_ladder
         from danalab.experiments.estimate import accelerator_rate, measured_rate
+        from danalab.experiments.rows import ladder_file, read_ladder
 
         if self.gpu is not None:
             return accelerator_rate(self.gpu, self.mfu), f"{self.gpu.upper()} at {self.mfu:.0%} of its peak"

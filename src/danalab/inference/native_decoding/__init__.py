@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from danalab import native_library
 from danalab.errors import UserError, nearest
 from danalab.inference.engine import BACKENDS
+from danalab.inference.native_decoding.layout import KINDS, STRUCTS, BatchStruct, NativeWeights
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import uniform
 from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.decoder import Decoder
-from danalab.optim.step.backends import native_library
-from danalab.optim.step.backends.native_library import NativeLibrary
-from danalab.inference.native_decoding.layout import KINDS, STRUCTS, BatchStruct, NativeWeights
+from danalab.native_library import NativeLibrary
 
 _FOLDER = Path(__file__).parent
 _THREADS = Path(native_library.__file__).with_name("threads.h")

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd.function import once_differentiable
 
+from danalab import native_library
 from danalab.errors import UserError
 from danalab.models.layers.precision import uses_onednn
-from danalab.optim.step.backends import native_library
-from danalab.optim.step.backends.native_library import NativeLibrary
+from danalab.native_library import NativeLibrary
 
 log = logging.getLogger(__name__)
 

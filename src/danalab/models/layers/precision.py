@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.optim.step.backends.native_library import processor
+from danalab.native_library import processor
 
 log = logging.getLogger(__name__)
 _SWITCH = "bf16"  # the setting of torch that gives float32 products to oneDNN

@@ -118,11 +118,6 @@ class RunSpec:
         """The settings of the optimizer for `build_optimizer`, or a UserError for one it lacks; imports torch."""
         return optimizer_settings(self.given, self.optimizer, self.budget.steps)
 
-    @property
-    def state_dtype(self) -> str:
-        """Number format of the optimizer's moments."""
-        return self.given.optimizer_settings.get("state_dtype", "float32")
-
     def flops(self, steps: int) -> int:
         """Training FLOPs of the first `steps` steps."""
         return self.batches.flops(steps, lambda length: flops_per_token(self.model, length))
@@ -228,7 +223,7 @@ def run_memory_gib(
         spec.plan,
         micro_batch,
         activation_bytes,
-        state_dtype=spec.state_dtype,
+        moment_bytes=2.0 if spec.given.optimizer_settings.get("stochastic_rounding") == "moments" else 4.0,
         averaged=spec.given.weight_average() is not None,
         weight_shards=ranks if spec.execution.backend == "fsdp" else 1,
         state_shards=ranks if spec.execution.backend in ("fsdp", "zero") else 1,

@@ -41,7 +41,7 @@ class MergedRun:
 
 def merge_weights(steps: Sequence[int], decay: str) -> list[float]:
     """The weight of each checkpoint; their sum is 1. `steps` ascend; `decay` is one of `DECAYS`."""
-    curve, first, length = DECAYS.get(DECAYS.canonical(decay)), steps[0], steps[-1] - steps[0]
+    curve, first, length = DECAYS["sqrt" if decay == "1-sqrt" else decay], steps[0], steps[-1] - steps[0]
     means = [
         sum(curve((step - first) / length, 0.0) for step in range(start, end)) / (end - start)
         for start, end in itertools.pairwise(steps)

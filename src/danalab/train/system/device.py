@@ -23,7 +23,7 @@ import torch
 
 from danalab import __version__
 from danalab.errors import UserError, first_line
-from danalab.optim.step.backends.native_library import instruction_sets, multiplies_bfloat16, processor, target
+from danalab.native_library import instruction_sets, multiplies_bfloat16, processor, target
 from danalab.scaling.hardware import available_cores
 
 log = logging.getLogger(__name__)

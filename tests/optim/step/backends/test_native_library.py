@@ -8,9 +8,10 @@ import re
 import pytest
 import torch
 
+from danalab import native_library
 from danalab.errors import UserError
 from danalab.optim import DanaStarMK4
-from danalab.optim.step.backends import kernel_library, native_library
+from danalab.optim.step.backends import kernel_library
 from optim.step.backends.test_fused import params
 from targets import TARGETS, WIDE, compiled_for
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from danalab.errors import UserError, nearest
 from danalab.optim.optimizers.matrix.symmetric import symmetric_product
 from danalab.optim.products import RESTART, RESTART_POLAR, WIDE
-from danalab.optim.step.backends.native_library import multiplies_bfloat16
+from danalab.native_library import multiplies_bfloat16
 
 Coefficients = tuple[float, float, float]
 

@@ -4,7 +4,7 @@ import ctypes
 import functools
 from pathlib import Path
 
-from danalab.optim.step.backends.native_library import NativeLibrary
+from danalab.native_library import NativeLibrary
 
 _FOLDER = Path(__file__).parent
 
@@ -13,7 +13,7 @@ LIBRARY = NativeLibrary(
     purpose="the fused optimizer kernels",
     setting="fused=True",
     instead="fused=False",
-    sources=tuple(_FOLDER / name for name in ("kernels.cpp", "kernels_formats.h", "kernels_star.h", "threads.h")),
+    sources=tuple(_FOLDER / name for name in ("kernels.cpp", "kernels_formats.h", "kernels_star.h")),
 )
 
 KERNELS = ("adana", "dana_star", "adamw_decaying_wd", "ademamix", "dana", "sign_dana", "auto_dana")
