@@ -41,8 +41,8 @@ from torch.nn import functional as F
 from danalab.optim import build_optimizer, get_schedule
 from danalab.scaling.rate_search import next_exponent
 from danalab.scaling.optimizers import warmup_steps
-from danalab.showcase.problems import Objective
-from danalab.showcase.trials import descend
+from danalab.experiments.problems import Objective
+from danalab.experiments.trials import descend
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "bench" / "results" / "decay_law_cpu.jsonl"

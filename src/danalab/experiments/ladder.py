@@ -130,8 +130,7 @@ def search(losses: Losses, multipliers: Sequence[float], dials: Mapping[str, Seq
         for name, values in axes.items():
             found.try_values(name, values)
             found.follow(name)
-        moved = {name for name in dials if found.best[name] != before[name]}
-        if not found.left or not moved or math.isinf(found.loss):
+        if not found.left or found.best == before or math.isinf(found.loss):
             break
         axes[RATE] = _around(found.best[RATE], multipliers)  # and the dials again, at what is best now
     while found.left and found.refine(RATE):

@@ -193,8 +193,13 @@ def written_rows(file: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(read_text(file).splitlines() if file.is_file() else (), start=1):
         place = f"{file}:{number}"
-        rows.append(validated(RunRow, parse_json(line, place), place).model_dump())
+        rows.append(checked_row(parse_json(line, place), place))
     return rows
+
+
+def checked_row(row: Any, place: str = "row") -> dict[str, Any]:
+    """A row with its defaults filled in. UserError: it is none; says `place` and the first misfit."""
+    return validated(RunRow, row, place).model_dump()
 
 
 def read_runs(folder: Path) -> list[dict[str, Any]]:

@@ -36,6 +36,8 @@ from danalab.train.run.metrics import last_rows
 log = logging.getLogger(__name__)
 
 RECORD = "sweep.json"
+COMMAND: Sequence[str] = (sys.executable, "-m", "danalab", "train")
+"""What starts a run's process, before its flags."""
 DIVERGED = "diverged: a loss was not finite (nonfinite.json); it is not tried again unless its folder is deleted"
 State = Literal["new", "running", "finished", "diverged", "foreign"]
 """Of a run's folder. new: nothing is there, or this run was interrupted; foreign: it holds a run of other settings."""
@@ -245,7 +247,7 @@ class Runner:
         if state != "new":
             return None
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "danalab", "train", *train_flags(folder, cell.settings)]
+        command = [*COMMAND, *train_flags(folder, cell.settings)]
         with self._device() as environment, (folder / "log.txt").open("ab") as output:
             with self._lock:
                 if self._stopped:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
-from danalab.ladder.plan import read_plan
-from danalab.sweep.grid import expand, read_grid
-from danalab.sweep.run import run_sweep
+from danalab.experiments.plan import read_plan
+from danalab.experiments.cells import expand, read_grid
+from danalab.experiments.runs import run_all
 
 BENCH = Path(__file__).parents[2] / "bench"
 SWEEPS = sorted(BENCH.glob("*_sweep.yaml"))
@@ -25,7 +25,7 @@ def test_a_sweep_file_is_one_that_runs(file, fixed, tmp_path):
     # Its first and last corners for real, on a model and data of nothing.
     tiny = {**fixed, "iterations": 4, "eval_interval": 2}
     corners = [{"opt": grid["opt"][0], **{key: grid[key][end] for key in varied}} for end in (0, -1)]
-    found = run_sweep(tmp_path / "sweep", expand({}, tiny, corners), executor="inline")
+    found = run_all(expand({}, tiny, corners), tmp_path / "sweep")
     assert not found.failures
     assert [[row["settings"][key] for key in varied] for row in found.rows] == [
         [corner[key] for key in varied] for corner in corners

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder import fit_joint_laws, fit_loss_law
+from danalab.experiments.loss_laws import fit_joint_laws, fit_loss_law
 
 C = np.geomspace(1e15, 1e19, 9)
 
@@ -77,7 +77,7 @@ def test_laws_of_parameters_and_tokens_have_no_single_compute():
 
 def test_a_single_run_a_size_has_an_interval_from_its_scatter_around_the_law_not_an_empty_one():
     noise = np.exp(2e-3 * np.random.default_rng(0).standard_normal(len(C)))
-    law = fit_loss_law(C, (1.7 + 300 * C**-0.13) * noise, groups=list(C), n_bootstrap=30)
+    law = fit_loss_law(C, (1.7 + 300 * C**-0.13) * noise, n_bootstrap=30)
     assert law.intervals["alpha"].high > law.intervals["alpha"].low + 1e-3
 
 
@@ -86,29 +86,13 @@ def test_the_intervals_of_a_laws_coefficients_cover_the_truth_in_some_nine_simul
     compute, covered = np.repeat(np.geomspace(1e14, 1e18, 6), 3), {"E": 0, "A": 0, "alpha": 0}
     for trial in range(200):
         noise = np.exp(2e-3 * np.random.default_rng(trial).standard_normal(len(compute)))
-        law = fit_loss_law(compute, (1.7 + 300 * compute**-0.13) * noise, groups=list(compute), n_bootstrap=50)
+        law = fit_loss_law(compute, (1.7 + 300 * compute**-0.13) * noise, n_bootstrap=50)
         for name, truth in (("E", 1.7), ("A", 300.0), ("alpha", 0.13)):
             covered[name] += truth in law.intervals[name]
-    assert min(covered.values()) >= 176, "181, 182 and 182 here; percentiles of the resamples cover 170, 175 and 174"
+    assert min(covered.values()) >= 180
 
 
 def test_parameters_and_tokens_that_go_together_are_no_chinchilla_law():
     N = np.geomspace(1e6, 1e9, 8)
     with pytest.raises(UserError, match="cannot be told apart; add runs"):
         fit_loss_law((N, 20 * N), 2 + N**-0.3, "chinchilla", n_bootstrap=0)
-
-
-@pytest.mark.slow
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("seed", [8, 11, 12])
-def test_sizes_that_span_little_do_not_hide_that_the_limit_is_unknown(seed):
-    rng = np.random.default_rng(seed)
-    rungs = {3312: (1, 4, 16, 64), 5184: (1, 4, 16), 10080: (1, 4, 16)}
-    runs = [(n, 20 * n * f) for n, horizons in rungs.items() for f in horizons for _ in range(3)]
-    N, D = np.asarray(runs, float).T
-    noise = 0.015 * rng.standard_normal(len(N)) * np.where(D > 200 * N, 0.3, 1)
-    loss = (2.06 + 1.2 * N**-0.17 + 900 * D**-0.65) * np.exp(noise)
-    law = fit_loss_law((N, D), loss, "chinchilla", groups=[str(run) for run in runs], n_bootstrap=30)
-    assert law.E < 0.01, "a small exponent of N takes its place, as in all resamples"
-    assert 2.06 in law.intervals["E"]
-    assert law.intervals["E"].high < loss.min()

@@ -1,8 +1,14 @@
-"""Sweeps of seconds."""
+"""Sweeps of seconds, and a stand-in for `danalab train`."""
+
+import sys
+from pathlib import Path
 
 import pytest
 
+from danalab.experiments import runs
 from text_data import prepare_lines
+
+TRAINER = Path(__file__).with_name("trainer.py")
 
 
 @pytest.fixture(scope="session")
@@ -23,5 +29,13 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         "log_interval": 2,
         "ckpt_interval": 2,
         "lr": 1e-3,
-        "tune_malloc": False,
     }
+
+
+@pytest.fixture
+def trainer(tmp_path, monkeypatch):
+    """Runs take no time; returns a function with the names of those that were made."""
+    made = tmp_path / "made"
+    monkeypatch.setenv("MADE", str(made))
+    monkeypatch.setattr(runs, "COMMAND", (sys.executable, str(TRAINER)))
+    return lambda: made.read_text().split() if made.is_file() else []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from danalab.ladder.paired import PairedRuns, paired_tests, seeds_needed
+from danalab.experiments.paired import PairedRuns, paired_tests, seeds_needed
 
 
 def runs(losses, params=1000, horizon=1.0):

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from danalab.errors import UserError
-from danalab.sweep.grid import LONGEST_NAME, expand, name_of, parse_assignments, parse_fixed, read_grid
+from danalab.experiments.cells import LONGEST_NAME, expand, name_of, parse_assignments, parse_fixed, read_grid
 
 
 def test_a_grid_is_every_combination_with_readable_names():

@@ -5,15 +5,13 @@ import math
 
 import pytest
 
-from danalab.ladder.analysis import analyse
-from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.horizon import _Draws, _interval
-from ladder.planted_horizons import GAIN, SIZES, E, plant_horizons
+from danalab.experiments.analysis import analyse
+from experiments.planted_horizons import GAIN, SIZES, E, plant_horizons
 
 
 def test_a_ladder_with_horizons_gives_multipliers_and_an_exponent():
     found = analyse(plant_horizons(1.15, noise=5e-4), n_bootstrap=20)
-    horizon = found.studies["horizon"]
+    horizon = found.horizon
     assert 1.15 in horizon.exponents["adana"].interval
     assert len(horizon.multipliers) == sum(map(len, SIZES.values()))
     for each in horizon.multipliers:
@@ -23,39 +21,26 @@ def test_a_ladder_with_horizons_gives_multipliers_and_an_exponent():
     assert {each.n_seeds for each in horizon.tests} == {3}
     assert found.loss_laws["adamw"].kind == "chinchilla"
     assert E in found.loss_laws["adamw"].intervals["E"]
-    assert found.studies["exponents"]["lr"]["adamw"].exponents.keys() == {"P", "f"}
-    assert found.studies["exponents"]["omega"] == {}
     json.dumps(found.as_dict(), allow_nan=False)
 
 
 def test_one_horizon_has_no_exponent_and_one_seed_no_interval():
-    assert analyse(plant_horizons(sizes={7_000: (1,), 14_000: (1,)}), n_bootstrap=0).studies.get("horizon") is None
-    horizon = analyse(plant_horizons(seeds=1), n_bootstrap=20).studies["horizon"]
+    assert analyse(plant_horizons(sizes={7_000: (1,), 14_000: (1,)}), n_bootstrap=0).horizon is None
+    horizon = analyse(plant_horizons(seeds=1), n_bootstrap=20).horizon
     assert horizon.exponents["adana"].interval is None
     assert all(each.interval is None for each in horizon.multipliers)
 
 
-def test_an_interval_that_resamples_do_not_bound_is_open():
-    draws = _Draws([], [], {"adamw": 4, "adana": 4})
-    assert _interval(3.0, [2.0, 2.5, 3.0, 4.0, math.inf], draws, "adamw", "adana") == Interval(2.0, math.inf, 0.95)
-    assert _interval(math.inf, [2.0, 3.0, math.inf], draws, "adana").high == math.inf
-    bounded = _interval(3.0, [2.5, 3.0, 3.5], draws, "adamw", "adana")
-    assert 0 < bounded.low < 3 < bounded.high < math.inf
-    assert _interval(3.0, [2.5, 3.0], _Draws([], [], {"adana": 0}), "adana") is None
-
-
 def test_a_rung_that_the_baseline_lacks_is_left_out_with_a_note():
     rows = [row for row in plant_horizons() if row["opt"] == "adana" or row["settings"]["tokens_per_param"] != 1280]
-    horizon = analyse(rows, n_bootstrap=0).studies["horizon"]
-    assert max(each.horizon for each in horizon.multipliers) == 16
+    assert max(each.horizon for each in analyse(rows, n_bootstrap=0).horizon.multipliers) == 16
     few = [row for row in rows if row["opt"] == "adamw" or row["tokens"] == 20 * 7_000]
-    horizon = analyse(few, n_bootstrap=0).studies["horizon"]
-    assert "adana: fewer than two horizons" in horizon.notes[0]
+    assert "adana: fewer than two horizons" in analyse(few, n_bootstrap=0).horizon.notes[0]
 
 
 def test_budgets_count_trials_and_mark_edges():
     rows = plant_horizons(noise=0.0)
-    horizon = analyse(rows, n_bootstrap=0).studies["horizon"]
+    horizon = analyse(rows, n_bootstrap=0).horizon
     assert horizon.equal_budgets
     for each in horizon.budgets:
         (rate,) = each.dials
@@ -66,7 +51,7 @@ def test_budgets_count_trials_and_mark_edges():
         assert rate.at_edge == (best in (0.5, 2.0))
         assert rate.gain > 0
     fewer = [row for row in rows if row["opt"] == "adamw" or row["lr"] != 0.5]
-    assert not analyse(fewer, n_bootstrap=0).studies["horizon"].equal_budgets
+    assert not analyse(fewer, n_bootstrap=0).horizon.equal_budgets
 
 
 def test_the_gain_of_a_dial_is_measured_with_all_else_equal():
@@ -78,7 +63,7 @@ def test_the_gain_of_a_dial_is_measured_with_all_else_equal():
             for omega, change in ((4.0, 0.03), (16.0, -0.01)):
                 moved = {**row, "name": f"{row['name']}-{omega}", "final_loss": row["final_loss"] + change}
                 extra.append({**moved, "settings": {**row["settings"], "omega": omega}})
-    horizon = analyse([*rows, *extra], n_bootstrap=0).studies["horizon"]
+    horizon = analyse([*rows, *extra], n_bootstrap=0).horizon
     dials = {dial.name: dial for dial in horizon.budgets[0].dials}
     assert dials["omega"].values == (4.0, 8.0, 16.0)
     assert (dials["omega"].best, dials["omega"].at_edge) == (16.0, True)
@@ -88,18 +73,14 @@ def test_the_gain_of_a_dial_is_measured_with_all_else_equal():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("noise", [1.5e-3, 1e-2], ids=["quiet", "1%"])
-@pytest.mark.parametrize("exponent", [1.0, 1.15, 1.3])
+@pytest.mark.parametrize("exponent", [1.0, 1.3])
 def test_intervals_cover_a_planted_exponent(exponent, noise):
-    """Of 40 ladders with the rungs of bench/horizon_cpu.yaml intervals contain the exponent and E in 90% at least."""
-    covered = floors = 0
-    widths = []
+    """Of 40 ladders intervals contain the exponent in 90% at least."""
+    covered, widths = 0, []
     for seed in range(40):
-        found = analyse(plant_horizons(exponent, seed=seed, noise=noise), n_bootstrap=100, predict=())
-        interval = found.studies["horizon"].exponents["adana"].interval
+        found = analyse(plant_horizons(exponent, seed=seed, noise=noise), law="saturated", n_bootstrap=60, predict=())
+        interval = found.horizon.exponents["adana"].interval
         covered += exponent in interval
-        floors += E in found.loss_laws["adamw"].intervals["E"]
         widths.append(math.log(interval.high / interval.low))
-    width = sorted(widths)[20]
-    print(f"exponent {exponent}, noise {noise}: covered {covered} of 40, E {floors} of 40, median width {width:.3f}")
+    print(f"exponent {exponent}, noise {noise}: covered {covered} of 40, median width {sorted(widths)[20]:.3f}")
     assert covered >= 36
-    assert floors >= 36

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from danalab.errors import UserError
-from danalab.ladder.horizon import HorizonPoint, fit_horizon_law
-from ladder.planted_horizons import ALPHA, BETA, GAIN, SIZES, A, E, loss_at
+from danalab.experiments.horizon import HorizonPoint, fit_horizon_law
+from experiments.planted_horizons import ALPHA, BETA, GAIN, SIZES, A, E, loss_at
 
 
 def points(exponent, gain=GAIN, sizes=SIZES):

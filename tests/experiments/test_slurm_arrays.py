@@ -1,5 +1,6 @@
 """Sweeps and ladders as SLURM arrays, on stand-ins for its commands that run the arrays' scripts here."""
 
+import contextlib
 import json
 import shlex
 import sys
@@ -11,48 +12,20 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.ladder.plan import LadderPlan
-from danalab.ladder.run import run_ladder
-from danalab.sweep.executors import Cluster
-from danalab.sweep.grid import expand
-from danalab.sweep.run import collect, run_sweep
+from danalab.experiments import slurm as arrays
+from danalab.experiments.cells import expand
+from danalab.experiments.ladder import run_ladder
+from danalab.experiments.plan import LadderPlan
+from danalab.experiments.runs import Queued, collect, run_all
+from danalab.experiments.slurm import Cluster, SlurmRunner
 from danalab.train.system.slurm import Resources
-from danalab.ladder import slurm as arrays
+from experiments.conftest import TRAINER
 from slurm_stand_ins import Cluster as StandIn
-
-TRAINER = '''
-"""In place of `danalab train`: a run folder in no time. A run named in $BROKEN fails, one in $PREEMPTED once stops."""
-import json, math, os, pathlib, sys
-words = sys.argv[2:]
-folder = pathlib.Path(words[words.index("--run-dir") + 1])
-said = dict(word[2:].replace("-", "_").split("=", 1) for word in words if "=" in word)
-print(folder.name, file=open(os.environ["MADE"], "a"))
-if folder.name in os.environ.get("BROKEN", "").split():
-    sys.exit("danalab: error: no room for " + folder.name)
-first = not folder.exists()
-folder.mkdir(parents=True, exist_ok=True)
-lr = 1e-3 * float(said.get("lr_multiplier", 1))
-config = {"arch": "enoki", "seed": 0, "kappa": 0.85, "lr_multiplier": 1.0, "lr": lr, **said, "run_dir": str(folder)}
-config["seed"] = int(config["seed"])
-record = {"config": config, "params": 1000, "plan": {"non_emb_params": 900, "total_params": 1000}}
-(folder / "config.json").write_text(json.dumps(record))
-if first and folder.name in os.environ.get("PREEMPTED", "").split():
-    print(json.dumps({"status": "interrupted", "step": 5}))
-    sys.exit(85)
-loss = 3 + math.log(lr / 1.2e-3) ** 2
-summary = {"status": "finished", "step": 10, "val/loss": loss, "tokens": 100, "flops": 6e5, "time": 36.0}
-(folder / "metrics.jsonl").write_text(json.dumps({"step": 10, "tokens": 100, "val/loss": loss}) + "\\n")
-(folder / "summary.json").write_text(json.dumps(summary))
-print(json.dumps(summary))
-'''
-
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     stand_in = StandIn(tmp_path)
-    program = tmp_path / "trainer.py"
-    program.write_text(TRAINER)
-    words = shlex.join([sys.executable, str(program)])
+    words = shlex.join([sys.executable, str(TRAINER)])
     (stand_in.bin / "danalab").write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     for key, value in stand_in.environment(MADE=str(tmp_path / "made")).items():
         monkeypatch.setenv(key, value)
@@ -68,24 +41,32 @@ def made(slurm):
     return file.read_text().split() if file.is_file() else []
 
 
+def run_sweep(folder, cells, cluster):
+    """What is known after a call of the sweep."""
+    runner = SlurmRunner(folder, cluster)
+    with contextlib.suppress(Queued):
+        runner.train(cells)
+    return runner.outcome()
+
+
 CELLS = expand({"opt": ["adamw", "adana"], "seed": [0, 1]}, {"heads": 3})
 
 
 def test_a_sweep_is_one_array_and_a_second_call_submits_nothing_while_it_is_queued(slurm, tmp_path):
     folder = tmp_path / "sweep"
-    first = run_sweep(folder, CELLS, executor="slurm", cluster=cluster(at_once=2))
+    first = run_sweep(folder, CELLS, cluster=cluster(at_once=2))
     assert first.queued == ["adamw-s0", "adamw-s1", "adana-s0", "adana-s1"]
     (script,) = (folder / "slurm").glob("*.sh")
     text = script.read_text()
     assert "#SBATCH --array=0-3%2\n" in text
     assert "#SBATCH --requeue\n" in text
-    again = run_sweep(folder, CELLS, executor="slurm", cluster=cluster())
+    again = run_sweep(folder, CELLS, cluster=cluster())
     assert again.queued == first.queued
     assert len(slurm.queue.read_text().splitlines()) == 1
 
     assert slurm.run_tasks(PREEMPTED="adana-s0") == [0, 0, 0, 0]
     assert made(slurm).count("adana-s0") == 2, "it was queued again by itself"
-    done = run_sweep(folder, CELLS, executor="slurm", cluster=cluster())
+    done = run_sweep(folder, CELLS, cluster=cluster())
     assert not done.queued
     assert not done.failures
     assert [row["status"] for row in done.rows] == ["finished"] * 4
@@ -95,10 +76,10 @@ def test_a_sweep_is_one_array_and_a_second_call_submits_nothing_while_it_is_queu
 def test_only_what_is_unfinished_is_submitted_again_and_not_for_ever(slurm, tmp_path):
     folder = tmp_path / "sweep"
     for attempt in range(arrays.ATTEMPTS):
-        run_sweep(folder, CELLS, executor="slurm", cluster=cluster())
+        run_sweep(folder, CELLS, cluster=cluster())
         codes = slurm.run_tasks(BROKEN="adamw-s1")
         assert codes == ([0, 1, 0, 0] if attempt == 0 else [1])
-    last = run_sweep(folder, CELLS, executor="slurm", cluster=cluster())
+    last = run_sweep(folder, CELLS, cluster=cluster())
     assert not last.queued
     (failure,) = last.failures
     assert "not finished after 3 jobs" in failure.reason
@@ -107,38 +88,39 @@ def test_only_what_is_unfinished_is_submitted_again_and_not_for_ever(slurm, tmp_
 
 
 def test_a_ladder_goes_on_with_its_next_part_when_it_is_called_again(slurm, tmp_path):
-    plan = LadderPlan(opts=("adamw",), sizes=({"heads": 3},), multipliers=(0.5, 1.0), seeds=(0, 1), fixed={})
+    plan = LadderPlan(opts=("adamw",), heads=(3,), multipliers=(0.5, 1.0), seeds=(0, 1), trials=3)
     parts = []
     for _ in range(10):
-        found = run_ladder(tmp_path / "ladder", plan, executor="slurm", cluster=cluster())
+        found = run_ladder(plan, SlurmRunner(tmp_path / "ladder", cluster()))
         if not found.queued:
             break
         parts.append(len(found.queued))
         slurm.run_tasks()
     assert parts == [2, 1, 1], "trials, one beyond the edge, another seed at the best"
     (choice,) = found.tuned
-    assert (choice.multiplier, choice.trials, choice.at_edge) == (1.0, 3, False)
+    assert (choice.multiplier, choice.trials, choice.edges) == (1.0, 3, [])
     assert len(found.rows) == 4
 
 
 def test_waiting_ends_when_nothing_is_queued_and_says_what_failed(slurm, tmp_path):
     def run_when_submitted() -> None:
-        while not any('"sbatch": "' in file.read_text() for file in tmp_path.glob("sweep/slurm/*.json")):
-            time.sleep(0.02)
-        slurm.run_tasks(BROKEN="adana-s1")
+        for attempt in range(1, arrays.ATTEMPTS + 1):
+            while sum('"sbatch": "' in file.read_text() for file in tmp_path.glob("sweep/slurm/*.json")) < attempt:
+                time.sleep(0.02)
+            slurm.run_tasks(BROKEN="adana-s1")
 
     worker = threading.Thread(target=run_when_submitted, daemon=True)
     worker.start()
-    found = run_sweep(tmp_path / "sweep", CELLS, executor="slurm", cluster=cluster(wait=True, poll_seconds=0.05))
+    found = run_sweep(tmp_path / "sweep", CELLS, cluster=cluster(wait=True, poll_seconds=0.05))
     worker.join()
     assert not found.queued
     assert len(found.rows) == 3
-    assert "its job ended before the run did" in found.failures[0].reason
+    assert "not finished after" in found.failures[0].reason
 
 
 def test_an_array_larger_than_slurm_takes_becomes_several(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr(arrays, "LARGEST_ARRAY", 3)
-    found = run_sweep(tmp_path / "sweep", CELLS, executor="slurm", cluster=cluster())
+    found = run_sweep(tmp_path / "sweep", CELLS, cluster=cluster())
     assert len(found.queued) == 4
     assert len(list((tmp_path / "sweep" / "slurm").glob("*.sh"))) == 2
 
@@ -146,9 +128,9 @@ def test_an_array_larger_than_slurm_takes_becomes_several(slurm, tmp_path, monke
 def test_ranks_are_slurms_to_start(slurm, tmp_path):
     cells = expand({"seed": [0]}, {"nproc": 2})
     with pytest.raises(UserError, match="--nproc 2: under SLURM the ranks are started by srun"):
-        run_sweep(tmp_path / "sweep", cells, executor="slurm", cluster=cluster())
+        run_sweep(tmp_path / "sweep", cells, cluster=cluster())
     two = Cluster(resources=Resources(gpus=2), command=("danalab",))
-    run_sweep(tmp_path / "sweep", CELLS[:1], executor="slurm", cluster=two)
+    run_sweep(tmp_path / "sweep", CELLS[:1], cluster=two)
     assert "--distributed-backend=ddp" in next((tmp_path / "sweep" / "slurm").glob("*.sh")).read_text()
 
 
@@ -170,10 +152,10 @@ def test_real_runs_are_made_by_an_array(slurm, fixed, tmp_path, capsys):
     cells = expand({"opt": ["adamw", "adana"]}, fixed)
     folder = tmp_path / "sweep"
     real = Cluster(resources=Resources(gpus=0, cpus=1))
-    run_sweep(folder, cells, executor="slurm", cluster=real)
+    run_sweep(folder, cells, cluster=real)
     assert slurm.run_tasks() == [0, 0]
-    found = run_sweep(folder, cells, executor="slurm", cluster=real)
-    calm = run_sweep(tmp_path / "calm", cells, executor="inline")
+    found = run_sweep(folder, cells, cluster=real)
+    calm = run_all(cells, tmp_path / "calm")
     assert [row["final_loss"] for row in found.rows] == [row["final_loss"] for row in calm.rows]
 
 
@@ -182,4 +164,4 @@ def test_a_record_of_another_form_is_refused_by_name(tmp_path, content):
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm" / "x.json").write_text(content)
     with pytest.raises(UserError, match=r"slurm/x\.json: malformed"):
-        arrays.queue_state(tmp_path, [])
+        SlurmRunner(tmp_path, cluster()).write_scripts(CELLS)

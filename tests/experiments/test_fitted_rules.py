@@ -4,10 +4,10 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.ladder.analysis import analyse, fitted_rules
-from danalab.ladder.rows import read_ladder
+from danalab.experiments.analysis import analyse, fitted_rules
+from danalab.experiments.rows import read_ladder
 from danalab.train.config.rules import read_rules
-from ladder.planted import plant
+from experiments.planted import plant
 
 SETTINGS = {"arch": "enoki", "batch_size": 8, "acc_steps": 2, "omega": 3.0}
 
