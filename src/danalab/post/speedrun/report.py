@@ -10,9 +10,9 @@ from danalab.experiments.drawing import LOSS, panels, save_figure
 from danalab.experiments.formats import Table, as_markdown
 from danalab.files import write_atomically
 from danalab.post.settings import STAGES
+from danalab.post.speedrun.pipeline import MeanScore, Speedrun, stage_facts
 from danalab.train.config.fields import flag
 from danalab.train.run.open import open_run
-from danalab.post.speedrun.pipeline import MeanScore, Speedrun, stage_facts
 
 TITLES = {"base": "base", "mid": "mid-training", "sft": "fine-tuning", "rl": "reinforcement learning"}
 REWARD = "rl/reward"  # the metric of reinforcement learning that is drawn
