@@ -32,7 +32,12 @@ def fill(page: str) -> str:
     """The page with the tables of the stored rows."""
     found = data()
     assert found.horizon is not None
-    tables = {"exponents": exponent_table, "multipliers": multiplier_table, "pairs": pair_table, "budgets": budget_table}
+    tables = {
+        "exponents": exponent_table,
+        "multipliers": multiplier_table,
+        "pairs": pair_table,
+        "budgets": budget_table,
+    }
     parts = {f"horizon-{name}": as_markdown(table(found.horizon)) for name, table in tables.items()}
     parts["horizon-sentences"] = "\n".join([*remarks(found), *found.horizon.notes]) + "\n"
     parts["tuned"] = as_markdown(tuned_table(found))

@@ -13,20 +13,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-<<<<<<< HEAD
 from danalab.experiments.analysis import Analysis, analyse
 from danalab.experiments.formats import Table, as_markdown
 from danalab.experiments.rows import read_ladder
 from danalab.experiments.statistics import Interval
 from danalab.experiments.tuning import Tuned
-from danalab.scaling import dimensions, flops_per_token, optimizer_flops
-=======
-from danalab.ladder.analysis import Analysis, analyse
-from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.rows import read_ladder
-from danalab.report.formats import Table, as_markdown
->>>>>>> main
 from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
-from danalab.experiments.plan import read_plan
 from danalab.experiments.cells import expand, read_grid
+from danalab.experiments.plan import read_plan
 from danalab.experiments.runs import run_all
 
 BENCH = Path(__file__).parents[2] / "bench"

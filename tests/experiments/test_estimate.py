@@ -10,9 +10,9 @@ import pytest
 from danalab.cli.app import main
 from danalab.cli.ladder import Flags, run
 from danalab.errors import UserError
-from danalab.scaling.hardware import named
-from danalab.experiments.estimate import accelerator_rate, estimate, measured_rate, plan_of, token_rate, trained_rate
 from danalab.experiments.cells import expand, portable_settings
+from danalab.experiments.estimate import accelerator_rate, estimate, measured_rate, plan_of, token_rate, trained_rate
+from danalab.scaling.hardware import named
 
 
 def test_hours_follow_from_flops_and_a_named_accelerator(fixed, tmp_path):

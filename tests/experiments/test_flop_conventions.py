@@ -5,10 +5,10 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.experiments.analysis import analyse
+from danalab.experiments.rows import checked_row
 from danalab.experiments.tuning import flops_of, training_flops
 from danalab.models import ModelConfig
 from danalab.scaling import dimensions, flops_per_token
-from danalab.experiments.rows import checked_row
 
 ENOKI = dimensions("enoki", 12)
 L, d, V, T = ENOKI.n_layers, ENOKI.d_model, 50304, 2048
@@ -68,4 +68,6 @@ def test_compute_saved_counts_the_optimizer_and_tokens_saved_do_not(tmp_path):
     assert alone == pytest.approx(0.5, abs=0.01)
     assert not any("products" in note for note in found.notes)
     rows[1]["optimizer_flops"] = None
-    assert any("muon: FLOPs of the optimizer itself" in note for note in analyse([checked_row(row) for row in rows]).notes)
+    assert any(
+        "muon: FLOPs of the optimizer itself" in note for note in analyse([checked_row(row) for row in rows]).notes
+    )

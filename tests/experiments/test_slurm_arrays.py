@@ -22,6 +22,7 @@ from danalab.train.system.slurm import Resources
 from experiments.conftest import TRAINER
 from slurm_stand_ins import Cluster as StandIn
 
+
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     stand_in = StandIn(tmp_path)

@@ -21,7 +21,16 @@ folder.mkdir(parents=True, exist_ok=True)
 lr = 1e-3 * float(said.get("lr_multiplier", 1))
 config = {"arch": "enoki", "seed": 0, "kappa": 0.85, "lr_multiplier": 1.0, "lr": lr, "global_batch": 8, **said}
 config |= {"run_dir": str(folder), "seed": int(config["seed"]), "lr_multiplier": float(config["lr_multiplier"])}
-config |= {"lr": lr, "d_model": 8, "n_layers": 1, "n_heads": 1, "head_dim": 8, "mlp_dim": 8, "vocab_size": 8, "seq_len": 8}
+config |= {
+    "lr": lr,
+    "d_model": 8,
+    "n_layers": 1,
+    "n_heads": 1,
+    "head_dim": 8,
+    "mlp_dim": 8,
+    "vocab_size": 8,
+    "seq_len": 8,
+}
 record = {"config": config, "params": 1000, "plan": {"non_emb_params": 900, "total_params": 1000}}
 (folder / "config.json").write_text(json.dumps(record))
 if first and folder.name in os.environ.get("PREEMPTED", "").split():

@@ -34,15 +34,7 @@ def run(flags: Flags) -> None:
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed")
     sampling = SamplingParameters(**{name: getattr(flags, name) for name in names})
     model = flags.open()
-<<<<<<< HEAD
-    from danalab.chat.terminal import Terminal
-    from danalab.inference import Engine
-    from danalab.serve import ChatSession
-
-    session = ChatSession(model, Engine(model.model, model.tokenizer, max_batch_size=1), sampling, flags.system)
-=======
     terminal = Terminal(ChatSession(model, sampling, flags.system))
->>>>>>> main
     if not model.is_chat:
         print(BASE_MODEL, file=sys.stderr)
     if flags.prompt is not None:

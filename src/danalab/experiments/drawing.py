@@ -86,7 +86,9 @@ def shades(count: int) -> list[Any]:
     return [matplotlib.colormaps["viridis"](0.88 * i / max(count - 1, 1)) for i in range(count)]
 
 
-def group(axes: Axes, opt: str, groups: Iterable[tuple[float, Sequence[float] | np.ndarray]], label: str, **line: Any) -> None:
+def group(
+    axes: Axes, opt: str, groups: Iterable[tuple[float, Sequence[float] | np.ndarray]], label: str, **line: Any
+) -> None:
     """Means of groups of values, with bars from the lowest to the highest; hollow for single values."""
     groups = list(groups)
     kind = {**look(opt), "linestyle": "", "label": label, **line}
