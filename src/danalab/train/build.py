@@ -7,7 +7,6 @@ from torch import nn
 
 from danalab.data import Dataset
 from danalab.errors import UserError
-from danalab.optim import optimizer_spec
 from danalab.plugins import load_address
 from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
 from danalab.train.checkpoint import tensors
@@ -45,7 +44,7 @@ def build_trainer(
     make_stage: MakeStage = pretraining,
 ) -> Trainer:
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
-    config = spec
+    config = spec.config
     stop = StopRequest() if stop is None else stop
     strategy: ParallelStrategy = load_address(world.layout.kind.strategy).build(spec, folder, world, stop)
     device = choose_device(config.device)
@@ -97,8 +96,8 @@ def build_trainer(
         world=world,
         local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
     )
-    rule = None if config.ema is None else ("ema", config.ema)
-    if rule is not None and optimizer_spec(spec.opt).train_eval:
+    rule = config.weight_average()
+    if rule is not None and driver.switches:
         raise UserError(f"--average: {spec.opt} averages the weights itself; leave it out")
     average = None if rule is None else WeightAverage(model, rule, spec.last_step)
     return Trainer(
@@ -117,5 +116,5 @@ BUILT_IN = [
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
     kinds: list[type[Callback]] = [*map(load_address, BUILT_IN), *map(CALLBACKS.get, CALLBACKS.names())]
-    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec, kind.setting, False)]
+    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec.config, kind.setting)]
     return [callback for kind in asked_for if (callback := kind.build(context)) is not None]

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.decoder import Decoder
-from danalab.optim.distributed.shards import SavedTensor
+from danalab.optim.sharded import SavedTensor
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.diloco.exchange import Exchange
@@ -49,7 +49,7 @@ class DiLoCoWorker(ParallelStrategy):
 
     def __init__(self, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest):
         super().__init__(world)
-        own = spec
+        own: Any = spec.config  # with `DiLoCoSettings`, all filled in
         self._exchange = Exchange(spec.run_dir / "diloco", world.worker, world.dp_size, own.diloco_patience)
         self._outer = OuterStep(own.diloco_lr, own.diloco_momentum)
         self._period, self._iterations = own.diloco_steps, spec.last_step

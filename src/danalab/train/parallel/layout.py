@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from danalab.errors import UserError
 from danalab.train.config.backends import RankLayout
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 
 
 def data_parallel_size(shape: Mapping[str, int]) -> int:
@@ -47,10 +48,9 @@ def check_parallel(resolved: TrainConfig, layout: RankLayout, ranks: int) -> Non
     if layout.kind.check is not None:
         layout.kind.check(resolved)
         return
-    from danalab.optim import optimizer_spec
-    from danalab.optim.distributed import require_supported
+    from danalab.optim.sharded import require_supported
 
-    require_supported(optimizer_spec(resolved.opt), layout.mode)
+    require_supported(resolved.opt, layout.mode)
     if layout.expert_parallel:
         from danalab.models.parallel import check_expert_parallel
 
