@@ -19,8 +19,7 @@ from danalab.experiments.saving import Gain, Saved, Shifts, compute_gain, comput
 from danalab.experiments.statistics import Interval
 from danalab.experiments.tuning import Redraw, Trials, Tuned, are_same_runs, flops_of, tune
 from danalab.files import finite
-from danalab.models.architectures import ARCHITECTURES
-from danalab.models.config import GPT2_VOCAB
+from danalab.models.architectures import architecture
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
 
 PREDICTED = (2.0, 4.0, 10.0)
@@ -357,12 +356,12 @@ def fitted_rules(found: Analysis) -> Rules:
 def _size_rule(arch: str, sizes: Sequence[Mapping[str, Any]]) -> SizeRule | None:
     """The rule that all sizes of the ladder follow; None where they follow none, or have no heads."""
     names = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
-    if ARCHITECTURES.get(arch).oscillators or any(size.get(name) is None for size in sizes for name in names):
+    if architecture(arch).oscillators or any(size.get(name) is None for size in sizes for name in names):
         return None
     layers, ratio = (
         max(size[a] / size[b] for size in sizes) for a, b in (("n_layers", "n_heads"), ("mlp_dim", "d_model"))
     )
     rule = SizeRule(arch=arch, head_dim=sizes[0]["head_dim"], layers_per_head=layers, mlp_ratio=ratio)
-    ruled = [rule.dimensions(size["n_heads"], GPT2_VOCAB) for size in sizes]
-    same = all(getattr(a, name) == size[name] for a, size in zip(ruled, sizes, strict=True) for name in names)
+    ruled = [rule.sizes(size["n_heads"]) for size in sizes]
+    same = all(a[name] == size[name] for a, size in zip(ruled, sizes, strict=True) for name in names)
     return rule if same else None

@@ -20,7 +20,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
 from danalab.scaling.optimizers import short_name
-from danalab.train.config.experiment import SHARED_SETTINGS
 from danalab.train.config.fields import expand_paths, field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -121,7 +120,7 @@ def typed_value(key: str, value: Any) -> Any:
 @cache
 def _kinds(key: str) -> tuple[Any, ...]:
     """The types that a field of `TrainConfig` may have; empty for keys of optimizers."""
-    kind = float | None if key in SHARED_SETTINGS else get_type_hints(TrainConfig).get(key)
+    kind = get_type_hints(TrainConfig).get(key)
     return () if kind is None else (get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,))
 
 
@@ -232,7 +231,7 @@ def expand(
 def _require_field(key: str, value: Any) -> None:
     from danalab.optim import list_optimizers, settings_of
 
-    known = [*(field.name for field in fields(TrainConfig) if field.name not in _NOT_VARIED), *SHARED_SETTINGS]
+    known = [field.name for field in fields(TrainConfig) if field.name not in _NOT_VARIED]
     current = key.replace("-", "_")
     if key not in known and not any(current in settings_of(name) for name in list_optimizers()):
         hint = nearest(key, known)

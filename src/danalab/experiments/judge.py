@@ -42,8 +42,8 @@ from danalab.experiments.settings import JudgeConfig
 from danalab.experiments.trials import SPACING, ProblemRun, train, usual_lr, workers
 from danalab.files import finite, sound_objects
 from danalab.optim import build_optimizer
-from danalab.plugins import source_digest
 from danalab.scaling.rate_search import next_exponent
+from danalab.tables import source_digest
 
 PRIORS = (1.0, 30.0)
 """g: variances of the effect in standard deviations of a pair; B_n is the mean of their Bayes factors. The small one

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -25,8 +24,8 @@ from danalab.experiments.problems import SmallProblem, get_problem
 from danalab.experiments.settings import CompareConfig
 from danalab.experiments.trials import Result, search, workers
 from danalab.files import write_atomically, write_json
-from danalab.optim.newton_schulz import METHODS, coefficients, iterate
 from danalab.hardware import available_cores
+from danalab.optim.newton_schulz import METHODS, coefficients, iterate
 
 QUICK_TRIALS = 3
 

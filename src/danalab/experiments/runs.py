@@ -28,7 +28,7 @@ from danalab.experiments.rows import FileName, RowsFile, is_usable
 from danalab.files import read_json, validated, write_json
 from danalab.hardware import available_cores, chosen_threads
 from danalab.scaling.rate_search import next_rate, rounded
-from danalab.train.config.fields import flag, names_of
+from danalab.train.config.fields import field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import last_rows
@@ -115,13 +115,16 @@ def _same(name: str, made: Any, wanted: Any) -> bool:
 
 def train_flags(folder: Path, settings: Mapping[str, Any]) -> list[str]:
     """Flags of `danalab train` that make a run."""
-    words = ["--run-dir", str(folder)]
+    words, of_optimizer = ["--run-dir", str(folder)], []
     for name, value in settings.items():
-        if isinstance(value, (list, tuple)):
+        if name not in field_types(TrainConfig):
+            text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+            of_optimizer.append(f"{name}={text}")
+        elif isinstance(value, (list, tuple)):
             words += [flag(name), *map(str, value)]
         elif value is not None:
             words.append(f"{flag(name)}={value}")
-    return words
+    return [*words, *(["--set", *of_optimizer] if of_optimizer else [])]
 
 
 def end_of_log(folder: Path, code: int) -> str:

@@ -44,7 +44,7 @@ def build_trainer(
     make_stage: MakeStage = pretraining,
 ) -> Trainer:
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
-    config = spec.config
+    config = spec
     stop = StopRequest() if stop is None else stop
     strategy: ParallelStrategy = load_address(world.layout.kind.strategy).build(spec, folder, world, stop)
     device = choose_device(config.device)
@@ -96,7 +96,7 @@ def build_trainer(
         world=world,
         local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
     )
-    rule = config.weight_average()
+    rule = None if config.ema is None else ("ema", config.ema)
     if rule is not None and driver.switches:
         raise UserError(f"--average: {spec.opt} averages the weights itself; leave it out")
     average = None if rule is None else WeightAverage(model, rule, spec.last_step)
@@ -116,5 +116,5 @@ BUILT_IN = [
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
     kinds: list[type[Callback]] = [*map(load_address, BUILT_IN), *map(CALLBACKS.get, CALLBACKS.names())]
-    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec.config, kind.setting)]
+    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec, kind.setting, False)]
     return [callback for kind in asked_for if (callback := kind.build(context)) is not None]

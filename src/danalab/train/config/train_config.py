@@ -28,7 +28,7 @@ from danalab.models.config import (
 )
 from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling.learning_rate import slow_momentum
-from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA
+from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.plan import Plan, memory_gib
 from danalab.train.config.backends import BACKENDS
 from danalab.train.config.fields import (
@@ -722,8 +722,9 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
     def settings_of_optimizer(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """The hyper-parameters for `build_optimizer`: the record's, as far as the optimizer has them (`known`: its
         settings by name), and those that were given. UserError: it does not have one that was given."""
-        names = ("kappa", "delta", "weight_decay", "wd_ts", "decay_bound")
-        settings = {name: getattr(self, name) for name in names if name in known}
+        settings = {name: getattr(self, name) for name in ("kappa", "delta", "weight_decay", "wd_ts") if name in known}
+        if self.decay_bound and facts_of(self.opt).decay == "independent" and settings.get("wd_ts"):
+            settings["omega"] = settings.pop("weight_decay") * settings["wd_ts"]  # a decay by omega is bounded
         if "beta3_warmup" in known:
             settings |= slow_momentum(self.iterations, self.delta, self.kappa)
         given = {name: getattr(self, name) for name in ("clipsnr", "gamma3", "beta1", "beta2")}
@@ -774,7 +775,7 @@ def default_name(config: TrainConfig, data_name: str) -> str:
     size = f"h{given.heads}" if given.heads is not None else f"d{model.d_model}x{model.n_layers}"
     if (sparse := model.sparsity) is not None:
         size += f"-e{sparse.n_experts}k{sparse.top_k}"
-    words = [model.arch, Path(config.opt).name.replace(":", "-"), size, data_name]
+    words = [model.arch, short_name(config.opt), size, data_name]
     words += [f"b{config.global_batch}x{config.seq_len}", f"i{config.iterations}", f"lr{config.lr:.3g}"]
     words.append(f"s{given.seed}")
     if given.scheduler != TrainConfig.scheduler:

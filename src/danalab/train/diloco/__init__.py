@@ -12,14 +12,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
-
-from annotated_types import Ge, Lt
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from danalab.errors import UserError
 from danalab.train.config.backends import BACKENDS, DistributedBackend, RankLayout, Ranks
-from danalab.train.config.fields import Count, Positive, Section, setting
 from danalab.train.system.signals import ORDERLY
 
 if TYPE_CHECKING:
@@ -32,29 +29,12 @@ RESTARTS = 3
 """Number of times that a worker is restarted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiLoCoSettings(Section):
-    """Rounds and the outer step."""
-
-    title: ClassVar[str] = "parallel"
-
-    diloco_steps: Count | None = None
-    """diloco (workers that exchange weights only now and then): steps of each worker between two outer steps; default
-    500."""
-    diloco_lr: Positive | None = None
-    """diloco: learning rate of the outer step; default 0.7."""
-    diloco_momentum: Annotated[float, Ge(0), Lt(1)] | None = None
-    """diloco: Nesterov momentum of the outer step; default 0.9."""
-    diloco_patience: Positive | None = setting(None, kind="execution")
-    """diloco: how long workers wait for a missing one before they continue without it [s]; default 600."""
-
-
 def _check(spec: TrainConfig) -> None:
     if spec.opt.startswith(("sf-", "snoo")):
         why = "keeps weights of its own, which DiLoCo's outer step would not update"
         raise UserError(f"--opt {spec.opt}: {why}; take another one, or another --distributed-backend")
-    if spec.weight_average():
-        raise UserError("--average: DiLoCo's outer weights are an average already; leave it out")
+    if spec.ema is not None:
+        raise UserError("--ema: DiLoCo's outer weights are an average already; leave it out")
 
 
 def _join(layout: RankLayout, device_type: str) -> World:
@@ -72,15 +52,15 @@ def _worker_spec(resolved: TrainConfig, world: World) -> TrainConfig:
     """The configuration of one worker; without a checkpoint, a later one starts from worker 0's, which owns the run."""
     from danalab.train.run.folder import RunFolder
 
-    named = resolved.given.resume_from
+    named = resolved.resume_from
     if named is not None and (resolved.run_dir / "checkpoints").resolve() in named.resolve().parents:
         raise UserError(f"--resume-from {named}: DiLoCo's workers cannot go back together; take another --run-dir")
     if world.worker == 0:
         return resolved
-    given = replace(resolved.given, wandb=False, trackio=False, tensorboard=False)
+    own = replace(resolved, wandb=False, tensorboard=False)
     if named is None and RunFolder(resolved.run_dir).store.steps():
-        given = replace(given, resume_from=resolved.run_dir)
-    return replace(resolved, given=given)
+        own = replace(own, resume_from=resolved.run_dir)
+    return own
 
 
 def _wait(
@@ -124,9 +104,6 @@ BACKENDS.add(
         join=_join,
         rank_spec=_worker_spec,
         wait=_wait,
-        settings=DiLoCoSettings,
-        # those of the paper, arXiv 2311.08105
-        defaults={"diloco_steps": 500, "diloco_lr": 0.7, "diloco_momentum": 0.9, "diloco_patience": 600.0},
         metrics={
             "diloco/<name>": ("", "After a round of DiLoCo: loss, outer gradient, divergence of workers, bytes, times.")
         },

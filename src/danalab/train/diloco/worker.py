@@ -49,7 +49,7 @@ class DiLoCoWorker(ParallelStrategy):
 
     def __init__(self, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest):
         super().__init__(world)
-        own: Any = spec.config  # with `DiLoCoSettings`, all filled in
+        own = spec
         self._exchange = Exchange(spec.run_dir / "diloco", world.worker, world.dp_size, own.diloco_patience)
         self._outer = OuterStep(own.diloco_lr, own.diloco_momentum)
         self._period, self._iterations = own.diloco_steps, spec.last_step

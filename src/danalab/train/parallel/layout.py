@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from danalab.errors import UserError
 from danalab.train.config.backends import RankLayout
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.config.train_config import TrainConfig
 
 
 def data_parallel_size(shape: Mapping[str, int]) -> int:

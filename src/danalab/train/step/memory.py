@@ -9,15 +9,15 @@ import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
 from danalab.errors import UserError
+from danalab.hardware import host_memory, named
 from danalab.models import build_model
 from danalab.models.decoder import require_memory
 from danalab.optim.base import local_part as local
-from danalab.hardware import host_memory, named, state_bytes
+from danalab.scaling.plan import state_bytes
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.step.gradients import GradientStep
@@ -39,7 +39,7 @@ COPIES = 1
 
 def check_training_memory(spec: TrainConfig, world: World, device: torch.device) -> None:
     """Check, before anything is built, that weights, gradients, optimizer state and one micro-batch fit in memory."""
-    needed = run_memory_gib(spec, spec.batch_size, world.size, recompute=True)
+    needed = spec.memory_gib(spec.batch_size, world.size, recompute=True)
     require_memory(int(needed * 2**30), device, "training with this model, micro-batch and context")
 
 
@@ -117,7 +117,7 @@ def fit_memory(spec: TrainConfig, ranks: int, gpu: str | None = None) -> MemoryF
             torch.cuda.empty_cache()
         return True
 
-    guess = _by_estimate(partial(run_memory_gib, spec), limit)
+    guess = _by_estimate(spec.memory_gib, limit)
     micro_batch = largest(fits, max(1, guess))
     if micro_batch == 0:
         raise UserError(f"not even a micro-batch of 1 x {spec.seq_len} tokens fits on the {name}")
@@ -139,7 +139,7 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
 
 def _estimated(spec: TrainConfig, ranks: int, limit_gib: float, device: str, activation_bytes: int) -> MemoryFit:
     def needed(micro_batch: int) -> float:
-        return run_memory_gib(spec, micro_batch, ranks, activation_bytes)
+        return spec.memory_gib(micro_batch, ranks, activation_bytes)
 
     micro_batch = _by_estimate(needed, limit_gib)
     if micro_batch == 0:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from danalab.optim import build_optimizer
+from danalab.optim import build_optimizer, settings_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import IGNORED, TrainingBatch
@@ -41,7 +41,7 @@ class OptimizerDriver:
     ) -> "OptimizerDriver":
         """The run's optimizer for `model` on its device, by a strategy's own `make`; UserError: it cannot run here."""
         name = resolved.opt
-        return cls(make(name, model, lr=resolved.lr, **resolved.optimizer_settings), name)
+        return cls(make(name, model, lr=resolved.lr, **resolved.settings_of_optimizer(settings_of(name))), name)
 
     def set_rate(self, factor: float) -> None:
         """Set the learning rate of the next step to `factor` x peak."""
