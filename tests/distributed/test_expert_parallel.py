@@ -141,7 +141,7 @@ def config(words: Path, run_dir: Path, **given: object) -> TrainConfig:
     values: dict[str, object] = {
         "arch": "qwen3next", "full_attention_interval": 2, "opt": "d-muon", "data": str(words), "d_model": 16,
         "n_layers": 2, "n_heads": 2, "mlp_dim": 36, "n_experts": 4, "seq_len": 16, "global_batch": 4, "iterations": 8,
-        "lr": 1e-3, "log_interval": 1, "eval_batches": 1, "run_dir": run_dir, "tune_malloc": False,
+        "lr": 1e-3, "log_interval": 1, "eval_batches": 1, "run_dir": run_dir, 
     }  # fmt: skip
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 

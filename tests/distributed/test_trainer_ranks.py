@@ -48,7 +48,7 @@ def settings(data: Path, run_dir: Path, **given: object) -> TrainConfig:
         "log_interval": 3,
         "ckpt_interval": 0,
         "run_dir": run_dir,
-        "tune_malloc": False,
+        
     }
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 

@@ -72,7 +72,7 @@ def readers(place: Path) -> list[Callable[[], object]]:
 
 
 def resume(place: Path, **given: object) -> None:
-    saved = {**json.loads((RUN / "config.json").read_text())["config"], "tune_malloc": False, "async_checkpoint": False}
+    saved = {**json.loads((RUN / "config.json").read_text())["config"], "async_checkpoint": False}
     settings = {"data": str(FIXTURES / "data"), "run_dir": str(place / "run"), **given}
     run_training(TrainConfig(**{**saved, **settings}))
 

@@ -27,7 +27,7 @@ from danalab.train.run.open import open_run
 from danalab.train.system.signals import StopRequest
 from e2e.disturbed import rows
 
-_QUICK = {"log_interval": 1, "ckpt_interval": 2, "tune_malloc": False}
+_QUICK = {"log_interval": 1, "ckpt_interval": 2}
 TINY = Preset(
     source="none", tokenizer="bytes",
     opt="dana-muon",

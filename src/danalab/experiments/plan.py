@@ -172,7 +172,7 @@ class LadderPlan(BaseModel):
         chosen = {**defaults, **(dials or {})}
         moved = {name: value for name, value in chosen.items() if value != defaults[name]}
         # Trials start from the best rate at the rung before: a ladder measures the law of the horizon.
-        settings: dict[str, Any] = {} if "horizon_law" in self.fixed else {"horizon_law": "none"}
+        settings: dict[str, Any] = {}
         settings |= {"opt": opt, **self.variants.get(opt, {}), **dict(rung.size)}
         name: dict[str, Any] = {"opt": opt, **dict(rung.size)}
         if rung.horizon is not None:

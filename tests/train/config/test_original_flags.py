@@ -9,7 +9,7 @@ import pytest
 from danalab.cli._shared.flags import parse
 from danalab.errors import UserError
 from danalab.train.config.resolve import resolve
-from danalab.train.config.train_config import TrainConfig, translate
+from danalab.cli._shared.original import translate
 from train.config.test_config import Words
 
 
