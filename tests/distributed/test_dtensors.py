@@ -107,7 +107,7 @@ def test_every_optimizer_makes_the_steps_of_one_process(how, ranks):
     for name in results[0]:
         model = Tiny()
         train(model, build_optimizer(name, model, **settings_of(name)), 0, 1)
-        atol = 2e-3 if name == "lion" else 2e-5  # a sign may turn
+        atol = 2e-3 if name == "lion" else 5e-5  # a sign may turn
         for found in results:
             for p, q in zip(found[name], weights(model), strict=True):
                 torch.testing.assert_close(p, q, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
