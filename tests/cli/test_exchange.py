@@ -27,7 +27,7 @@ ARCHITECTURES = {
     "resonance": ["--arch", "resonance", "--num-frequencies", "8"],
 }
 TINY = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--seq-len", "32", "--batch-size", "4",
-        "--eval-batches", "1", "--no-tune-malloc", "--lr", "0.01"]  # fmt: skip
+        "--eval-batches", "1", "--lr", "0.01"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

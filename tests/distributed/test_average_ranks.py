@@ -32,7 +32,7 @@ def averages(run):
 def test_an_average_on_two_ranks_is_that_of_one_and_resumes_bitwise(words, tmp_path, backend):
     settings = {
         "data": words, "d_model": 16, "n_layers": 1, "n_heads": 1, "seq_len": 16, "global_batch": 8, "iterations": 6,
-        "lr": 1e-3, "eval_interval": 3, "eval_batches": 1, "ckpt_interval": 0, "tune_malloc": False, "ema": 0.6,
+        "lr": 1e-3, "eval_interval": 3, "eval_batches": 1, "ckpt_interval": 0, "ema": 0.6,
     }  # fmt: skip
     one, whole, resumed = (tmp_path / name for name in ("one", "whole", "resumed"))
     run_training(TrainConfig(**settings, run_dir=one))

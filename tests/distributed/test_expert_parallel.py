@@ -17,7 +17,7 @@ from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.parallel import RankLayout
+from danalab.train.parallel.layout import RankLayout
 from danalab.train.run.metrics import read_rows
 from distributed.curves import Case, curve, curves
 from distributed.ranks import run_ranks
@@ -132,7 +132,7 @@ def trained(mesh, rank: int, size: int):
 
 
 def world(rank: int, size: int):
-    from danalab.train.parallel import World
+    from danalab.train.parallel.world import World
 
     return World(rank=rank, size=size, control=torch.distributed.new_group(backend="gloo"))  # pyright: ignore
 
@@ -141,7 +141,7 @@ def config(words: Path, run_dir: Path, **given: object) -> TrainConfig:
     values: dict[str, object] = {
         "arch": "qwen3next", "full_attention_interval": 2, "opt": "d-muon", "data": str(words), "d_model": 16,
         "n_layers": 2, "n_heads": 2, "mlp_dim": 36, "n_experts": 4, "seq_len": 16, "global_batch": 4, "iterations": 8,
-        "lr": 1e-3, "log_interval": 1, "eval_batches": 1, "run_dir": run_dir, "tune_malloc": False,
+        "lr": 1e-3, "log_interval": 1, "eval_batches": 1, "run_dir": run_dir,
     }  # fmt: skip
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 

@@ -217,7 +217,7 @@ def losses(folder: Path) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", [["zero"], ["fsdp"], ["fsdp", "--tp-size", "2"]], ids=["zero", "fsdp", "tp"])
 def test_a_run_with_kinds_and_heads_is_the_same_on_two_ranks(words, tmp_path, parallel):
-    flags = ["--data", str(words), *WORDS.split(), "--no-tune-malloc"]
+    flags = ["--data", str(words), *WORDS.split()]
     groups: list[dict[str, Any]] = []
 
     def run(rank: int, ranks: int, *more: str) -> None:

@@ -17,7 +17,8 @@ from danalab.models.moe.mixture import Router, Usage, router_losses, weighted
 from danalab.models.parallel import apply_expert_parallel, apply_tensor_parallel, check_tensor_parallel
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
-from danalab.train.parallel import RankLayout, World
+from danalab.train.parallel.layout import RankLayout
+from danalab.train.parallel.world import World
 from distributed.curves import Case, curve, curves
 from distributed.ranks import run_ranks
 

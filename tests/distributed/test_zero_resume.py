@@ -19,7 +19,8 @@ from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import META, CheckpointStore
-from danalab.train.parallel import RankLayout, join
+from danalab.train.parallel.layout import RankLayout
+from danalab.train.parallel.world import join
 from distributed.capabilities import build, difference, probe, steps, whole
 from distributed.capabilities_page import EPSILON
 from distributed.ranks import run_ranks

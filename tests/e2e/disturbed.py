@@ -39,7 +39,7 @@ def config(data: Path, run_dir: Path, opt: str = "dana-star-mk4") -> TrainConfig
         log_interval=1,
         ckpt_interval=10,
         run_dir=run_dir,
-        tune_malloc=False,
+
     )
 
 

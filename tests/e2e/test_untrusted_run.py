@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 
 from danalab.errors import UserError
 from danalab.train.checkpoint.store import commit
@@ -20,7 +21,6 @@ from danalab.train.evaluation import evaluate_run
 from danalab.train.job import run_training
 from danalab.train.run.exchange import export_run
 from danalab.train.run.open import open_run
-from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "runs_0_1"
 RUN = FIXTURES / "single"
@@ -72,7 +72,7 @@ def readers(place: Path) -> list[Callable[[], object]]:
 
 
 def resume(place: Path, **given: object) -> None:
-    saved = {**json.loads((RUN / "config.json").read_text())["config"], "tune_malloc": False, "async_checkpoint": False}
+    saved = {**json.loads((RUN / "config.json").read_text())["config"], "async_checkpoint": False}
     settings = {"data": str(FIXTURES / "data"), "run_dir": str(place / "run"), **given}
     run_training(TrainConfig(**{**saved, **settings}))
 

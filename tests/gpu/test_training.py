@@ -31,7 +31,7 @@ def config(data: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
         settings: dict[str, object] = {
             "data": str(data), "d_model": 64, "n_layers": 2, "n_heads": 2, "seq_len": 32, "batch_size": 4,
             "iterations": 12, "lr": 3e-3, "eval_interval": 0, "eval_batches": 1, "log_interval": 1, "ckpt_interval": 4,
-            "run_dir": tmp_path / "run", "tune_malloc": False, "compile": False,
+            "run_dir": tmp_path / "run", "compile": False,
         }  # fmt: skip
         return TrainConfig(**{**settings, **given})  # type: ignore[arg-type]
 

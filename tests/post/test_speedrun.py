@@ -27,7 +27,7 @@ from danalab.post.speedrun.report import _duration, as_json, scores_table, write
 from danalab.post.speedrun.settings import PRESETS, Preset, SpeedrunConfig
 from e2e.disturbed import rows
 
-_QUICK = {"log_interval": 1, "ckpt_interval": 2, "tune_malloc": False}
+_QUICK = {"log_interval": 1, "ckpt_interval": 2}
 TINY = Preset(
     source="none", tokenizer="bytes",
     opt="dana-muon",

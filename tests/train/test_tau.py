@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 from torch import nn
 
 from danalab.errors import UserError
 from danalab.optim import ADana, DanaStar
-from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 from danalab.train.statistics import QUANTILES, TauStatistics, order_statistics
 
 

@@ -32,9 +32,9 @@ def run(flags: Flags) -> None:
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed")
     sampling = SamplingParameters(**{name: getattr(flags, name) for name in names})
     model = flags.open()
+    from danalab.chat.terminal import Terminal
     from danalab.inference import Engine
     from danalab.serve import ChatSession
-    from danalab.chat.terminal import Terminal
 
     session = ChatSession(model, Engine(model.model, model.tokenizer, max_batch_size=1), sampling, flags.system)
     if not model.is_chat:

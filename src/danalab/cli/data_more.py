@@ -55,11 +55,11 @@ def validate(flags: ValidateFlags) -> int:
     """Read a whole data set and list its faults; exit code 1 if there are any."""
     from rich.console import Console
 
-    from danalab.files import write_json
     from danalab.data.advice import advise
     from danalab.data.arrays import has_splits
     from danalab.data.bare import record
     from danalab.data.validation import validate as validate_data
+    from danalab.files import write_json
 
     if flags.record:
         record(flags.path)
@@ -130,9 +130,9 @@ class EvalTokenizerFlags(JsonFlags):
 
 def eval_tokenizer(flags: EvalTokenizerFlags) -> None:
     """Bytes per token on several kinds of text, compared with GPT-2's."""
+    from danalab.data.compression import measure, samples
     from danalab.data.sources import TextSource
     from danalab.data.tokenizers import load_tokenizer
-    from danalab.data.compression import measure, samples
 
     tokenizer = load_tokenizer(flags.tokenizer)
     texts = samples()

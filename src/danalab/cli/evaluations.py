@@ -27,9 +27,9 @@ def _on_core(flags: Flags, run: Path) -> None:
 
 
 def _on_harness(flags: Flags, run: Path) -> None:
+    from danalab.chat.harness import evaluate_tasks
     from danalab.chat.marks import CHAT_STAGES
     from danalab.train.run.open import open_run
-    from danalab.chat.harness import evaluate_tasks
 
     assert flags.lm_eval is not None
     is_chat = flags.chat if flags.chat is not None else open_run(run).config.get("stage") in CHAT_STAGES

@@ -189,7 +189,6 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[int
 
     from danalab.data import vocabulary_of
     from danalab.models import build_model
-    from danalab.models.layers.precision import onednn_products
     from danalab.sweep.grid import Cell
     from danalab.train.config.resolve import resolve
 
@@ -198,16 +197,15 @@ def measure_threads(settings: dict[str, Any], candidates: list[int]) -> dict[int
     model = build_model(resolved.model, seed=0)
     tokens = torch.randint(resolved.model.vocab_size, (config.batch_size or 1, resolved.model.seq_len))
     speeds = {}
-    with onednn_products(enabled=config.onednn):
-        for threads in candidates:
-            torch.set_num_threads(threads)
-            passes, began = -1, time.perf_counter()
-            while passes < 1 or time.perf_counter() - began < SPEED_SECONDS:
-                model(tokens, tokens)[0].backward()
-                passes += 1
-                if passes == 0:  # the first pass warms up
-                    began = time.perf_counter()
-            speeds[threads] = passes * tokens.numel() / (time.perf_counter() - began)
+    for threads in candidates:
+        torch.set_num_threads(threads)
+        passes, began = -1, time.perf_counter()
+        while passes < 1 or time.perf_counter() - began < SPEED_SECONDS:
+            model(tokens, tokens)[0].backward()
+            passes += 1
+            if passes == 0:  # the first pass warms up
+                began = time.perf_counter()
+        speeds[threads] = passes * tokens.numel() / (time.perf_counter() - began)
     return speeds
 
 

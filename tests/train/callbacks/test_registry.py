@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 
 from danalab.errors import UserError
 from danalab.train import train
-from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 
 
 def rows(file):

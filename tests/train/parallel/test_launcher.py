@@ -13,9 +13,9 @@ import pytest
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.scaling.hardware import available_cores
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.diloco import RESTARTS
 from danalab.train.parallel import launcher
 from danalab.train.system.signals import StopRequest
-from danalab.train.diloco import RESTARTS
 
 CONFIG = TrainConfig(heads=3)
 READY = "signal.pthread_sigmask(signal.SIG_SETMASK, [])"

@@ -21,11 +21,12 @@ from torch.distributed.tensor import DTensor
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
+from danalab.models.shards import local_shard as local
 from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor.layout import whole_of
 from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero import DistributedMuonAdamW
-from danalab.optim.step.state import local
+from danalab.tables import lookup
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -50,6 +51,11 @@ class ParallelStrategy:
     def build(cls, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> "ParallelStrategy":
         """The strategy of this rank of a run."""
         return cls(world)
+
+    @staticmethod
+    def rank_spec(spec: RunSpec, world: World) -> RunSpec:
+        """The run as this process carries it out."""
+        return spec
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         """The model on this rank; its initial weights do not depend on the number of ranks."""
@@ -356,3 +362,17 @@ class FSDPStrategy(ParallelStrategy):
             yield
         finally:
             self._model.reshard()  # a pass without gradients leaves the root's weights gathered
+
+
+STRATEGIES: dict[str, type[ParallelStrategy] | str] = {
+    "single": ParallelStrategy,
+    "ddp": DDPStrategy,
+    "zero": ZeROStrategy,
+    "fsdp": FSDPStrategy,
+    "diloco": "danalab.train.diloco:DiLoCoWorker",
+}
+
+
+def strategy_of(backend: str) -> type[ParallelStrategy]:
+    """The class of a --distributed-backend."""
+    return lookup(STRATEGIES, backend, "distributed backend")
