@@ -45,7 +45,6 @@ from danalab.errors import UserError
 from danalab.files import read_state, write_json
 from danalab.models.decoder import Decoder
 from danalab.optim import optimizer_spec
-from danalab.optim.distributed.shards import SavedTensor
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.strategy import ParallelStrategy
@@ -252,9 +251,10 @@ class DiLoCoWorker(ParallelStrategy):
             MOMENTUM + name: value for name, value in self._momentum.items()
         }
 
-    def stored(self, values: Mapping[str, SavedTensor]) -> Mapping[str, SavedTensor]:
-        inner = {INNER + name: p.detach() for name, p in self._named.items()}
-        return {**values, **self._stored_outer(), **inner}
+    def stored(self, state: dict[str, Any]) -> dict[str, Any]:
+        inner = {name: p.detach() for name, p in self._named.items()}
+        model = {**state["model"], **self._theta}
+        return {**state, "model": model, "momentum": self._momentum, "inner": inner}
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -260,11 +260,10 @@ class Trainer:
         self._add_loss()
         with self.driver.evaluating():
             self.guard.check_weights(self.step)
-            values, optimizer = tensors.collect(self.model, self.driver.optimizer)
-            meta = {**self._meta(), "optimizer": optimizer}
+            state, meta = tensors.state_of(self.model, self.driver.optimizer), self._meta()
             if self.average is not None:
-                values, meta["average"] = values | self.average.stored(), self.average.state_dict()
-            return self.saver.save(self.step, self.strategy.stored(values), meta, before=self._sync_rows, wait=wait)
+                state["average"], meta["average"] = self.average.stored(), self.average.state_dict()
+            return self.saver.save(self.step, self.strategy.stored(state), meta, before=self._sync_rows, wait=wait)
 
     def _add_loss(self) -> None:
         """Note the loss of the last step, which may have no row, for the summary."""

@@ -108,7 +108,7 @@ def behind_padding(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("config", OURS.values(), ids=OURS)
 def test_our_class_for_transformers_computes_what_the_model_does(config: ModelConfig):
-    from danalab.models.huggingface.remote import modeling_danalab
+    from danalab.models.huggingface import modeling_danalab
 
     ours = random_model(config)
     model = of_our_class(modeling_danalab.DanalabForCausalLM, modeling_danalab.DanalabConfig, ours)
@@ -132,7 +132,7 @@ OSCILLATING = {
 
 @pytest.mark.parametrize("config", OSCILLATING.values(), ids=OSCILLATING)
 def test_our_resonance_class_computes_what_the_model_does_whole_in_parts_and_padded(config: ModelConfig):
-    from danalab.models.huggingface.remote import modeling_danalab_resonance as module
+    from danalab.models.huggingface import modeling_danalab_resonance as module
 
     ours = random_model(config)
     model = of_our_class(module.DanalabResonanceForCausalLM, module.DanalabResonanceConfig, ours)

@@ -24,7 +24,6 @@ from danalab.models.decoder import Decoder
 from danalab.models.shards import local_shard as local
 from danalab.optim import build_optimizer
 from danalab.optim.distributed.dtensor.layout import whole_of
-from danalab.optim.distributed.shards import SavedTensor
 from danalab.optim.distributed.zero import DistributedMuonAdamW
 from danalab.tables import lookup
 from danalab.train.config.run_spec import RunSpec
@@ -134,9 +133,9 @@ class ParallelStrategy:
         """Values for a row of metrics."""
         return {}
 
-    def stored(self, values: Mapping[str, SavedTensor]) -> Mapping[str, SavedTensor]:
-        """The tensors of a checkpoint, from the tensors of model and optimizer."""
-        return values
+    def stored(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The nested state of a checkpoint, from that of model and optimizer."""
+        return state
 
     def state_dict(self) -> dict[str, Any] | None:
         """Plain values for a checkpoint."""

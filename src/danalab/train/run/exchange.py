@@ -141,9 +141,9 @@ def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
     """Write a model as a checkpoint of a run folder, without an optimizer's state."""
     from danalab.train.checkpoint import tensors  # not at the top: generating text needs no torch.distributed
 
-    values = {tensors.MODEL + name: tensor.detach() for name, tensor in model.state_dict().items()}
+    values, paths = tensors.flatten(tensors.state_of(model))
     meta = {"step": step, "imported": True, "model": model.config.as_dict()}
-    RunFolder(folder).store.write(step, meta, lambda step_folder: tensors.write(values, step_folder))
+    RunFolder(folder).store.write(step, meta, lambda step_folder: tensors.write(values, step_folder, paths=paths))
 
 
 def read_model(source: str | Path) -> "Decoder":

@@ -77,7 +77,7 @@ class ResumePoint:
                 weights_only |= imported
                 reads_optimizer = not imported and (self.with_optimizer or not weights_only)
                 optimizer = trainer.driver.optimizer if reads_optimizer else None
-                tensors.read(path, trainer.model, optimizer, meta.get("optimizer"), keep_settings=not self.own)
+                tensors.read(path, trainer.model, optimizer, keep_settings=not self.own)
                 if not weights_only:
                     _restore(trainer, meta, path, world)
             except UserError as error:

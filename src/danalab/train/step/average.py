@@ -72,7 +72,7 @@ class WeightAverage:
 
     def stored(self) -> dict[str, Tensor]:
         """Tensors for a checkpoint, by name."""
-        return {AVERAGE + name: value for name, value in self._average.items()} if self.begun else {}
+        return self._average if self.begun else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
