@@ -49,7 +49,6 @@ def settings(data: Path, run_dir: Path, **given: object) -> TrainConfig:
         "log_interval": 3,
         "ckpt_interval": 0,
         "run_dir": run_dir,
-
     }
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -18,7 +17,7 @@ from danalab.optim.distributed import why_not
 from danalab.optim.optimizers.base import RuleOptimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver
-from danalab.train.checkpoint.store import META, CheckpointStore
+from danalab.train.checkpoint.store import CheckpointStore
 from danalab.train.parallel.layout import RankLayout
 from danalab.train.parallel.world import join
 from distributed.capabilities import build, difference, probe, steps, whole
@@ -42,8 +41,8 @@ def interrupted(rank: int, ranks: int, folder: Path, names: tuple[str, ...]) -> 
         model = probe()
         optimizer = build(name, model, "zero")
         steps(name, model, optimizer, "zero", range(SAVED), rank, ranks)
-        values, plain = tensors.collect(model, optimizer)
-        Saver(CheckpointStore(folder / name), world=world).save(SAVED, values, {"optimizer": plain}, wait=True)
+        saver = Saver(CheckpointStore(folder / name), world=world)
+        saver.save(SAVED, tensors.state_of(model, optimizer), {}, wait=True)
         steps(name, model, optimizer, "zero", range(SAVED, END), rank, ranks)
         found[name] = whole(model)
     return found
@@ -57,7 +56,7 @@ def resumed(rank: int, ranks: int, folder: Path, names: tuple[str, ...]) -> dict
         model = probe()
         optimizer = build(name, model, "zero")
         path = CheckpointStore(folder / name).path(SAVED)
-        tensors.read(path, model, optimizer, json.loads((path / META).read_text())["optimizer"])
+        tensors.read(path, model, optimizer)
         steps(name, model, optimizer, "zero", range(SAVED, END), rank, ranks)
         found[name] = whole(model)
     return found
@@ -107,11 +106,10 @@ def soap(rank: int, ranks: int, folder: Path, first: int) -> Tensor:
     store, world = CheckpointStore(folder), join(RankLayout("zero"), "cpu")
     if first:
         path = store.path(first)
-        tensors.read(path, model, optimizer, json.loads((path / META).read_text())["optimizer"])
+        tensors.read(path, model, optimizer)
     for step in range(first, END):
         if step == SAVED and not first:
-            values, plain = tensors.collect(model, optimizer)
-            Saver(store, world=world).save(SAVED, values, {"optimizer": plain}, wait=True)
+            Saver(store, world=world).save(SAVED, tensors.state_of(model, optimizer), {}, wait=True)
         generator = torch.Generator().manual_seed(step)
         for p in model.parameters():
             p.grad = torch.randn(p.shape, generator=generator)

@@ -198,7 +198,7 @@ def _kill_at(stage: str, step: int) -> None:
         make_step = trainer._make_step
 
         def making(*step_args):
-            if spec.run_dir.name == stage and trainer.step == step:
+            if spec.execution.run_dir.name == stage and trainer.step == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             return make_step(*step_args)
 

@@ -36,7 +36,6 @@ def tiny(data: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
             "log_interval": 2,
             "ckpt_interval": 5,
             "run_dir": tmp_path / "run",
-
         }
         return TrainConfig(**{**settings, **given})  # type: ignore[arg-type]
 

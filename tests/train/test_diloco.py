@@ -21,12 +21,12 @@ from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.models.loss import chunked_cross_entropy
 from danalab.optim import build_optimizer
+from danalab.train import diloco as exchange_module
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.diloco import Exchange, OuterStep
-from danalab.train.diloco import exchange as exchange_module
 from danalab.train.job import run_training
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run

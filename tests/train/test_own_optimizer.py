@@ -60,5 +60,5 @@ def test_a_run_of_a_subclass_makes_the_steps_of_its_class(file, tiny, tmp_path):
 
 def test_folders_are_named_for_the_file_and_the_class(file, tiny):
     named = replace(tiny(opt=f"{file}:Mine"), run_dir=None)
-    assert resolve(named, open_dataset(named.data)).run_dir.name.startswith("enoki-mine.py-Mine-d32x2-")
+    assert resolve(named, open_dataset(named.data)).execution.run_dir.name.startswith("enoki-mine.py-Mine-d32x2-")
     assert name_of({"opt": f"{file}:Mine", "seed": 1}) == "mine.py-Mine-s1"

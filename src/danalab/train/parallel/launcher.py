@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,8 +39,12 @@ RESTARTS = 3
 POLL_SECONDS = 0.05
 
 
-def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest) -> int:
-    """Run `config` on `ranks` processes; returns the exit code of the run, one of `ORDERLY`.
+Train = Callable[[TrainConfig, StopRequest], int]
+"""What a rank does, in its own process; returns the exit code of the run."""
+
+
+def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest, train: Train | None = None) -> int:
+    """Run `config` on `ranks` processes; returns the exit code of the run, one of `signals.ORDERLY`.
 
     `stop` has earlier signals. UserError: bad input. LostRankError: a rank died.
     """
@@ -51,7 +55,7 @@ def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest)
         what = f"has {gpus} GPUs; give --nproc {gpus}" if gpus else "has no GPU; leave --device out"
         raise UserError(f"--nproc {ranks}: this machine {what} or give --device cpu")
     workers = config.usual_backend(ranks) == "diloco"
-    config = replace(config, nproc=None)
+    given = train or _train, replace(config, nproc=None)
     resource_tracker.ensure_running()  # its start would release the signals that `_agent` holds
     with (
         tempfile.TemporaryDirectory(prefix="danalab-") as folder,
@@ -61,9 +65,9 @@ def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest)
         if stop:
             return stop.exit_code
         if workers:
-            agents = [pool.submit(_agent, config, Path(folder), 1, k, ranks) for k in range(ranks)]
+            agents = [pool.submit(_agent, given, Path(folder), 1, k, ranks) for k in range(ranks)]
         else:
-            agents = [pool.submit(_agent, config, Path(folder), ranks)]
+            agents = [pool.submit(_agent, given, Path(folder), ranks)]
         _pass_on(received, agents)
         for worker, lost in enumerate(agents[1:], start=1):
             if (error := lost.exception()) is not None:
@@ -101,7 +105,9 @@ def _pass_on(received: list[int], agents: list[Future[int]]) -> None:
                     os.kill(process.pid, number)
 
 
-def _agent(config: TrainConfig, folder: Path, processes: int, worker: int | None = None, workers: int = 1) -> int:
+def _agent(
+    given: tuple[Train, TrainConfig], folder: Path, processes: int, worker: int | None = None, workers: int = 1
+) -> int:
     """Run torch's agent with all ranks, or with one DiLoCo worker; returns the exit code of its processes."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -126,14 +132,14 @@ def _agent(config: TrainConfig, folder: Path, processes: int, worker: int | None
     )
     with holding_signals():
         try:
-            return max(elastic_launch(launched, _rank)(config, worker, workers).values())
+            return max(elastic_launch(launched, _rank)(*given, worker, workers).values())
         except ChildFailedError as error:
             failures: dict[int, Any] = error.failures
     rank, failure = min(failures.items(), key=lambda item: (not _said(item[1]).startswith("UserError"), item[0]))
     raise _explained(rank if worker is None else worker, failure)
 
 
-def _rank(config: TrainConfig, worker: int | None, workers: int) -> int:
+def _rank(train: Train, config: TrainConfig, worker: int | None, workers: int) -> int:
     """Train as a rank of the group that the environment describes; returns the exit code."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
@@ -145,7 +151,7 @@ def _rank(config: TrainConfig, worker: int | None, workers: int) -> int:
             os.environ.update({name: str(value) for name, value in place.items()})
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the launcher writes --json
         try:
-            return _train(config, stop)
+            return train(config, stop)
         except KeyboardInterrupt:
             return INTERRUPTED
         except BaseException as error:
