@@ -39,8 +39,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from danalab.optim import build_optimizer, get_schedule
-from danalab.optim.rate_search import next_exponent
-from danalab.optim.run_length import warmup_steps
+from danalab.scaling.optimizers import warmup_steps
+from danalab.scaling.rate_search import next_exponent
 from danalab.showcase.problems import Objective
 from danalab.showcase.trials import descend
 

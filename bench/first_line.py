@@ -29,9 +29,10 @@ from danalab.judge.tracks import get_track
 from danalab.ladder.fit.statistics import student_interval
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
-from danalab.optim.rate_search import next_rate, rates_to_try
 from danalab.report.formats import as_markdown
 from danalab.scaling.hardware import available_cores
+from danalab.scaling.optimizers import rates_to_try
+from danalab.scaling.rate_search import next_rate
 from danalab.showcase.problems import Objective, library_bytes
 from danalab.sweep.executors import as_completed
 from danalab.sweep.processes import ProcessPool

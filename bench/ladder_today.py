@@ -18,7 +18,6 @@ from danalab.ladder.fit.statistics import Interval
 from danalab.ladder.fit.tuning import Tuned
 from danalab.ladder.rows import read_ladder
 from danalab.report.formats import Table, as_markdown
-from danalab.scaling import dimensions, flops_per_token, optimizer_flops
 from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]
@@ -90,18 +89,6 @@ def first_table(found: Analysis, sizes: Sequence[int]) -> Table:
     return ["parameters", *(f"{NAMES[opt]} saves" for opt in opts), "seeds", "epochs"], lines
 
 
-def overhead() -> Table:
-    """FLOPs of Newton-Schulz in bfloat16 as a share of enoki's, at 2,048 tokens of context and GPT-2's vocabulary."""
-    batches, lines = (2**12, 2**15, 2**18, 2**20), []
-    for heads in (6, 12, 32, 64):
-        shape = dimensions("enoki", heads)
-        own = optimizer_flops("muon", shape, {"ns_dtype": "bfloat16"}, 1) or 0.0
-        token = flops_per_token(shape, 2048)
-        shares = [f"{100 * own / (token * batch):.{0 if own > 0.1 * token * batch else 1}f}%" for batch in batches]
-        lines.append([f"{shape.d_model:,}", *shares, f"{own / (0.05 * token):,.0f}"])
-    return ["d_model", *(f"{batch:,} tokens per step" for batch in batches), "below 5% from [tokens per step]"], lines
-
-
 def _size(params: int) -> str:
     return f"{params / 1e3:.0f} k"
 
@@ -122,7 +109,6 @@ def parts() -> dict[str, str]:
         "tokens": savings(of_model, sizes, "tokens"),
         "short": short(savings(found, sizes), savings(of_model, sizes, "tokens")),
         "first": first_table(found, sizes),
-        "overhead": overhead(),
         "losses": losses(found, sizes),
     }
     return {**{name: as_markdown(table) for name, table in tables.items()}, "cost": cost(rows)}

@@ -1,10 +1,8 @@
-"""What skips for a missing tool fails under CI, and nothing that the suite checks depends on where the clone is."""
+"""What skips for a missing tool fails under CI, and what is pinned installs."""
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -58,35 +56,6 @@ def test_a_missing_tool_is_a_skip_and_under_ci_a_failure(tmp_path, ci, compiler,
     said = run_pytest(tmp_path, "-p", "required_tools", CI=ci, **place)
     assert counts in said, said
     assert ("under CI every tool" in said) == bool(ci)
-
-
-def test_a_file_that_needs_a_missing_package_fails_under_ci(tmp_path):
-    (tmp_path / "test_a.py").write_text("import pytest\npytest.importorskip('a_package_that_is_not_there')\n")
-    said = run_pytest(tmp_path, "-p", "required_tools", CI="1", PYTHONPATH=str(ROOT / "tests"))
-    assert "under CI every tool" in said
-    assert "1 error" in said
-
-
-SELECTION = ("optim/test_alone.py", "test_files.py", "docs/test_coverage_page.py")
-OPTIONS = ("--noconftest", "-o", "addopts=--import-mode=importlib", "-m", "not slow")
-
-
-@pytest.mark.parametrize(
-    "folder", ["src of tests/docs results/danalab", pytest.param("danalab/danalab/a [build]", marks=pytest.mark.slow)]
-)
-def test_checks_hold_in_a_clone_of_any_name(tmp_path, folder):
-    clone = tmp_path / folder
-    shutil.copytree(ROOT / "src", clone / "src")  # compiled files too, which spares their making
-    for name in (
-        "pyproject.toml",
-        "CONTRIBUTING.md",
-        "docs/build_coverage.py",
-        *(f"tests/{name}" for name in SELECTION),
-    ):
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, clone / name)
-    said = run_pytest(clone, *OPTIONS, *(f"tests/{name}" for name in SELECTION), PYTHONPATH=str(clone / "src"))
-    assert re.fullmatch(r"\d+ passed, \d+ deselected in .*", said.splitlines()[-1]), said
 
 
 def test_what_is_pinned_installs_on_the_first_release_of_this_python():

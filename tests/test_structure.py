@@ -1,7 +1,7 @@
 """Imports of the package point one way, and in no circle.
 
-They are read from the source, those under TYPE_CHECKING and in functions included. A name that is imported from a package
-counts as an import of the module that defines it.
+They are read from the source, those under TYPE_CHECKING and in functions included. A name that is imported from a
+package counts as an import of the module that defines it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def may_use(above: str, below: str) -> bool:
         return True
     if above == "theory":
         return below in {"colors", "optim"}
-    return below != "theory" and RANK.get(above, -1) >= RANK[below] or (above, below) == ("cli", "theory")
+    if below == "theory":
+        return above == "cli"
+    return RANK.get(above, -1) >= RANK[below]
 
 
 def test_every_room_has_a_layer():

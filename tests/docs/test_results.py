@@ -7,9 +7,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize(
-    "name", ["decay_law", "first_line", "horizon", "ladder_today", "nanogpt", "speed_page"]
-)
+@pytest.mark.parametrize("name", ["decay_law", "first_line", "horizon", "ladder_today", "nanogpt", "speed_page"])
 def test_pages_show_the_stored_rows(name):
     script = importlib.import_module(f"bench.{name}")
     for file in script.PAGES:

@@ -83,15 +83,6 @@ def test_olmo_cores_configuration_builds_adana_with_groups_by_kind(olmo):
     assert {group["initial_lr"] for group in small.param_groups} == {1e-3}, "its hook keeps the configuration's"
 
 
-def test_olmo_cores_overrides_replace_the_groups(olmo):
-    override = SimpleNamespace(params=["0.weight"], opts={"weight_decay": 0.0, "lr": 1e-4})
-    optimizer = olmo.ADanaConfig(lr=2e-3, horizon=100, group_overrides=[override]).build(small_model())
-    assert [(group["lr"], group["weight_decay"] > 0) for group in optimizer.param_groups] == [
-        (1e-4, False),
-        (2e-3, True),
-    ]
-
-
 class GPT(nn.Module):
     """The names of LitGPT's model, in its order (litgpt/model.py)."""
 
@@ -135,26 +126,3 @@ def test_litgpts_class_path_leaves_embeddings_and_gains_undecayed(monkeypatch):
     assert optimizer.defaults["lr"] == 2e-3
     with pytest.raises(ValueError, match=r"zip\(\)"):
         instantiate_torch_optimizer(call, GPT(2).parameters())
-
-
-def test_nanochats_loop_leaves_log_time_momentum_and_decay_alone():
-    module = example("nanochat_groups")
-    optimizer = module.setup_optimizer(module.GPT(), steps=50)
-    kinds = {group["kind"]: group for group in optimizer.param_groups}
-    assert kinds.keys() == {"head", "embedding", "vector", "matrix"}
-    assert {kind: group["initial_lr"] == group["lr"] for kind, group in kinds.items()} == dict.fromkeys(kinds, True)
-    assert kinds["matrix"]["lr"] == 0.02
-    assert kinds["head"]["lr"] == pytest.approx(0.004 * 24**0.5)
-    assert kinds["matrix"]["weight_decay"] > 0 == kinds["embedding"]["weight_decay"]
-
-
-def test_track_threes_loop_sets_the_rates_of_both_optimizers():
-    module = example("modded_nanogpt_loop")
-    model = module.GPT()
-    adana, muon = optimizers = module.build_optimizers(model, 100)
-    taken = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-    assert len(taken) == len(set(taken)) == len(list(model.parameters()))
-    assert {p.ndim for group in muon.param_groups for p in group["params"]} == {2}
-    module.set_rates(optimizers, 65, 100)
-    for group in [*adana.param_groups, *muon.param_groups]:
-        assert group["lr"] == pytest.approx(0.5 * group["initial_lr"])

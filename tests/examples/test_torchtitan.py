@@ -3,15 +3,12 @@
 import re
 import sys
 from dataclasses import dataclass, field
-from functools import partial
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from torch.distributed.tensor import DTensor
 
-from distributed.ranks import run_ranks
 from examples.test_trainers import example
 
 
@@ -83,29 +80,3 @@ def test_groups_of_torchtitans_configuration_become_adanas(titan):
     optimizer.step()
     assert not all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
     assert optimizer.coefficients()["t"] == 1
-
-
-def test_its_own_optimizers_stay(titan):
-    groups = [ParamGroupConfig(pattern=".", optimizer_name="AdamW", optimizer_kwargs={"lr": 1e-3})]
-    config = titan.DanalabOptimizers.Config(implementation="foreach", param_groups=groups)
-    (optimizer,) = config.build(model_parts=[titan.model()]).optimizers
-    assert type(optimizer) is torch.optim.AdamW
-
-
-def steps_on(titan, rank: int, ranks: int) -> list[torch.Tensor]:
-    """Three steps; the weights, whole."""
-    net = titan.model()
-    (optimizer,) = titan.adana(lr=3e-3, steps=60).build(model_parts=[net]).optimizers
-    for step in range(3):
-        torch.manual_seed(step)
-        net(torch.randn(4, 16)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in net.parameters()]
-    return [p.detach().clone() for p in whole]
-
-
-def test_on_two_ranks_the_container_makes_the_steps_of_one(titan):
-    alone = steps_on(titan, 0, 1)
-    for weights in run_ranks(partial(steps_on, titan), 2):
-        torch.testing.assert_close(weights, alone, rtol=1e-6, atol=1e-7)

@@ -6,12 +6,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from danalab.ladder.analysis import analyse
+from danalab.ladder.figures import horizon_loss_figure, multiplier_figure
+from danalab.ladder.horizon import times
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures.laws import law_figure
 from danalab.report.headline import verdict
 from danalab.report.tables import analysis_tables
-from danalab.ladder.figures import horizon_loss_figure, multiplier_figure
-from danalab.ladder.horizon import times
 from ladder.planted_horizons import SIZES, E, plant_horizons
 
 

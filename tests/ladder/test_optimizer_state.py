@@ -6,11 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import beta
-
-from danalab.ladder.analysis import analyse
-from danalab.ladder.rows import read_ladder
-from danalab.report.data import MissingFigure, ReportData
 from danalab_annexes.ladder.optimizer_state import (
     clipping_figure,
     distribution,
@@ -19,7 +14,12 @@ from danalab_annexes.ladder.optimizer_state import (
     runs_with,
     tau_figure,
 )
+from scipy.stats import beta
+
+from danalab.ladder.analysis import analyse
+from danalab.ladder.rows import read_ladder
 from danalab.ladder.sweeps import gamma3_figure, kappa_figure
+from danalab.report.data import MissingFigure, ReportData
 from danalab.train.statistics import order_statistics
 from ladder.planted import plant
 

@@ -1,19 +1,14 @@
 import json
 import math
-from pathlib import Path
 
 import pytest
 import yaml
 
 from danalab.errors import UserError
 from danalab.ladder.plan import LadderPlan, Rung, read_plan
-from danalab.ladder.rows import read_ladder, validation_points
 from danalab.ladder.run import run_ladder
 from danalab.sweep import run as sweep
 from danalab.sweep.executors import PolledExecutor
-from danalab.train.evaluation import evaluate_run
-from danalab.train.run.folder import RunFolder
-from danalab.train.run.merge import merge_run
 
 SIZES = ({"d_model": 16, "n_layers": 1, "n_heads": 2}, {"d_model": 32, "n_layers": 1, "n_heads": 2})
 
@@ -36,32 +31,6 @@ def test_a_ladder_tunes_every_optimizer_alike_and_repeats_its_best(fixed, tmp_pa
         assert [row["seed"] for row in mine if row["lr_multiplier"] == each.multiplier] == [0, 1]
     seeds = {row["seed"]: row["settings"]["data_seed"] for row in found.rows}
     assert seeds[0] != seeds[1], "the order of the data is part of a seed"
-
-
-@pytest.mark.slow
-def test_all_horizons_of_a_size_are_read_from_merged_checkpoints_of_one_run(fixed, tmp_path, monkeypatch):
-    given = {key: value for key, value in fixed.items() if key not in ("iterations", "batch_size")}
-    given |= {"global_batch": 8, "eval_interval": 0, "ckpt_interval": 0}
-    tiny = {"horizons": (0.005, 0.01), "merge": "linear", "extensions": 0, "opts": ("adamw",)}
-    merging = plan(given, **tiny)
-    found = run_ladder(tmp_path, merging, executor="inline")
-    assert not found.failures
-    assert {row["settings"]["tokens_per_param"] for row in found.rows} == {0.2}, "the longest horizon"
-    rows = read_ladder(tmp_path / "merged")
-    assert len(rows) == 2 * len(found.rows) == 6
-    for row in rows[:2]:
-        steps = row["settings"]["iterations"]
-        chosen = [step for step in RunFolder(Path(row["run"])).store.steps() if round(0.8 * steps) <= step <= steps]
-        merge_run(row["run"], tmp_path / row["name"], steps=chosen, decay="linear")
-        assert row["final_loss"] == evaluate_run(tmp_path / row["name"]).loss
-        assert row["merged"] == "linear"
-        assert validation_points(row)[-1]["val/loss"] == row["final_loss"]
-    assert rows[0]["tokens"] == pytest.approx(rows[1]["tokens"] / 2, rel=0.02)
-    at_end = {row["final_loss"] for row in rows if row["name"].endswith("merged-f0.01")}
-    assert {each.loss for each in found.tuned} < at_end, "rates are chosen by the merged models"
-    monkeypatch.setattr("danalab.train.run.merge.merge_run", None)
-    assert run_ladder(tmp_path, merging, executor="inline").rows == found.rows
-    assert read_ladder(tmp_path / "merged") == rows
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from danalab.errors import UserError
 from danalab.ladder.plan import LadderPlan, Rung
 from danalab.ladder.run import LadderSearch
-from danalab.optim.rate_search import next_rate
+from danalab.scaling.rate_search import next_rate
 
 RUNG = Rung({"d_model": 16, "n_layers": 1, "n_heads": 2}, 1.0)
 

@@ -11,13 +11,13 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
+from danalab.ladder import slurm as arrays
 from danalab.ladder.plan import LadderPlan
 from danalab.ladder.run import run_ladder
 from danalab.sweep.executors import Cluster
 from danalab.sweep.grid import expand
 from danalab.sweep.run import collect, run_sweep
 from danalab.train.system.slurm import Resources
-from danalab.ladder import slurm as arrays
 from slurm_stand_ins import Cluster as StandIn
 
 TRAINER = '''

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from danalab.cli.app import main
+from danalab.cli.optim_more import CompareConfig
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim import optimizer_spec
-from danalab.optim.rate_search import next_exponent
 from danalab.scaling import learning_rate
+from danalab.scaling.rate_search import next_exponent
+from danalab.showcase import compare
+from danalab.showcase.compare import compare_optimizers, curves_figure, orthogonalisation_figure
 from danalab.showcase.problems import PROBLEMS, Objective, SmallProblem, get_problem
 from danalab.showcase.trials import SPACING, ProblemRun, Result, search, settings_for, train, usual_lr
-from danalab.showcase import compare
-from danalab.cli.optim_more import CompareConfig
-from danalab.showcase.compare import compare_optimizers, curves_figure, orthogonalisation_figure
 
 
 @pytest.mark.parametrize("name", list(PROBLEMS))

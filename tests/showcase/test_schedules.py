@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from danalab.cli.app import main
+from danalab.cli.optim_more import RunSchedules
 from danalab.errors import UserError
 from danalab.optim import ADana, get_schedule, lr_scheduler
-from danalab.cli.optim_more import RunSchedules
 from danalab.showcase.schedules import schedule_figure, schedule_table
 
 

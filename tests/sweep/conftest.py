@@ -23,5 +23,5 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         "log_interval": 2,
         "ckpt_interval": 2,
         "lr": 1e-3,
-        
+
     }

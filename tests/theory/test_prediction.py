@@ -7,7 +7,6 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.theory import PLRF, draw
-from danalab_annexes.theory.measured import fit_shapes
 from danalab.theory.prediction import load_spectrum, predict
 
 
@@ -67,15 +66,3 @@ def test_a_missing_spectrum_is_refused(tmp_path):
 def test_beta_must_come_from_somewhere():
     with pytest.raises(UserError, match="--beta"):
         predict(np.arange(1, 41.0) ** -2)
-
-
-def planted(limit, amplitude, exponent, n=25):
-    x = np.geomspace(0.1, 1, n)
-    return x, limit + amplitude * x**-exponent
-
-
-def test_planted_shapes_are_recovered():
-    fit = fit_shapes([planted(2.0, 0.8, 0.5), planted(2.0, 0.7, 0.6)])
-    assert fit.limit == pytest.approx(2.0, abs=0.01)
-    assert fit.exponents == pytest.approx([0.5, 0.6], abs=0.01)
-    assert fit.r2 > 0.999

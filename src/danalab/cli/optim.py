@@ -105,7 +105,7 @@ def _print_one(spec: OptimizerSpec) -> None:
 
 
 def _rates(spec: OptimizerSpec) -> tuple[float, ...]:
-    from danalab.optim.rate_search import rates_to_try
+    from danalab.scaling.optimizers import rates_to_try
 
     return rates_to_try(spec.name)
 

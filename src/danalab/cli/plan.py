@@ -9,7 +9,7 @@ from annotated_types import Gt, Le
 from danalab.cli._shared.options import JsonFlags
 from danalab.cli.training import resolved_run
 from danalab.errors import UserError
-from danalab.optim.run_length import OMEGA
+from danalab.scaling.optimizers import OMEGA
 from danalab.scaling.plan import Plan, own_model
 from danalab.train.config.fields import Count, Positive
 from danalab.train.config.train_config import TrainConfig
@@ -105,7 +105,7 @@ def _optimizers_share(planned: Plan) -> list[tuple[str, str]]:
 
 
 def _print_own_model(flags: Flags) -> None:
-    from danalab.optim.run_length import warmup_steps
+    from danalab.scaling.optimizers import warmup_steps
 
     if flags.params is None or flags.tokens_per_step is None or flags.iterations is None:
         raise UserError("a model of your own needs all of --params, --tokens-per-step and --iterations")

@@ -3,45 +3,23 @@
 Each command computes one study and writes a figure, its curves and its parameters.
 """
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
-from danalab.cli._shared.options import JsonFlags
-from danalab.plugins import load_address
-from danalab.registry import Registry
+from danalab.files import finite
+from danalab.theory.studies import STUDIES, StudyFlags
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyFlags(JsonFlags):
-    """The parameters of a study; the docstring is its help."""
-
-    out: Path = Path("theory")
-    """Folder for the figure (png), its curves (npz) and its parameters (json)."""
-
-    def settings(self) -> dict[str, Any]:
-        """The study's own parameters."""
-        return {name: value for name, value in vars(self).items() if name not in StudyFlags.__dataclass_fields__}
-
-
-STUDIES: Registry[tuple[type[StudyFlags], str]] = Registry("study")
-"""Name -> its parameters, and the address (module:NAME) of the function that makes one study of them, or several."""
-
-
-def __getattr__(name: str) -> Any:
-    """`SUBVERBS`: the studies, those of annexes and plugins included."""
-    if name != "SUBVERBS":
-        raise AttributeError(name)
-    return {study: (STUDIES.get(study)[0], _command(*STUDIES.get(study))) for study in STUDIES.names()}
-
-
-def _command(flags_type: type[StudyFlags], address: str) -> Callable[[StudyFlags], None]:
+def _command(flags_type: type[StudyFlags], place: str) -> Callable[[StudyFlags], None]:
     def run(flags: StudyFlags) -> None:
-        studies = load_address(address)(flags)
+        module, _, function = place.partition(":")
+        studies = getattr(import_module(f"danalab.theory.{module}"), function)(flags)
         studies = studies if isinstance(studies, list) else [studies]
         results = [{"study": s.name, "findings": s.findings, "files": s.save(flags.out)} for s in studies]
-        if flags.print_json(results[0] if len(results) == 1 else {"studies": results}):
+        if flags.json:
+            print(json.dumps(finite(results[0] if len(results) == 1 else {"studies": results}), allow_nan=False))
             return
         for result in results:
             print(f"{result['study']}: {result['files']['png']}")
@@ -49,6 +27,9 @@ def _command(flags_type: type[StudyFlags], address: str) -> Callable[[StudyFlags
 
     run.__doc__ = flags_type.__doc__
     return run
+
+
+SUBVERBS = {name: (flags_type, _command(flags_type, place)) for name, (flags_type, place) in STUDIES.items()}
 
 
 def _print(findings: dict[str, Any], indent: str) -> None:

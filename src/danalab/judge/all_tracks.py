@@ -20,7 +20,7 @@ from danalab.judge.judge import RunMaker, open_workers
 from danalab.judge.tracks import TRACKS, get_track
 from danalab.judge.verdict import log_speed
 from danalab.judge.workers import PlannedRun, RunResult, read_contestant
-from danalab.optim.rate_search import rates_to_try
+from danalab.scaling.optimizers import rates_to_try
 
 BASELINE = "adamw"
 SEEDS = (1, 2, 3)

@@ -25,7 +25,7 @@ from danalab.judge.ledger import Ledger, stored_runs
 from danalab.judge.tracks import get_track
 from danalab.judge.verdict import PairedVerdict, bounds, compute_saved, decide, spent, verdict_from_row, warnings
 from danalab.judge.workers import Contestant, PlannedRun, RunResult, Workers, read_contestant, without
-from danalab.optim.rate_search import next_exponent
+from danalab.scaling.rate_search import next_exponent
 from danalab.showcase.problems import SmallProblem
 from danalab.showcase.trials import SPACING, settings_for, usual_lr
 from danalab.sweep.run import open_executor

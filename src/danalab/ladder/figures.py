@@ -11,11 +11,11 @@ from matplotlib.lines import Line2D
 
 from danalab.colors import optimizer_color
 from danalab.ladder.fit.tuning import diverged_trials, horizon_of, rate_trials
+from danalab.ladder.horizon import HorizonAnalysis
 from danalab.report.data import MissingFigure, ReportData
 from danalab.report.figures import drawing
 from danalab.report.formats import fraction, short
 from danalab.sweep.rows import is_usable
-from danalab.ladder.horizon import HorizonAnalysis
 
 TALLEST = 5.0  # a panel of losses shows this many times the median excess; points above are drawn at its edge
 _ABOVE = "above, or not finite"

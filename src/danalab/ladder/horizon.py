@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
+from danalab.ladder.budget import TuningBudget, budget_of, tuned_size
 from danalab.ladder.fit.statistics import Interval, log_interval, scipy
 from danalab.ladder.fit.tuning import Row, Tuned, horizon_of, resampler
+from danalab.ladder.paired import PairedTest, paired_runs, paired_tests, tests_table
 from danalab.ladder.studies import Address, Analysis, LadderStudy, PageSection
 from danalab.report.formats import NOT_KNOWN, Table, span, yes_or_no
-from danalab.ladder.budget import TuningBudget, budget_of, tuned_size
-from danalab.ladder.paired import PairedTest, paired_runs, paired_tests, tests_table
 
 LEAST_HORIZONS = 3
 """Horizons of the baseline at one size at least: its curve has three coefficients."""

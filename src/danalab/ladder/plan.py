@@ -17,9 +17,9 @@ from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.optim.catalogue import OPTIMIZERS
-from danalab.optim.run_length import OMEGA
 from danalab.registry import Registry
 from danalab.scaling.learning_rate import CHINCHILLA
+from danalab.scaling.optimizers import OMEGA
 from danalab.sweep.grid import Cell, expand, name_of, parse_plan
 from danalab.train.config.fields import flag
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from danalab.files import write_json
 from danalab.ladder.plan import PROCEDURES, LadderPlan, Rung
-from danalab.optim.rate_search import next_rate, rounded
+from danalab.scaling.rate_search import next_rate, rounded
 from danalab.sweep.estimate import check_optimizers
 from danalab.sweep.executors import Cluster
 from danalab.sweep.grid import Cell

@@ -12,13 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
-from danalab.optim.run_length import OMEGA
+from danalab.ladder.figures import TALLEST, at_the_edge
 from danalab.optim.settings import LogTime
 from danalab.report.data import MissingFigure, ReportData, Row
 from danalab.report.figures import drawing
 from danalab.report.formats import short
+from danalab.scaling.optimizers import OMEGA
 from danalab.sweep.rows import has_diverged, is_usable
-from danalab.ladder.figures import TALLEST, at_the_edge
 
 SWEPT = {"kappa": LogTime.kappa, "gamma3": None, "delta": LogTime.delta, "clipsnr": None, "omega": OMEGA}
 """Settings that sweeps vary, with their defaults."""

@@ -17,7 +17,6 @@ from .optimizers.matrix.muon import Muon as Muon
 from .optimizers.wrappers import SNOO as SNOO
 from .optimizers.wrappers import SODA as SODA
 from .optimizers.wrappers import EMANesterov as EMANesterov
-from .rate_search import find_lr as find_lr
 from .registry import OptimizerSpec as OptimizerSpec
 from .registry import build_optimizer as build_optimizer
 from .registry import list_optimizers as list_optimizers

@@ -1,33 +1,31 @@
 """What the optimizers of this package share: step counts, state, checks, weight decay, and how a rule is computed.
 
-A family is one file: a pure function of tensors that holds the equation, and a class with a written-out constructor.
-An element-wise optimizer names its rule:
+An element-wise optimizer names its rule, a pure function of tensors:
 
     class ADana(Optimizer):
         rule = Rule(adana_update, adana_scalars, ("exp_avg", "exp_avg_sq"), kernel="adana")
 
-Any other writes `update`, a loop over what moves:
-
-    def update(self) -> None:
-        for group, p, g, state in self.moving():
-            ...  # state["step"] is t of this step, 1 in the first
+Any other writes `update`, a loop `for group, p, g, state in self.moving(): ...`, where state["step"] is t of this step.
 
 Every parameter has its own step count t in its state: it advances when a gradient is applied to that parameter, and
 only then, since the hyper-parameters of logarithmic-time optimizers depend on it.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+log = logging.getLogger(__name__)
+
 Group = dict[str, Any]
 State = dict[str, Any]
 Moving = tuple[Group, Tensor, Tensor, State]
-"""A parameter in a step: its group, its local part, the gradient's, and its state."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,12 @@ class Optimizer(torch.optim.Optimizer):
 
     State of a parameter: `step` (0-dim int64 on the CPU) and its moments, float32 even where the parameter is bfloat16
     or float16. A group has `peak_lr`, the learning rate that it was added with; schedulers leave it alone.
-
-    Args:
-        params: parameters, named parameters, parameter groups, or a model, which `groups_of` makes groups of.
-        settings: hyper-parameters of the groups that do not say otherwise.
     """
 
     rule: ClassVar[Rule | None] = None
     """The rule of all groups, unless `rule_of` is overridden."""
+    betas: ClassVar[int] = 2
+    """How many numbers the setting `betas` has."""
     decay_bound: ClassVar[float | None] = None
     """Of optimizers with independent decay: the largest that omega gives, in units of the peak learning rate. In short
     runs omega / wd_ts alone shrinks weights faster than they are rebuilt."""
@@ -66,9 +62,7 @@ class Optimizer(torch.optim.Optimizer):
         self._settings = self._with_decay(settings)
         super().__init__(self.groups_of(params) if isinstance(params, nn.Module) else params, dict(self._settings))
         for name in ("betas", "momentum"):
-            # torch's OneCycleLR cycles what it finds here, in one half of a hybrid optimizer; now it asks for
-            # cycle_momentum=False.
-            self.defaults.pop(name, None)
+            self.defaults.pop(name, None)  # OneCycleLR would cycle them, in one half of a hybrid optimizer
 
     def groups_of(self, model: nn.Module) -> list[Group]:
         """The parameter groups of a model: decayed and not decayed."""
@@ -77,7 +71,7 @@ class Optimizer(torch.optim.Optimizer):
         return decay_groups(model)
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule | None:
-        """The element-wise rule of a group; None: `update` has another for it."""
+        """The element-wise rule of a group; None: `update` has another."""
         return self.rule
 
     def new_state(self, group: Mapping[str, Any], p: Tensor) -> State:
@@ -88,21 +82,21 @@ class Optimizer(torch.optim.Optimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse settings out of range; a ValueError names them. Subclasses add what is their own."""
         check_settings(type(self).__name__, group)
-        betas, count = group.get("betas", ()), len(self._settings.get("betas", ()))
-        if len(betas) != count:
-            raise ValueError(f"{type(self).__name__}: betas is {betas!r}; it must be {count} numbers")
+        if "betas" in group and len(group["betas"]) != self.betas:
+            raise ValueError(f"{type(self).__name__}: betas is {group['betas']}; it must be {self.betas} numbers")
+        if not all(p.is_floating_point() for p in group["params"]):
+            raise ValueError(f"{type(self).__name__}: a parameter is not of real numbers, and cannot be optimized")
+        if self.decay_bound is not None and group.get("decay_bound") is None:
+            check_first_decay(type(self).__name__, group["weight_decay"], group["wd_ts"])
 
     # ---- groups and state ----
 
     def add_param_group(self, param_group: Group) -> None:
         """As torch's; a group of an optimizer with independent decay may have omega and horizon, too."""
-        super().add_param_group({**self._settings, **self._with_decay(param_group)})
+        super().add_param_group({**self._settings, **self._with_decay(param_group, self._settings.get("wd_ts"))})
         group = self.param_groups[-1]
         try:
             self.check(group)
-            for p in group["params"]:
-                if not p.is_floating_point():
-                    raise ValueError(f"{type(self).__name__}: a parameter is {p.dtype}; it must be of real numbers")
         except ValueError:
             self.param_groups.pop()
             raise
@@ -111,19 +105,15 @@ class Optimizer(torch.optim.Optimizer):
             if p.requires_grad and not p.is_meta:  # others get their state when they move
                 self._fill(group, p)
 
-    def _with_decay(self, settings: Mapping[str, Any]) -> Group:
-        """Settings with weight_decay and wd_ts in place of omega and horizon."""
+    def _with_decay(self, settings: Mapping[str, Any], wd_ts: float | None = None) -> Group:
         if self.decay_bound is None:
             return dict(settings)
-        inherited = vars(self).get("_settings", {}).get("wd_ts")
-        return independent_decay(type(self).__name__, settings, inherited, self.decay_bound)
+        return independent_decay(type(self).__name__, settings, wd_ts, self.decay_bound)
 
     def _fill(self, group: Group, p: Tensor) -> State:
         """Create a parameter's state. All ranks have it from construction on, so that they agree on a checkpoint."""
-        state = self.state[p]
-        state["step"] = torch.zeros((), dtype=torch.int64)
-        state.update(self.new_state(group, p))
-        return state
+        self.state[p] = {"step": torch.zeros((), dtype=torch.int64), **self.new_state(group, p)}
+        return self.state[p]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but moments keep their own dtype, which torch would replace by the parameter's."""
@@ -140,6 +130,8 @@ class Optimizer(torch.optim.Optimizer):
                     if key == "step":
                         self.state[p][key] = torch.as_tensor(value).detach().to("cpu", torch.int64, copy=True)
                     elif key in fresh:
+                        if fresh[key].shape != value.shape:
+                            raise ValueError(f"{type(self).__name__}: {key} has another shape; it is of another model")
                         self.state[p][key] = fresh[key].copy_(value)
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -147,17 +139,12 @@ class Optimizer(torch.optim.Optimizer):
 
     # ---- the step ----
 
-    # Excluded from the graphs of a compiled training step, here for every optimizer: traced, step counts would become
-    # constants. This name of the decorator, as in torch.optim, does not import dynamo.
-    @torch._disable_dynamo
+    @torch._disable_dynamo  # out of every compiled graph, where step counts would become constants
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore
         """Apply the gradients; a parameter without one is left as it is, and so is its step count.
 
-        Args:
-            closure: evaluates the model again and returns the loss.
-        Returns:
-            What the closure returned, or None.
+        `closure` evaluates the model again; what it returns is returned.
         """
         with torch.enable_grad():
             loss = None if closure is None else closure()
@@ -202,17 +189,14 @@ class Optimizer(torch.optim.Optimizer):
                 yield group, p, -g if turned else g, state
 
     def apply(self, rule: Rule, groups: Iterable[Group] | None = None) -> None:
-        """One step of these groups by an element-wise rule.
+        """One step of these groups by a rule: by kernels.cpp on CPUs or torch.compile on GPUs, or else eagerly."""
+        left = list(self.moving(groups, count=False))
+        with suppress(ImportError):  # where this file was copied without it
+            from .kernels import step
 
-        With `fused` None or True by the kernel on CPUs and by torch.compile on GPUs, where they can be had; else
-        eagerly.
-        """
-        moving = list(self.moving(groups, count=False))
-        for group, p, g, state in step_fast(rule, moving):
+            left = step(rule, left)
+        for group, p, g, state in left:
             step_eagerly(rule, group, p, g, state)
-
-
-# ---- computing a rule ----
 
 
 def step_eagerly(rule: Rule, group: Group, p: Tensor, g: Tensor, state: State) -> None:
@@ -224,15 +208,6 @@ def step_eagerly(rule: Rule, group: Group, p: Tensor, g: Tensor, state: State) -
     new = rule.update(p.to(dtype), g.to(dtype), *(m.to(dtype) for m in moments), **rule.scalars(group, t))
     for i, (old, value) in enumerate(zip((p, *moments), new, strict=True)):
         write(old, value, seed_of(group, t, i))
-
-
-def step_fast(rule: Rule, moving: list[Moving]) -> list[Moving]:
-    """By the kernel on CPUs, by torch.compile on GPUs; returns the parameters that are left."""
-    try:
-        from .kernels import step
-    except ImportError:  # this file was copied without it
-        return moving
-    return step(rule, moving)
 
 
 # ---- tensors ----
@@ -263,7 +238,7 @@ def local_part(x: Any) -> Any:
 
 
 def local_gradient(g: Tensor, p: Tensor) -> Tensor:
-    """The local part of a gradient in the parameter's placements: tensor parallelism may leave a partial sum."""
+    """The local part of a gradient, in the parameter's placements: tensor parallelism may leave a partial sum."""
     placements: Any = getattr(p, "placements", None)
     if getattr(g, "placements", placements) != placements:
         g = g.redistribute(placements=placements)  # pyright: ignore[reportAttributeAccessIssue]
@@ -278,18 +253,15 @@ def seed_of(group: Mapping[str, Any], t: int, which: int) -> int | None:
 def write(old: Tensor, new: Tensor, seed: int | None = None) -> None:
     """old <- new, rounded once; with a seed up or down at random, so that the mean is exact.
 
-    The noise of an element is a hash of its own bits and the seed: replicas and shards round alike, and after a resume.
+    The noise of an element is a hash of its bits, its place and the seed: replicas round alike, and after a resume.
     """
-    if seed is None or old.dtype not in (torch.bfloat16, torch.float16):
+    if seed is None or old.dtype != torch.bfloat16:
         old.copy_(new)
         return
-    dropped = 16 if old.dtype == torch.bfloat16 else 13  # mantissa bits that the target does not have
     bits = new.float().contiguous().view(torch.int32)
-    noise = hash32((bits.to(torch.int64) + seed) & 0xFFFFFFFF) >> (32 - dropped)
-    rounded = ((bits + noise.to(torch.int32)) & -(1 << dropped)).view(torch.float32)
-    if old.dtype == torch.float16:  # below 2^-14 its spacing is 2^-24, not a number of bits
-        fixed = torch.floor(new * 2.0**24 + noise * 2.0**-dropped) * 2.0**-24
-        rounded = torch.where(new.abs() < 2.0**-14, fixed, rounded)
+    place = torch.arange(bits.numel(), device=bits.device).view(bits.shape)
+    noise = hash32((bits + place * 0x9E3779B1 + seed) & 0xFFFFFFFF) >> 16  # of the 16 bits that bfloat16 does not have
+    rounded = ((bits + noise.to(torch.int32)) & -65536).view(torch.float32)
     old.copy_(torch.where(torch.isfinite(new), rounded, new))
 
 
@@ -302,21 +274,18 @@ def hash32(x: Any) -> Any:
 
 # ---- weight decay ----
 
-FREE_WD_TS = 100.0
-"""wd_ts of the decay omega / (wd_ts + t) where the length of the run is not known [steps]."""
+FREE_WD_TS = 100.0  # time scale of a decay by omega where the length of the run is not known [steps]
 
 
 def independent_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | None, bound: float | None) -> Group:
-    """Settings with weight_decay = omega / wd_ts and wd_ts = horizon / 10 in place of omega and horizon.
-
-    lambda(t) = weight_decay / (1 + t / wd_ts) is then omega / (wd_ts + t), at most `bound` times the peak rate. `wd_ts`
-    is taken where neither horizon nor wd_ts is given.
+    """Settings with weight_decay = omega / wd_ts and wd_ts = horizon / 10 in place of omega and horizon: lambda(t) is
+    omega / (wd_ts + t), at most `bound` times the peak rate. `wd_ts`: for settings without a time scale.
     """
     rest = {key: value for key, value in settings.items() if key not in ("omega", "horizon")}
     omega, horizon = settings.get("omega"), settings.get("horizon")
     if omega is None:
         if horizon is not None:
-            raise ValueError(f"{owner}: horizon is {horizon}, but omega is not given; give both, or weight_decay")
+            raise ValueError(f"{owner}: horizon is {horizon} without omega; give both, or weight_decay")
         return rest if "weight_decay" not in rest else {"decay_bound": None, **rest}
     if rest.get("weight_decay"):
         raise ValueError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
@@ -324,6 +293,16 @@ def independent_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | No
         raise ValueError(f"{owner}: horizon and wd_ts both set the time scale of weight decay; give one of them")
     scale = rest.get("wd_ts") or (horizon / 10 if horizon else wd_ts or FREE_WD_TS)
     return {**rest, "weight_decay": omega / scale, "wd_ts": scale, "decay_bound": bound}
+
+
+def check_first_decay(owner: str, weight_decay: float, wd_ts: float | None) -> None:
+    """Refuse an independent decay that flips signs, and warn of one that empties weights, as AdamW's 0.1."""
+    first = weight_decay / (1 + 1 / wd_ts) if wd_ts is not None else weight_decay
+    said = f"{owner}: weight_decay {weight_decay:g} takes {first:.3g} of each weight in a step, at any learning rate"
+    if first > 1:
+        raise ValueError(f"{said}; it must be below 1 (try omega and horizon)")
+    if first > (0.01 if wd_ts is None else 0.25):
+        log.warning("%s; omega=4.0 and horizon=STEPS give a decay that is bounded by the rate", said)
 
 
 def schedule_factor(group: Mapping[str, Any]) -> float:
@@ -345,12 +324,13 @@ def decay_factor(group: Mapping[str, Any], t: int) -> float:
 
 # ---- settings ----
 
-_POSITIVE = (lambda x: 0 < x < math.inf, "finite and above 0")
-_NOT_NEGATIVE = (lambda x: 0 <= x < math.inf, "finite and not negative")
-_SHARE = (lambda x: 0 <= x <= 1, "from 0 to 1")
-_BELOW_ONE = (lambda x: 0 <= x < 1, "at least 0 and below 1")
+Range = tuple[Callable[[Any], bool], str]
+_POSITIVE: Range = (lambda x: 0 < x < math.inf, "finite and above 0")
+_NOT_NEGATIVE: Range = (lambda x: 0 <= x < math.inf, "finite and not negative")
+_SHARE: Range = (lambda x: 0 <= x <= 1, "from 0 to 1")
+_BELOW_ONE: Range = (lambda x: 0 <= x < 1, "at least 0 and below 1")
 
-RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+RANGES: dict[str, Range] = {
     **dict.fromkeys(("delta", "wd_ts", "horizon", "alpha_warmup", "beta3_warmup", "significance"), _POSITIVE),
     **dict.fromkeys(("lr", "peak_lr", "eps", "gamma3", "alpha", "alpha_offset", "clipsnr"), _NOT_NEGATIVE),
     **dict.fromkeys(("weight_decay", "omega", "aux_lr_factor", "matched_rms"), _NOT_NEGATIVE),
@@ -358,14 +338,13 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("betas", "momentum"), _BELOW_ONE),
 }
 """Setting -> (test, words) of its range, or of each number of a tuple."""
-_OPTIONAL = ("wd_ts", "horizon", "omega", "clipsnr", "alpha_warmup", "beta3_warmup", "aux_lr_factor")
-"""Settings that may be None."""
+_MAY_BE_NONE = ("wd_ts", "horizon", "omega", "clipsnr", "alpha_warmup", "beta3_warmup", "aux_lr_factor", "matched_rms")
 
 
 def check_settings(owner: str, settings: Mapping[str, Any]) -> None:
     """Refuse numbers out of range, and what is no number; a ValueError names the setting and its range."""
     for name, (test, words) in RANGES.items():
-        if name not in settings or (settings[name] is None and name in _OPTIONAL):
+        if name not in settings or (settings[name] is None and name in _MAY_BE_NONE):
             continue
         value = settings[name]
         for number in value if isinstance(value, (tuple, list)) else (value,):

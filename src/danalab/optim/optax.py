@@ -1,25 +1,20 @@
-"""The Dana family as optax gradient transformations, the same numbers as the PyTorch classes.
-
-    import optax
-    from danalab.optim.optax import adana
+"""The Dana family and DanaMuon as optax gradient transformations, the same numbers as the PyTorch classes.
 
     optimizer = adana(1e-3, weight_decay=0.04, wd_ts=1000, decay_mask=lambda params: ...)
     state = optimizer.init(params)
     updates, state = optimizer.update(grads, state, params)
     params = optax.apply_updates(params, updates)
 
-The update rules are those of `danalab.optim.jax_rules`. After the Dana family's comes the independent weight decay
-p <- p (1 - s(t) weight_decay / (1 + t / wd_ts)), with s the learning rate divided by its peak. `dana_muon` has its own.
+The equations are those of dana.py and muon.py; t = 1, 2, ... counts the updates of each parameter. Settings are theirs,
+too, and may be traced, as by optax.inject_hyperparams: changing them recompiles nothing.
 Source: arXiv 2602.05298.
 """
 
-import functools
-import inspect
 import math
+import re
 from collections.abc import Callable
-from dataclasses import KW_ONLY
-from types import SimpleNamespace
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from numbers import Real
+from typing import Any, NamedTuple
 
 from danalab.errors import MissingExtra, UserError
 
@@ -30,292 +25,322 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "danalab.optim.optax") from error
 
-from danalab.optim.jax_rules import Moments, dana_step, muon_step, zero_moments
-from danalab.optim.optimizers.checks import (
-    OMEGA,
-    check_first_decay,
-    check_numbers,
-    omega_decay,
-    resolve_decay,
-    with_coupled_decay,
-)
-from danalab.optim.optimizers.kinds import kinds_by_names
-from danalab.optim.optimizers.matrix.newton_schulz import coefficients
-from danalab.optim.rules.age import age_path, mixture
-from danalab.optim.run_length import LOG_TIME_DECAY_BOUND
-from danalab.optim.settings import (
-    DANA_MUON_FACTORS,
-    RANGES,
-    Age,
-    Averages,
-    CautiousDecay,
-    DanaMK4Settings,
-    Decay,
-    LogTime,
-    Memory,
-    SecondMoment,
-    described,
-    plain_settings,
-)
-
-__all__ = ["DanaState", "adana", "dana_mk4", "dana_muon", "dana_star", "dana_star_mk4"]
+from .base import FREE_WD_TS, RANGES
+from .dana import LogTimeOptimizer
 
 ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 """A learning rate, or a function of the 0-based number of the step."""
 
-P = ParamSpec("P")
-S = TypeVar("S")
+
+# ---- the update of one array ----
+
+
+class Moments(NamedTuple):
+    """State of one array; `tau` is None for the members without it."""
+
+    m: jax.Array
+    v: jax.Array
+    tau: jax.Array | None
+
+
+def zero_moments(shape: tuple[int, ...], dtype: Any, with_tau: bool) -> Moments:
+    """The state before the first step."""
+    zero = jnp.zeros(shape, dtype)
+    return Moments(zero, zero, zero if with_tau else None)
+
+
+def dana_step(
+    g: jax.Array,
+    state: Moments,
+    t: Any,
+    *,
+    delta: Any,
+    kappa: Any,
+    eps: Any = 1e-8,
+    gamma3: Any = 1.0,
+    alpha_offset: Any = 1.0,
+    clipsnr: Any = jnp.inf,
+) -> tuple[jax.Array, Moments]:
+    """The update before the learning rate, and the new state; with tau if the state has it. Infinite clip: none."""
+    gain = delta / (delta + t)
+    m = (1 - gain) * state.m + gain * g
+    v = (1 - gain) * state.v + gain * g**2
+    r = jnp.sqrt(v) + eps
+    if state.tau is None:
+        u = jnp.abs(m) / r
+        damped = jnp.minimum((1 + t) ** (1 - kappa) * u, clipsnr)
+        return g / r + gamma3 * jnp.sign(m) * (damped + alpha_offset * u), Moments(m, v, None)
+    tau = (1 - gain) * state.tau + gain * jnp.abs(g) / (jnp.abs(g) + r)
+    q = activity(tau, t)
+    n = jnp.sqrt(q) / r
+    u = jnp.abs(m) * n
+    damped = jnp.minimum(jnp.maximum(tau * t, 1) ** (1 - kappa) * u / q, clipsnr)
+    return n * g + gamma3 * jnp.sign(m) * (q * damped + alpha_offset * u), Moments(m, v, tau)
+
+
+def activity(tau: jax.Array, t: Any) -> jax.Array:
+    """q, the estimate of how often a coordinate gets a gradient; never below once in 1 + t steps."""
+    c = jnp.minimum(tau, 0.5)
+    return jnp.maximum(c / (1 - c), 1 / (1 + t))
+
+
+def muon_step(
+    g: jax.Array, m: jax.Array, t: Any, *, delta: Any, kappa: Any, matched_rms: Any
+) -> tuple[jax.Array, jax.Array]:
+    """matched_rms sqrt(max(rows, columns)) O(g + t^(1-kappa) m) of matrices [..., rows, columns], and the new m."""
+    gain = delta / (delta + t)
+    m = (1 - gain) * m + gain * g
+    return matched_rms * max(g.shape[-2:]) ** 0.5 * orthogonalize(g + t ** (1 - kappa) * m), m
+
+
+def orthogonalize(x: jax.Array) -> jax.Array:
+    """Approximately U V^T of each matrix U S V^T, by five steps of Newton-Schulz."""
+    if x.shape[-2] > x.shape[-1]:
+        return orthogonalize(x.mT).mT
+    x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
+# ---- transformations ----
 
 
 class DanaState(NamedTuple):
-    """State of a member of the family."""
+    """State of a transformation."""
 
     calls: jax.Array
     """Calls of `update` so far, the argument of a learning-rate schedule."""
     steps: Any
     """Updates applied to each parameter: one behind `calls` for every call in which its gradient was None."""
     m: Any
-    """First moment, float32 (float64 for float64 parameters); of several `buffers` their averages, [buffers, ...]."""
+    """First moment, float32 (float64 for float64 parameters)."""
     v: Any
     """Second moment; for a matrix of `dana_muon` a number, 0, and so is tau."""
     tau: Any
     """Activity estimate of the star members; None for the others."""
-    age: Any = None
-    """Mean age of each first moment [steps], where it has a path; else None."""
 
 
-class _Memory(Age, kw_only=True):
-    """With `buffers` None for one, which optax.inject_hyperparams does not trace."""
+def adana(
+    learning_rate: ScalarOrSchedule,
+    *,
+    delta: float = 8.0,
+    kappa: float = 0.85,
+    eps: float = 1e-8,
+    gamma3: float = 1.0,
+    alpha_offset: float = 1.0,
+    weight_decay: float = 0.0,
+    wd_ts: float | None = None,
+    omega: float | None = None,
+    horizon: float | None = None,
+    peak_lr: float | None = None,
+    decay_mask: Any = None,
+) -> optax.GradientTransformation:
+    """`danalab.optim.ADana`.
 
-    buffers: int | None = None
-    buffer_ages: tuple[float, float] = Memory.buffer_ages
-
-
-class _Settings(_Memory, Averages, Decay, LogTime):
-    """Settings of all members; `adana` says what they are."""
-
-    learning_rate: ScalarOrSchedule
-    _: KW_ONLY
-    peak_lr: float | None = None
-    decay_mask: Any = None
-
-
-class _ClippedSettings(_Settings, kw_only=True):
-    """With `clipsnr`, the largest damped momentum; None: no clipping."""
-
-    clipsnr: float | None = DanaMK4Settings.clipsnr
-
-
-class _MuonSettings(_Memory, SecondMoment, CautiousDecay, LogTime):
-    """Settings of `dana_muon`."""
-
-    learning_rate: ScalarOrSchedule
-    _: KW_ONLY
-    weight_decay: float = 0.0
-    omega: float | None = None
-    horizon: float | None = None
-    decay_bound: float | None = None
-    wd_ts: float | None = None
-    matched_rms: float = 0.2
-    clipsnr: float | None = DanaMK4Settings.clipsnr
-    ns_steps: int = 5
-    ns_method: str = "newton-schulz"
-    aux_lr_factor: float | None = None
-    peak_lr: float | None = None
-    decay_mask: Any = None
-    matrices: Any = None
-
-
-_ABSENT: dict[str, Any] = {"momentum_cooldown": 0.0}
-_ABSENT |= dict.fromkeys(("clipsnr", "beta2", "omega", "horizon", "decay_bound"))
-"""Settings that some members do not take."""
-
-
-_CHOICE = "tree of booleans, or a function of the parameters that gives one: which parameters"
-_TEXTS = {
-    "learning_rate": "a number or a schedule of the 0-based step",
-    "peak_lr": "the schedule's peak; required for a schedule where weight decay, a cooldown or an age follows it, and"
-    " under optax.inject_hyperparams, where schedules arrive as numbers",
-    "decay_mask": f"{_CHOICE} decay",
-    "matrices": f"{_CHOICE} are matrices, or stacks [..., rows, columns] of them; none = by paths and shapes",
-    "weight_decay": "strength of the decay",
-}
-"""Help of settings that `danalab.optim.settings.HELP` does not have or does not fit."""
-
-
-def _takes(
-    settings: Callable[P, S],
-) -> Callable[[Callable[[S], optax.GradientTransformation]], Callable[P, optax.GradientTransformation]]:
-    """A function of settings takes what their class declares, and has its signature."""
-    signature = inspect.signature(settings).replace(return_annotation=optax.GradientTransformation)
-
-    def decorate(build: Callable[[S], optax.GradientTransformation]) -> Callable[P, optax.GradientTransformation]:
-        @functools.wraps(build)
-        def member(*args: P.args, **kwargs: P.kwargs) -> optax.GradientTransformation:
-            given = signature.bind(*args, **kwargs)
-            given.apply_defaults()
-            return build(SimpleNamespace(**{**_ABSENT, **plain_settings(given.arguments)}))  # pyright: ignore[reportArgumentType]
-
-        member.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
-        member.__doc__ = f"{inspect.getdoc(build)}\n\n{described(signature.parameters, _TEXTS)}"
-        return member
-
-    return decorate
-
-
-@_takes(_Settings)
-def adana(settings: _Settings) -> optax.GradientTransformation:
-    """ADana: theta <- theta - lr (g + gamma3 (1 + (1+t)^(1-kappa)) m) / (sqrt(v) + eps), moments in logarithmic time.
-
-    Under `optax.inject_hyperparams`, `age` and `buffers` are `static_args`.
-
+    Args:
+        learning_rate: a number, or a schedule of the 0-based step.
+        peak_lr: the schedule's peak; required for a schedule with weight decay, which follows lr / peak_lr, and under
+            optax.inject_hyperparams, where schedules arrive as numbers.
+        decay_mask: tree of booleans, or a function of the parameters that gives one: which parameters decay.
     Raises:
-        UserError: a setting out of range; a schedule with weight decay or a cooldown and no peak_lr; parameters (when
-            the state is made) that are no real floating-point numbers.
+        UserError: a setting out of range, or parameters (when the state is made) that are no real numbers.
     """
-    return _transformation(settings, with_tau=False)
+    rule = {"delta": delta, "kappa": kappa, "eps": eps, "gamma3": gamma3, "alpha_offset": alpha_offset}
+    decay = {"weight_decay": weight_decay, "wd_ts": wd_ts, "omega": omega, "horizon": horizon}
+    return _member(learning_rate, rule, decay, peak_lr, decay_mask, with_tau=False)
 
 
-@_takes(_ClippedSettings)
-def dana_mk4(settings: _ClippedSettings) -> optax.GradientTransformation:
-    """ADana whose damped momentum (1+t)^(1-kappa) |m| / (sqrt(v) + eps) is clipped at `clipsnr`; else as `adana`."""
-    return _transformation(settings, with_tau=False)
+def dana_mk4(
+    learning_rate: ScalarOrSchedule,
+    *,
+    delta: float = 8.0,
+    kappa: float = 0.85,
+    eps: float = 1e-8,
+    clipsnr: float | None = 2.0,
+    gamma3: float = 1.0,
+    alpha_offset: float = 1.0,
+    weight_decay: float = 0.0,
+    wd_ts: float | None = None,
+    omega: float | None = None,
+    horizon: float | None = None,
+    peak_lr: float | None = None,
+    decay_mask: Any = None,
+) -> optax.GradientTransformation:
+    """`danalab.optim.DanaMK4`; arguments as of `adana`, and `clipsnr`, the largest damped momentum."""
+    rule = {"delta": delta, "kappa": kappa, "eps": eps, "gamma3": gamma3, "alpha_offset": alpha_offset}
+    decay = {"weight_decay": weight_decay, "wd_ts": wd_ts, "omega": omega, "horizon": horizon}
+    return _member(learning_rate, {**rule, "clipsnr": clipsnr}, decay, peak_lr, decay_mask, with_tau=False)
 
 
-@_takes(_Settings)
-def dana_star(settings: _Settings) -> optax.GradientTransformation:
-    """ADana on each coordinate's own clock: tau estimates how often it has a gradient; the rest as in `adana`."""
-    return _transformation(settings, with_tau=True)
+def dana_star(
+    learning_rate: ScalarOrSchedule,
+    *,
+    delta: float = 8.0,
+    kappa: float = 0.85,
+    eps: float = 1e-8,
+    gamma3: float = 1.0,
+    alpha_offset: float = 1.0,
+    weight_decay: float = 0.0,
+    wd_ts: float | None = None,
+    omega: float | None = None,
+    horizon: float | None = None,
+    peak_lr: float | None = None,
+    decay_mask: Any = None,
+) -> optax.GradientTransformation:
+    """`danalab.optim.DanaStar`; arguments as of `adana`."""
+    rule = {"delta": delta, "kappa": kappa, "eps": eps, "gamma3": gamma3, "alpha_offset": alpha_offset}
+    decay = {"weight_decay": weight_decay, "wd_ts": wd_ts, "omega": omega, "horizon": horizon}
+    return _member(learning_rate, rule, decay, peak_lr, decay_mask, with_tau=True)
 
 
-@_takes(_ClippedSettings)
-def dana_star_mk4(settings: _ClippedSettings) -> optax.GradientTransformation:
-    """`dana_star` with the clipping of `dana_mk4`; the rest as in `adana`."""
-    return _transformation(settings, with_tau=True)
+def dana_star_mk4(
+    learning_rate: ScalarOrSchedule,
+    *,
+    delta: float = 8.0,
+    kappa: float = 0.85,
+    eps: float = 1e-8,
+    clipsnr: float | None = 2.0,
+    gamma3: float = 1.0,
+    alpha_offset: float = 1.0,
+    weight_decay: float = 0.0,
+    wd_ts: float | None = None,
+    omega: float | None = None,
+    horizon: float | None = None,
+    peak_lr: float | None = None,
+    decay_mask: Any = None,
+) -> optax.GradientTransformation:
+    """`danalab.optim.DanaStarMK4`; arguments as of `adana`, and `clipsnr`, the largest damped momentum."""
+    rule = {"delta": delta, "kappa": kappa, "eps": eps, "gamma3": gamma3, "alpha_offset": alpha_offset}
+    decay = {"weight_decay": weight_decay, "wd_ts": wd_ts, "omega": omega, "horizon": horizon}
+    return _member(learning_rate, {**rule, "clipsnr": clipsnr}, decay, peak_lr, decay_mask, with_tau=True)
 
 
-@_takes(_MuonSettings)
-def dana_muon(settings: _MuonSettings) -> optax.GradientTransformation:
-    """DanaMuon: orthogonalised matrices with momentum in logarithmic time, `dana_star_mk4` for all other parameters.
+def dana_muon(
+    learning_rate: ScalarOrSchedule,
+    *,
+    delta: float = 8.0,
+    kappa: float = 0.85,
+    eps: float = 1e-8,
+    clipsnr: float | None = 2.0,
+    matched_rms: float = 0.2,
+    aux_lr_factor: float | None = None,
+    weight_decay: float = 0.0,
+    wd_ts: float | None = None,
+    omega: float | None = None,
+    horizon: float | None = None,
+    peak_lr: float | None = None,
+    matrices: Any = None,
+) -> optax.GradientTransformation:
+    """`danalab.optim.DanaMuon`: orthogonalised matrices, `dana_star_mk4` for all other parameters.
 
-        a = delta / (delta + t)          B <- B + a (g - B)          X = g + t^(1-kappa) B
-        p <- (1 - lr weight_decay) p - lr matched_rms sqrt(max(rows, columns)) O(X)
+    As of the class, matrices and heads decay, embeddings and vectors do not; the decay is multiplied by the learning
+    rate, and omega gives omega / (lr horizon).
 
-    Here weight decay is multiplied by the learning rate, lr weight_decay / (1 + t / wd_ts) for other parameters.
-
-    Under `optax.inject_hyperparams`, `ns_steps`, `ns_method`, `age` and `buffers` are `static_args`.
-
-    Raises:
-        UserError: as `adana`.
+    Args:
+        learning_rate: a number, or a schedule of the 0-based step.
+        aux_lr_factor: learning rate of parameters that are not matrices, in units of lr; None: 0.0625 for vectors and
+            0.25 for others.
+        peak_lr: the schedule's peak; required for a schedule with omega.
+        matrices: tree of booleans, or a function of the parameters that gives one: which parameters are matrices, or
+            stacks [..., rows, columns] of them. None: by paths and shapes.
     """
-    s: Any = settings
-    lr = s.peak_lr if callable(s.learning_rate) else s.learning_rate
-    if s.omega is not None and lr is None:
-        raise UserError("a learning-rate schedule with omega needs peak_lr: weight decay is omega / (peak_lr horizon)")
-    if _are_numbers(lr, s.weight_decay, s.omega, s.horizon):
-        given = {name: getattr(s, name) for name in (*OMEGA, "weight_decay", "wd_ts")}
-        s = SimpleNamespace(**{**vars(s), **dict.fromkeys(OMEGA), **with_coupled_decay("optax", lr or 0.0, given)})
-    factor = 1.0 if s.aux_lr_factor is None else s.aux_lr_factor
-    if _are_numbers(factor) and not 0 <= factor < math.inf:
-        raise UserError(f"aux_lr_factor is {factor}; it must be finite and not negative")
-    if lr is not None and _are_numbers(lr, factor, s.weight_decay) and lr * max(1, factor) * s.weight_decay >= 1:
-        raise UserError(f"weight decay takes {lr * max(1, factor) * s.weight_decay:g} of a parameter in one step")
-    chain, rms = coefficients(s.ns_method, s.ns_steps), s.matched_rms
-    of_matrix = functools.partial(muon_step, kappa=s.kappa, rms=rms, chain=chain, fresh=s.fresh)
-    return _transformation(s, with_tau=True, of_matrix=of_matrix)
+    if omega is not None:
+        rate = peak_lr if callable(learning_rate) else learning_rate
+        if rate is None or horizon is None:
+            raise UserError("omega needs horizon, and with a learning-rate schedule peak_lr")
+        weight_decay, wd_ts = jnp.minimum(omega / (rate * horizon), 1.0), horizon  # pyright: ignore
+    rule = {"delta": delta, "kappa": kappa, "eps": eps, "clipsnr": clipsnr}
+    others = {"matched_rms": matched_rms, "weight_decay": weight_decay, "wd_ts": wd_ts, "learning_rate": learning_rate}
+    _check({**rule, **others})
 
-
-def _matrix_shapes(params: Any, chosen: Any, tree: Any) -> list[tuple[int, ...] | None]:
-    """For each parameter its shape as a matrix or a stack of matrices, None for the others.
-
-    `chosen`: as `matrices` of `dana_muon`; None: by the kinds of names and shapes. More than three dimensions are those
-    of a convolution: [*kernel, in, out] if it is called kernel, as in flax, else [out, in, *kernel], as in torch.
-    """
-    if chosen is not None:
-        pairs = zip(jax.tree.leaves(params), _of_leaves(chosen, params, tree), strict=True)
-        return [jnp.shape(p) if is_matrix else None for p, is_matrix in pairs]
-    named = _named_shapes(params)
-    shapes: list[tuple[int, ...] | None] = []
-    for kind, (name, shape) in zip(kinds_by_names(named), named, strict=True):
-        if kind == "matrix" and len(shape) > 2:
-            shape = (-1, shape[-1]) if name.endswith("kernel") else (shape[0], -1)
-        shapes.append(shape if kind in ("matrix", "experts") else None)
-    return shapes
-
-
-def _named_shapes(params: Any) -> list[tuple[str, tuple[int, ...]]]:
-    """(path, shape) of each parameter."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return [(jax.tree_util.keystr(path, simple=True, separator="."), jnp.shape(p)) for path, p in leaves]
-
-
-def _rate_factors(s: Any, params: Any) -> list[Any]:
-    """For each parameter that is not a matrix its learning rate in units of the matrices'."""
-    kinds = kinds_by_names(_named_shapes(params))
-    if s.aux_lr_factor is not None:
-        return [s.aux_lr_factor] * len(kinds)
-    return [DANA_MUON_FACTORS.get(kind, DANA_MUON_FACTORS[""]) for kind in kinds]
-
-
-class _Decay(NamedTuple):
-    """lambda(t) = weight_decay / (1 + t / wd_ts), at most `bound` times the peak learning rate."""
-
-    weight_decay: Any
-    wd_ts: Any
-    bound: Any
-
-    @classmethod
-    def of(cls, s: _Settings) -> "_Decay":
-        """From either form."""
-        weight_decay, wd_ts, bound = s.weight_decay, s.wd_ts, s.decay_bound
-        if _are_numbers(weight_decay, wd_ts, s.omega, s.horizon):
-            weight_decay, wd_ts = resolve_decay(
-                "optax", weight_decay=weight_decay, wd_ts=wd_ts, omega=s.omega, horizon=s.horizon
+    def step(p: Any, g: Any, state: Moments, t: Any, lr: Any, kind: str, shape: Any) -> tuple[Any, Moments]:
+        decays = 0.0 if kind in ("embedding", "vector") else weight_decay
+        if shape is not None:
+            direction, m = muon_step(
+                g.reshape(shape), state.m.reshape(shape), t, delta=delta, kappa=kappa, matched_rms=matched_rms
             )
-        elif s.omega is not None:  # traced
-            weight_decay, wd_ts = omega_decay("optax", s.omega, wd_ts, s.horizon)
-        if bound is None and s.omega is not None:
-            bound = LOG_TIME_DECAY_BOUND
-        bound = None if _are_numbers(bound) and not bound else bound
-        if bound is None and _are_numbers(weight_decay, wd_ts):
-            check_first_decay("optax", weight_decay, wd_ts)
-        return cls(weight_decay, wd_ts, bound)
+            return p * (1 - lr * decays) - lr * direction.reshape(p.shape), state._replace(m=m.reshape(p.shape))
+        usual = 0.0625 if kind == "vector" else 0.25
+        own = lr * (usual if aux_lr_factor is None else aux_lr_factor)
+        direction, state = dana_step(g, state, t, **_clip(rule))
+        falling = decays if wd_ts is None else decays / (1 + t / wd_ts)
+        return p * (1 - own * falling) - own * direction, state
 
-    def rate(self, t: Any, peak_lr: Any) -> Any:
-        """lambda(t), before the schedule factor; see `danalab.optim.rules.scalars.decay_rate`."""
-        rate = self.weight_decay if self.wd_ts is None else self.weight_decay / (1 + t / self.wd_ts)
-        return rate if self.bound is None else jnp.minimum(rate, jnp.minimum(self.bound * peak_lr, 0.5))
+    return _transformation(learning_rate, step, with_tau=True, matrices="kinds" if matrices is None else matrices)
 
 
-_OF_THE_RULE = ("delta", "kappa", "eps", "gamma3", "clipsnr", "alpha_offset", "beta2", "fresh")
-"""Settings that `dana_step` takes."""
+def _member(
+    learning_rate: ScalarOrSchedule,
+    rule: dict[str, Any],
+    decay: dict[str, Any],
+    peak_lr: float | None,
+    decay_mask: Any,
+    *,
+    with_tau: bool,
+) -> optax.GradientTransformation:
+    """A member of the Dana family: its rule, then independent weight decay."""
+    _check({**rule, **decay, "learning_rate": learning_rate, "peak_lr": peak_lr})
+    weight_decay, wd_ts, omega, horizon = decay.values()
+    bound: Any = None
+    if omega is not None:
+        if isinstance(weight_decay, Real) and weight_decay:
+            raise UserError("omega and weight_decay both set the weight decay; give one of them")
+        wd_ts = wd_ts if wd_ts is not None else FREE_WD_TS if horizon is None else horizon / 10
+        weight_decay, bound = omega / wd_ts, LogTimeOptimizer.decay_bound
+    decays = not isinstance(weight_decay, Real) or weight_decay != 0
+    if callable(learning_rate) and decays and peak_lr is None:
+        raise UserError("a learning-rate schedule with weight decay needs peak_lr: the decay follows lr / peak_lr")
+
+    def step(p: Any, g: Any, state: Moments, t: Any, lr: Any, masked: bool, shape: Any) -> tuple[Any, Moments]:
+        direction, state = dana_step(g, state, t, **_clip(rule))
+        moved = p - lr * direction
+        if not (decays and masked):
+            return moved, state
+        peak = lr if peak_lr is None else peak_lr
+        rate: Any = weight_decay if wd_ts is None else weight_decay / (1 + t / wd_ts)
+        if bound is not None:
+            rate = jnp.minimum(rate, jnp.minimum(bound * peak, 0.5))
+        return moved * (1 - jnp.minimum(lr / peak, 1.0) * rate), state
+
+    return _transformation(learning_rate, step, with_tau=with_tau, mask=decay_mask)
+
+
+def _clip(rule: dict[str, Any]) -> dict[str, Any]:
+    return {**rule, "clipsnr": jnp.inf if rule.get("clipsnr") is None else rule["clipsnr"]}
 
 
 def _transformation(
-    s: Any, *, with_tau: bool, of_matrix: Callable[..., Any] | None = None
+    learning_rate: Any,
+    step: Callable[..., tuple[Any, Moments]],
+    *,
+    with_tau: bool,
+    mask: Any = None,
+    matrices: Any = None,
 ) -> optax.GradientTransformation:
-    """`of_matrix`: the rule of matrices; then decay comes before the step and is multiplied by the learning rate."""
-    _check(s)
-    coupled = of_matrix is not None
-    decay = _Decay(s.weight_decay, s.wd_ts, None) if coupled else _Decay.of(s)
-    learning_rate, peak_lr = s.learning_rate, s.peak_lr
-    decays = not (_are_numbers(decay.weight_decay) and decay.weight_decay == 0)
-    cools = not (_are_numbers(s.momentum_cooldown) and s.momentum_cooldown == 0)
-    follows = decays and (s.scaled_decay or not coupled)
-    buffers = 1 if s.buffers is None else s.buffers
-    check_numbers("optax", {"age": s.age, "buffers": buffers, "buffer_ages": s.buffer_ages})
-    memory = None if s.age is None else age_path("optax", s.age)
-    if memory and cools:
-        raise UserError("age and momentum_cooldown both set the momentum's memory; give one of them")
-    if callable(learning_rate) and (follows or cools or memory) and peak_lr is None:
-        what = "weight decay" if follows else "momentum_cooldown" if cools else "age"
-        raise UserError(f"a learning-rate schedule with {what} needs peak_lr: both follow lr / peak_lr")
-    of_rule = {name: getattr(s, name) for name in _OF_THE_RULE}
-    of_rule["clipsnr"] = jnp.inf if of_rule["clipsnr"] is None else of_rule["clipsnr"]
-    of_others = functools.partial(dana_step, **of_rule)
+    """`step(p, g, moments, t, lr, kind or mask, shape as a matrix)` on all parameters that have a gradient."""
 
-    def matrix_shapes(params: Any, tree: Any) -> list[tuple[int, ...] | None]:
-        return _matrix_shapes(params, s.matrices, tree) if coupled else [None] * tree.num_leaves
+    def facts(params: Any, tree: Any) -> list[tuple[Any, Any]]:
+        """(kind or mask, shape as a matrix or None) of each parameter."""
+        if matrices is None:
+            return [(masked, None) for masked in _choice(True if mask is None else mask, params, tree)]
+        named = [
+            (jax.tree_util.keystr(path, simple=True, separator="."), jnp.shape(p))
+            for path, p in jax.tree_util.tree_leaves_with_path(params)
+        ]
+        kinds = [kind_of(name, shape) for name, shape in named]
+        if matrices == "kinds":
+            chosen = [kind == "matrix" for kind in kinds]
+            return [
+                (kind, matrix_shape(*own) if is_matrix else None)
+                for kind, own, is_matrix in zip(kinds, named, chosen, strict=True)
+            ]
+        chosen = _choice(matrices, params, tree)
+        return [
+            ("matrix" if is_matrix else kind, own[1] if is_matrix else None)
+            for kind, own, is_matrix in zip(kinds, named, chosen, strict=True)
+        ]
 
     def init(params: optax.Params) -> DanaState:
         for path, p in jax.tree_util.tree_leaves_with_path(params):
@@ -323,17 +348,14 @@ def _transformation(
                 name = jax.tree_util.keystr(path) or "the parameter"
                 raise UserError(f"{name} is {jnp.asarray(p).dtype}: only real floating-point numbers can be optimized")
         leaves, tree = jax.tree.flatten(params)
-        moments = [zero_moments(p.shape, _compute_type(p), with_tau) for p in map(jnp.asarray, leaves)]
-        for i, shape in enumerate(matrix_shapes(params, tree)):
-            if shape is not None:  # has a first moment only
-                moments[i] = zero_moments((), moments[i].m.dtype, with_tau)._replace(m=moments[i].m)
+        moments = []
+        for p, (_, shape) in zip(map(jnp.asarray, leaves), facts(params, tree), strict=True):
+            own = zero_moments(p.shape if shape is None else (), _wide(p), with_tau)  # a matrix has a first moment only
+            moments.append(own._replace(m=jnp.zeros(p.shape, _wide(p))))
+        m, v = (tree.unflatten([getattr(own, name) for own in moments]) for name in ("m", "v"))
+        tau = tree.unflatten([own.tau for own in moments]) if with_tau else None
         counts = tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves])
-        if buffers > 1:
-            moments = [x._replace(m=jnp.stack([x.m] * buffers)) for x in moments]
-        m, v = (tree.unflatten([getattr(x, name) for x in moments]) for name in ("m", "v"))
-        tau = tree.unflatten([x.tau for x in moments]) if with_tau else None
-        ages = tree.unflatten([jnp.zeros((), _compute_type(jnp.asarray(p))) for p in leaves]) if memory else None
-        return DanaState(jnp.zeros((), jnp.int32), counts, m, v, tau, ages)
+        return DanaState(jnp.zeros((), jnp.int32), counts, m, v, tau)
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **_: Any
@@ -341,88 +363,79 @@ def _transformation(
         if params is None:
             raise UserError("the Dana family needs the parameters: optimizer.update(grads, state, params)")
         assert isinstance(state, DanaState)
-        base: Any = learning_rate(state.calls) if callable(learning_rate) else learning_rate
-        factor = 1.0 if peak_lr is None else jnp.minimum(base / peak_lr, 1.0)
-        peak = base if peak_lr is None else peak_lr
+        lr: Any = learning_rate(state.calls) if callable(learning_rate) else learning_rate
         leaves, tree = jax.tree.flatten(params)
         grads = jax.tree.leaves(updates, is_leaf=lambda leaf: leaf is None)
         if len(grads) != len(leaves):
             raise UserError(f"{len(grads)} gradients for {len(leaves)} parameters: the two trees differ")
-        columns = [tree.flatten_up_to(x) for x in (state.steps, state.m, state.v)]
-        taus = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
-        ages = tree.flatten_up_to(state.age) if memory else [0.0] * len(leaves)
-        masks = [True] * len(leaves) if s.decay_mask is None else _of_leaves(s.decay_mask, params, tree)
-        rows, shapes = [], matrix_shapes(params, tree)
-        factors = _rate_factors(s, params) if coupled else [1.0] * len(leaves)
-        for p, g, steps, m, v, tau, age, masked, shape, of_kind in zip(
-            leaves, grads, *columns, taus, ages, masks, shapes, factors, strict=True
-        ):
+        steps, m, v = (tree.flatten_up_to(x) for x in (state.steps, state.m, state.v))
+        tau: list[Any] = tree.flatten_up_to(state.tau) if with_tau else [None] * len(leaves)
+        changes = []
+        for i, ((kind, shape), g) in enumerate(zip(facts(params, tree), grads, strict=True)):
+            p = jnp.asarray(leaves[i])
             if g is None:
-                rows.append((jnp.zeros_like(p), steps, m, v, tau, age))
+                changes.append(jnp.zeros_like(p))
                 continue
-            wide = _compute_type(p)
-            t = steps + 1
-            clock = t.astype(wide)
-            g, averages = jnp.asarray(g, wide), m
-            if memory:
-                before, age = age, memory.step(clock, factor, age)
-                gain = 1 - age / (1 + before)
-                if buffers > 1:
-                    gains, weights = mixture(vars(s), clock, age)
-                    averages = jnp.stack([x + own * (g - x) for x, own in zip(m, gains, strict=True)])
-                    m, gain = jnp.tensordot(jnp.stack(weights), averages, 1), 0.0
-            else:
-                gain = s.delta / (s.delta + clock * (factor**s.momentum_cooldown if cools else 1.0))
-            if of_matrix and shape is not None:
-                lr, own = base, Moments(m.reshape(shape), v, tau)
-                direction, new = of_matrix(g.reshape(shape), own, clock, gain=gain)
-                direction, new = direction.reshape(p.shape), new._replace(m=new.m.reshape(p.shape))
-            else:
-                lr = of_kind * base
-                direction, new = of_others(g, Moments(m, v, tau), clock, gain=gain)
-            old = jnp.asarray(p, wide)
-            moved = old - lr * direction
-            if decays and masked:
-                rate = decay.rate(clock, peak) if shape is None else decay.weight_decay
-                keep = 1 - (lr if coupled else factor) * rate * (factor if s.scaled_decay else 1.0)
-                if s.cautious_decay:
-                    moved = jnp.where(jnp.sign(direction) * old > 0, keep * old, old) - lr * direction
-                else:
-                    moved = keep * old - lr * direction if coupled else moved * keep
-            first = averages if buffers > 1 else new.m
-            rows.append(((moved - jnp.asarray(p, wide)).astype(p.dtype), t, first, new.v, new.tau, age))
-        columns = zip(*rows, strict=True) if rows else [()] * 6  # an optimizer of masked parameters may have none
-        change, steps, m, v, tau, ages = (tree.unflatten(list(column)) for column in columns)
-        own = tau if with_tau else None, ages if memory else None
-        return change, DanaState(state.calls + 1, steps, m, v, *own)
+            steps[i] = steps[i] + 1
+            wide, t = p.astype(_wide(p)), steps[i].astype(_wide(p))
+            new, own = step(wide, jnp.asarray(g, _wide(p)), Moments(m[i], v[i], tau[i]), t, lr, kind, shape)
+            m[i], v[i], tau[i] = own
+            changes.append((new - wide).astype(p.dtype))
+        new_state = DanaState(
+            state.calls + 1,
+            tree.unflatten(steps),
+            tree.unflatten(m),
+            tree.unflatten(v),
+            tree.unflatten(tau) if with_tau else None,
+        )
+        return tree.unflatten(changes), new_state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _of_leaves(choice: Any, params: Any, tree: Any) -> list[Any]:
-    """The truth value for each parameter, of a tree of them or of a function of the parameters."""
+_EMBEDDING = re.compile(r"embed|(^|[._])(wte|wpe|emb|pos|position|tokens?)([._]|$)")
+_HEAD = re.compile(r"(^|[._])(lm_head|head|unembed|classifier)([._]|$)")
+
+
+def kind_of(path: str, shape: tuple[int, ...]) -> str:
+    """What a parameter is by its path and shape: vector, embedding, head or matrix (or a stack of them)."""
+    name = path.lower()
+    if len(shape) < 2 or re.search(r"norm|(^|[._])(bias|scale)$", name):
+        return "vector"
+    if _HEAD.search(name):
+        return "head"
+    return "embedding" if _EMBEDDING.search(name) else "matrix"
+
+
+def matrix_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A matrix as it is, a stack of three dimensions, too; a convolution [*kernel, in, out] of flax, called kernel, or
+    [out, in, *kernel] of torch as a matrix."""
+    if len(shape) < 4 and not (len(shape) == 3 and path.endswith("kernel")):
+        return shape
+    return (-1, shape[-1]) if path.endswith("kernel") else (shape[0], -1)
+
+
+def _choice(choice: Any, params: Any, tree: Any) -> list[Any]:
+    """The truth value of each parameter: of one, a tree of them, or a function of the parameters that gives a tree."""
+    if isinstance(choice, bool):
+        return [choice] * tree.num_leaves
     return tree.flatten_up_to(choice(params) if callable(choice) else choice)
 
 
-def _compute_type(p: Any) -> Any:
+def _wide(p: Any) -> Any:
     # float32 at least: in bfloat16 the averages freeze once their gain delta / (delta + t) is below its resolution.
     return jnp.promote_types(p.dtype, jnp.float32)
 
 
-def _are_numbers(*settings: Any) -> bool:
-    """Whether none is traced, as optax.inject_hyperparams does."""
-    return all(isinstance(value, int | float | None) for value in settings)
-
-
-def _check(settings: Any) -> None:
-    """Ranges of the settings that are plain numbers; traced ones (optax.inject_hyperparams) pass."""
-    for name, value in vars(settings).items():
-        accept, words = RANGES.get(name.replace("learning_rate", "lr"), (None, ""))
-        if accept is None:
-            continue
+def _check(settings: dict[str, Any]) -> None:
+    """Ranges of the settings that are plain numbers; traced ones and schedules pass."""
+    if settings.get("horizon") is not None and settings.get("wd_ts") is not None:
+        raise UserError("horizon and wd_ts both set the time scale of weight decay; give one of them")
+    for name, value in settings.items():
+        test, words = RANGES.get("lr" if name == "learning_rate" else name, (None, ""))
         if isinstance(value, str):
             raise UserError(f"{name} is {value!r}; it must be a number")
-        if isinstance(value, int | float) and not (math.isfinite(value) and accept(float(value))):
-            raise UserError(f"{name} is {value}; it must be finite and {words}")
-        if isinstance(value, int | float) and value == 0 and name in ("peak_lr", "clipsnr"):
-            raise UserError(f"{name} is 0; it must be positive, or None")
+        if test is not None and isinstance(value, Real) and not (math.isfinite(float(value)) and test(float(value))):
+            raise UserError(f"{name} is {value}; it must be {words}")
+        if name in ("peak_lr", "clipsnr") and isinstance(value, Real) and float(value) == 0:
+            raise UserError(f"{name} is 0; it must be above 0, or None")

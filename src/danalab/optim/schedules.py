@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError, nearest
-from danalab.registry import Registry
+from danalab.tables import key_of, lookup
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 
 Schedule = Callable[[int], float]
 
-SCHEDULES: Registry[Callable[..., Schedule]] = Registry("schedule")
-
 
 def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Schedule:
     """The schedule `name` over `steps` optimizer steps, the first `warmup` of which rise.
 
     Args:
-        name: cos, linear, cos_inf, cos_restarts, wsd, powerlaw or none (hyphens as well as underscores).
+        name: cos, linear, cos_inf, cos_restarts, wsd, powerlaw or none (hyphens as well as underscores); or somebody's
+            own, FILE.py:NAME, called as NAME(steps, warmup, **settings).
         steps: length of the run [steps].
         warmup: length of the rise [steps]; "none" does not rise.
         settings: of that schedule; see `schedule_settings`.
@@ -45,7 +44,7 @@ def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Sch
     Raises:
         UserError: unknown name or setting, `warmup >= steps`, or a setting out of range.
     """
-    key = SCHEDULES.canonical(name)
+    key = name if ":" in name else key_of(SCHEDULES, name, "schedule")
     known = schedule_settings(key)
     for setting in settings:
         if setting not in known:
@@ -60,20 +59,20 @@ def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Sch
     for setting, value in settings.items():
         if isinstance(value, (int, float)) and not math.isfinite(value):
             raise UserError(f"schedule '{key}': {setting} is {value}; it must be finite")
-    return SCHEDULES.get(key)(steps, warmup, **settings)
+    return lookup(SCHEDULES, key, "schedule", own=True)(steps, warmup, **settings)
 
 
 def schedule_settings(name: str) -> dict[str, Any]:
     """The settings of schedule `name` with their defaults."""
-    parameters = list(inspect.signature(SCHEDULES.get(name)).parameters.values())[2:]
+    parameters = list(inspect.signature(lookup(SCHEDULES, name, "schedule", own=True)).parameters.values())[2:]
     return {parameter.name: parameter.default for parameter in parameters}
 
 
 def lr_scheduler(optimizer: "Optimizer", schedule: Schedule) -> "LambdaLR":
     """A torch scheduler whose only state is the step; call `.step()` after `optimizer.step()`."""
-    from danalab.optim.step.state_dict import ScheduleLR
+    from torch.optim.lr_scheduler import LambdaLR
 
-    return ScheduleLR(optimizer, schedule)
+    return LambdaLR(optimizer, schedule)
 
 
 def cos(steps: int, warmup: int, div_factor: float = 100.0, final_div_factor: float = 1.0) -> Schedule:
@@ -148,7 +147,7 @@ def wsd(
     final_lr_scale^x, which reaches 0 only by jumping there, so it asks for an explicit `final_lr_scale`.
     """
     _positive("wsd", div_factor=div_factor)
-    kind = DECAYS.canonical(decay_type)
+    kind = "mirror-cosine" if decay_type == "miror_cosine" else key_of(DECAYS, decay_type, "decay_type")
     if not 0 <= fract_decay <= 1:
         raise UserError(f"schedule 'wsd': fract_decay is {fract_decay}; it must be between 0 and 1")
     if final_lr_scale is None:
@@ -161,7 +160,7 @@ def wsd(
     start = steps - decay_steps
     if warmup > start:
         raise UserError(f"schedule 'wsd': warm-up {warmup} and decay {decay_steps} overlap in {steps} steps")
-    decay, last = DECAYS.get(kind), final_lr_scale
+    decay, last = DECAYS[kind], final_lr_scale
 
     def hold(i: int) -> float:
         return 1.0 if i <= start or not decay_steps else decay(min((i - start) / decay_steps, 1.0), last)
@@ -232,10 +231,6 @@ def _positive(schedule: str, **values: float) -> None:
             raise UserError(f"schedule '{schedule}': {name} is {value}; it must be positive")
 
 
-# The decays of wsd: (x in [0, 1], final factor) -> factor.
-DECAYS: Registry[Callable[[float, float], float]] = Registry("decay_type")
-
-
 def _line(x: float, last: float) -> float:
     return last + (1 - last) * (1 - x)
 
@@ -244,17 +239,22 @@ def _half_cosine(x: float, last: float) -> float:
     return last + (1 - last) * (1 + math.cos(math.pi * x)) / 2
 
 
-DECAYS.add("linear", _line)
-DECAYS.add("cosine", _half_cosine)
-DECAYS.add("exp", lambda x, last: last**x)
-DECAYS.add("mirror-cosine", lambda x, last: 2 * _line(x, last) - _half_cosine(x, last), "miror-cosine")
-DECAYS.add("square", lambda x, last: last + (1 - last) * (1 - x * x))
-DECAYS.add("sqrt", lambda x, last: last + (1 - last) * (1 - math.sqrt(x)), "1-sqrt")
+DECAYS: dict[str, Callable[[float, float], float]] = {
+    "linear": _line,
+    "cosine": _half_cosine,
+    "exp": lambda x, last: last**x,
+    "mirror-cosine": lambda x, last: 2 * _line(x, last) - _half_cosine(x, last),
+    "square": lambda x, last: last + (1 - last) * (1 - x * x),
+    "sqrt": lambda x, last: last + (1 - last) * (1 - math.sqrt(x)),
+}
+"""The decays of wsd: (x in [0, 1], final factor) -> factor."""
 
-SCHEDULES.add("cos", cos)
-SCHEDULES.add("linear", linear)
-SCHEDULES.add("cos-inf", cos_inf)
-SCHEDULES.add("cos-restarts", cos_restarts, "cosine-with-restarts")
-SCHEDULES.add("wsd", wsd)
-SCHEDULES.add("powerlaw", powerlaw)
-SCHEDULES.add("none", none)
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "cos": cos,
+    "linear": linear,
+    "cos-inf": cos_inf,
+    "cos-restarts": cos_restarts,
+    "wsd": wsd,
+    "powerlaw": powerlaw,
+    "none": none,
+}

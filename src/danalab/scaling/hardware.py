@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.errors import UserError, nearest
-from danalab.optim.catalogue import OPTIMIZERS
+from danalab.scaling.optimizers import facts_of
 from danalab.scaling.plan import Plan
 
 
@@ -110,13 +110,9 @@ def peak_flops(device_name: str) -> tuple[float, str] | None:
     return (gpu.tflops * 1e12, gpu.source) if gpu else None
 
 
-_STATE_BYTES = {"float32": 4.0, "bf16+8": 3.0, "8bit": 1 + 4 / 256}
-"""Bytes of a moment by --state-dtype; 8bit has a float32 scale for each block of 256."""
-
-
-def state_bytes(opt: str, state_dtype: str = "float32") -> float:
+def state_bytes(opt: str, moment_bytes: float = 4.0) -> float:
     """Bytes of an optimizer's state for each parameter."""
-    return _STATE_BYTES[state_dtype] * OPTIMIZERS.get(opt).state_words
+    return moment_bytes * facts_of(opt).state_words
 
 
 def memory_gib(
@@ -124,7 +120,7 @@ def memory_gib(
     micro_batch: int,
     activation_bytes: int = 2,
     *,
-    state_dtype: str = "float32",
+    moment_bytes: float = 4.0,
     averaged: bool = False,
     weight_shards: int = 1,
     state_shards: int = 1,
@@ -138,13 +134,13 @@ def memory_gib(
 
     Args:
         activation_bytes: of one number of an activation; 2 in bfloat16, 4 in float32.
-        state_dtype: format of the optimizer's moments.
+        moment_bytes: of each number of the optimizer's state.
         averaged: a running average of the weights is kept beside them.
         weight_shards, state_shards: ranks that share the weights, and the state.
         checkpointing: none, full or selective for each layer; a block that is recomputed has its activations once.
         recompute: leaves the activations of the blocks out, which checkpointing recomputes: a lower bound.
     """
-    words = (12 if averaged else 8) / weight_shards + state_bytes(planned.opt, state_dtype) / state_shards
+    words = (12 if averaged else 8) / weight_shards + state_bytes(planned.opt, moment_bytes) / state_shards
     states = words * planned.exact_params
     tokens = micro_batch * planned.seq_len
     width = planned.n_heads * planned.head_dim

@@ -5,7 +5,7 @@ and a global batch of 32 (and, in a second table, 512) sequences, at horizon f =
 counted in tokens. Between the two the rate is a power of the batch that meets both (the paper has none there); beyond
 512, and beyond 32 without a second row, it is held. Beyond f = 1:
 
-    lr(f)    = lr(1) f^h           h of the optimizer's row in `danalab.optim.catalogue`, measured by
+    lr(f)    = lr(1) f^h           h of the optimizer's row in `danalab.scaling.optimizers`, measured by
                                    bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md)
     omega(f) = omega(1) sqrt(f)    the strength of weight decay at which h was measured; arXiv 2505.13738, 2609.04577
 
@@ -19,9 +19,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from danalab.optim.catalogue import OPTIMIZERS, Usual
-from danalab.optim.run_length import DECAY_BOUND, LOG_TIME_DECAY_BOUND
-from danalab.optim.settings import LogTime, Mixing
+from danalab.scaling.optimizers import (
+    DECAY_BOUND,
+    DELTA,
+    KAPPA,
+    LOG_TIME_DECAY_BOUND,
+    Usual,
+    canonical_name,
+    facts_of,
+)
 
 HorizonCorrection = Literal["measured", "none"]
 CHINCHILLA = 20.0
@@ -140,15 +146,15 @@ _NEAREST = {"qwen3next": "qwen3"}  # architecture without a table -> the one wit
 
 
 def largest_decay(opt: str) -> float:
-    """The bound of an automatic weight decay, times the peak learning rate; see `danalab.optim.run_length`."""
-    return LOG_TIME_DECAY_BOUND if OPTIMIZERS.get(opt).log_time else DECAY_BOUND
+    """The bound of an automatic weight decay, times the peak learning rate; see `danalab.scaling.optimizers`."""
+    return LOG_TIME_DECAY_BOUND if facts_of(opt).log_time else DECAY_BOUND
 
 
 def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     """The architecture and the optimizer whose row of the table at batch 32 is used, if a row is used at all."""
     table = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
     while opt not in _TABLES[table, 32]:
-        rate = OPTIMIZERS.get(opt).rate
+        rate = facts_of(opt).rate
         if rate is None and opt in _ENOKI_32:
             return "enoki", opt
         if isinstance(rate, Usual):
@@ -157,17 +163,17 @@ def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     return table, opt
 
 
-def lr_law(arch: str, opt: str, kappa: float = LogTime.kappa, batch: float = 32) -> tuple[LrLaw, str]:
+def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tuple[LrLaw, str]:
     """The law that applies at a batch [sequences of 2,048 tokens], and a sentence on its source.
 
     A kappa without a row uses the nearest row; an architecture without a table uses a related one's, mostly enoki's
     (resonance: a common rate for AdamW, the others relative to it, both whatever the batch); an optimizer without a row
-    uses a related optimizer's law times a factor, a common value (`danalab.optim.catalogue`), or, with neither of them,
-    its row of enoki.
+    uses a related optimizer's law times a factor, a common value (`danalab.scaling.optimizers`), or, with neither, its
+    row of enoki.
 
     UserError: unknown optimizer.
     """
-    opt = OPTIMIZERS.canonical(opt)
+    opt = canonical_name(opt)
     if arch == "resonance":
         law, source = lr_law("enoki", opt, kappa)
         if law.d == 0:  # independent of size, and so of architecture
@@ -183,7 +189,7 @@ def lr_law(arch: str, opt: str, kappa: float = LogTime.kappa, batch: float = 32)
         fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
         borrowed = f", used for {arch}" if known != arch else ""
         return law, f"fitted for {opt} on {known} at {law.batches}{fitted_at}{borrowed}"
-    rate = OPTIMIZERS.get(opt).rate
+    rate = facts_of(opt).rate
     if isinstance(rate, Usual):
         return LrLaw(rate.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({rate.source})"
     if rate is None:
@@ -195,14 +201,14 @@ def lr_law(arch: str, opt: str, kappa: float = LogTime.kappa, batch: float = 32)
 
 
 def decay_lr(
-    arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = LogTime.kappa, global_batch: int = 32
+    arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = KAPPA, global_batch: int = 32
 ) -> float:
     """The factor on weight_decay in the relative shrinkage of a weight per step at the peak rate.
 
     It is `lr` with two exceptions: Prodigy's step is lr x d, with d near AdamW's learning rate; and SGD's decay is part
     of the gradient, which momentum sums ten times.
     """
-    row = OPTIMIZERS.get(opt)
+    row = facts_of(opt)
     estimated = learning_rate(arch, row.estimates, non_emb_params, kappa, global_batch) if row.estimates else 1.0
     return lr * estimated * row.gradient_sum
 
@@ -239,20 +245,20 @@ def small_run_rate(arch: str, opt: str, non_emb_params: float, kappa: float, tok
     return PeakRate(law(max(non_emb_params, least)) * factor, source, law.batch, factor)
 
 
-def slow_momentum(steps: int, delta: float = LogTime.delta, kappa: float = LogTime.kappa) -> dict[str, Any]:
+def slow_momentum(steps: int, delta: float = DELTA, kappa: float = KAPPA) -> dict[str, Any]:
     """AdEMAMix's slow momentum by the ladder's rule, the window and weight of ADana's at the end of the run: settings
     `betas`, `alpha`, `alpha_warmup` and `beta3_warmup` of a run of `steps` steps.
 
     Its window is steps / delta, its weight steps^(1 - kappa); both grow over the whole run. With fewer steps than
     `delta` it has no effect.
     """
-    betas = (*Mixing.betas[:2], max(0.0, 1 - delta / steps))
+    betas = (0.9, 0.999, max(0.0, 1 - delta / steps))
     return {"betas": betas, "alpha": steps ** (1 - kappa), "alpha_warmup": steps, "beta3_warmup": steps}
 
 
 def horizon_factors(opt: str, horizon: float) -> tuple[float, float]:
     """Factors on the peak learning rate and on the strength of weight decay at a horizon f."""
-    exponent = OPTIMIZERS.get(opt).horizon
+    exponent = facts_of(opt).horizon
     return (1.0, 1.0) if exponent is None or horizon <= 1 else (horizon ** exponent[0], math.sqrt(horizon))
 
 
@@ -260,13 +266,13 @@ def at_horizon(peak: PeakRate, opt: str, horizon: float) -> PeakRate:
     """The peak rate at a horizon; its source says the factor, or that no exponent is known."""
     if horizon <= 1:
         return peak
-    f, row = f"f = {horizon:.3g}", OPTIMIZERS.get(opt)
+    f, row = f"f = {horizon:.3g}", facts_of(opt)
     if row.horizon is None:
         return replace(peak, source=f"{peak.source}; not corrected for {f}: no exponent of {opt} is measured")
     value, low, high = row.horizon
     rate, decay = horizon_factors(opt, horizon)
     beyond = f", extrapolated beyond f = {_LARGEST_HORIZON:g}" if horizon > 1.05 * _LARGEST_HORIZON else ""
-    at = f"{'3k' if row.name in _AT_ONE_SIZE else '3k to 10k'} parameters{beyond}"
+    at = f"{'3k' if canonical_name(opt) in _AT_ONE_SIZE else '3k to 10k'} parameters{beyond}"
     said = f"x {rate:.2g} for {f}, measured at {at} (exponent {value:g}, {low:g} to {high:g}); "
     return replace(peak, lr=peak.lr * rate, source=f"{peak.source}, {said}decay strength x {decay:.2g}")
 
@@ -275,7 +281,7 @@ def learning_rate(
     arch: str,
     opt: str,
     non_emb_params: float,
-    kappa: float = LogTime.kappa,
+    kappa: float = KAPPA,
     global_batch: int = 32,
     *,
     tokens_per_param: float = CHINCHILLA,
@@ -292,7 +298,7 @@ def learning_rate(
         UserError: unknown optimizer.
     Source: arXiv 2602.05298, learning-rate scaling laws.
     """
-    opt = OPTIMIZERS.canonical(opt)
+    opt = canonical_name(opt)
     tokens = max(global_batch * SEQUENCE, FITTED_TOKENS) if tokens_per_step is None else tokens_per_step
     law, _ = lr_law(arch, opt, kappa, tokens / SEQUENCE)
     rate, _ = horizon_factors(opt, tokens_per_param / CHINCHILLA)

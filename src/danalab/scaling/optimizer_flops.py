@@ -1,31 +1,30 @@
-"""The matrix products of an optimizer beside those of its model: every parameter's shape, and the catalogue's rules.
+"""The matrix products of an optimizer beside those of its model.
 
     share of a step = optimizer's FLOPs / (FLOPs per token x tokens per step)
 
 The optimizer's part depends on the model alone, so its share falls as 1 / batch.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from danalab.optim.catalogue import OPTIMIZERS
+from danalab.scaling.optimizers import facts_of, orthogonalisation_flops
 from danalab.scaling.shape import Shape, weights
 
 
-def optimizer_flops(opt: str, shape: Shape, settings: Mapping[str, Any], steps: int) -> float | None:
-    """FLOPs of the optimizer's own matrix products in the first `steps` steps of a run.
+def optimizer_flops(opt: str, shape: Shape, settings: Mapping[str, Any], steps: int) -> float:
+    """FLOPs of the orthogonalisations of Muon and its relatives in `steps` steps; 0 for others, whose are not counted.
 
     Args:
         settings: of the optimizer, as far as they differ from the defaults.
-    Returns:
-        None: an optimizer of your own, or orthogonalisation by head, whose products are not known.
     Raises:
         UserError: unknown optimizer.
     """
-    row = OPTIMIZERS.get(opt)
-    if row.flops is None or settings.get("per_head"):  # a weight's heads are not known here
-        return None
-    given, total = {name: default for name, (default, _) in row.plain_defaults().items()} | dict(settings), 0.0
-    for (kind, dims), times in weights(shape).items():
-        total += times * row.flops(kind, dims, given | (given.get("by_kind") or {}).get(kind, {}), steps)
-    return total
+    total = 0.0
+    for (kind, dims), times in weights(shape).items() if facts_of(opt).orthogonalises else ():
+        if kind == "matrix":
+            total += times * orthogonalisation_flops(dims[0], math.prod(dims[1:]), settings)
+        if kind == "experts":
+            total += times * math.prod(dims[:-2]) * orthogonalisation_flops(dims[-2], dims[-1], settings)
+    return steps * total

@@ -15,10 +15,6 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from danalab.errors import UserError
-from danalab.optim.catalogue import OPTIMIZERS
-from danalab.optim.run_length import OMEGA
-from danalab.optim.run_length import warmup_steps as usual_warmup
-from danalab.optim.settings import LogTime
 from danalab.scaling.dimensions import Dimensions, check_resonance, dimensions, flops_per_token
 from danalab.scaling.learning_rate import (
     CHINCHILLA,
@@ -31,6 +27,8 @@ from danalab.scaling.learning_rate import (
     small_run_rate,
 )
 from danalab.scaling.optimizer_flops import optimizer_flops
+from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA, canonical_name, facts_of
+from danalab.scaling.optimizers import warmup_steps as usual_warmup
 from danalab.scaling.shape import GPT2_VOCAB
 
 _SHAPE = (
@@ -80,8 +78,8 @@ class OptimizerPlan:
     """Time scale of the decaying weight decay [steps]; None: constant decay, coupled to the learning rate."""
     decay_bound: float
     """The largest weight decay, times the peak learning rate; 0: no bound. A coupled `weight_decay` contains it."""
-    optimizer_flops: float | None
-    """FLOPs of the optimizer's own matrix products in the whole run; None: not known, of an optimizer of your own."""
+    optimizer_flops: float
+    """FLOPs of the optimizer's own matrix products in the whole run."""
 
     @property
     def lr(self) -> float:
@@ -109,8 +107,8 @@ class Plan:
 
     @property
     def total_flops(self) -> float:
-        """The model's FLOPs and, where they are known, those of the optimizer's own matrix products."""
-        return self.budget.flops + (self.optimizer.optimizer_flops or 0)
+        """The FLOPs of the model and of the optimizer's own matrix products."""
+        return self.budget.flops + self.optimizer.optimizer_flops
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, in one level."""
@@ -157,8 +155,8 @@ class PlanRequest:
 
     lr: float | None = None
     """Peak learning rate; default by the fitted law."""
-    kappa: float = LogTime.kappa
-    delta: float = LogTime.delta
+    kappa: float = KAPPA
+    delta: float = DELTA
     horizon_law: HorizonCorrection = "measured"
     """"measured": a peak rate that is not given follows the horizon, and with it omega."""
     omega: float | None = None
@@ -183,7 +181,7 @@ def plan(arch: str, opt: str, heads: int | None = None, **given: Any) -> Plan:
         UserError: unknown names, an impossible size or horizon, a warm-up as long as the run.
     Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 for the horizon.
     """
-    asked = PlanRequest(arch, OPTIMIZERS.canonical(opt), heads, **given)
+    asked = PlanRequest(arch, canonical_name(opt), heads, **given)
     if (heads is None) == (asked.dims is None):
         raise UserError("give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both")
     shape = asked.dims or dimensions(arch, heads or 0, asked.vocab_size, asked.n_kv_heads)
@@ -262,11 +260,11 @@ def law_rate(shape: Dimensions, opt: str, kappa: float, tokens_per_step: int, ra
 
 def decay_of(asked: Asked, shape: Dimensions, budget: TrainingBudget, peak: PeakRate, f: float = 1.0) -> OptimizerPlan:
     """The optimizer with its weight decay, whose default strength is that at the horizon `f`."""
-    opt = OPTIMIZERS.canonical(asked.opt)
-    row, omega = OPTIMIZERS.get(opt), OMEGA if asked.omega is None else asked.omega
+    opt = canonical_name(asked.opt)
+    facts, omega = facts_of(opt), OMEGA if asked.omega is None else asked.omega
     strength = horizon_factors(opt, f)[1] if asked.omega is None else 1.0
     rate = peak.lr  # an independent decay does not depend on it
-    if row.decay == "coupled":
+    if facts.decay == "coupled":
         rate = decay_lr(shape.arch, opt, rate, shape.non_emb_params, asked.kappa, budget.global_batch)
     bound = asked.decay_bound
     if bound is None:
@@ -280,7 +278,7 @@ def decay_of(asked: Asked, shape: Dimensions, budget: TrainingBudget, peak: Peak
         kappa=asked.kappa,
         delta=asked.delta,
         omega=omega,
-        weight_decay=min(decay, bound) if bound and row.decay == "coupled" else decay,
+        weight_decay=min(decay, bound) if bound and facts.decay == "coupled" else decay,
         wd_ts=wd_ts,
         decay_bound=bound,
         optimizer_flops=optimizer_flops(opt, shape, asked.optimizer_settings or {}, budget.steps),
@@ -294,11 +292,11 @@ def own_model(
 
     `params` are without embeddings and head; so the horizon is not known, and rate and decay are those at f = 1.
     """
-    opt, batch = OPTIMIZERS.canonical(opt), max(1, tokens_per_step // 2048)
+    opt, batch = canonical_name(opt), max(1, tokens_per_step // 2048)
     peak = small_run_rate(arch, opt, params, kappa, tokens_per_step)
     rate = decay_lr(arch, opt, peak.lr, params, kappa, batch)
     decay, wd_ts = _weight_decay(opt, omega, steps, rate, None, None, PlanRequest.wd_ts_divisor)
-    return peak, min(decay, largest_decay(opt)) if OPTIMIZERS.get(opt).decay == "coupled" else decay, wd_ts
+    return peak, min(decay, largest_decay(opt)) if facts_of(opt).decay == "coupled" else decay, wd_ts
 
 
 def _weight_decay(
@@ -313,12 +311,8 @@ def _weight_decay(
     """(weight decay, its time scale in steps) by the optimizer's rule."""
     if wd_ts is not None and wd_ts <= 0:
         raise UserError(f"--wd-ts is {wd_ts}; it must be positive [steps]")
-    if OPTIMIZERS.get(opt).decay == "none":
-        if weight_decay or wd_ts is not None:
-            raise UserError(f"--{'weight-decay' if weight_decay else 'wd-ts'}: {opt} has no weight decay; leave it out")
-        return 0.0, None
-    if OPTIMIZERS.get(opt).decay == "coupled":
-        decays = OPTIMIZERS.get(opt).decay_falls
+    if facts_of(opt).decay == "coupled":
+        decays = facts_of(opt).decay_falls
         if wd_ts is not None and not decays:
             raise UserError(f"--wd-ts: the weight decay of {opt} is constant; use adamw-decaying-wd")
         weight_decay = omega / (rate * steps) if weight_decay is None else weight_decay

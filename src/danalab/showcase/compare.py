@@ -17,6 +17,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from danalab.cli.optim_more import CompareConfig
 from danalab.colors import SOFT, optimizer_color
 from danalab.errors import UserError
 from danalab.files import write_atomically, write_json
@@ -27,7 +28,6 @@ from danalab.report.formats import as_markdown
 from danalab.report.page import Page
 from danalab.showcase.problems import SmallProblem, get_problem
 from danalab.showcase.trials import RateSearch, Result, search_all
-from danalab.cli.optim_more import CompareConfig
 
 
 @dataclass(frozen=True)

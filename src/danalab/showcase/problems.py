@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
-from danalab.optim.run_length import OMEGA
+from danalab.scaling.optimizers import OMEGA
 
 if TYPE_CHECKING:
     from danalab.models import ModelConfig

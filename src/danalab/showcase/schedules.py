@@ -12,16 +12,16 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from danalab.cli.optim_more import RunSchedules
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optim.optimizers.checks import check_settings, resolve_decay
 from danalab.optim.rules.scalars import decay_rate, log_time_scalars, schedule_factor
-from danalab.optim.run_length import LOG_TIME_DECAY_BOUND, OMEGA, warmup_steps
 from danalab.optim.schedules import get_schedule
 from danalab.optim.settings import LogTime
 from danalab.report.figures.drawing import counts, panels, plain, powers, shades, styled
 from danalab.report.formats import as_csv
-from danalab.cli.optim_more import RunSchedules
+from danalab.scaling.optimizers import LOG_TIME_DECAY_BOUND, OMEGA, warmup_steps
 
 
 @dataclass(frozen=True)

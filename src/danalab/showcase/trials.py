@@ -2,7 +2,7 @@
 
 Every optimizer gets the same number of trials, starting at its usual learning rate for a model of the problem's size:
 first by factors of 4 until the best lies between two others, then between the best and its better neighbour
-(`danalab.optim.rate_search`).
+(`danalab.scaling.rate_search`).
 """
 
 import math
@@ -17,12 +17,12 @@ import torch
 from danalab.errors import UserError
 from danalab.files import finite
 from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
-from danalab.optim.rate_search import next_exponent
 from danalab.optim.registry import OptimizerSpec
 from danalab.optim.schedules import Schedule
 from danalab.scaling import learning_rate
 from danalab.scaling.hardware import available_cores
 from danalab.scaling.learning_rate import slow_momentum
+from danalab.scaling.rate_search import next_exponent
 from danalab.showcase.problems import Objective, SmallProblem, get_problem
 from danalab.sweep.executors import as_completed
 from danalab.sweep.processes import ProcessPool

@@ -22,9 +22,9 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
-from danalab.optim.rate_search import next_rate, rounded
 from danalab.plugins import load_address
 from danalab.registry import Registry
+from danalab.scaling.rate_search import next_rate, rounded
 from danalab.sweep.estimate import plan_of
 from danalab.sweep.executors import Cluster, InlineExecutor, Runs
 from danalab.sweep.grid import Cell, portable_settings

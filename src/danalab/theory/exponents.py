@@ -22,9 +22,9 @@ import numpy as np
 from danalab.errors import UserError, nearest
 from danalab.theory.algorithms import standard
 from danalab.theory.curve import Curve
+from danalab.theory.equivalents import limit_loss
 from danalab.theory.moments import ode
 from danalab.theory.problem import Spectrum, binned_spectrum, check_exponents, power_sum
-from danalab.theory.equivalents import limit_loss
 
 Family = Literal["sgd", "dana-constant", "dana-decaying"]
 FAMILIES = ("sgd", "dana-constant", "dana-decaying")

@@ -13,9 +13,9 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
 from danalab.theory.curve import enable_x64, geometric_times
+from danalab.theory.equivalents import density, limit_loss, smallest_eigenvalue
 from danalab.theory.moments import moment_recursion, ode, simulate
 from danalab.theory.problem import binned_spectrum, draw
-from danalab.theory.equivalents import density, limit_loss, smallest_eigenvalue
 from danalab.theory.studies import LimitFlags, PLRFFlags, ScheduleFlags
 from danalab.theory.study import LABELS, Study, canvas, label
 

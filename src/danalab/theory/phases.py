@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.algorithms import standard
+from danalab.theory.exponents import FAMILIES, IVA_BORDER, compute_optimum, frontier, phase, time_exponents
 from danalab.theory.moments import ode
 from danalab.theory.problem import binned_spectrum, power_sum
-from danalab.theory.exponents import FAMILIES, IVA_BORDER, compute_optimum, frontier, phase, time_exponents
 from danalab.theory.studies import PhaseFlags
 from danalab.theory.study import LABELS, Study, canvas, label
 

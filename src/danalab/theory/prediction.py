@@ -1,4 +1,4 @@
-"""From a spectrum to a prediction (`predict`), and its figure, beside measured language-model curves.
+"""From a spectrum to a prediction (`predict`), and its figure.
 
 It holds for least squares on these features with one pass over Gaussian data. For a language model it is a heuristic:
 its loss is not quadratic, its features move, its learning rate is annealed.
@@ -6,24 +6,20 @@ its loss is not quadratic, its features move, its learning rate is annealed.
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.algorithms import critical_kappa, standard
 from danalab.theory.curve import Curve
+from danalab.theory.exponents import FAMILIES, compute_optimum, phase, time_exponents
 from danalab.theory.moments import ode
 from danalab.theory.problem import Spectrum, check_exponents, check_memory
-from danalab.train.config.fields import plain
-from danalab.theory.exponents import FAMILIES, compute_optimum, phase, time_exponents
 from danalab.theory.studies import PredictFlags
 from danalab.theory.study import LABELS, Study, canvas, label
 
@@ -34,39 +30,17 @@ def compute(p: PredictFlags) -> Study:
         raise UserError("give --spectrum FILE, or --alpha and --beta")
     lam, rho = power_law(p.alpha or 0.0) if p.spectrum is None else load_spectrum(p.spectrum)
     prediction = predict(lam, rho, alpha=p.alpha, beta=p.beta, limit=p.limit, horizon=p.horizon, batch=p.batch)
-    report = _comparison(p.runs, prediction) if p.runs else None
     times = np.geomspace(1, prediction.curves["sgd"].t[-1], 200)
     arrays = {"lam": prediction.spectrum.lam, "rho": prediction.spectrum.rho, "t": times}
     arrays.update({f"risk_{f}": prediction.curves[f].at(times) for f in FAMILIES})
-    findings: dict[str, Any] = prediction.as_dict()
-    if report is not None:
-        findings["measured"] = {
-            "note": "heuristic: a language model's loss is not quadratic; only the ratio of exponents is compared",
-            "axis": report.axis,
-            "common_limit": report.fit.limit,
-            "r2": report.fit.r2,
-            "baseline": report.curves[report.baseline].name,
-            "rows": [asdict(row) for row in report.rows],
-            "amplitudes": report.fit.amplitudes,
-        }
-        for i, (x, y) in enumerate(report.windows):
-            arrays[f"measured_{i}"] = np.stack([x, y])
-    return Study("predict", arrays, plain(p.settings()), findings, draw_figure)
-
-
-def _comparison(runs: Sequence[Path], prediction: "CurvePrediction") -> MeasuredComparison:
-    """Runs of one size by their whole curves; of several sizes, or with final losses alone, by these over compute."""
-    measured = [curve for path in runs for curve in measured_curves(path)]
-    if all(len(curve.loss) == 1 for curve in measured) or len({curve.size for curve in measured}) > 1:
-        return compare_ladder(measured, prediction.compute)
-    return compare_curves(measured, prediction.speedup())
+    settings = {**p.settings(), "spectrum": p.spectrum and str(p.spectrum)}
+    return Study("predict", arrays, settings, prediction.as_dict(), draw_figure)
 
 
 def draw_figure(study: Study) -> Figure:
-    """Spectrum, predicted curves, and the measured ones if there are any."""
+    """Spectrum and predicted curves."""
     f = study.findings
-    measured = f.get("measured")
-    figure, axes = canvas(1, 3 if measured else 2, 5.2, 4.3)
+    figure, axes = canvas(1, 2, 5.2, 4.3)
     spectrum, curves = axes[0][:2]
     lam = study.arrays["lam"]
     rank = np.arange(1, len(lam) + 1)
@@ -83,37 +57,7 @@ def draw_figure(study: Study) -> Figure:
         curves.plot(study.arrays["t"], study.arrays[f"risk_{family}"], color=optimizer_color(family), label=name)
     title = f"predicted on this spectrum, kappa = {f['kappa']:.2f}"
     label(curves, title, "steps t", "population risk P (least squares)", "lower left")
-    if measured:
-        _draw_measured(axes[0][2], study)
     return figure
-
-
-def _draw_measured(panel: Axes, study: Study) -> None:
-    m = study.findings["measured"]
-    rows = m["rows"]
-    unit = max(float(study.arrays[f"measured_{i}"][0, -1]) for i in range(len(rows)))
-    base = next(row["exponent"] for row in rows if row["name"] == m["baseline"])
-    for i, (row, amplitude) in enumerate(zip(rows, m["amplitudes"], strict=True)):
-        x, loss = study.arrays[f"measured_{i}"]
-        color = optimizer_color(row["opt"])
-        name = f"{row['name']}: ratio {row['ratio_measured']:.2f}"
-        panel.plot(x, loss - m["common_limit"], color=color, marker="o", ms=3, lw=1, label=name)
-        if row["ratio_predicted"] is None:
-            continue
-        # Through the curve's middle, with the theory's exponent.
-        center = float(np.sqrt(x[0] * x[-1]))
-        level = amplitude * (center / unit) ** -row["exponent"]
-        predicted = level * (x / center) ** (-base * row["ratio_predicted"])
-        panel.plot(x, predicted, color=color, lw=1.2, ls="--")
-    panel.plot([], [], color="black", lw=1.2, ls="--", label="slope by theory (heuristic)")
-    loss = f"val loss - {m['common_limit']:.3f} [nats/token]"
-    label(panel, "measured; the theory is a heuristic here", m["axis"], loss)
-    panel.xaxis.set_minor_formatter(NullFormatter())
-    shortest = min(float(study.arrays[f"measured_{i}"][0, 0]) for i in range(len(rows)))
-    decades = 10.0 ** np.arange(np.floor(np.log10(shortest)), np.log10(unit) + 1)
-    ticks = [f * x for x in decades for f in ((1, 2, 5) if len(decades) < 4 else (1,)) if shortest <= f * x <= unit]
-    panel.set_xticks(ticks, [f"{x:.0e}" for x in ticks])
-    panel.legend(loc="lower left", fontsize=8)
 
 
 MIN_EIGENVALUES = 20

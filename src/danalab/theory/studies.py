@@ -5,13 +5,26 @@ A study is imported when it is computed: it takes seconds, and JAX.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from danalab.optim.settings import DanaMK4Settings, LogTime
-from danalab.cli.theory import STUDIES, StudyFlags
 
 if TYPE_CHECKING:
     from danalab.theory.problem import PLRF
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFlags:
+    """The parameters of a study; the docstring is its help."""
+
+    out: Path = Path("theory")
+    """Folder for the figure (png), its curves (npz) and its parameters (json)."""
+    json: bool = False
+    """Print one JSON object on standard output."""
+
+    def settings(self) -> dict[str, Any]:
+        """The study's own parameters."""
+        return {name: value for name, value in vars(self).items() if name not in ("out", "json")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,66 +170,6 @@ class ScheduleFlags(FeaturesFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CooldownFlags(StudyFlags):
-    """Whether a shorter momentum helps while the learning rate decays at the end of a run."""
-
-    horizons: tuple[int, ...] = (100, 1000)
-    """Lengths of the runs [steps]; 10,000 steps take minutes."""
-    deltas: tuple[float, ...] = (4.0, 8.0, 16.0)
-    """Averaging windows: 1 - beta(t) = delta / (delta + t)."""
-    noises: tuple[float, ...] = (0.001, 0.1, 1.0)
-    """Levels of label noise: the loss that no weights can avoid."""
-    d: int = 100_000
-    """Number of eigenvalues."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryFlags(StudyFlags):
-    """The mean age of the momentum: constant, in log time, with the learning rate, and the best path of all."""
-
-    alpha: float = 0.6
-    """How fast the data's variances fall: the j-th eigenvalue is about j^(-2 alpha)."""
-    beta: float = 0.3
-    """How fast the target falls over these directions."""
-    d: int = 2000
-    """Number of eigenvalues."""
-    noises: tuple[float, ...] = (0.1,)
-    """Levels of label noise: the loss that no weights can avoid."""
-    batches: tuple[float, ...] = (1.0, 16.0)
-    """Samples per step."""
-    horizons: tuple[int, ...] = (300, 1200)
-    """Lengths of the runs [steps]; 4,800 steps take ten minutes."""
-    fresh: float = 0.05
-    """Weight of the newest gradient in the update."""
-    descents: int = 60
-    """Steps of the search for the best path of all."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RareTokensFlags(StudyFlags):
-    """How well five optimizers learn rare tokens: by formula, in a table, and in a small language."""
-
-    steps: int = 20_000
-    """Steps of the table of logits."""
-    rows: int = 64
-    """Rows of the table: independent repetitions."""
-    tokens: int = 16
-    """Tokens of the table, each with a frequency of its own."""
-    rarest: float = 0.002
-    """Least frequency of a token of the table."""
-    words: int = 512
-    """Words of the generated language."""
-    language_steps: int = 4000
-    """Training steps on the language."""
-    documents: int = 1
-    """Documents of 64 tokens in each of these steps: with few, rare words are rare in a step, too."""
-    seeds: int = 3
-    """Seeds of the language model."""
-    seed: int = 0
-    """Seed of the table."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class LimitFlags(FeaturesFlags):
     """The loss that remains after endless training: formulas compared with random draws."""
 
@@ -231,7 +184,7 @@ class LimitFlags(FeaturesFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictFlags(StudyFlags):
-    """Predict kappa and loss curves for a spectrum that you measured, and compare them with your runs."""
+    """Predict kappa and loss curves for a spectrum that you measured."""
 
     spectrum: Path | None = None
     """Eigenvalues, and optionally the target's squared coordinates: json, npy, npz, or text with one or two columns."""
@@ -245,18 +198,16 @@ class PredictFlags(StudyFlags):
     """Last step of the predicted curves."""
     batch: int = 1
     """Samples per step."""
-    runs: tuple[Path, ...] = ()
-    """Measured curves to compare with: run folders of one model size, or one ladder.jsonl."""
 
 
-for _name, _flags, _function in (
-    ("plrf", PLRFFlags, "features:plrf_study"),
-    ("phases", PhaseFlags, "phases:compute"),
-    ("hummingbird", HummingbirdFlags, "races:hummingbird_study"),
-    ("moe", MoEFlags, "races:moe_study"),
-    ("tau", TauFlags, "tau_statistics:compute"),
-    ("schedules", ScheduleFlags, "features:schedule_study"),
-    ("limit", LimitFlags, "features:limit_study"),
-    ("predict", PredictFlags, "prediction:compute"),
-):
-    STUDIES.add(_name, (_flags, f"danalab.theory.{_function}"))
+STUDIES: dict[str, tuple[type[StudyFlags], str]] = {
+    "plrf": (PLRFFlags, "features:plrf_study"),
+    "phases": (PhaseFlags, "phases:compute"),
+    "hummingbird": (HummingbirdFlags, "races:hummingbird_study"),
+    "moe": (MoEFlags, "races:moe_study"),
+    "tau": (TauFlags, "tau_statistics:compute"),
+    "schedules": (ScheduleFlags, "features:schedule_study"),
+    "limit": (LimitFlags, "features:limit_study"),
+    "predict": (PredictFlags, "prediction:compute"),
+}
+"""Name -> its parameters, and the function in danalab.theory that makes one study of them, or several."""

@@ -21,9 +21,9 @@ from danalab.errors import UserError, nearest
 from danalab.ladder.fit import Convention
 from danalab.ladder.fit.rate_laws import fit_shared_curvature
 from danalab.ladder.fit.statistics import SelectionNoise, noise_law
-from danalab.optim.run_length import OMEGA
 from danalab.scaling.dimensions import flops_per_token, matrix_params
 from danalab.scaling.learning_rate import CHINCHILLA
+from danalab.scaling.optimizers import OMEGA
 from danalab.scaling.shape import Shape, attention_layers
 from danalab.sweep.rows import has_diverged, is_usable, shape_of
 from danalab.train.config.experiment import shared_settings

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from danalab.errors import UserError
-from danalab.optim.run_length import OMEGA
 from danalab.optim.settings import RANGES, DanaMK4Settings, LogTime
 from danalab.optim.values import current_names
+from danalab.scaling.optimizers import OMEGA
 from danalab.train.config.fields import (
     Count,
     Ge,

@@ -102,11 +102,6 @@ class RunSpec:
         """The settings of the optimizer for `build_optimizer`, or a UserError for one it lacks; imports torch."""
         return optimizer_settings(self.given, self.optimizer, self.budget.steps)
 
-    @property
-    def state_dtype(self) -> str:
-        """Number format of the optimizer's moments."""
-        return self.given.optimizer_settings.get("state_dtype", "float32")
-
     def sequences(self, steps: int) -> int:
         """Sequences of the first `steps` steps."""
         return steps * self.budget.global_batch
@@ -220,7 +215,7 @@ def run_memory_gib(
         spec.plan,
         micro_batch,
         activation_bytes,
-        state_dtype=spec.state_dtype,
+        moment_bytes=2.0 if spec.given.optimizer_settings.get("stochastic_rounding") == "moments" else 4.0,
         averaged=spec.given.ema is not None,
         weight_shards=ranks if spec.execution.backend == "fsdp" else 1,
         state_shards=ranks if spec.execution.backend in ("fsdp", "zero") else 1,

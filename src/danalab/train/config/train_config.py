@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from danalab.errors import UserError
 from danalab.optim.catalogue import short_name
-from danalab.optim.run_length import OMEGA
 from danalab.scaling.architectures import ARCHITECTURES
+from danalab.scaling.optimizers import OMEGA
 from danalab.train.config.execution import (
     CheckpointSettings,
     EvaluationSettings,

@@ -31,7 +31,7 @@ def try_step(
     with explain_errors(micro_batch, seq_len):
         numbers = sum(local_shard(p).numel() for p in driver.parameters)
         made = any(driver.optimizer.state.values())
-        per_number = state_bytes(driver.name or "adamw", driver.optimizer.defaults.get("state_dtype", "float32"))
+        per_number = state_bytes(driver.name or "adamw")  # a plain torch optimizer has no name
         size = 0 if made else int(per_number * state_share * numbers)
         state = torch.empty(size, dtype=torch.uint8, device=device)
         tokens = torch.zeros(micro_batch, seq_len, dtype=torch.int64)
