@@ -226,7 +226,11 @@ def everything(folder: Path, workers: int) -> list[Weights]:
     for own in [folder, *(folder / "workers" / str(k) for k in range(1, workers))]:
         path = own / "checkpoints" / "step-00000012"
         stored = FileSystemReader(path).read_metadata().state_dict_metadata
-        tensors = {name: torch.zeros(entry.size, dtype=entry.properties.dtype) for name, entry in stored.items()}
+        tensors = {
+            name: torch.zeros(entry.size, dtype=entry.properties.dtype)
+            for name, entry in stored.items()
+            if hasattr(entry, "size")
+        }
         load(tensors, storage_reader=FileSystemReader(path), no_dist=True)
         found.append(tensors)
     return found
