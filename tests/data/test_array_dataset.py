@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from danalab.data import open_data, open_dataset, resolve_dataset
+from danalab.data.open import describe
+from danalab.errors import UserError
 from danalab.data.array_files import find_files, scan_all
 from danalab.data.array_split import split_arrays
 from danalab.data.arrays import ArrayDataset, ArrayFiles, ArrayPart
-from danalab.data.open import describe
-from danalab.errors import UserError
 
 from .conftest import ids, write
 

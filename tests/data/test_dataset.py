@@ -16,8 +16,8 @@ from danalab.data import open_dataset, prepare
 from danalab.data.formats.shards import HEADER, MAGIC, Manifest, ShardEntry, TokenizerEntry
 from danalab.data.open import describe
 from danalab.data.tokenizers import train_bpe
-from danalab.data.validation import validate
 from danalab.errors import UserError
+from danalab.data.validation import validate
 
 
 @pytest.fixture

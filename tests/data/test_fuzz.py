@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from danalab.data import open_dataset, prepare
-from danalab.data.array_split import split_arrays
-from danalab.data.bare import record
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer
-from danalab.data.validation import validate
 from danalab.errors import UserError
 from danalab.files import read_json
+from danalab.data.array_split import split_arrays
+from danalab.data.bare import record
+from danalab.data.validation import validate
 
 Draw = random.Random
 

@@ -13,14 +13,14 @@ from tests.data.fake_hub import COMMIT, serve
 
 from danalab.cli.app import main
 from danalab.data import open_dataset, prepare, resolve_dataset
-from danalab.data.download import download
 from danalab.data.formats.shards import Manifest
 from danalab.data.open import describe
 from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.sources import SOURCES, TRAIN, VAL, hub_source, make_source
-from danalab.data.sources.hub import HubSource, articles, read_persistently
-from danalab.data.validation import validate
 from danalab.errors import UserError
+from danalab.data.validation import validate
+from danalab.data.download import download
+from danalab.data.sources.hub import HubSource, articles, read_persistently
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

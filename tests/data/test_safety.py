@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from danalab.data import open_dataset, prepare
-from danalab.data.array_split import split_arrays
 from danalab.data.formats.shards import checksum_of
 from danalab.data.mixture import parse_mixture
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer, train_bpe
-from danalab.data.validation import validate
 from danalab.errors import UserError
+from danalab.data.array_split import split_arrays
+from danalab.data.validation import validate
 from memory_bound import little_memory
 
 

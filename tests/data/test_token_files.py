@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_data, open_dataset
-from danalab.data.bare import record
 from danalab.data.dataset import Dataset
-from danalab.data.headers import split_name
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer
-from danalab.data.validation import validate
 from danalab.errors import UserError
+from danalab.data.bare import record
+from danalab.data.validation import validate
+from danalab.data.headers import split_name
 
 GPT2 = 50_257
 TEXT = np.random.default_rng(0).zipf(1.2, 6000) % GPT2

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.cli.app import main
+from danalab.errors import UserError
 from danalab.data.array_check import Fingerprints
 from danalab.data.array_split import split_arrays
 from danalab.data.validation import IdCounts, validate
-from danalab.errors import UserError
 
 
 def _ids(n: int, seed: int, length: int = 33, high: int = 500) -> np.ndarray:
@@ -260,9 +260,9 @@ def test_advice_names_commands_that_the_parser_takes(tmp_path):
     import shlex
 
     from danalab.cli._shared.flags import parse
-    from danalab.data.advice import advise
     from danalab.data.layout import Validation
     from danalab.train.config.train_config import TrainConfig
+    from danalab.data.advice import advise
 
     result = Validation("some folder", "arrays", ".npy", 9, 50257, sequences=[1], sequence_length=32768)
     result.total_tokens = 10_000_000_000
@@ -279,8 +279,8 @@ def test_advice_names_commands_that_the_parser_takes(tmp_path):
     ("layout", "tokens", "named"), [("arrays", 3 * 10**8, 2), ("arrays", 10**10, 1), ("shards", 3 * 10**8, 0)]
 )
 def test_advice_on_few_arrays_names_the_smallest_resonance_model_too(layout, tokens, named):
-    from danalab.data.advice import advise
     from danalab.data.layout import Validation
+    from danalab.data.advice import advise
 
     result = Validation("folder", layout, ".npy", 9, 50257, sequences=[1], sequence_length=2049)
     result.total_tokens = tokens
@@ -294,8 +294,8 @@ def test_advice_on_few_arrays_names_the_smallest_resonance_model_too(layout, tok
 
 @pytest.mark.parametrize("tokens", [10**7, 3 * 10**8, 10**10])
 def test_the_command_for_long_contexts_trains_a_resonance_model(tokens):
-    from danalab.data.advice import advise
     from danalab.data.layout import Validation
+    from danalab.data.advice import advise
 
     result = Validation("folder", "arrays", ".npy", 9, 50257, sequences=[1], sequence_length=32768)
     result.total_tokens = tokens
@@ -313,8 +313,8 @@ def test_an_invalid_set_shows_the_number_of_bad_files_and_no_check_marks(folder)
 
 @pytest.mark.parametrize("layout", ["arrays", "shards"])
 def test_no_command_is_advised_whose_batch_the_data_do_not_fill(layout):
-    from danalab.data.advice import advise
     from danalab.data.layout import Validation
+    from danalab.data.advice import advise
 
     result = Validation("folder", layout, ".npy", 9, 50257, sequences=[14], sequence_length=64)
     result.total_tokens = 14 * 64

@@ -51,7 +51,7 @@ def python(code: str) -> str:
 
 DRAWS = """
 try:
-    import danalab.report.figures.drawing
+    import danalab.experiments.drawing
 except ModuleNotFoundError as error:
     print(error.name)
 """

@@ -10,7 +10,7 @@ import pytest
 from danalab.data import open_dataset
 from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.plan import plan
-from danalab.sweep.grid import name_of
+from danalab.experiments.cells import name_of
 from danalab.train.config.resolve import resolve
 from danalab.train.job import train
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.array_files import BadArrayError, blocks, open_array, verify_archive
-from danalab.data.arrays import by_sequence, chosen_rows, files_by_split
 from danalab.data.layout import CheckOptions, Finding, Validation
 from danalab.data.tokenizers import load_tokenizer
-from danalab.data.validation import IdCounts, short_name
 from danalab.errors import UserError
+from danalab.data.array_files import BadArrayError, blocks, open_array, verify_archive
+from danalab.data.arrays import by_sequence, chosen_rows, files_by_split
+from danalab.data.validation import IdCounts, short_name
 
 
 def check_arrays(path: Path, result: Validation, options: CheckOptions) -> None:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.array_files import BadArrayError, find_files, open_array
-from danalab.data.arrays import SPLIT_RECORD, SPLITS, has_splits
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, write_json
+from danalab.data.array_files import BadArrayError, find_files, open_array
+from danalab.data.arrays import SPLIT_RECORD, SPLITS, has_splits
 
 
 @dataclass(frozen=True)

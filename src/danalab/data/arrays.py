@@ -20,18 +20,18 @@ import numpy as np
 import torch
 from cachetools import LRUCache
 
-from danalab.data.array_files import READERS, ArrayScan, BadArrayError, find_files, open_array, scan_all
-from danalab.data.bare import BARE
 from danalab.data.dataset import Dataset, fingerprint_of
-from danalab.data.download import LAYOUT as DOWNLOAD
 from danalab.data.formats.shards import TokenStore
-from danalab.data.headers import SPLIT_NAMES, split_name
 from danalab.data.layout import LAYOUTS, DataLayout
 from danalab.data.order.batches import Sequences, TokenBatch, require_length
 from danalab.data.tokenizers import UNKNOWN, Tokenizer, load_tokenizer
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError, first_line
 from danalab.files import read_json, validated, walk_files
+from danalab.data.array_files import READERS, ArrayScan, BadArrayError, find_files, open_array, scan_all
+from danalab.data.bare import BARE
+from danalab.data.download import LAYOUT as DOWNLOAD
+from danalab.data.headers import SPLIT_NAMES, split_name
 
 if TYPE_CHECKING:
     from danalab.data.layout import CheckOptions, Validation

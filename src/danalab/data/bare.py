@@ -25,12 +25,12 @@ from danalab.data.dataset import Dataset
 from danalab.data.formats import scan_cache
 from danalab.data.formats.prepared import compare_hashes, dataset_of, first_at_least
 from danalab.data.formats.shards import FileName, Shard, TokenId, reading, token_dtype
-from danalab.data.headers import is_stream, open_tokens, split_name
 from danalab.data.layout import DataLayout, Finding
 from danalab.data.tokenizers import META, UNKNOWN, AlphabetTokenizer, load_tokenizer, read_meta
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.files import read_json, read_state, sha256, validated, write_json
+from danalab.data.headers import is_stream, open_tokens, split_name
 
 CHECKSUMS, DECLARATION = "checksums.json", "tokens.json"
 _BLOCK = 1 << 25

@@ -15,9 +15,9 @@ from typing import Any
 from danalab.data.formats.shards import reading
 from danalab.data.layout import DataLayout, Finding
 from danalab.data.sources import TRAIN, VAL, hub_source
-from danalab.data.sources.hub import HubFile, HubSource, explain_hub_errors
 from danalab.errors import UserError
 from danalab.files import read_state, write_json
+from danalab.data.sources.hub import HubFile, HubSource, explain_hub_errors
 
 NAME = "download.json"
 _BLOCK = 1 << 20

@@ -21,8 +21,8 @@ from danalab.data.preparation import shard_writer as writing_module
 from danalab.data.preparation.holdout import SplitRule, split_documents
 from danalab.data.sources import Source, TextSource
 from danalab.data.tokenizers import train_bpe
-from danalab.data.validation import validate
 from danalab.errors import UserError
+from danalab.data.validation import validate
 
 
 def _content(folder: Path) -> dict[str, bytes]:

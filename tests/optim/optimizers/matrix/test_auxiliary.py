@@ -11,7 +11,7 @@ from torch import nn
 from danalab.cli._shared.flags import parse
 from danalab.errors import UserError
 from danalab.optim import Muon, build_optimizer, list_optimizers, optimizer_spec
-from danalab.sweep.grid import expand
+from danalab.experiments.cells import expand
 from danalab.train.config.train_config import TrainConfig
 
 pytest.importorskip("pytorch_optimizer")

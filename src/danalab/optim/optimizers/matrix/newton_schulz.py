@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError, nearest
-from danalab.native_library import multiplies_bfloat16
 from danalab.optim.optimizers.matrix.symmetric import symmetric_product
 from danalab.optim.products import RESTART, RESTART_POLAR, WIDE
+from danalab.native_library import multiplies_bfloat16
 
 Coefficients = tuple[float, float, float]
 
