@@ -7,7 +7,6 @@ from torch import nn
 
 from danalab.data import Dataset
 from danalab.errors import UserError
-from danalab.optim import optimizer_spec
 from danalab.tables import load
 from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.checkpoint import tensors
@@ -97,7 +96,7 @@ def build_trainer(
         world=world,
         local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
     )
-    if config.ema is not None and optimizer_spec(spec.plan.opt).train_eval:
+    if config.ema is not None and driver.switches:
         raise UserError(f"--ema {config.ema:g}: {spec.plan.opt} averages the weights itself; leave it out")
     average = None if config.ema is None else WeightAverage(model, config.ema)
     return Trainer(

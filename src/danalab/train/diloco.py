@@ -44,7 +44,6 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.files import read_state, write_json
 from danalab.models.decoder import Decoder
-from danalab.optim import optimizer_spec
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.strategy import ParallelStrategy
@@ -60,10 +59,9 @@ INNER, MOMENTUM = "inner.", "momentum."
 
 def check(spec: RunSpec) -> None:
     """UserError where DiLoCo cannot train a run."""
-    chosen = optimizer_spec(spec.plan.opt)
-    if chosen.train_eval or chosen.own_weights:
+    if spec.plan.opt.startswith(("sf-", "snoo")):
         why = "keeps weights of its own, which DiLoCo's outer step would not update"
-        raise UserError(f"--opt {chosen.name}: {why}; take another one, or another --distributed-backend")
+        raise UserError(f"--opt {spec.plan.opt}: {why}; take another one, or another --distributed-backend")
     if spec.config.ema is not None:
         raise UserError("--ema: DiLoCo's outer weights are an average already; leave it out")
 

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from danalab.errors import UserError
 from danalab.files import naming
-from danalab.optim.distributed.shards import SavedTensor, empty_shard, sharded_state_dict
+from danalab.optim.sharded import SavedTensor, empty_shard, sharded_state_dict
 from danalab.train.checkpoint.store import DamagedCheckpointError
 from danalab.train.parallel.world import World
 
@@ -156,8 +156,7 @@ def _read_optimizer(
     if [group["params"] for group in state["param_groups"]] != ours:
         raise DamagedCheckpointError(f"{folder}: its optimizer has other parameters or groups than this one")
     state["state"] = {place[name]: value for name, value in state.get("state", {}).items()}
-    spec = getattr(optimizer, "spec", None)
-    counted = {"params", *(spec.clocks if spec is not None else ())}
+    counted = {"params", "train_mode", "weight_sum", "lr_max", "step", "d", "d_max"}  # not settings
     for group, restored in zip(groups, state["param_groups"], strict=True):
         restored["params"] = [place[name] for name in restored["params"]]
         kept = group if keep_settings else {key: group[key] for key in ("param_names",) if key in group}

@@ -14,11 +14,11 @@ from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.config import ModelConfig, checkpointing_rule
-from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import Dimensions, dimensions, explicit_dimensions
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.dimensions import check_resonance, if_resonance
 from danalab.scaling.learning_rate import PeakRate, at_horizon, decay_lr
+from danalab.scaling.optimizers import canonical_name, facts_of
 from danalab.scaling.plan import OMEGA, OptimizerPlan, TrainingBudget, budget_of, decay_of, horizon_of, law_rate
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.experiment import ModelSettings
@@ -155,7 +155,7 @@ def choose_rate(given: TrainConfig, dims: Dimensions, nominal: TrainingBudget, r
     """(peak learning rate: as given, by --rules, or by the fitted law; the horizon f that weight decay follows)."""
     if given.lr is not None:
         return PeakRate(given.lr, "given"), 1.0
-    opt, f = OPTIMIZERS.canonical(given.opt), 1.0
+    opt, f = canonical_name(given.opt), 1.0
     fitted = rules.law(given.arch, opt, nominal.global_batch, given.kappa)
     if fitted is not None:
         law, source = fitted
@@ -177,9 +177,9 @@ def choose_decay(
     given: TrainConfig, dims: Dimensions, budget: TrainingBudget, peak: PeakRate, f: float, rules: Rules
 ) -> tuple[OptimizerPlan, list[str]]:
     """(optimizer with its weight decay, notes). An automatic decay is limited; a given one must not flip signs."""
-    opt = OPTIMIZERS.canonical(given.opt)
+    opt = canonical_name(given.opt)
     asked = given if given.omega is not None else replace(given, omega=rules.omega(given.arch, opt))
-    chosen, independent = decay_of(asked, dims, budget, peak, f), OPTIMIZERS.get(opt).decay == "independent"
+    chosen, independent = decay_of(asked, dims, budget, peak, f), facts_of(opt).decay == "independent"
     factor = 1.0
     if not independent:
         factor = decay_lr(dims.arch, opt, peak.lr, dims.non_emb_params, chosen.kappa, budget.global_batch)

@@ -23,8 +23,7 @@ from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
 from danalab.models.shards import local_shard as local
 from danalab.optim import build_optimizer
-from danalab.optim.distributed.dtensor.layout import whole_of
-from danalab.optim.distributed.zero import DistributedMuonAdamW
+from danalab.optim.sharded import DistributedMuonAdamW, whole_of
 from danalab.tables import lookup
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
@@ -276,8 +275,7 @@ class ZeROStrategy(ParallelStrategy):
     def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
         assert self.world.mesh is not None
         group = self.world.mesh.get_group("replicate")
-        # Gradients are sent and freed during the backward pass.
-        self._optimizer = DistributedMuonAdamW(model, optimizer=name, process_group=group, overlap=True, **settings)
+        self._optimizer = DistributedMuonAdamW(model, optimizer=name, process_group=group, **settings)
         return self._optimizer
 
     @contextlib.contextmanager
