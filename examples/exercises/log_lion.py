@@ -1,7 +1,6 @@
 """Exercise 1, a solution: Lion in logarithmic time.
 
     python examples/exercises/log_lion.py
-    danalab train --opt examples/exercises/log_lion.py:LogLion ...
 
     a = delta / (delta + t)      p <- k (p - lr sign(m + fast (g - m)))      m <- m + a (g - m)
 
@@ -15,20 +14,24 @@ from torch import nn
 from danalab.optim.base import Optimizer, Rule, decay_factor
 
 
-def log_lion_scalars(group, t):
-    """The scalars of step t; the names are the keyword arguments of `log_lion_update`."""
-    gain = group["delta"] / (group["delta"] + t)
-    return {"lr": float(group["lr"]), "gain": gain, "fast": group["fast"], "decay_factor": decay_factor(group, t)}
-
-
-def log_lion_update(p, g, m, *, lr, gain, fast, decay_factor):
-    """The new p and m. Pure: the arguments stay as they are."""
+def log_lion_update(p, g, m, *, lr, gain, fast, decay_factor=1.0):
+    """The new (p, m). Pure: the arguments stay as they are."""
     step = torch.sign(m + fast * (g - m))
     return decay_factor * (p - lr * step), m + gain * (g - m)
 
 
+def log_lion_scalars(group, t):
+    """Scalars of step t; the names are the keyword arguments of `log_lion_update`."""
+    return {
+        "lr": float(group["lr"]),
+        "gain": group["delta"] / (group["delta"] + t),
+        "fast": group["fast"],
+        "decay_factor": decay_factor(group, t),
+    }
+
+
 class LogLion(Optimizer):
-    """Lion with a logarithmic-time average.
+    """See the module.
 
     Args:
         params: parameters, groups or a model.
@@ -42,7 +45,7 @@ class LogLion(Optimizer):
     """
 
     rule = Rule(log_lion_update, log_lion_scalars, ("exp_avg",))
-    decay_bound = 1.0
+    decay_bound = 1.0  # it has independent weight decay
 
     def __init__(self, params, lr=1e-4, *, delta=8.0, fast=0.1, weight_decay=0.0, wd_ts=None, omega=None, horizon=None):
         decay = {"weight_decay": weight_decay, "wd_ts": wd_ts, "omega": omega, "horizon": horizon}

@@ -16,6 +16,7 @@ from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Dimensions, Plan, flops_per_token
 from danalab.scaling.hardware import memory_gib
 from danalab.scaling.learning_rate import slow_momentum
+from danalab.scaling.optimizers import facts_of
 from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.config.experiment import RESERVED, SHARED_SETTINGS, ModelSettings, shared_settings
@@ -259,7 +260,8 @@ def optimizer_settings(config: TrainConfig, planned: OptimizerPlan, steps: int) 
     known, given = settings_of(config.opt), checked_settings(config)
     settings = {name: known[name].default for name in ("kappa", "delta") if name in known}
     settings |= {name: getattr(planned, name) for name in ("weight_decay", "wd_ts") if name in known}
-    if planned.decay_bound and "omega" in known and settings.get("wd_ts"):  # by omega the decay is bounded
+    if planned.decay_bound and facts_of(config.opt).decay == "independent" and settings.get("wd_ts"):
+        # By omega the decay is bounded.
         settings["omega"] = settings.pop("weight_decay") * settings["wd_ts"]
     if "beta3_warmup" in known:
         settings |= slow_momentum(steps, planned.delta, planned.kappa)
