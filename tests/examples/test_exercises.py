@@ -54,7 +54,7 @@ def test_only_matrices_of_the_blocks_are_orthogonalised():
         "positions",
     }
     optimizer = build_optimizer("muon", model, lr=0.02)
-    [matrices] = [group for group in optimizer.param_groups if group["use_muon"]]
+    [matrices] = [group for group in optimizer.param_groups if group["kind"] == "matrix"]
     assert len(matrices["params"]) == 4 * len(model.blocks)
     assert all(p.ndim == 2 for p in matrices["params"])
 

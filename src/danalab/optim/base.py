@@ -93,7 +93,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """As torch's; a group of an optimizer with independent decay may have omega and horizon, too."""
-        super().add_param_group({**self._settings, **self._with_decay(param_group, self._settings.get("wd_ts"))})
+        group = {**self._settings, **self._with_decay(param_group, self._settings.get("wd_ts"))}
+        group["lr"] *= group.pop("lr_factor", 1)
+        super().add_param_group(group)
         group = self.param_groups[-1]
         try:
             self.check(group)
@@ -184,8 +186,6 @@ class Optimizer(torch.optim.Optimizer):
                     state["step"] += 1
                 if local and type(p) is not nn.Parameter and hasattr(p, "to_local"):
                     p, g, state = local_part(p), local_gradient(g, p), {k: local_part(v) for k, v in state.items()}
-                    if not p.numel():
-                        continue
                 yield group, p, -g if turned else g, state
 
     def apply(self, rule: Rule, groups: Iterable[Group] | None = None) -> None:

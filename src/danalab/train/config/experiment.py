@@ -4,15 +4,13 @@ Needs no torch.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from danalab.errors import UserError
-from danalab.scaling.optimizers import OMEGA
-from danalab.optim.settings import RANGES, DanaMK4Settings, LogTime
-from danalab.optim.values import current_names
+from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA
 from danalab.train.config.fields import (
     Count,
     Ge,
@@ -66,13 +64,6 @@ class ModelSettings(Section):
     """One matrix for embedding and head; default as the architecture (gpt has)."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Probability that a feature of the embedding, or of what an attention or MLP adds, is 0 in a training step."""
-    parametrization: Literal["standard", "mup", "completep"] = "standard"
-    """How initial weights and learning rates follow from width (mup, completep) and depth (completep), for Adam-like
-    optimizers; an automatic peak rate is then that of the base model."""
-    base_d_model: Count | None = None
-    """mup, completep: width at which nothing differs from standard; default 256."""
-    base_n_layers: Count | None = None
-    """completep: number of blocks at which nothing differs from mup; default 2."""
     n_experts: Count | None = setting(None, aliases=("moe-num-experts",))
     """Experts instead of each MLP, of any architecture with attention; default 8 (moe, qwen3next), else none."""
     top_k: Count | None = None
@@ -125,8 +116,6 @@ class SequenceSettings(Section):
     """Context length [tokens]; default 2048, or the length of the sequences of pre-tokenised arrays."""
     context_len: Count | None = None
     """Context that the model can read [tokens], where it is longer than --seq-len; default --seq-len."""
-    seq_len_ramp: str | None = None
-    """Shorter contexts at first: LENGTH:STEP,...; cuts the same tokens into pieces, which divide --seq-len."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +129,6 @@ class DataSettings(SequenceSettings):
     --heads or --size the corpus of that rule, FineWeb (resonance: FineWeb-Edu); else Python's own files, stdlib."""
     tokenizer: PathText | None = setting(None, kind="data")
     """Tokenizer, where --data is the name of a source; default the source's."""
-    packing: Literal["windows", "documents"] = "windows"
-    """Rows of tokens: windows of the stream, or whole documents, best fit, without padding."""
     document_mask: bool = False
     """Attention is limited to the token's own document, where positions restart (needs the end-of-text id)."""
     array_cache_gib: NonNegative = setting(4.0, kind="execution")
@@ -151,12 +138,11 @@ class DataSettings(SequenceSettings):
 
 
 SHARED_SETTINGS = {
-    "kappa": f"The Dana family's damping exponent; default {LogTime.kappa:g}.",
-    "delta": f"The Dana family's averaging window: beta(t) = 1 - delta / (delta + t); default {LogTime.delta:g}.",
+    "kappa": f"The Dana family's damping exponent; default {KAPPA:g}.",
+    "delta": f"The Dana family's averaging window: beta(t) = 1 - delta / (delta + t); default {DELTA:g}.",
     "omega": f"Weight-decay strength, as in omega / t; default that of --rules, else {OMEGA:g}.",
-    "clipsnr": f"Bound of the damped momentum's signal-to-noise ratio; default {DanaMK4Settings.clipsnr:g}, for the "
-    "optimizers that clip.",
-    "gamma3": f"Scale of the Dana family's momentum term; default {LogTime.gamma3:g}.",
+    "clipsnr": "Bound of the damped momentum's signal-to-noise ratio; default 2, for the optimizers that clip.",
+    "gamma3": "Scale of the Dana family's momentum term; default 1.",
     "beta1": "First of the optimizer's betas, AdamW's rate of the first moment; default as `danalab optim list --opt` "
     "shows.",
     "beta2": "Second of the optimizer's betas, AdamW's rate of the second moment; default as there. adana and its "
@@ -165,13 +151,20 @@ SHARED_SETTINGS = {
 """Settings of optimizers that are flags and keys whatever the optimizer, with their help: the laws of scaling need the
 first three, and the others have one name for several optimizers. Their values are in `optimizer_settings`."""
 
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "kappa": (lambda x: 0 <= x <= 1, "from 0 to 1"),
+    "delta": (lambda x: x > 0, "above 0"),
+    **dict.fromkeys(("omega", "clipsnr", "gamma3"), (lambda x: x >= 0, "not negative")),
+    **dict.fromkeys(("beta1", "beta2"), (lambda x: 0 <= x < 1, "at least 0 and below 1")),
+}
+
 RESERVED = {"horizon": "the run's length is --iterations"}
 """Settings of optimizers that a run sets itself."""
 
 
 def _finite(name: str, value: Any) -> float:
     """A value of a shared setting."""
-    within, words = {**RANGES, "omega": RANGES["weight_decay"]}.get(name, (math.isfinite, "finite"))
+    within, words = _RANGES[name]
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -185,7 +178,7 @@ def _finite(name: str, value: Any) -> float:
 
 def shared_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """The shared settings of a run that were given, numbers; None, or the default of the laws, for the others."""
-    usual = {**dict.fromkeys(SHARED_SETTINGS), "kappa": LogTime.kappa, "delta": LogTime.delta}
+    usual = {**dict.fromkeys(SHARED_SETTINGS), "kappa": KAPPA, "delta": DELTA}
     read = {name: _finite(name, given[name]) for name in SHARED_SETTINGS if given.get(name) is not None}
     return usual | read
 
@@ -234,17 +227,17 @@ class OptimizerSettings(Section):
                 settings.pop(name, None)
             else:
                 settings[name] = _finite(name, settings[name])
-        object.__setattr__(self, "optimizer_settings", dict(sorted(current_names(settings).items())))
+        object.__setattr__(self, "optimizer_settings", dict(sorted(settings.items())))
 
     @property
     def kappa(self) -> float:
         """The Dana family's damping exponent, for which the laws of the learning rate are fitted."""
-        return self.optimizer_settings.get("kappa", LogTime.kappa)
+        return self.optimizer_settings.get("kappa", KAPPA)
 
     @property
     def delta(self) -> float:
         """The Dana family's averaging window."""
-        return self.optimizer_settings.get("delta", LogTime.delta)
+        return self.optimizer_settings.get("delta", DELTA)
 
     @property
     def omega(self) -> float | None:
@@ -329,8 +322,6 @@ class BatchSettings(Section):
     """Micro-batches in a step; default 1, or the number that --global-batch needs."""
     global_batch: Count | None = None
     """Sequences in a step, over all ranks and micro-batches; default batch-size x ranks x acc-steps."""
-    batch_ramp: str | None = None
-    """Smaller global batches at first: SEQUENCES:STEP,...; 8:1000,16:3000 is 8 before step 1000, 16 before 3000."""
     iterations: Count | None = setting(None, main=True)
     """Length of the run [steps]; default by --tokens-per-param."""
     epochs: Positive | None = setting(None, kind="input")

@@ -21,11 +21,10 @@ from torch.distributed.tensor import DTensor
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
+from danalab.models.shards import local_shard as local
 from danalab.optim import build_optimizer
-from danalab.optim.distributed.dtensor.layout import whole_of
-from danalab.optim.distributed.shards import SavedTensor
-from danalab.optim.distributed.zero import DistributedMuonAdamW
-from danalab.optim.step.state import local
+from danalab.optim.sharded import DistributedMuonAdamW, whole_of
+from danalab.tables import lookup
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -50,6 +49,11 @@ class ParallelStrategy:
     def build(cls, spec: RunSpec, folder: RunFolder, world: World, stop: StopRequest) -> "ParallelStrategy":
         """The strategy of this rank of a run."""
         return cls(world)
+
+    @staticmethod
+    def rank_spec(spec: RunSpec, world: World) -> RunSpec:
+        """The run as this process carries it out."""
+        return spec
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         """The model on this rank; its initial weights do not depend on the number of ranks."""
@@ -128,9 +132,9 @@ class ParallelStrategy:
         """Values for a row of metrics."""
         return {}
 
-    def stored(self, values: Mapping[str, SavedTensor]) -> Mapping[str, SavedTensor]:
-        """The tensors of a checkpoint, from the tensors of model and optimizer."""
-        return values
+    def stored(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The nested state of a checkpoint, from that of model and optimizer."""
+        return state
 
     def state_dict(self) -> dict[str, Any] | None:
         """Plain values for a checkpoint."""
@@ -271,8 +275,7 @@ class ZeROStrategy(ParallelStrategy):
     def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
         assert self.world.mesh is not None
         group = self.world.mesh.get_group("replicate")
-        # Gradients are sent and freed during the backward pass.
-        self._optimizer = DistributedMuonAdamW(model, optimizer=name, process_group=group, overlap=True, **settings)
+        self._optimizer = DistributedMuonAdamW(model, optimizer=name, process_group=group, **settings)
         return self._optimizer
 
     @contextlib.contextmanager
@@ -356,3 +359,17 @@ class FSDPStrategy(ParallelStrategy):
             yield
         finally:
             self._model.reshard()  # a pass without gradients leaves the root's weights gathered
+
+
+STRATEGIES: dict[str, type[ParallelStrategy] | str] = {
+    "single": ParallelStrategy,
+    "ddp": DDPStrategy,
+    "zero": ZeROStrategy,
+    "fsdp": FSDPStrategy,
+    "diloco": "danalab.train.diloco:DiLoCoWorker",
+}
+
+
+def strategy_of(backend: str) -> type[ParallelStrategy]:
+    """The class of a --distributed-backend."""
+    return lookup(STRATEGIES, backend, "distributed backend")
