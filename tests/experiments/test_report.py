@@ -35,7 +35,7 @@ def test_a_report_has_the_answer_figures_in_two_themes_and_one_table_of_runs(fou
     page = write_report(found, tmp_path / "report", packed=True)
     text = page.read_text()
     assert text.splitlines()[0] == answer(found)[0]
-    for name in ("headline", "compute-saved-laws", "loss-curves", "lr-law", "lr-sensitivity"):
+    for name in ("headline", "loss-curves", "lr-law", "lr-sensitivity"):
         for ending in (".png", ".svg", "-dark.png", "-dark.svg"):
             assert (page.parent / f"{name}{ending}").stat().st_size > 1000
         assert f"{name}-dark.svg" in text
