@@ -230,7 +230,7 @@ PROBLEMS = {
 # ---- the contenders ----
 def torch_muon(model: nn.Module, lr: float, steps: int, aux_lr: float) -> list[torch.optim.Optimizer]:
     """torch's Muon at AdamW's update size on hidden matrices, torch's AdamW on the rest, as their documents advise."""
-    from danalab.optim.optimizers.groups import parameter_kinds
+    from danalab.optim.groups import parameter_kinds
 
     kinds = parameter_kinds(model)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]

@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
-from danalab.optim.catalogue import short_name
+from danalab.scaling.optimizers import short_name
 from danalab.train.config.experiment import SHARED_SETTINGS
 from danalab.train.config.fields import expand_paths, field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
@@ -230,12 +230,11 @@ def expand(
 
 
 def _require_field(key: str, value: Any) -> None:
-    from danalab.optim import list_optimizers, optimizer_spec
-    from danalab.optim.values import current_names
+    from danalab.optim import list_optimizers, settings_of
 
     known = [*(field.name for field in fields(TrainConfig) if field.name not in _NOT_VARIED), *SHARED_SETTINGS]
-    (current,) = current_names({key: value})
-    if key not in known and not any(current in optimizer_spec(name).settings for name in list_optimizers()):
+    current = key.replace("-", "_")
+    if key not in known and not any(current in settings_of(name) for name in list_optimizers()):
         hint = nearest(key, known)
         raise UserError(f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train and of --opt")
     if isinstance(value, str) and is_number(key):

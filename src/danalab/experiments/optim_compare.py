@@ -24,7 +24,7 @@ from danalab.experiments.problems import SmallProblem, get_problem
 from danalab.experiments.settings import CompareConfig
 from danalab.experiments.trials import Result, search, workers
 from danalab.files import write_atomically, write_json
-from danalab.optim.optimizers.matrix.newton_schulz import METHODS, coefficients, iterate
+from danalab.optim.newton_schulz import METHODS, coefficients, iterate
 from danalab.scaling.hardware import available_cores
 
 QUICK_TRIALS = 3

@@ -18,9 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from danalab.errors import UserError, nearest
 from danalab.experiments.cells import Cell, expand, name_of, parse_plan
 from danalab.files import validated
-from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling.learning_rate import CHINCHILLA
-from danalab.scaling.optimizers import OMEGA
+from danalab.scaling.optimizers import OMEGA, facts_of
 from danalab.train.config.fields import flag
 
 _SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}
@@ -190,7 +189,7 @@ class LadderPlan(BaseModel):
     def _omega(self, opt: str, horizon: float | None, factor: float) -> float | None:
         """Strength of weight decay; None: that of `fixed` or of the rules."""
         if self.decay_law == "sqrt" and horizon is not None:
-            return float(f"{factor * _SQRT_DECAY[OPTIMIZERS.get(opt).decay] * math.sqrt(horizon):.6g}")
+            return float(f"{factor * _SQRT_DECAY[facts_of(opt).decay] * math.sqrt(horizon):.6g}")
         return None if factor == 1 else factor * OMEGA
 
     def _horizons(self, size: Mapping[str, Any]) -> list[float | None]:

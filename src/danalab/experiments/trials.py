@@ -18,7 +18,7 @@ import torch
 from danalab.errors import UserError
 from danalab.experiments.problems import Objective, SmallProblem
 from danalab.files import finite
-from danalab.optim import build_optimizer, get_schedule, lr_scheduler, optimizer_spec
+from danalab.optim import build_optimizer, get_schedule, lr_scheduler, settings_of
 from danalab.optim.schedules import Schedule
 from danalab.processes import end_with_starter, hidden_main
 from danalab.scaling import learning_rate
@@ -172,7 +172,7 @@ def usual_lr(opt: str, problem: SmallProblem) -> float:
 
 def settings_for(opt: str, steps: int, omega: float) -> dict[str, Any]:
     """Settings that depend on the length of the run, by the ladder's rules: decay and AdEMAMix's slow momentum."""
-    known = optimizer_spec(opt).settings
+    known = settings_of(opt)
     slow = slow_momentum(steps) if "beta3_warmup" in known else {}
     decays = omega and not {"omega", "weight_decay"}.isdisjoint(known)
     return {**slow, **({"omega": omega, "horizon": steps} if decays else {})}
