@@ -13,9 +13,7 @@ class Flags(JsonFlags, SpeedrunConfig):
 
 
 def run(flags: Flags) -> int:
-    """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues. danalab
-    export writes each stage for transformers, or as GGUF for llama.cpp; its calculator works in danalab chat and serve.
-    """
+    """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues."""
     from danalab.train.system.signals import StopRequest
 
     with StopRequest() as stop:  # before the imports below, which take seconds
@@ -31,13 +29,13 @@ def run(flags: Flags) -> int:
         except InterruptedRunError as interrupted:
             print(f"{flags.out}: interrupted; the same command continues", file=sys.stderr)
             return interrupted.code
-        markdown, html = write_report(speedrun)
-    if flags.print_json({**as_json(speedrun), "report": str(html)}):
+        report = write_report(speedrun)
+    if flags.print_json({**as_json(speedrun), "report": str(report)}):
         return 0
     headings, rows = scores_table(speedrun)
     print_table(headings, rows)
-    print(f"\nshares of right answers in percent, with standard errors; report in {html} and {markdown.name}\n")
-    print("talk to it:")
+    print(f"\nshares of right answers in percent, with standard errors; report in {report}\n")
+    print("talk to it in the terminal, or start the page:")
     for command in talk_commands(speedrun):
         print(f"  {command}")
     return 0
