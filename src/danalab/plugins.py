@@ -33,9 +33,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "data layout": ("data.arrays",),
     "data source": ("data.sources.hub",),
     "distributed backend": ("train.diloco",),
-    "executor": ("ladder.slurm",),
     "optim command": ("cli.optim_more",),
-    "study of a ladder": ("ladder.more_studies",),
     "study": ("theory.studies",),
     "weight format": ("models.huggingface.convert",),
 }

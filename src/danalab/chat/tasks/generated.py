@@ -97,7 +97,10 @@ _SENTENCES = (
     "How much is {}?", "Calculate {}.", "Compute {}.", "Please compute {}.", "Please calculate {}", "Tell me {}.",
     "Can you work out {}?", "What does {} equal?", "{} equals?", "{}, please", "Solve {}.", "I need {}.",
     "What is the result of {}?", "And {}?", "Do you know {}?", "Could you tell me what {} is?", "{} is what?",
+    "What would {} be?", "What will {} be?", "Give me {}.", "I want {}.", "Find {}.", "Result of {}", "{} makes?",
 )  # fmt: skip
+_SPACES = ((" ", " "), (" ", " "), (" ", " "), ("", ""), ("", ""), (" ", ""), ("", " "))
+"""Before and after a sign."""
 _VERBS = {
     "+": ("Add {0} and {1}.", "Add {1} to {0}.", "What is the sum of {0} and {1}?", "Sum {0} and {1}"),
     "-": ("Subtract {1} from {0}.", "Take {1} away from {0}.", "What is {0} less {1}?", "Take {1} from {0}"),
@@ -117,8 +120,8 @@ def asked_sum(generator: random.Random, left: object, sign: str, right: object) 
         question = generator.choice(_VERBS[sign]).format(left, right)
     else:
         spelling = generator.choice(_SPELLINGS[sign])
-        between = " " if spelling.isalpha() and spelling != "x" else generator.choice((" ", " ", ""))
-        question = generator.choice(_SENTENCES).format(f"{left}{between}{spelling}{between}{right}")
+        spaces = (" ", " ") if len(spelling) > 1 else generator.choice(_SPACES)
+        question = generator.choice(_SENTENCES).format(spelling.join((f"{left}{spaces[0]}", f"{spaces[1]}{right}")))
     if generator.random() < 0.3:
         question = question.rstrip("?.")
     if generator.random() < 0.3:

@@ -62,7 +62,9 @@ class Identity(GeneratedTask):
 # ---- conversations of several turns ----
 
 CHIT_CHAT: dict[str, tuple[str, ...]] = {
-    "Hello! How can I help you?": ("hello", "hi there", "good morning", "good evening", "hey"),
+    "Hello! How can I help you?": (
+        "hello", "hi", "hello", "hi", "hi there", "hello there", "good morning", "good evening", "hey", "hey there",
+    ),
     "I am fine, thank you.": ("how are you", "how do you do", "are you well", "how is it going"),
     "You are welcome.": ("thank you", "thanks", "thanks a lot", "many thanks"),
     "Goodbye!": ("goodbye", "bye", "see you later", "I have to go"),
@@ -193,8 +195,8 @@ class Dialogue(GeneratedTask):
             case "asked":
                 state.add(generator.choice(_ASKED), f"Your name is {state.name}.")
             case _:
-                answer, wordings = generator.choice(list(CHIT_CHAT.items()))
-                said = generator.choice(wordings)
+                answer = generator.choice([*CHIT_CHAT, *list(CHIT_CHAT)[:3]])  # greetings and thanks more often
+                said = generator.choice(CHIT_CHAT[answer])
                 said = said[0].upper() + said[1:] if generator.random() < 0.7 else said
                 state.add(said + generator.choice(("", ".", "!", "?", " :)", ", please.")), answer)
 
