@@ -45,12 +45,15 @@ class GeneratedTask(Task):
         generator = random.Random(f"{self.name}|{self.seed}|{self.split}|{position}")
         for _ in range(_DRAWS):
             problem = self.draw(generator)
-            before = [each.text for each in problem.history if each.role == "user"]
-            questions = "|".join([*before, problem.question, *(turn.question for turn in problem.later)])
-            digest = hashlib.sha256(f"{self.name}|{questions}".encode()).digest()
+            digest = hashlib.sha256(f"{self.name}|{self.content(problem)}".encode()).digest()
             if (digest[0] % TEST_SHARE == 0) == (self.split == TEST):
                 return problem
         raise UserError(f"task {self.name}: its settings leave no problem for the split {self.split}; widen them")
+
+    def content(self, problem: Problem) -> str:
+        """What decides the split of a problem: its questions."""
+        before = [each.text for each in problem.history if each.role == "user"]
+        return "|".join([*before, problem.question, *(turn.question for turn in problem.later)])
 
     @abstractmethod
     def draw(self, generator: random.Random) -> Problem:
@@ -79,9 +82,14 @@ class Arithmetic(GeneratedTask):
     def draw(self, generator: random.Random) -> Problem:
         left, right = generator.randint(0, self.max), generator.randint(0, self.max)
         sign = generator.choice(self.operations)
-        answer = call_tool(f"{left}{sign}{right}")
+        expression = f"{left}{sign}{right}"
+        answer = call_tool(expression)
         solution = calculated(left, sign, right) if self.calculator else answer
-        return Problem(asked_sum(generator, left, sign, right), answer, "number", solution)
+        question = asked_sum(generator, left, sign, right)
+        return Problem(question, answer, "number", solution, data={"expression": expression})
+
+    def content(self, problem: Problem) -> str:
+        return problem.data["expression"]  # however it is asked for
 
 
 def calculated(left: object, sign: str, right: object) -> str:
