@@ -26,7 +26,7 @@ from danalab.train.run.open import open_run
 from danalab.train.system.signals import StopRequest
 from e2e.disturbed import rows
 
-_QUICK = {"log_interval": 1, "ckpt_interval": 2, "tune_malloc": False}
+_QUICK = {"log_interval": 1, "ckpt_interval": 2}
 TINY = Preset(
     source="none", tokenizer="bytes",
     opt="dana-muon",
@@ -180,7 +180,7 @@ def _kill_at(stage: str, step: int) -> None:
         make_step = trainer._make_step
 
         def making(*step_args):
-            if spec.run_dir.name == stage and trainer.step == step:
+            if spec.execution.run_dir.name == stage and trainer.step == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             return make_step(*step_args)
 
