@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .base import Group, Moving, Optimizer, Rule, State, decay_rate, working_dtype
+from .base import Group, Moving, Optimizer, Rule, State, decay_rate, local_gradient, local_part, working_dtype
 from .dana import dana_star_scalars, dana_star_update
 from .groups import KINDS, ORTHOGONALISED, kind_groups, split_group
-from .newton_schulz import EPS, METHODS, coefficients, matrix_shape, orthogonalize_each
+from .newton_schulz import EPS, METHODS, Coefficients, coefficients, matrix_shape, orthogonalize_each
 
 NORMALISATIONS = (None, "rows", "columns", "normuon")
 ROW_BETA = 0.95
@@ -66,21 +66,21 @@ def matrix_update(
 
 
 def normalised(o: Tensor, how: str | None) -> Tensor:
-    """O [rows, columns] with rows or columns of equal norms; its own norm stays."""
+    """O [..., rows, columns] with rows or columns of equal norms; the norm of each matrix stays."""
     if how not in ("rows", "columns"):
         return o
-    norm = o.norm()
-    o = o / o.norm(dim=1 if how == "rows" else 0, keepdim=True).clamp_min(EPS)
-    return o * (norm / o.norm().clamp_min(EPS))
+    norm = o.square().sum(dim=(-2, -1), keepdim=True).sqrt()
+    o = o / o.square().sum(dim=-1 if how == "rows" else -2, keepdim=True).sqrt().clamp_min(EPS)
+    return o * (norm / o.square().sum(dim=(-2, -1), keepdim=True).sqrt().clamp_min(EPS))
 
 
 def normuon(o: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """O with each row divided by the root of its second moment v [rows, 1], of the same norm; and the new v."""
-    squares = o.square().mean(dim=1, keepdim=True)
+    """O with each row divided by the root of its second moment v [..., rows, 1], of the same norm; and the new v."""
+    squares = o.square().sum(dim=-1, keepdim=True) / o.shape[-1]
     v = v + (1 - ROW_BETA) * (squares - v)
     roots = v.sqrt() + 1e-10
-    after = (squares / roots.square()).sum().clamp_min(torch.finfo(v.dtype).tiny)
-    return o * ((squares.sum() / after).sqrt() / roots), v
+    after = (squares / roots.square()).sum(dim=-2, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    return o * ((squares.sum(dim=-2, keepdim=True) / after).sqrt() / roots), v
 
 
 def scale_of(shape: Sequence[int], matched_rms: float | None) -> float:
@@ -201,8 +201,7 @@ class Hybrid(Optimizer):
             return super().new_state(group, p)
         state = {"momentum_buffer": torch.zeros_like(p, dtype=working_dtype(p), requires_grad=False)}
         if group.get("normalise") == "normuon":
-            shape = p.shape[:-1] if group["kind"] == "experts" else p.shape[:1]
-            state["row_moment"] = torch.zeros(*shape, 1, dtype=working_dtype(p), device=p.device)
+            state["row_moment"] = row_zeros(p, group["kind"] == "experts")
         return state
 
     def update(self) -> None:
@@ -211,60 +210,63 @@ class Hybrid(Optimizer):
 
     def step_matrices(self, groups: Sequence[Group]) -> None:
         """One step of matrices and stacks of them; all of one shape are orthogonalised in one batch."""
-        moved: list[Moving] = []
-        directions: list[list[Tensor]] = []
-        for group, p, g, state in self.moving(groups, local=False):
+        chains: dict[tuple[str, int], list[tuple[Moving, Tensor]]] = {}
+        for moving in self.moving(groups, local=False):
+            group, p, g, state = moving
             buffer = state["momentum_buffer"]
             if buffer.device != p.device:
                 buffer = state["momentum_buffer"] = buffer.to(p.device)
+            if getattr(g, "placements", None) != getattr(p, "placements", None):  # a sum of tensor parallelism
+                g = g.redistribute(placements=p.placements)  # pyright: ignore[reportAttributeAccessIssue]
             x, new = momentum_update(g.to(buffer.dtype), buffer, **momentum_scalars(group, int(state["step"])))
             buffer.copy_(new)
-            x = whole(x)
-            directions.append(list(x) if group["kind"] == "experts" else [x.flatten(1)])
-            moved.append((group, p, g, state))
-        ways = [(group.get("ns_method", "newton-schulz"), group.get("ns_steps", 5)) for group, *_ in moved]
-        for way in dict.fromkeys(ways):
-            chosen = [k for k in range(len(moved)) if ways[k] == way]
-            os = iter(orthogonalize_each([x for k in chosen for x in directions[k]], coefficients(*way)))
-            for k in chosen:
-                self._apply(*moved[k], [next(os) for _ in directions[k]])
+            chain = group.get("ns_method", "newton-schulz"), group.get("ns_steps", 5)
+            chains.setdefault(chain, []).append((moving, x if group["kind"] == "experts" else x.flatten(1)))
+        for chain, entries in chains.items():
+            os = orthogonalized([x for _, x in entries], coefficients(*chain))
+            for ((group, p, _, state), _), o in zip(entries, os, strict=True):
+                self._apply(group, p, state, o.to(working_dtype(p)))
 
-    def _apply(self, group: Group, p: Tensor, _: Tensor, state: State, each: list[Tensor]) -> None:
-        dtype = working_dtype(p)
-        each = [normalised(o.to(dtype), group.get("normalise")) for o in each]
+    def _apply(self, group: Group, p: Tensor, state: State, o: Tensor) -> None:
+        o = normalised(o, group.get("normalise"))
         if "row_moment" in state:
-            moments = state["row_moment"].view(len(each), -1, 1)
-            for k, o in enumerate(each):
-                each[k], new = normuon(o, moments[k])
-                moments[k].copy_(new)
-        o = torch.stack(each) if group["kind"] == "experts" else each[0]
-        shape = p.shape[1:] if group["kind"] == "experts" else p.shape
-        lr = float(group["lr"])
-        own, o = part_of(o.reshape(p.shape), p)
+            o, new = normuon(o, state["row_moment"])
+            state["row_moment"].copy_(new)
+        own, lr = local_part(p), float(group["lr"])
         new = matrix_update(
-            own.to(dtype),
-            o,
+            own.to(o.dtype),
+            local_gradient(o, p).reshape(own.shape),
             lr=lr,
-            scale=scale_of(shape, group["matched_rms"]),
+            scale=scale_of(p.shape[1:] if group["kind"] == "experts" else p.shape, group["matched_rms"]),
             decay_factor=1 - lr * group["weight_decay"],
             cautious=bool(group.get("cautious_decay")),
         )
         own.copy_(new)
 
 
-def whole(x: Any) -> Tensor:
-    """A tensor, or a DTensor gathered from its ranks."""
-    return x.full_tensor() if hasattr(x, "full_tensor") else x
+def orthogonalized(xs: Sequence[Any], chain: Sequence[Coefficients]) -> list[Any]:
+    """O of matrices and of each matrix in stacks; DTensors give DTensors of the same placements."""
+    out: list[Any] = [*xs]
+    whole = [i for i, x in enumerate(xs) if not hasattr(x, "to_local")]
+    each = iter(orthogonalize_each([m for i in whole for m in (xs[i] if xs[i].ndim > 2 else xs[i][None])], chain))
+    for i in whole:
+        out[i] = torch.stack([next(each) for _ in xs[i]]) if xs[i].ndim > 2 else next(each)
+    if len(whole) < len(xs):
+        from .gathered import orthogonalize_sharded
+
+        spread = [i for i in range(len(xs)) if i not in whole]
+        for i, o in zip(spread, orthogonalize_sharded([xs[i] for i in spread], chain), strict=True):
+            out[i] = o
+    return out
 
 
-def part_of(o: Tensor, p: Any) -> tuple[Tensor, Tensor]:
-    """(p, O), or of a DTensor p its local part and that part of O, which every rank has in whole."""
-    if not hasattr(p, "to_local"):
-        return p, o
-    from torch.distributed.tensor import DTensor, Replicate
+def row_zeros(p: Any, stacked: bool) -> Any:
+    """Zeros for the second moments of rows, [rows, 1], or [matrices, rows, 1] of a stack."""
+    if hasattr(p, "to_local"):
+        from .gathered import row_zeros
 
-    replicated = DTensor.from_local(o, p.device_mesh, [Replicate()] * p.device_mesh.ndim, run_check=False)
-    return p.to_local(), replicated.redistribute(placements=p.placements).to_local()
+        return row_zeros(p, stacked, working_dtype(p))
+    return torch.zeros(*p.shape[: 2 if stacked else 1], 1, dtype=working_dtype(p), device=p.device)
 
 
 class Muon(Hybrid):
