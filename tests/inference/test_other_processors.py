@@ -1,4 +1,4 @@
-"""The kernels of decoding, of optimizer steps and of attention on processors that this machine is not."""
+"""The kernels of decoding and of optimizer steps on processors that this machine is not."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 
 from danalab.inference.native_decoding import LIBRARY as DECODER
-from danalab.models.layers.attention_kernel import LIBRARY as ATTENTION
 from danalab.native_library import FLAGS, OWN_THREADS, compiler, instruction_sets
 from danalab.optim.kernels import LIBRARY as OPTIMIZER
 
-TESTS = Path(__file__).parents[2]
-DRIVERS = pytest.mark.parametrize(
-    "driver", ["annexes/inference/kernels_driver.cpp", "models/layers/attention_driver.cpp"]
-)
-LIBRARIES = (DECODER, OPTIMIZER, ATTENTION)
+TESTS = Path(__file__).parents[1]
+DRIVERS = pytest.mark.parametrize("driver", ["inference/kernels_driver.cpp"])
+LIBRARIES = (DECODER, OPTIMIZER)
 CXX = [*(flag for flag in FLAGS if flag != "-shared"), *OWN_THREADS]
 CXX += [f"-I{library.sources[0].parent}" for library in LIBRARIES]
 
