@@ -46,15 +46,11 @@ def pretraining(
     """The stage of `danalab train`. UserError: no validation split, or too few tokens."""
     batches = dataset.batches(
         seed=spec.config.data_seed,
-        global_batch=spec.batches.batch,
+        global_batch=spec.plan.global_batch,
         seq_len=spec.plan.seq_len,
-        length=spec.batches.length,
-        packing=spec.config.packing,
         rank=world.dp_rank,
         world_size=world.dp_size,
     )
-    if world.is_main and (packing := batches.report()) is not None:
-        log.info("packing: %s", packing)
     val = dataset.open_split("val")
     val.check_vocab(spec.model.vocab_size)
     validation = ValidationLoss(

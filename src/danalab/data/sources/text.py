@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from danalab.data.formats.shards import reading
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
+from danalab.data.splits import SPLIT_NAMES, split_name
 from danalab.data.tokenizers.base import reject_surrogates
 from danalab.errors import UserError, import_extra
 from danalab.files import parse_json, walk_files
@@ -56,7 +57,7 @@ class TextSource(Source):
         self.unread = Counter[str]()
         """What is in the folders and is not read: number of files by suffix, and names of .json files."""
         self.files = self._find(inputs, "--input")
-        self.val_files = self._find(val_inputs, "--val-input") if val_inputs else []
+        self.val_files = self._find(val_inputs, "--val-input") if val_inputs else self._named_validation()
         both = {file.resolve() for file in self.files} & {file.resolve() for file in self.val_files}
         if both:
             raise UserError(f"{min(both)}: given as --input and --val-input; validation text must not be trained on")
@@ -127,6 +128,23 @@ class TextSource(Source):
             if not path.exists():
                 raise UserError(f"{flag} {path}: a dangling symbolic link (to {path.readlink()})")
         return list(dict.fromkeys(files))
+
+    def _named_validation(self) -> list[Path]:
+        """The files whose names say that they validate (val.txt, valid-00.jsonl), if others say that they train.
+
+        Then no other file is read.
+        """
+        by_split: dict[str | None, list[Path]] = {}
+        for path in self.files:
+            name = split_name(path.name.partition(".")[0])
+            word = SPLIT_NAMES.get(path.parent.name)
+            by_split.setdefault(word or (name.split if name else None), []).append(path)
+        train, val = by_split.get("train", []), by_split.get("val", [])
+        if not (train and val):
+            return []
+        self.unread.update(path.name for path in self.files if path not in {*train, *val})
+        self.files = train
+        return val
 
     def _is_text(self, path: Path) -> bool:
         """Whether a file of a folder is read; the others are counted."""
