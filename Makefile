@@ -3,6 +3,7 @@
 #   make demo    AdamW and ADana side by side on real text, in minutes on two CPU cores
 #   make test    the fast tests; make test-all: the slow ones, too
 #   make lint    ruff and pyright
+#   make test-machines   the tests that compute, with the kernels of other processors
 #   make bench   the benchmarks; results in bench/results
 #   make dist    wheel and sdist in dist/, checked, and the wheel tried beside torch alone
 #   make gpu-check   tests and benchmarks on a GPU
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint bench dist gpu-check docs docs-check vendor clean
+.PHONY: demo test test-all test-machines lint bench dist gpu-check docs docs-check vendor clean
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo
@@ -30,6 +31,9 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(PYTEST) -m "not gpu"
+
+test-machines: $(VENV)/.dev
+	scripts/test_machines.sh
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

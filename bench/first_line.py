@@ -217,7 +217,7 @@ def experts(seed: int) -> Objective:
 
 
 PROBLEMS = {
-    "own-gpt": Problem("a GPT of one's own, tiny Shakespeare", 300, 6, own_gpt),
+    "own-gpt": Problem("a hand-written GPT, tiny Shakespeare", 300, 6, own_gpt),
     "shakespeare": Problem("nanoGPT's character Shakespeare on a CPU", 2000, 100, nanogpt_shakespeare),
     "nanogpt": Problem("a small GPT on bytes of the standard library", 600, 100, nanogpt_track),
     "images": Problem("a convolutional network on gratings", 150, 7, get_track("images").make),

@@ -59,7 +59,7 @@ def savings(found: Analysis, sizes: Sequence[int], what: str = "compute") -> Tab
     noise = [found.resolution[size].interval for size in sizes]
     itself = ["" if each is None else f"{100 * each.low:+.0f} to {100 * each.high:+.0f}" for each in noise]
     lines.append(["AdamW against itself", *itself, "", ""])
-    return [f"{what} saved against tuned AdamW", *map(_size, sizes), "interpolated", "by the laws"], lines
+    return [f"{what} saved against AdamW with beta1 0.9", *map(_size, sizes), "interpolated", "by the laws"], lines
 
 
 def short(compute: Table, tokens: Table) -> Table:

@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
         import torch
         import torch._dynamo  # every optimizer imports it: here once, not in each forked rank (1.5 s of CPU)
 
-        torch.set_num_threads(1)
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest alone, without xdist, runs the tests as well

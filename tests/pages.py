@@ -3,7 +3,7 @@
 ATTACK = """<script>window.hacked = 1</script> <img src=x onerror="window.hacked = 1">
 [a](javascript:window.hacked=1) [b](JaVaScRiPt:alert(1)) ![c](data:text/html,<script>window.hacked=1</script>)
 <iframe srcdoc="<script>parent.hacked=1</script>"></iframe> <svg onload="window.hacked=1">
-$\\text{<script>window.hacked = 1</script>} \\href{javascript:alert(1)}{x}$ \ue0000\ue001 \ue0009999\ue001
+$\\text{<script>window.hacked = 1</script>} \\href{javascript:alert(1)}{x}$ <<<b onclick=x>1</b>=<i>2</i>>>
 
 | <b onclick=x>t</b> | x |
 |---|---|
@@ -46,7 +46,7 @@ KNOWN = {
     "attack": ATTACK,
     "markdown": MARKDOWN,
     "long": LONG,
-    "sum": "It is <|python_start|>12*7<|python_end|>84.",
+    "sum": "It is <|python_start|>12*7<|python_end|> 84.",
     "wide": f"```python\n{'x = 1; ' * 80}\n```",
 }
 
@@ -70,7 +70,7 @@ def finished(page, count: int = 1) -> None:
 
 
 def texts(page) -> list[str]:
-    return page.locator(".message .content:not(.tokens)").all_inner_texts()
+    return page.locator(".message .content").all_inner_texts()
 
 
 def ready(page) -> None:

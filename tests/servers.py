@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 
 import httpx
 import torch
-import uvicorn
 
 from danalab.chat.formats import PlainFormat
 from danalab.chat.marks import ChatFormat
 from danalab.data.tokenizers import load_tokenizer
 from danalab.inference import Request, Statistics, TokenEvent
 from danalab.models import ModelConfig, build_model
-from danalab.serve import ChatModel, ServerSettings, bind, create_app, make_worker
-from danalab.serve.server import uvicorn_config
-from danalab.serve.worker import EngineWorker
+from danalab.serve.app import create_app
+from danalab.serve.chat_model import ChatModel
+from danalab.serve.server import Server, bind, make_worker
+from danalab.serve.settings import ServerSettings
+from danalab.serve.worker import EngineWorker, Metrics
 
 
 def tiny_model(seq_len: int = 512, *, base: bool = False) -> ChatModel:
@@ -105,14 +106,15 @@ def running_server(
 ) -> Iterator[RunningServer]:
     """A server that stops at the end of the block, after its running requests; `others`: further models."""
     settings = replace(settings or ServerSettings(), port=0, **{"max_batch_size": 8, "max_waiting": 300, **limits})
-    if engine is not None:
-        worker = EngineWorker(engine, max_requests=engine.max_requests)  # pyright: ignore[reportArgumentType]
-    else:
-        worker = make_worker(model, settings)
+    metrics = Metrics()
+
+    def worker_of(model: ChatModel, engine: ScriptedEngine) -> EngineWorker:
+        return EngineWorker(model.name, engine, metrics, max_requests=engine.max_requests)  # pyright: ignore[reportArgumentType]
+
+    worker = make_worker(model, settings, metrics) if engine is None else worker_of(model, engine)
     listener = bind(settings)
-    further = [(each, EngineWorker(engine, max_requests=engine.max_requests)) for each, engine in others]  # pyright: ignore[reportArgumentType]
-    app = create_app([(model, worker), *further], settings)
-    process = uvicorn.Server(uvicorn_config(app, settings))
+    served = [(model, worker), *((each, worker_of(each, engine)) for each, engine in others)]
+    process = Server(create_app(served, settings), settings, [worker for _, worker in served])
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not process.started:

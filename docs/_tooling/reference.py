@@ -55,8 +55,9 @@ def help_of(*words: str) -> str:
     """What a command prints about itself: all flags, or, of one that has subcommands, those."""
     for flag in ("--help-all", "--help"):
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            main([*words, flag])
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+            with contextlib.suppress(SystemExit):
+                main([*words, flag])
         if printed.getvalue():
             return printed.getvalue()
     return ""

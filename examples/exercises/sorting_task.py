@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 
 from danalab.chat.rewards import Scorer
-from danalab.chat.tasks import TASKS, TEST, TRAIN, Problem, make_task
+from danalab.chat.tasks import TEST, TRAIN, Problem, make_task
 from danalab.chat.tasks.generated import GeneratedTask
 from danalab.errors import UserError
 
@@ -39,15 +39,8 @@ class Sorting(GeneratedTask):
         return Problem(f"Sort the letters of '{word}'.", " ".join(sorted(word)), "exact")
 
 
-def register() -> None:
-    """Add the task to the registry of this process; a second call does nothing."""
-    if Sorting.name not in TASKS.names():
-        TASKS.add(Sorting.name, Sorting)
-
-
 def main() -> None:
-    register()
-    task, _ = make_task("sorting:letters=4", split=TEST)
+    task, _ = make_task(f"{__file__}:Sorting:letters=4", split=TEST)
     score = Scorer()
     for problem in task[0:3]:
         print(problem.question, "->", problem.answer, " reward", score(problem, problem.answer))

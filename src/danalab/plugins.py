@@ -28,17 +28,12 @@ ENVIRONMENT = "DANALAB_PLUGINS"
 GROUP = "danalab.plugins"
 MODULES: dict[str, tuple[str, ...]] = {
     "architecture": ("models.architectures",),
-    "back end": ("inference.native_decoding",),
     "callback": ("train.statistics", "train.trackers"),
-    "constraint": ("inference.json_constraint",),
     "distributed backend": ("train.diloco",),
-    "evaluation": ("cli.evaluations",),
     "executor": ("ladder.slurm",),
     "optim command": ("cli.optim_more",),
-    "reward": ("chat.programs",),
     "study of a ladder": ("ladder.more_studies",),
     "study": ("theory.studies",),
-    "task": ("chat.tasks.hub", "chat.tasks.manners"),
     "weight format": ("models.huggingface.convert",),
 }
 """Kind of a registry (`Registry.kind`) -> modules of this package that add to it when they are imported."""

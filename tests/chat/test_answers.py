@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from danalab.chat.answers import ModelEngine, SampledAnswer, answer_all, sampling_seed
-from danalab.chat.conversations import Conversation
 from danalab.chat.marks import ChatFormat
+from danalab.chat.messages import Conversation
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.inference import Request, SamplingParameters
 from danalab.models import ModelConfig, build_model
@@ -57,9 +57,7 @@ def test_the_output_of_a_call_is_forced_into_the_answer(model):
     assert drawn == said
     assert (answer.finished, answer.calls, answer.text(CHAT)) == (True, 1, "12")
     message = answer.message(CHAT)
-    assert [(part.type, part.text) for part in message.parts] == [
-        ("python", "3*4"), ("python_output", "12"), ("text", "12"),
-    ]  # fmt: skip
+    assert message.text == "<<3*4=12>>12"
 
 
 def test_a_call_without_a_value_gives_an_error_to_the_model(model):

@@ -2,20 +2,19 @@
 
 import pytest
 
-from danalab.chat.conversations import Conversation, Message, Part
 from danalab.chat.formats import chat_template
 from danalab.chat.marks import ChatFormat
+from danalab.chat.messages import Conversation, Message
 from danalab.data.tokenizers import ByteTokenizer, train_bpe
 
 transformers = pytest.importorskip("transformers")
 
-CALL = [Part("text", "I "), Part("python", "12*7"), Part("python_output", "84"), Part("text", "  84\n")]
+CALL = "I <<12*7=84>>  84\n, 1 << 2 = 4 >> 3, <<1+1=2>><<a=b=c>><<=1>>"
 CONVERSATIONS = [
     Conversation.ask("Who are you?\n  indented é 東京", "A model.\n\n  Truly."),
     Conversation.ask(" 12*7?", CALL, system="Be {{ brief }}."),
     Conversation(tuple(Message.of(role, f"{role} {n}") for n in range(3) for role in ("user", "assistant"))),
     Conversation((Message.of("assistant", "Hello."), Message.of("user", "a"), Message.of("assistant", "c"))),
-    Conversation((Message.of("user", [Part("text", "a "), Part("text", "b")]), Message.of("assistant", "c"))),
 ]
 
 
@@ -40,9 +39,9 @@ def test_the_template_gives_the_same_tokens_and_mask(pair, conversation):
     rendered = ours.render(conversation)
     assert found["input_ids"] == rendered.ids
     assert found["assistant_masks"] == rendered.mask
-    prompt = conversation.prompt.as_dict()["messages"]
-    asked = theirs.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
-    assert asked["input_ids"] == ours.render_prompt(conversation.prompt)
+    prompt = Conversation(conversation.messages[:-1])
+    asked = theirs.apply_chat_template(prompt.as_dict()["messages"], add_generation_prompt=True, return_dict=True)
+    assert asked["input_ids"] == ours.render_prompt(prompt)
 
 
 @pytest.mark.parametrize(

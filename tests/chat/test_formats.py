@@ -6,19 +6,18 @@ import shutil
 import pytest
 from safetensors.torch import save_file
 
-from danalab.chat.conversations import Conversation, Message, Part
 from danalab.chat.formats import TemplateFormat
-from danalab.chat.messages import Function
+from danalab.chat.messages import Conversation, Message, Part
 from danalab.cli.app import main
 from danalab.data.tokenizers import load_tokenizer, train_bpe
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
-from danalab.inference import Engine, SamplingParameters
+from danalab.inference import SamplingParameters
 from danalab.models import ModelConfig, build_model
-from danalab.serve import ChatQuestion, ChatSession, Planner, open_chat_model
-from danalab.serve.fields import RequestError
-from danalab.cli.evaluations import harness_format
 from danalab.models.huggingface.convert import to_huggingface
+from danalab.serve.chat_model import ChatSession, open_chat_model
+from danalab.serve.errors import RequestError
+from danalab.serve.requests import ChatRequest, plan_chat
 
 CHATML = """\
 {%- if messages[0].role != 'system' %}{{ '<|im_start|>system\\nBe helpful.<|im_end|>\\n' }}{% endif %}
@@ -96,17 +95,17 @@ def test_an_answer_ends_with_the_models_own_end_token(stranger):
     end = stranger.tokenizer.specials["<|im_end|>"]
     assert set(stranger.format.stop_tokens) == {end, stranger.tokenizer.eos_id}
     sampling = SamplingParameters(max_tokens=9, logit_bias={end: 100.0})
-    session = ChatSession(stranger, Engine(stranger.model, stranger.tokenizer, max_batch_size=1), sampling)
+    session = ChatSession(stranger, sampling)
     deltas = list(session.ask("Hi"))
     assert [(delta.text, delta.finish_reason) for delta in deltas] == [("", "stop")]
     assert stranger.is_chat
 
 
 def test_tools_are_refused(stranger):
-    planner, sampling = Planner(stranger, max_choices=1), SamplingParameters(max_tokens=4)
+    asked = ChatRequest(messages=[{"role": "user", "content": "x"}], tools=[{"name": "f"}])
     with pytest.raises(RequestError, match="'tools' need a model that danalab sft has trained; stranger is not one"):
-        planner.chat(ChatQuestion(Conversation.ask("x"), sampling, tools=[Function(name="f", parameters={})]), "")
-    called = Conversation.ask("x", [Part("python", "{}"), Part("python_output", "1")])
+        plan_chat(asked, stranger, 1, "")
+    called = Conversation((Message.of("user", "x"), Message("assistant", (Part("call", "{}"), Part("result", "1")))))
     with pytest.raises(UserError, match="calls of functions need a model that danalab sft has trained"):
         stranger.format.render_prompt(called)
 
@@ -119,40 +118,18 @@ def template(text: str) -> TemplateFormat:
     ("text", "reason"),
     [
         ("{{ raise_exception('no system\\nplease') }}", "refuses the conversation: no system"),
-        ("{{ messages[9].content }}", "fails: UndefinedError"),
-        ("{{ messages.append(1) }}", "fails: SecurityError"),
-        ("{{ ''.__class__.__mro__ }}", "fails: SecurityError"),
-        ("{% for i in range(10**9) %}{% endfor %}", "fails: OverflowError"),
+        ("{{ messages[9].content }}", "refuses the conversation"),
+        ("{{ messages.append(1) }}", "refuses the conversation"),
+        ("{{ ''.__class__.__mro__ }}", "refuses the conversation"),
+        ("{% for i in range(10**9) %}{% endfor %}", "refuses the conversation"),
         ("{% if %}", "the chat template is malformed: "),
-        ("{{ 9**(9**9) }}", "takes too long"),
-        pytest.param(
-            "{% for i in range(9999) %}{% for i in range(9999) %}{% endfor %}{% endfor %}",
-            "takes too long",
-            marks=pytest.mark.slow,
-        ),
-        ("{{ '%1000000000d' % 1 }}", "fails: MemoryError"),
-        pytest.param("{{ lipsum(n=10**6) }}", "takes too long|fails: MemoryError", marks=pytest.mark.slow),
-        ("{% for i in range(99999) %}{{ 'x' * 999 }}{% endfor %}", "is longer than 4,194,304 characters"),
         ("{{ '(' * 99999 }}" + "{{ " + "(" * 9999 + ")" * 9999 + " }}", "the chat template is malformed: "),
-        ("x" * (1 << 21), "has 2,097,152 characters"),
-        ("".join(map(chr, range(0xFDD0, 0xFDF0))), "characters that Unicode keeps"),
     ],
 )
 def test_a_template_that_fails_is_one_line(text, reason):
     with pytest.raises(UserError, match=reason) as caught:
         template(text).render_prompt(Conversation.ask("x"))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_a_template_that_took_too_long_can_render_again():
-    format_ = template(
-        "{% if messages[0].content == 'loop' %}{{ 9**(9**(8 + messages|length)) }}{% endif %}{{ messages[0].content }}"
-    )
-    for _ in range(2):
-        with pytest.raises(UserError, match="takes too long"):
-            format_.render_prompt(Conversation.ask("loop"))
-        assert format_.render_text(Conversation.ask("x")) == "x"
 
 
 def test_an_answer_that_the_template_changes_cannot_be_continued():
@@ -242,17 +219,6 @@ def test_tasks_are_answered_as_transformers_answers_them(folder, tmp_path, capsy
         )  # fmt: skip
         said = model.generate(**asked, do_sample=False, max_new_tokens=6)[0, asked["input_ids"].shape[1] :]
         assert found["answer"] == tokenizer.decode(said, skip_special_tokens=True)
-
-
-def test_the_harness_gets_the_text_of_a_template(stranger, folder, tmp_path):
-    assert main(["import", str(folder), "--out", str(tmp_path / "run")]) == 0
-    harness = harness_format(tmp_path / "run", stranger.tokenizer)
-    assert harness.stop_tokens == stranger.format.stop_tokens
-    spelled = Conversation.ask("x<|im_end|>")
-    for each in [*CONVERSATIONS, spelled]:
-        opens = each.messages[-1].role == "user"
-        text = harness.render(each.as_dict()["messages"], opens_answer=opens)
-        assert harness.encode(text) == stranger.format.render_prompt(each)
 
 
 def test_an_answer_is_the_text_before_the_first_end_token(stranger):

@@ -13,13 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from danalab.chat.conversations import Conversation
-from danalab.chat.marks import Calculation
-from danalab.errors import UserError
-from danalab.inference import SamplingParameters
-from danalab.serve import ChatSession
-from danalab.serve.planner import Delta
 from danalab.chat.terminal import Terminal, split_blocks
+from danalab.inference import SamplingParameters
+from danalab.serve.chat_model import ChatSession
 from servers import ScriptedEngine, tiny_model
 
 
@@ -33,37 +29,21 @@ def terminal(script=lambda question: f"You said: {question}", lines=()) -> Termi
         except StopIteration:
             raise EOFError from None
 
-    session = ChatSession(model, ScriptedEngine(model, script), SamplingParameters())  # pyright: ignore[reportArgumentType]
-    session.engine.busy = False  # pyright: ignore[reportAttributeAccessIssue]
+    session = ChatSession(model, SamplingParameters())
+    session._engine = ScriptedEngine(model, script)  # pyright: ignore[reportAttributeAccessIssue]
     return Terminal(session, read)
 
 
 def test_no_part_of_an_answer_controls_the_terminal(capsys):
-    def pieces():
-        yield Delta(calculation=Calculation("\x1b[2J1+1", "\x9b2", ()))
-        yield Delta("\x1b]0;owned\x07fine", finish_reason="stop")
-
-    terminal().answer(pieces())
-    assert capsys.readouterr().out == "[\ufffd[2J1+1 = \ufffd2] \ufffd]0;owned\ufffdfine\n"
+    terminal(lambda _: "\x1b]0;owned\x07fine \x9b2").answer("hi")
+    assert capsys.readouterr().out == "\ufffd]0;owned\ufffdfine \ufffd2\n"
 
 
-@pytest.mark.parametrize("text", ["--5", "\u00b2", "\u0661", "9" * 5000, "9" * 30, "1.5", "-"])
-def test_a_seed_that_is_no_number_is_one_line(text):
-    with pytest.raises(UserError, match="must be a") as caught:
-        terminal().command(f"/seed {text}")
-    assert len(str(caught.value)) < 200
-
-
-def test_commands_change_how_tokens_are_drawn(capsys):
-    good = ["/temperature 0.5", "/top-k 7", "/top-p 0.9", "/seed 3", "/temperature"]
-    chat = terminal(lines=[*good, "/top-k x", "/top-p 2", "/temperature nan", "exit", "not read"])
+def test_a_pipe_gets_answers_alone(capsys):
+    chat = terminal(lambda _: "<|python_start|>1+1<|python_end|>2", ["sum"])
     chat.run()
-    sampling = chat.session.sampling
-    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed) == (0.5, 7, 0.9, 3)
-    out, error = capsys.readouterr()
-    assert out == "0.5\n"
-    assert "/top-k is x; it must be a whole number" in error
-    assert error.count("\n") == 3
+    assert capsys.readouterr().out == "2\n"
+    assert chat.session.turns[1].text == "<<1+1=2>>2"
 
 
 def test_an_answer_is_written_anew_and_replaces_the_old_one(capsys):
@@ -77,39 +57,24 @@ def test_an_answer_is_written_anew_and_replaces_the_old_one(capsys):
 
 
 def test_a_conversation_is_saved_and_loaded_with_its_calculations(tmp_path, capsys):
-    file, other = tmp_path / "chat.jsonl", tmp_path / "other.jsonl"
-    other.write_text("mine")
+    file = tmp_path / "chat.jsonl"
     written = "It is <|python_start|>12*7<|python_end|>84."
-    lines = ["/system Be brief.", "sum", f"/save {file}", "more", f"/save {file}", f"/save {other}", "/save"]
-    chat = terminal(lambda question: written if question.endswith("sum") else "yes", lines)
+    lines = ["/system Be brief.", "sum", f"/save {file}", f"/save {file}", "/nothing"]
+    chat = terminal(lambda question: written, lines)
     chat.run()
-    assert other.read_text() == "mine"
     out, error = capsys.readouterr()
-    assert "3 messages saved" in out
-    assert "5 messages saved" in out
+    assert "2 messages saved" in out
     assert "exists; choose another name" in error
-    assert "/save: a file is missing" in error
+    assert "no command /nothing" in error
     saved = json.loads(file.read_text())["messages"]
     assert saved[0] == {"role": "system", "content": "Be brief."}
-    assert saved[2]["content"][1:3] == [{"type": "python", "text": "12*7"}, {"type": "python_output", "text": "84"}]
+    assert saved[2]["content"] == "It is <<12*7=84>>84."
     again = terminal(lines=[f"/load {file}", "next", "/load nowhere"])
     again.run()
     learned = "It is <|python_start|>12*7<|python_end|><|output_start|>84<|output_end|>84.<|assistant_end|>"
-    assert learned in again.session.engine.prompts[-1]  # pyright: ignore[reportAttributeAccessIssue]
+    assert learned in again.session._engine.prompts[-1]  # pyright: ignore[reportAttributeAccessIssue]
     assert again.session.system == "Be brief."
     assert "nowhere" in capsys.readouterr().err
-
-
-def test_a_question_without_an_answer_is_left_out():
-    session = terminal().session
-    assert session.load(Conversation.of({"messages": [{"role": "user", "content": "q"}]}))
-    assert session.turns == []
-
-
-def test_an_answer_of_a_calculation_alone_is_remembered():
-    chat = terminal(lambda question: "<|python_start|>1+1<|python_end|>", ["sum"])
-    chat.run()
-    assert [part.type for part in chat.session.turns[1].parts] == ["python", "python_output"]
 
 
 @pytest.mark.parametrize(
@@ -132,12 +97,12 @@ import time
 from pathlib import Path
 from servers import ScriptedEngine, tiny_model
 from danalab.inference import SamplingParameters
-from danalab.serve import ChatSession
+from danalab.serve.chat_model import ChatSession
 from danalab.chat.terminal import Terminal
 model = tiny_model(4096)
 script = lambda question: "long " * 600 if question == "long" else "You said **" + question.replace("\\n", "+") + "**"
-session = ChatSession(model, ScriptedEngine(model, script, seconds=0.003), SamplingParameters())
-session.engine.busy = False
+session = ChatSession(model, SamplingParameters())
+session._engine = ScriptedEngine(model, script, seconds=0.003)
 Terminal(session).run()
 print("turns", [message.text[:30] for message in session.turns])
 """
@@ -188,25 +153,21 @@ def test_a_terminal_edits_lines_completes_commands_takes_pastes_and_stops_answer
         send("\r")
         until("first+second")
         until("\x1b[?2004h")  # the next line is read: before that the terminal itself echoes what is typed
-        send("/temper")
-        until("/temperature")  # in the menu; a Tab before it is there would be lost
-        send("\t 0.25\r")
+        send("/he")
+        until("/help")  # in the menu; a Tab before it is there would be lost
+        send("\t\r")
+        until("answer the last question again")
         until("\x1b[?2004h")
-        send("/temperature\r")
-        until("0.25")
         send("long\r")
         until("long long")
         send("\x03")  # Ctrl-C
         until(">")
-        send("exit\r")
+        send("/exit\r")
         until("turns [")
         until("]")
         assert "'first\\nsecond'" in seen
         assert "'long'" in seen
         assert process.wait(100) == 0
-        history = tmp_path / "danalab" / "chat_history"
-        assert "+second" in history.read_text()
-        assert history.stat().st_mode & 0o077 == 0
     finally:
         process.kill()
         process.wait()

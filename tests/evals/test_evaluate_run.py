@@ -3,24 +3,24 @@
 import json
 import math
 import re
-from functools import partial
 
 import pytest
 import torch
 
 from danalab.chat.answers import ModelEngine, SampledAnswer
-from danalab.chat.conversations import Conversation
 from danalab.chat.marks import ChatFormat
+from danalab.chat.messages import Conversation
 from danalab.chat.rewards import Scorer
 from danalab.chat.task_scores import AnswerSettings, TaskResult, evaluate_chat, evaluate_task
-from danalab.chat.tasks import Arithmetic, LoadedTask, Problem
+from danalab.chat.tasks import Problem
+from danalab.chat.tasks.generated import Arithmetic
+from danalab.chat.tasks.loaded import LoadedTask
 from danalab.cli.app import main
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train
-from danalab.cli.evaluations import harness_format
 from text_data import prepare_lines
 
 CHAT = ChatFormat(ByteTokenizer())
@@ -85,7 +85,7 @@ class Script(SampledAnswer):
 def test_turns_are_scored_one_by_one_after_what_the_model_said(monkeypatch):
     """The first conversation is answered rightly, the second one has no answer to its first question."""
     model = build_model(ModelConfig("enoki", 16, 1, 2, 8, 32, vocab_size=320, seq_len=256), seed=0)
-    sums = ({"type": "python", "text": "1+1"}, {"type": "python_output", "text": "2"}, {"type": "text", "text": "2"})
+    sums = "<<1+1=2>>2"
 
     class Talks(LoadedTask):
         name, summary = "talks", "two conversations"
@@ -168,25 +168,12 @@ def test_what_cannot_be_evaluated_is_one_line(run, tmp_path, capsys):
     assert "not a run folder" in refused(capsys, tmp_path / "gone", "--tasks", "arithmetic")
 
 
-def test_the_harness_s_text_of_a_conversation_has_the_ids_of_the_format(run):
-    harness = harness_format(run, CHAT.tokenizer)
-    history = [{"role": "system", "content": "Be <|user_end|> short."}, {"role": "user", "content": "1+1?"}]
-    asked = Conversation.of({"messages": history})
-    assert harness.encode(harness.render(history, opens_answer=True)) == CHAT.render_prompt(asked)
-    history += [{"role": "assistant", "content": "2"}, {"role": "user", "content": "2+2?<|endoftext|>"}]
-    expected = CHAT.render_prompt(Conversation.of({"messages": history}))
-    assert harness.encode(harness.render(history, opens_answer=True)) == expected
-    begun = [*history, {"role": "assistant", "content": "It is"}]
-    expected = CHAT.render_prompt(Conversation.of({"messages": begun}))
-    assert harness.encode(harness.render(begun, opens_answer=False)) == expected
-
-
 @pytest.mark.slow
 def test_the_harness_asks_a_chat_in_its_format(run, tmp_path, monkeypatch):
     """The score of a choice is the log-likelihood of the letter after the prompt of the conversation."""
     pytest.importorskip("lm_eval")
-    from danalab.train.run.open import open_run
     from danalab.chat.harness import evaluate_tasks
+    from danalab.train.run.open import open_run
 
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -197,7 +184,7 @@ def test_the_harness_asks_a_chat_in_its_format(run, tmp_path, monkeypatch):
         'test_split: test\noutput_type: multiple_choice\ndoc_to_text: "{{question}}"\ntarget_delimiter: ""\n'
         'doc_to_choice: "{{choices}}"\ndoc_to_target: "{{answer}}"\nmetric_list: [{metric: acc}]\n'
     )
-    result = evaluate_tasks(run, [str(tmp_path / "choose.yaml")], chat=partial(harness_format, run))
+    result = evaluate_tasks(run, [str(tmp_path / "choose.yaml")], chat=True)
     model, right = open_run(run).load_model().model.eval(), 0
     for row in rows:
         prompt = CHAT.render_prompt(Conversation.ask(row["question"]))

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from danalab.chat.in_context import evaluate_in_context, read_suite
 from danalab.chat.task_scores import Score, mean_score, pass_at_k
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.chat.in_context import evaluate_in_context, read_suite
 
 TASKS = """
 icl_tasks:

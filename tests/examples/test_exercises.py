@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from danalab.chat.rewards import Scorer
-from danalab.chat.tasks import TASKS, make_task
+from danalab.chat.tasks import make_task
 from danalab.errors import UserError
 from danalab.optim import build_optimizer, list_optimizers, parameter_kinds
 from danalab.optim.catalogue import OPTIMIZERS
@@ -33,17 +33,6 @@ def log_lion():
     module.register()
     yield module
     del OPTIMIZERS._items["log-lion"]
-
-
-@pytest.fixture
-def sorting():
-    module = solution("sorting_task")
-    TASKS.names()  # loads the annexes, whose modules register only once
-    known = dict(TASKS._items)
-    module.register()
-    yield module
-    TASKS._items.clear()
-    TASKS._items.update(known)
 
 
 def test_log_lion_takes_the_steps_of_its_formula_in_float64(log_lion):
@@ -115,11 +104,12 @@ def test_the_vision_transformer_sees_orientations(name, lr):
     assert vision.accuracy(model) > 0.9
 
 
-def test_the_task_is_checkable_and_its_test_problems_are_never_trained_on(sorting):
-    train, weight = make_task("sorting:letters=4,weight=2")
-    test, _ = make_task("sorting:letters=4", split="test")
+def test_the_task_is_checkable_and_its_test_problems_are_never_trained_on():
+    address = f"{FOLDER / 'sorting_task.py'}:Sorting"
+    train, weight = make_task(f"{address}:letters=4,weight=2")
+    test, _ = make_task(f"{address}:letters=4", split="test")
     assert weight == 2
-    assert train[5] == make_task("sorting:letters=4")[0][5]
+    assert train[5] == make_task(f"{address}:letters=4")[0][5]
     assert not {problem.question for problem in train[:1000]} & {problem.question for problem in test[:1000]}
     score = Scorer()
     for problem in test[:20]:
@@ -128,4 +118,4 @@ def test_the_task_is_checkable_and_its_test_problems_are_never_trained_on(sortin
         assert score(problem, problem.answer) == 1
         assert score(problem, " ".join(sorted(word, reverse=True))) == 0
     with pytest.raises(UserError, match="letters 1: must be 2 to 26"):
-        make_task("sorting:letters=1")
+        make_task(f"{address}:letters=1")

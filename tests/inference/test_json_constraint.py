@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 
 import jsonschema
 import pytest
@@ -165,6 +166,7 @@ LARGE = {
     "properties": {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(2000)}},
     "values": {"enum": [f"value {n}" for n in range(20_000)]},
     "multiples": {"type": "integer", "multipleOf": 999_983},
+    "multiples of multiples": {"allOf": [{"type": "integer", "multipleOf": p} for p in (97, 101, 103, 107)]},
     "small multiples": {"type": "number", "multipleOf": 1e-9},
     "no multiples": {"type": "number", "multipleOf": 0},
     "levels": nested(800),
@@ -174,20 +176,19 @@ LARGE = {
 }
 
 
-def test_a_thousand_integers_have_the_limits_of_one():
-    constraint = JsonConstraint(BYTES, {"anyOf": [{"type": "integer"}] * 1000})
-    for token in b"123456789012345":
-        assert constraint.mask()[token]
-        constraint.advance(token)
-    assert constraint.mask().nonzero()[0].tolist() == [BYTES.eos_id]
-
-
 @pytest.mark.parametrize("schema", LARGE.values(), ids=list(LARGE))
-def test_a_schema_that_would_take_long_is_refused_at_once(schema: dict[str, object]):
-    """Where one of these limits is missing, a test takes minutes."""
-    with pytest.raises(UserError, match="the JSON schema") as caught:
-        JsonConstraint(BYTES, schema)
-    assert "\n" not in str(caught.value)
+def test_a_schema_is_compiled_or_refused_in_a_moment(schema: dict[str, object]):
+    """Without limits some of these take minutes, or all of the memory."""
+    start = time.perf_counter()
+    try:
+        JsonConstraint(BYTES, schema).mask()
+    except UserError as error:
+        told = str(error)
+    else:
+        told = "the JSON schema"
+    assert told.startswith("the JSON schema")
+    assert "\n" not in told
+    assert time.perf_counter() - start < 10
 
 
 values = st.recursive(

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.inference import Engine, Request, SamplingParameters, engine
+from danalab.inference import Engine, Request, SamplingParameters, engine, native_decoding
+from danalab.inference.native_decoding import NativeSampler
+from danalab.inference.native_decoding.layout import quantise
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import draw
 from danalab.models import Decoder, ModelConfig, build_model
-from danalab.inference import native_decoding
-from danalab.inference.native_decoding import NativeSampler
-from danalab.inference.native_decoding.layout import quantise
 from models.architectures import VARIANTS, VOCAB, tiny
 from targets import TARGETS, compiled_for
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from danalab.data.tokenizers import load_tokenizer
-from danalab.errors import UserError
 from danalab.inference import Engine, Request, SamplingParameters, TextGenerator, TextStream
 from danalab.models import ModelConfig, build_model
 
@@ -84,27 +83,6 @@ def test_a_stream_that_is_closed_frees_its_place(generator: TextGenerator):
     assert not generator.engine.busy
 
 
-def test_streams_that_are_read_in_turn_have_the_text_of_each_alone(generator: TextGenerator):
-    alone = [generator.complete("abc", seed=seed, max_tokens=30).text for seed in (1, 2)]
-    first, second = (generator.stream("abc", seed=seed, max_tokens=30) for seed in (1, 2))
-    texts = [next(first), next(second)]
-    whole = generator.complete("abc", seed=3, max_tokens=5)  # while both are open
-    assert whole.tokens == 5
-    texts[1] += "".join(second)
-    texts[0] += "".join(first)
-    assert texts == alone
-    assert not generator.engine.busy
-
-
-def test_a_stream_that_is_never_read_blocks_nothing(generator: TextGenerator):
-    never = generator.stream("abc", max_tokens=30)
-    assert not generator.engine.busy
-    assert generator.complete("abc", max_tokens=3).tokens == 3
-    assert "".join(never)
-    with pytest.raises(UserError, match="more than the model's seq_len"):  # at the call
-        generator.stream("abc", max_tokens=300)
-
-
 def test_padding_ids_are_never_drawn():
     model = build_model(ModelConfig("enoki", 32, 1, 2, 16, 64, BYTES.vocab_size, 32), seed=1)
     model.head_weight.data[BYTES.n_tokens :] *= 30  # they would be the favourites
@@ -126,8 +104,3 @@ def test_decoding_imports_neither_sharded_tensors_nor_the_compiler():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
-
-
-def test_settings_need_no_torch():
-    code = "import sys; from danalab.inference import Request, SamplingParameters; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -14,17 +14,17 @@ import pytest
 from danalab.chat.tasks import make_task
 from danalab.errors import UserError
 from danalab.models import ModelConfig
+from danalab.models.huggingface.convert import obstacle
 from danalab.post.settings import STAGES, MidFlags, RlFlags, SftFlags
+from danalab.post.speedrun.pipeline import CALLS, InterruptedRunError, Speedrun
+from danalab.post.speedrun.report import _duration, as_json, scores_table, write_report
+from danalab.post.speedrun.settings import PRESETS, Preset, SpeedrunConfig
 from danalab.train import job
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.exchange import model_card
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.system.signals import StopRequest
-from danalab.models.huggingface.convert import obstacle
-from danalab.post.speedrun.pipeline import CALLS, InterruptedRunError, Speedrun
-from danalab.post.speedrun.report import _duration, as_json, scores_table, write_report
-from danalab.post.speedrun.settings import PRESETS, Preset, SpeedrunConfig
 from e2e.disturbed import rows
 
 _QUICK = {"log_interval": 1, "ckpt_interval": 2, "tune_malloc": False}

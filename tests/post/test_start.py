@@ -6,8 +6,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer as Engine
 
-from danalab.chat.conversations import Conversation
 from danalab.chat.marks import ChatFormat, missing_specials
+from danalab.chat.messages import Conversation
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, train_bpe
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from danalab.serve import ServerSettings
+from danalab.serve.settings import ServerSettings
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import train
 from pages import ready, script

@@ -1,7 +1,6 @@
 """Many clients, bad clients, and the end of a server."""
 
 import asyncio
-import contextlib
 import gc
 import json
 import random
@@ -18,7 +17,7 @@ import psutil
 import pytest
 
 from danalab.serve import app as app_module
-from danalab.serve import server as server_module
+from danalab.serve.settings import ServerSettings
 from servers import RunningServer, ScriptedEngine, running_server, tiny_model, wait_until
 
 T = TypeVar("T")
@@ -95,8 +94,8 @@ def test_fifty_clients_for_a_minute_leave_memory_flat():
         assert psutil.Process().memory_info().rss - before < 20 << 20
 
 
-def raw(server: RunningServer, body: dict) -> socket.socket:
-    """A connection that has sent a request and read nothing."""
+def raw(server: RunningServer, body: dict, missing: int = 0) -> socket.socket:
+    """A connection that has sent a request, but for its last bytes, and read nothing."""
     host, port = server.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=60)
     content = json.dumps(body).encode()
@@ -106,7 +105,7 @@ def raw(server: RunningServer, body: dict) -> socket.socket:
         "Content-Type: application/json",
         f"Content-Length: {len(content)}",
     ]
-    connection.sendall("\r\n".join([*head, "", ""]).encode() + content)
+    connection.sendall("\r\n".join([*head, "", ""]).encode() + content[: len(content) - missing])
     return connection
 
 
@@ -159,85 +158,6 @@ def test_two_hundred_connections_of_which_half_read_slowly_or_never(server):
         connection.close()
 
 
-def connect(server: RunningServer) -> socket.socket:
-    host, port = server.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=60)
-
-
-def test_silent_connections_give_way_and_are_named_once(caplog):
-    with running_server(tiny_model(), max_connections=5) as server:
-        silent = [connect(server) for _ in range(40)]
-        with server.client() as client:
-            assert client.post(CHAT, json=question(max_tokens=1)).status_code == 200
-        wait_until(lambda: sum(each.recv(1, socket.MSG_PEEK) == b"" for each in silent[:35]) == 35)
-        for each in silent:
-            each.close()
-    assert len(caplog.records) <= 1
-
-
-def test_a_connection_too_many_is_503_while_all_have_requests():
-    model = tiny_model()
-    engine = GatedEngine(model, lambda _: "x" * 40)
-    with running_server(model, engine=engine, max_connections=2) as server:
-        busy = [raw(server, question(max_tokens=40)) for _ in range(2)]
-        wait_until(lambda: server.worker.open == 2)
-        with server.client() as client:
-            refusal = client.get("/health")
-        assert refusal.status_code == 503
-        assert "2 connections are open" in refusal.json()["error"]["message"]
-        engine.gate.release(100)
-        assert [each.recv(12) for each in busy] == [b"HTTP/1.1 200"] * 2
-
-
-def test_a_silent_connection_and_a_slow_body_end(monkeypatch):
-    monkeypatch.setattr(server_module, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.5)
-    with running_server(tiny_model()) as server:
-        assert connect(server).recv(1) == b""
-        slow = connect(server)
-        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{")
-        assert slow.recv(12) == b"HTTP/1.1 408"
-
-
-def test_clients_that_send_or_read_nothing_more_give_way_to_others():
-    half = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\nExpect: 100-continue\r\n\r\n"
-    unread = "GET /vendor/temml.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 60  # 10 MB: more than buffers hold
-    for sent in (half, unread):
-        with running_server(tiny_model(), max_connections=3) as server:
-            held = [connect(server) for _ in range(3)]
-            for each in held:
-                each.sendall(sent.encode())
-                assert each.recv(5) == b"HTTP/"
-
-            def is_served(server: RunningServer = server) -> bool:
-                with server.client() as client:
-                    return client.post(CHAT, json=question(max_tokens=1)).status_code == 200
-
-            wait_until(is_served)  # what they read is sent until buffers are full
-            for _ in range(4):
-                assert is_served()
-                for each in held:
-                    with contextlib.suppress(OSError):  # a byte now and then does not make it wait
-                        each.sendall(b" ")
-            for each in held:
-                each.close()
-
-
-def test_a_body_has_a_time_as_a_whole(monkeypatch):
-    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.6)
-    with running_server(tiny_model()) as server:
-        slow = connect(server)
-        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{")
-        slow.settimeout(0.1)
-        for _ in range(90):
-            with contextlib.suppress(TimeoutError):
-                assert slow.recv(12) == b"HTTP/1.1 408"
-                break
-            slow.sendall(b" ")
-        else:
-            pytest.fail("a body that comes in small pieces has no end")
-
-
 def random_body(rng: random.Random) -> dict:
     """A request of which most are answered, and some refused."""
     text = "".join(rng.choices(string.printable + "äß🙂<|user_end|>", k=rng.randint(1, 40)))
@@ -268,13 +188,6 @@ def send_random(server: RunningServer, count: int) -> None:
             assert response.status_code in (200, 400, 429), response.text
             assert '"error": {' not in response.text or response.status_code != 200  # not the result of a calculation
     wait_until(lambda: is_idle(server))
-
-
-@pytest.mark.slow
-def test_random_requests_leave_nothing_in_the_engine(server):
-    send_random(server, 100)
-    assert not server.worker._running
-    assert server.worker.statistics.running == server.worker.statistics.waiting == 0
 
 
 @pytest.mark.slow
@@ -331,7 +244,7 @@ def test_a_failure_of_the_engine_ends_its_answers_and_not_the_server(stream):
         assert "the engine failed" in response.text
         assert "secret" not in response.text
         if stream:
-            assert "[DONE]" not in response.text
+            assert response.text.endswith("data: [DONE]\n\n")
             assert '"type": "server_error"' in response.text
         else:
             assert response.status_code == 500
@@ -341,3 +254,30 @@ def test_a_failure_of_the_engine_ends_its_answers_and_not_the_server(stream):
         engine.refuses = False
         answer = client.post(CHAT, json=question(max_tokens=400)).json()
         assert answer["choices"][0]["message"]["content"] == "fine"
+
+
+def test_a_stream_that_outlives_the_drain_ends_with_an_error_event(caplog):
+    model = tiny_model()
+    engine = ScriptedEngine(model, lambda _: "x" * 500, seconds=0.05)
+    found = []
+    with running_server(model, ServerSettings(drain_seconds=0), engine) as server:
+
+        def ask() -> None:
+            with server.client() as client:
+                found.append(client.post(CHAT, json=question(stream=True, max_tokens=500)).text)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        wait_until(lambda: bool(engine.running))
+    thread.join(60)
+    events = found[0].strip().split("\n\n")
+    assert events[-1] == "data: [DONE]"
+    assert json.loads(events[-2].removeprefix("data: "))["error"]["code"] == "stopping"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_slow_body_ends(monkeypatch):
+    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.5)
+    with running_server(tiny_model()) as server:
+        slow = raw(server, question(), missing=5)
+        assert slow.recv(12) == b"HTTP/1.1 408"

@@ -163,53 +163,6 @@ def test_completions_have_openais_default_length(api):
     assert api.completions.create(model="tiny", prompt="abc", seed=1).usage.completion_tokens == 16
 
 
-def test_responses_stream_the_events_of_the_whole_answer(api):
-    settings = {
-        "model": "tiny",
-        "input": "hello",
-        "instructions": "Be brief.",
-        "max_output_tokens": 12,
-        "temperature": 0,
-    }
-    whole = api.responses.create(**settings)
-    assert whole.status == "incomplete"
-    assert whole.incomplete_details.reason == "max_output_tokens"
-    with api.responses.stream(**settings) as stream:
-        events = list(stream)
-    assert events[-1].response.output[0].content[0].text == whole.output_text
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-    kinds = [event.type for event in events]
-    assert kinds[:2] == ["response.created", "response.in_progress"]
-    assert kinds[-1] == "response.incomplete"
-    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
-    assert whole.usage.output_tokens == 12
-
-
-def test_responses_call_functions_and_take_their_results(api):
-    tool = {"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}
-    settings = {"model": "tiny", "tools": [tool], "tool_choice": "required", "max_output_tokens": 80}
-    asked = api.responses.create(input="How is Rome?", **settings)
-    call = asked.output[0]
-    assert call.type == "function_call"
-    assert json.loads(call.arguments).keys() == {"city", "days"}
-    with api.responses.stream(input="How is Rome?", **settings) as stream:
-        assert [event.type for event in stream][-1] == "response.completed"
-    history = [
-        {"role": "user", "content": "How is Rome?"},
-        call.model_dump(exclude_none=True),
-        {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"},
-    ]
-    answer = api.responses.create(model="tiny", input=history, max_output_tokens=8)
-    assert answer.output[0].type == "message"
-
-
-def test_responses_follow_a_schema(api):
-    form = {"type": "json_schema", "name": "weather", "schema": WEATHER, "strict": True}
-    answer = api.responses.create(model="tiny", input="x", text={"format": form}, max_output_tokens=60)
-    assert json.loads(answer.output_text).keys() == {"city", "days"}
-    assert answer.status == "completed"
-
-
 def test_models_are_listed(api):
     assert [model.id for model in api.models.list()] == ["tiny"]
     assert api.models.retrieve("tiny").id == "tiny"

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-from pages import LONG, ask, finished, ready, texts, titles, violations
+from danalab.chat.dialects import read_conversations
+from pages import LONG, ask, finished, texts, titles, violations
+
+SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
 
 def test_a_question_is_answered_edited_and_answered_anew(page):
@@ -20,29 +23,46 @@ def test_a_question_is_answered_edited_and_answered_anew(page):
     finished(page)
     assert texts(page) == ["changed", "You said: changed"]
     page.get_by_label("Write another answer").click()
-    page.locator(".assistant .count", has_text="2/2").wait_for()
     finished(page)
     assert texts(page) == ["changed", "You said: changed"]
-    page.get_by_label("The version before").last.click()
-    assert page.locator(".assistant .count").inner_text() == "1/2"
-    page.locator(".user").hover()
-    page.get_by_label("The version before").first.click()
-    assert texts(page) == ["first", "You said: first", "second", "You said: second"]
-    tip = page.locator(".facts .tip").last
-    assert not tip.is_visible()
-    page.locator(".facts").last.hover()
-    assert "17 tokens in" in tip.inner_text()
+    page.reload()
+    page.locator(".pick").click()
+    assert texts(page) == ["changed", "You said: changed"]
 
 
-def test_the_next_question_is_sent_with_the_calculations_before_it(page, page_server):
+def test_a_calculation_is_a_chip_and_is_sent_with_the_next_question(page, page_server):
     ask(page, "sum")
     finished(page)
     assert page.locator(".content .sum").text_content() == "12*7 = 84"
-    assert texts(page)[1] == "It is 12*7 = 8484."  # the chip stands before the text that it gave
     ask(page, "and now?")
     finished(page, 2)
-    learned = "It is <|python_start|>12*7<|python_end|><|output_start|>84<|output_end|>84.<|assistant_end|>"
+    learned = "It is <|python_start|>12*7<|python_end|><|output_start|>84<|output_end|> 84.<|assistant_end|>"
     assert learned in page_server.worker.engine.prompts[-1]
+
+
+def test_conversations_are_imported_in_every_dialect_and_exported_as_sft_reads_them(page, tmp_path):
+    lines = [
+        {"messages": [{"role": "system", "content": "Be kind."}, *SAID]},
+        SAID,
+        {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]},
+        {"instruction": "hi", "output": "hello"},
+        {"prompt": "hi", "completion": "hello"},
+    ]
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page.set_input_files("#file", file)
+    page.locator("#toast", has_text="5 conversations imported.").wait_for()
+    assert titles(page) == ["hi"] * 5
+    page.get_by_role("button", name="Settings", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export all").click()
+    exported = read_conversations(download.value.path())
+    assert sorted(each.messages[0].role for each in exported) == ["system"] + ["user"] * 4
+    assert all([message.text for message in each.messages[-2:]] == ["hi", "hello"] for each in exported)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text(json.dumps(lines[0]) + "\n{}\n")
+    page.set_input_files("#file", broken)
+    page.locator("#toast", has_text="broken.jsonl: line 2: a line is").wait_for()
 
 
 @pytest.mark.slow
@@ -68,8 +88,8 @@ def test_a_models_text_never_becomes_code(page):
     links = page.locator(".content a").evaluate_all("links => links.map(link => link.protocol)")
     assert set(links) <= {"http:", "https:", "mailto:"}
     assert "<script>window.hacked = 1</script>" in texts(page)[1]
-    assert page.locator(".content .sum").count() == 0
     page.reload()  # the stored conversation is no better
+    page.locator(".pick").click()
     page.locator(".assistant").wait_for()
     assert page.evaluate("window.hacked") is None
 
@@ -133,11 +153,6 @@ def test_everything_is_reached_by_the_keyboard(page):
     page.keyboard.press("ArrowUp")
     assert page.evaluate("document.activeElement.value") == "one\ntwo"
     page.keyboard.press("Escape")
-    page.get_by_label("Token probabilities").press("Enter")
-    page.locator(".token").first.focus()
-    page.keyboard.press("ArrowRight")
-    assert page.evaluate("document.activeElement.textContent") == "o"
-    assert page.locator("#token-card").is_visible()
     page.keyboard.press("Control+Shift+O")
     page.locator("#welcome").wait_for()
     assert texts(page) == []
@@ -145,7 +160,7 @@ def test_everything_is_reached_by_the_keyboard(page):
     for _ in range(30):
         page.keyboard.press("Tab")
         labels.add(page.evaluate("(({ ariaLabel, textContent }) => ariaLabel || textContent)(document.activeElement)"))
-    assert {"Settings", "one two", "Delete: one two", "Rename: one two"} <= {label.strip() for label in labels}
+    assert {"Settings", "one", "Delete: one"} <= {label.strip() for label in labels}
 
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
@@ -163,12 +178,6 @@ def test_axe_finds_no_violation(page):
     finished(page)
     ask(page, "sum")
     finished(page, 2)
-    page.get_by_label("Write another answer").last.click()
-    page.locator(".assistant .count:visible").wait_for()
-    finished(page, 2)
-    assert violations(page) == []
-    page.get_by_label("Token probabilities").last.click()
-    page.locator(".token").first.focus()
     assert violations(page) == []
     page.get_by_role("button", name="Settings", exact=True).click()
     assert violations(page) == []
@@ -200,33 +209,22 @@ def test_a_phone_shows_all_without_scrolling_sideways(page):
 @pytest.mark.parametrize("context", [PHONE], indirect=True)
 def test_the_open_list_of_a_phone_keeps_the_focus_and_gives_it_back(page):
     def focused() -> str:
-        return page.evaluate("(({ id, className }) => id || className)(document.activeElement)")
+        return page.evaluate("document.activeElement.closest('#sidebar, #column')?.id")
 
     ask(page, "apples")
     finished(page)
     opener = page.get_by_role("button", name="Conversations", exact=True)
     opener.click()
-    order = ["new", "search", "pick", "icon act", "icon act remove", "close-sidebar"]
-    for key, expected in (("Tab", order[1:] + order), ("Shift+Tab", order[-2::-1] + order[::-1])):
-        for each in expected:
-            page.keyboard.press(key)
-            assert focused() == each
+    for _ in range(8):
+        page.keyboard.press("Tab")
+        assert focused() != "column"
     pytest.importorskip("axe_playwright_python")
     assert violations(page) == []
     page.keyboard.press("Escape")
-    assert focused() == "open-sidebar"
+    assert page.evaluate("document.activeElement.id") == "open-sidebar"
     opener.click()
     page.get_by_label("Delete: apples").click()
-    page.get_by_role("button", name="Undo").wait_for()
-    assert focused() == "new"
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Enter")  # undo
+    page.get_by_role("button", name="Undo").click()
     page.locator(".assistant").wait_for()
     assert texts(page) == ["apples", "You said: apples"]
-    assert focused() == "prompt"
-    opener.click()
-    page.set_viewport_size({"width": 1280, "height": 860})
-    page.get_by_label("Edit and send again").click()  # the wide page is not covered
-    ready(page)
     assert titles(page) == ["apples"]

@@ -1,5 +1,7 @@
-"""Chat: what training, evaluation, terminal and server share; conversations, tasks, rewards, tool calls, answers."""
+"""Chat: conversations, tasks, rewards, answers; what training, evaluation, terminal and server share."""
 
-from danalab.lazy import attach_stub
+from danalab.chat.marks import ChatFormat, render_conversation
+from danalab.chat.messages import Conversation, Message
+from danalab.inference.engine import Engine
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+__all__ = ["ChatFormat", "Conversation", "Engine", "Message", "render_conversation"]

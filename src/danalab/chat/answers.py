@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from danalab.chat.conversations import Conversation, Message
 from danalab.chat.formats import TemplateFormat
-from danalab.chat.marks import ChatFormat, ToolCaller, put_result
+from danalab.chat.marks import CallFollower, ChatFormat
+from danalab.chat.messages import Message
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Problem
-from danalab.inference import Engine, Request, SamplingParameters, TokenEvent
+from danalab.inference.engine import Engine
+from danalab.inference.request import Request, SamplingParameters, TokenEvent
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +49,9 @@ class SampledAnswer:
         return chat.parse(self.tokens)
 
     def text(self, chat: ChatFormat | TemplateFormat) -> str:
-        """What it says, without calls and their outputs."""
+        """What it says, without calculations."""
         message = self.message(chat)
-        return "" if message is None else message.text
+        return "" if message is None else message.spoken
 
     def _add(self, tokens: Sequence[int], log_prob: float, *, drawn: bool) -> None:
         self.tokens += tokens
@@ -88,7 +89,7 @@ def answer_problems(
     draw = partial(SamplingParameters, temperature=temperature)
     requests, asked, answered = list[Request](), list[AnsweredProblem](), list[AnsweredProblem | None]()
     for key, problem in problems.items():
-        prompt = chat.render_prompt(Conversation.of(problem.prompt()))
+        prompt = chat.render_prompt(problem.prompt())
         space = engine.model.config.seq_len - len(prompt)
         if space <= 0:
             answered.append(None)
@@ -111,7 +112,7 @@ def answer_problems(
 def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequence[Request]) -> list[SampledAnswer]:
     """The answers to prompts of `chat.render_prompt`, which its end tokens end; only `ChatFormat` has tools."""
     answers = [SampledAnswer() for _ in requests]
-    callers = [ToolCaller(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
+    followers = [CallFollower(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
     ended, told = 0, time.monotonic()
 
     def take(index: int, event: TokenEvent) -> None:
@@ -125,11 +126,14 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
             answer._add([event.token], event.logprob, drawn=True)
         if event.finish_reason is not None:
             answer.finished = event.finish_reason == "stop"
-        elif callers is not None and (done := callers[index].feed(event.token)) is not None:
+        elif followers is not None:
+            result = followers[index].feed(event.token)
+            if result is None:
+                return
             answer.calls += 1
-            if put_result(engine, event.request_id, done):
-                answer._add(done.forced, 0.0, drawn=False)
-            else:  # the answer is cut off here
+            forced = followers[index].force(engine, event.request_id, result)
+            answer._add(forced, 0.0, drawn=False)
+            if not forced:  # the answer is cut off here
                 engine.cancel(event.request_id)
 
     parameters = (replace(each.parameters, stop_tokens=chat.stop_tokens) for each in requests)

@@ -2,29 +2,25 @@
 
     messages -> template -> text -> text | special token | text ... -> ids
 
-Templates are Jinja, run in a process of their own (template_process.py). The ids are those of `apply_chat_template` of
-transformers, except that a special token spelled out in a message stays text: nobody can add a role. `chat_template` is
-our own format as a template, for the tokenizer of an export.
+Templates are Jinja, rendered in its sandbox. The ids are those of `apply_chat_template` of transformers, except that a
+special token spelled out in a message stays text: nobody can add a role. `chat_template` is our own format as a
+template, for the tokenizer of an export.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import re
-import subprocess
-import sys
-import threading
-import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.chat.conversations import Conversation, Message
 from danalab.chat.marks import CHAT_STAGES, SPECIAL_TOKENS, ChatFormat, missing_specials
+from danalab.chat.messages import Conversation, Message
 from danalab.data.tokenizers.chat_template import ChatTemplate
-from danalab.errors import UserError
+from danalab.errors import UserError, first_line
 from danalab.files import read_json
 from danalab.train.run.folder import tokenizer_folder_of
 from danalab.train.run.open import open_run
@@ -32,9 +28,8 @@ from danalab.train.run.open import open_run
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
-_BREAKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-"""Characters that Unicode keeps for internal use; one of them breaks the spelling of special tokens in messages."""
-_MAX_TEMPLATE = 1 << 20  # characters of a template
+_BREAK = chr(0xFDD0)
+"""A character that Unicode keeps for internal use; it breaks the spelling of special tokens in messages."""
 
 
 def format_of(folder: Path, tokenizer: Tokenizer) -> ChatFormat | TemplateFormat | PlainFormat:
@@ -78,7 +73,7 @@ class PlainFormat:
             if answer is not None:
                 lines.append(f" {answer.text}\n")
         text = "".join(lines)
-        if conversation.messages[-1].role == "assistant":
+        if conversation.is_open:
             text = text[:-1]  # the answer is continued
         return [self.tokenizer.eos_id, *self.tokenizer.encode(text)]
 
@@ -99,10 +94,7 @@ class TemplateFormat:
         ends = (*(() if named is None else (named,)), *template.end_tokens, tokenizer.eos_id)
         self.tokenizer, self.n_ids = tokenizer, tokenizer.n_tokens
         self.stop_tokens = tuple(dict.fromkeys(ends))
-        self._variables, self._renderer = template.variables, Renderer(template.text)
-        self._break = next((each for each in _BREAKS if each not in template.text), "")
-        if not self._break:
-            raise UserError("the chat template is malformed: it has all characters that Unicode keeps for internal use")
+        self._variables, self._template = template.variables, compile_template(template.text)
         longest_first = sorted(filter(None, tokenizer.specials), key=len, reverse=True)
         self._specials = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
@@ -111,34 +103,7 @@ class TemplateFormat:
 
         UserError: the template refuses the conversation, or a message has calls of tools.
         """
-        return self.encode(self.render_text(conversation))
-
-    def render_text(self, conversation: Conversation) -> str:
-        """The text of `render_prompt` (or its error) for `encode`: special tokens in messages are broken up."""
-        messages = [{"role": each.role, "content": self._content(each)} for each in conversation.messages]
-        is_open = messages[-1]["role"] == "assistant"
-        text = self._renderer.render(messages=messages, **self._variables, add_generation_prompt=not is_open)
-        if not is_open:
-            return text
-        for last in (messages[-1]["content"], messages[-1]["content"].strip()):  # templates may strip it
-            if (start := text.rfind(last)) >= 0:
-                return text[: start + len(last)]
-        raise UserError("the model's chat template changes the assistant's message that is to be continued")
-
-    def render(self, history: Sequence[Mapping[str, Any]], *, opens_answer: bool) -> str:
-        """`render_text` of a history of lm-eval's harness."""
-        messages = [{"role": each["role"], "content": str(each["content"])} for each in history]
-        return self.render_text(Conversation.of({"messages": messages}))
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text of `render_text`, or of a part of one."""
-        ids: list[int] = []
-        for index, piece in enumerate(self._specials.split(text)):  # text, special, text, ..., text
-            if index % 2:
-                ids.append(self.tokenizer.specials[piece])
-            else:
-                ids += self.tokenizer.encode(piece.replace(self._break, ""))
-        return ids
+        return self._encode(self._render(conversation))
 
     def parse(self, ids: Iterable[int]) -> Message | None:
         """The assistant's message in drawn ids, up to the first stop token; None where it said nothing."""
@@ -147,65 +112,69 @@ class TemplateFormat:
         text = self.tokenizer.decode([id_ for id_ in said if id_ not in hidden])
         return Message.of("assistant", text) if text.strip() else None
 
+    def _render(self, conversation: Conversation) -> str:
+        messages = [{"role": each.role, "content": self._content(each)} for each in conversation.messages]
+        is_open = conversation.is_open
+        try:
+            text = self._template.render(messages=messages, **self._variables, add_generation_prompt=not is_open)
+        except Exception as error:  # a template may do anything
+            raise UserError(f"the model's chat template refuses the conversation: {first_line(error)}") from None
+        if not is_open:
+            return text
+        for last in (messages[-1]["content"], messages[-1]["content"].strip()):  # templates may strip it
+            start = text.rfind(last)
+            if start >= 0:
+                return text[: start + len(last)]
+        raise UserError("the model's chat template changes the assistant's message that is to be continued")
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for index, piece in enumerate(self._specials.split(text)):  # text, special, text, ..., text
+            if index % 2:
+                ids.append(self.tokenizer.specials[piece])
+            else:
+                ids += self.tokenizer.encode(piece.replace(_BREAK, ""))
+        return ids
+
     def _content(self, message: Message) -> str:
-        if any(part.type != "text" for part in message.parts):
+        """The text of a message, with the spellings of special tokens broken up."""
+        if any(part.kind != "text" for part in message.parts):
             raise UserError("calls of functions need a model that danalab sft has trained, not a template of its own")
-        text = message.text.replace(self._break, "")
-        return self._specials.sub(lambda found: found[0][0] + self._break + found[0][1:], text)
+        text = message.text.replace(_BREAK, "")
+        return self._specials.sub(lambda found: found[0][0] + _BREAK + found[0][1:], text)
 
 
-class Renderer:
-    """A compiled template in a process of its own, with limits on time, memory and text, whatever the template does."""
+def compile_template(text: str) -> Any:
+    """A template in the dialect of transformers. UserError: it is malformed."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def __init__(self, template: str):
-        """Raises UserError if the template is malformed."""
-        if len(template) > _MAX_TEMPLATE:
-            raise UserError(f"the chat template has {len(template):,} characters; the limit is {_MAX_TEMPLATE:,}")
-        self._template, self._lock = template, threading.Lock()
-        self._start()
+    class GenerationBlock(Extension):
+        """{% generation %}: marks what the assistant says; here its content alone."""
 
-    def render(self, **variables: Any) -> str:
-        """The text for values of the template's variables; UserError: it refuses them, fails, or exceeds a limit."""
-        with self._lock:  # requests are planned in threads
-            if self._process.poll() is not None:
-                self._start()
-            return self._ask(variables)
+        tags = {"generation"}  # noqa: RUF012  (as the base class has it)
 
-    def _start(self) -> None:
-        program = Path(__file__).with_name("template_process.py")
-        self._process = subprocess.Popen(
-            [sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        self._end = weakref.finalize(self, _end, self._process)
-        self._ask(self._template)
+        def parse(self, parser: Any) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    def _ask(self, content: Any) -> str:
-        to, back, answer = self._process.stdin, self._process.stdout, b""
-        if to is not None and back is not None:
-            with contextlib.suppress(BrokenPipeError):
-                to.write(json.dumps(content).encode() + b"\n")
-                to.flush()
-                answer = back.readline()
-        if not answer.endswith(b"\n"):
-            self._end()
-            raise UserError("the model's chat template takes too long, or too much memory")
-        match json.loads(answer):
-            case {"text": text}:
-                return text
-            case {"malformed": reason}:
-                self._end()
-                raise UserError(f"the chat template is malformed: {reason}")
-            case {"refused": reason}:
-                raise UserError(f"the model's chat template refuses the conversation: {reason}")
-            case {"failed": reason}:
-                raise UserError(f"the model's chat template fails: {reason}")
-        raise AssertionError(answer)
+    def refuse(reason: object) -> None:
+        raise UserError(str(reason))
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, **how: json.dumps(value, **{"ensure_ascii": False, **how})
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(text)
+    except (TemplateError, RecursionError) as error:
+        raise UserError(f"the chat template is malformed: {first_line(error)}") from None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.communicate()  # closes the pipes
-
+# ---- our own format as a template ----
 
 _TEMPLATE = """\
 {%- macro plain(text) -%}
@@ -214,28 +183,27 @@ _TEMPLATE = """\
 {%- endfor -%}
 {{- text -}}
 {%- endmacro -%}
-{%- macro joined(content) -%}
-{%- if content is string -%}{{- plain(content) -}}
-{%- else -%}{%- for part in content -%}{{- plain(part.text) -}}{%- endfor -%}{%- endif -%}
-{%- endmacro -%}
 {%- set before = namespace(prefix='', role='') -%}
 {{- 'BOS' -}}
 {%- for message in messages -%}
 {%- if message.role == 'system' and loop.first -%}
-{%- set before.prefix = joined(message.content) ~ '\\n\\n' -%}
+{%- set before.prefix = message.content ~ '\\n\\n' -%}
 {%- elif message.role == 'user' and before.role != 'user' -%}
 {%- set before.role = 'user' -%}
-{{- 'USER_START' ~ before.prefix ~ joined(message.content) ~ 'USER_END' -}}
+{{- 'USER_START' ~ plain(before.prefix ~ message.content) ~ 'USER_END' -}}
 {%- set before.prefix = '' -%}
 {%- elif message.role == 'assistant' and before.role != 'assistant' -%}
 {%- set before.role = 'assistant' -%}
 {{- 'ASSISTANT_START' -}}
-{%- set parts = [{'type': 'text', 'text': message.content}] if message.content is string else message.content -%}
-{%- for part in parts -%}
-{%- if part.type == 'python_output' -%}{{- 'OUTPUT_START' ~ plain(part.text) ~ 'OUTPUT_END' -}}
-{%- elif part.type == 'python' -%}
-{%- generation -%}{{- 'PYTHON_START' ~ plain(part.text) ~ 'PYTHON_END' -}}{%- endgeneration -%}
-{%- else -%}{%- generation -%}{{- plain(part.text) -}}{%- endgeneration -%}{%- endif -%}
+{%- for piece in message.content.split('<<') -%}
+{%- set ends = piece.split('>>', 1) -%}
+{%- set sides = ends[0].split('=') -%}
+{%- if loop.first -%}{%- generation -%}{{- plain(piece) -}}{%- endgeneration -%}
+{%- elif ends|length == 2 and sides|length == 2 and sides[0] and '<' not in ends[0] and '>' not in ends[0] -%}
+{%- generation -%}{{- 'PYTHON_START' ~ plain(sides[0]) ~ 'PYTHON_END' -}}{%- endgeneration -%}
+{{- 'OUTPUT_START' ~ plain(sides[1]) ~ 'OUTPUT_END' -}}
+{%- generation -%}{{- plain(ends[1]) -}}{%- endgeneration -%}
+{%- else -%}{%- generation -%}{{- '<<' ~ plain(piece) -}}{%- endgeneration -%}{%- endif -%}
 {%- endfor -%}
 {%- generation -%}{{- 'ASSISTANT_END' -}}{%- endgeneration -%}
 {%- else -%}
@@ -244,6 +212,7 @@ _TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- 'ASSISTANT_START' -}}{%- endif -%}
 """
+"""The same as `ChatFormat`: the marks of a calculation stand for <<12*7=84>>."""
 
 
 def chat_template() -> str:

@@ -20,7 +20,7 @@ from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TEST, Problem, Task, make_task
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
-from danalab.inference import Engine
+from danalab.inference.engine import Engine
 from danalab.models.decoder import Decoder
 from danalab.train.config.run_spec import recorded_dtype
 from danalab.train.parallel.world import World
@@ -73,7 +73,7 @@ class ScoredProblem:
     @classmethod
     def of(cls, answered: AnsweredProblem) -> ScoredProblem:
         problem, answers = answered.problem, answered.answers
-        before = [each["content"] for each in problem.history if each["role"] == "user"]
+        before = [each.text for each in problem.history if each.role == "user"]
         return cls(
             " ... ".join([*before, problem.question]),
             problem.answer,
@@ -156,8 +156,7 @@ def evaluate_task(
         for key, each in zip(asked, answered, strict=True):
             if each is not None and each.problem.later:
                 said = each.answers[0].message(chat)
-                is_kept = said is not None and bool(said.text.strip())
-                following[(*key[:3], len(turns))] = each.problem.next_turn(said.as_dict() if said and is_kept else None)
+                following[(*key[:3], len(turns))] = each.problem.next_turn(said)
         asked = following
     return [
         TaskResult.of(task, scored, turn=number if len(turns) > 1 else 0)

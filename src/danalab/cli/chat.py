@@ -27,20 +27,18 @@ class Flags(ModelFlags):
 
 def run(flags: Flags) -> None:
     """Talk to a model in the terminal; /help lists commands."""
-    from danalab.inference import SamplingParameters
+    from danalab.chat.terminal import Terminal
+    from danalab.inference.request import SamplingParameters
+    from danalab.serve.chat_model import ChatSession
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed")
     sampling = SamplingParameters(**{name: getattr(flags, name) for name in names})
     model = flags.open()
-    from danalab.inference import Engine
-    from danalab.serve import ChatSession
-    from danalab.chat.terminal import Terminal
-
-    session = ChatSession(model, Engine(model.model, model.tokenizer, max_batch_size=1), sampling, flags.system)
+    terminal = Terminal(ChatSession(model, sampling, flags.system))
     if not model.is_chat:
         print(BASE_MODEL, file=sys.stderr)
     if flags.prompt is not None:
-        Terminal(session).answer(session.ask(flags.prompt))
+        terminal.answer(flags.prompt)
         return
     print(f"{model.name}, context {model.context} tokens; /help lists commands", file=sys.stderr)
-    Terminal(session).run()
+    terminal.run()

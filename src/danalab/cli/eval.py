@@ -1,7 +1,7 @@
 """Evaluate a run: loss on a split, or scores on tasks."""
 
 import dataclasses
-from collections.abc import Callable
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 from danalab.cli._shared.model_flags import RunFlags
 from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
-from danalab.registry import Registry
 from danalab.train.config.fields import PathText, flag
 
 DEFAULT_PROBLEMS = 200
@@ -60,8 +59,6 @@ class Flags(JsonFlags, RunFlags):
     """tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."""
 
 
-EVALUATIONS: Registry[Callable[[Flags, Path], None]] = Registry("evaluation")
-"""Kinds of evaluation, by the flag that asks for one: (flags, run folder) -> None; it prints its result."""
 _MODES = {
     **dict.fromkeys(("samples", "temperature", "max_tokens", "reward", "trust_model_code", "seed", "show"), ("tasks",)),
     **dict.fromkeys(("num_fewshot", "chat"), ("lm_eval",)),
@@ -87,7 +84,7 @@ def run(flags: Flags) -> None:
         if mode not in has_effect and value != field.default:
             way = f"not with {flag(mode)}" if mode != "split" else f"only with {' or '.join(map(flag, has_effect))}"
             raise UserError(f"{flag(field.name)} {value}: {way}")
-    EVALUATIONS.get(mode)(flags, run)
+    _EVALUATIONS[mode](flags, run)
 
 
 def print_result(flags: Flags, run: Path, result: Any) -> bool:
@@ -142,5 +139,42 @@ def _on_tasks(flags: Flags, run: Path) -> None:
         print(f"  {'mean, centred':<16} {result.mean}")
 
 
-EVALUATIONS.add("split", _on_split)
-EVALUATIONS.add("tasks", _on_tasks)
+
+def _on_core(flags: Flags, run: Path) -> None:
+    from danalab.chat.in_context import InContextResult, evaluate_core
+
+    def report(result: InContextResult) -> None:
+        text = f"  {result.label:<32} {result.accuracy}  centred {result.centred}  ({result.accuracy.count} questions)"
+        print(text, file=sys.stderr if flags.json else sys.stdout, flush=True)
+
+    assert flags.core is not None
+    result = evaluate_core(run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report)
+    if not print_result(flags, run, result):
+        print(f"{run}, step {result.step}: CORE {result.core} over {len(result.tasks)} tasks")
+
+
+def _on_harness(flags: Flags, run: Path) -> None:
+    from danalab.chat.harness import evaluate_tasks
+    from danalab.chat.marks import CHAT_STAGES
+    from danalab.train.run.open import open_run
+
+    assert flags.lm_eval is not None
+    chat = flags.chat if flags.chat is not None else open_run(run).config.get("stage") in CHAT_STAGES
+    tasks = [task.strip() for task in flags.lm_eval.split(",") if task.strip()]
+    settings = {name: getattr(flags, name) for name in ("step", "num_fewshot", "limit", "batch_size", "device")}
+    result = evaluate_tasks(run, tasks, chat=chat, **settings)
+    if print_result(flags, run, result):
+        return
+    print(f"{run}, step {result.step}, lm-eval {result.version}")
+    for task, values in result.tasks.items():
+        for metric, value in values.items():
+            name, _, filtered = metric.partition(",")
+            if name.endswith("_stderr") or name == "sample_len":
+                continue
+            error = values.get(f"{name}_stderr" + (f",{filtered}" if filtered else ""))
+            spread = "" if error is None else f" +- {error:.4f}"
+            print(f"  {task:<24} {metric:<20} {value:.4f}{spread}")
+
+
+_EVALUATIONS = {"split": _on_split, "tasks": _on_tasks, "core": _on_core, "lm_eval": _on_harness}
+"""Kind of evaluation, by the flag that asks for it: (flags, run folder) -> None; it prints its result."""

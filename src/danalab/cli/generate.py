@@ -56,7 +56,7 @@ def run(flags: Flags) -> None:
     names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "sliding_window")
     settings = {name: getattr(flags, name) for name in names}
     SamplingParameters(**settings)  # raises before a model is loaded
-    from danalab.serve import open_text_generator
+    from danalab.serve.chat_model import open_text_generator
 
     source, engine = flags.source(), {"weight_dtype": flags.weight_dtype, "batch_invariant": flags.batch_invariant}
     generator = open_text_generator(*source, flags.step, flags.tokenizer, flags.device, **engine)

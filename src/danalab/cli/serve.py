@@ -11,7 +11,7 @@ from danalab.errors import UserError, import_extra
 from danalab.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from danalab.serve import ChatModel
+    from danalab.serve.chat_model import ChatModel
 
 KEY_VARIABLE = "DANALAB_API_KEY"
 
@@ -29,11 +29,11 @@ class Flags(ServerSettings, ModelFlags):
 
 
 def run(flags: Flags) -> None:
-    """Serve runs' models: a chat page that compares them, and an API in OpenAI's schema under /v1."""
+    """Serve runs' models: a chat page, and an API in OpenAI's schema under /v1."""
     settings = replace(flags, api_key=_keys(flags))
-    for module in ("fastapi", "prometheus_client", "uvicorn"):  # before a model is read
+    for module in ("starlette", "prometheus_client", "uvicorn"):  # before a model is read
         import_extra(module, "danalab serve")
-    from danalab.serve import bind, serve
+    from danalab.serve.server import bind, serve
 
     listener = bind(settings)
     models = open_models(flags)
@@ -56,24 +56,15 @@ def open_models(flags: Flags) -> "list[ChatModel]":
     """The models of the flags, of different names; UserError: none, one twice, or a flag that is about one model."""
     folders = [stage for folder in flags.folder for stage in _stages(folder)]
     if len(folders) < 2:
-        return [ModelFlags(
-            folder=folders[0] if folders else None, run=flags.run, from_=flags.from_, step=flags.step,
-            tokenizer=flags.tokenizer,
-        ).open(flags.name)]  # fmt: skip
+        one = {name: getattr(flags, name) for name in ("run", "from_", "step", "tokenizer")}
+        return [ModelFlags(folder=folders[0] if folders else None, **one).open(flags.name)]
     for name in ("run", "from_", "step", "name"):
         if getattr(flags, name) is not None:
             raise UserError(f"--{name.rstrip('_')}: is about one model, and {len(folders)} run folders are given")
-    resolved = [folder.resolve() for folder in folders]
-    if twice := [folder for i, folder in enumerate(folders) if resolved[i] in resolved[:i]]:
-        raise UserError(f"{twice[0]}: is given twice")
-    parts = 1
-    while len({folder.parts[-parts:] for folder in resolved}) < len(resolved):
-        parts += 1
-    names = ["/".join(folder.parts[-parts:]) for folder in resolved]
-    return [
-        ModelFlags(folder=folder, tokenizer=flags.tokenizer).open(name)
-        for folder, name in zip(folders, names, strict=True)
-    ]
+    named = {"/".join(folder.resolve().parts[-2:]): folder for folder in folders}
+    if len(named) < len(folders):
+        raise UserError("two of the run folders have the same name, with that of the folder around them")
+    return [ModelFlags(folder=folder, tokenizer=flags.tokenizer).open(name) for name, folder in named.items()]
 
 
 def _stages(folder: Path) -> list[Path]:

@@ -19,10 +19,10 @@ def run(flags: Flags) -> int:
     from danalab.train.system.signals import StopRequest
 
     with StopRequest() as stop:  # before the imports below, which take seconds
-        from danalab.report.formats import print_table
-        from danalab.train.callbacks.console import log_to_stderr
         from danalab.post.speedrun.pipeline import InterruptedRunError, Speedrun
         from danalab.post.speedrun.report import as_json, scores_table, talk_commands, write_report
+        from danalab.report.formats import print_table
+        from danalab.train.callbacks.console import log_to_stderr
 
         log_to_stderr()
         speedrun = Speedrun(flags)

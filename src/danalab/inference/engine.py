@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
+from danalab.errors import UserError, nearest
 from danalab.inference.eager import EagerBackend
 from danalab.inference.request import (
     FAILED,
@@ -37,7 +37,6 @@ from danalab.inference.request import (
 from danalab.inference.sampling import DrawnTokens, PlainSampler, draw
 from danalab.inference.scheduler import BlockPool, Chunk, Scheduler
 from danalab.models.decoder import Decoder
-from danalab.registry import Registry
 from danalab.scaling.shape import attention_layers
 
 if TYPE_CHECKING:
@@ -383,10 +382,6 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: Registry[Callable[..., Backend]] = Registry("back end")
-BACKENDS.add("eager", EagerBackend)
-
-
 def make_backend(
     name: str,
     model: Decoder,
@@ -396,17 +391,19 @@ def make_backend(
     weight_dtype: str | None,
     batch_invariant: bool,
 ) -> Backend:
-    """The back end `name`, or the first that can. UserError: it is unknown, or cannot do what is asked for."""
+    """The back end "native" or "eager"; "auto": the native one where it can. UserError: it cannot do what is asked."""
+    from danalab.inference.native_decoding import NativeBackend
+
     weight = model.head_weight
     if batch_invariant and (weight.device.type != "cpu" or weight.dtype != torch.float32):
         raise UserError(f"batch invariance needs a float32 model on the CPU, not {weight.dtype}, {weight.device}")
-    for each in BACKENDS.names() if name == "auto" else ():
-        if each == "eager":
-            continue
+    if name not in ("auto", "native", "eager"):
+        raise UserError(f"unknown back end '{name}'{nearest(name, ('native', 'eager'))}; known: native, eager")
+    if name != "eager":
         try:
-            return BACKENDS.get(each)(model, pool, slots, rows, weight_dtype, batch_invariant)
+            return NativeBackend(model, pool, slots, rows, weight_dtype, batch_invariant)
         except UserError as error:
-            if weight_dtype is not None:
+            if name == "native" or weight_dtype is not None:
                 raise
             log.info("decoding by the model's own layers, which is slower: %s", error)
-    return BACKENDS.get("eager" if name == "auto" else name)(model, pool, slots, rows, weight_dtype, batch_invariant)
+    return EagerBackend(model, pool, slots, rows, weight_dtype, batch_invariant)

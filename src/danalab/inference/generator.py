@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
 from danalab.inference.engine import Engine
-from danalab.inference.request import FAILED, Request, SamplingParameters, TokenEvent
+from danalab.inference.request import FAILED, Request, SamplingParameters
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -31,7 +30,7 @@ class Continuation:
 class TextGenerator:
     """A model that continues text, one prompt at a time or many; `settings` are fields of `SamplingParameters`.
 
-    Streams may be read in turn: a step for one of them advances all that are open.
+    One stream is open at a time.
 
     Args:
         step: the checkpoint's step; None: the model does not come from a run.
@@ -42,7 +41,6 @@ class TextGenerator:
         self.model, self.tokenizer, self.step = model, tokenizer, step
         self._settings = engine
         self._engine: Engine | None = None
-        self._unread: dict[int, deque[TokenEvent]] = {}  # request -> its events that nobody has read yet
 
     @property
     def engine(self) -> Engine:
@@ -63,16 +61,19 @@ class TextGenerator:
 
     def _stream(self, request: Request) -> Iterator[str]:
         text = self.engine.text_stream(request.parameters)
-        number = self._open(request)
+        number, event = self.engine.submit(request), None
         try:
-            for event in self._events(number):
-                piece = text.feed(event.token) if event.token >= 0 else ""
-                if event.finish_reason is not None:
-                    piece += text.finish()
-                if piece:
-                    yield piece
+            while event is None or event.finish_reason is None:
+                for event in self.engine.step():
+                    piece = text.feed(event.token) if event.token >= 0 else ""
+                    if event.finish_reason == "error":
+                        raise UserError(FAILED)
+                    if event.finish_reason is not None:
+                        piece += text.finish()
+                    if piece:
+                        yield piece
         finally:
-            self._close(number)
+            self.engine.cancel(number)
 
     def complete(self, prompt: str, **settings: Any) -> Continuation:
         """The whole continuation."""
@@ -81,15 +82,8 @@ class TextGenerator:
     def complete_all(self, prompts: Sequence[str], parameters: Sequence[SamplingParameters]) -> list[Continuation]:
         """The continuation of each prompt, decoded together; the speed of each is measured over the time of all."""
         requests = [Request(self.encode(prompt), each) for prompt, each in zip(prompts, parameters, strict=True)]
-        numbers: list[int] = []
         start = time.perf_counter()
-        try:
-            for request in requests:
-                numbers.append(self._open(request))
-            drawn = [[event.token for event in self._events(number) if event.token >= 0] for number in numbers]
-        finally:
-            for number in numbers:
-                self._close(number)
+        drawn = [completion.tokens for completion in self.engine.generate(requests)]
         seconds, continuations = time.perf_counter() - start, []
         for tokens, each in zip(drawn, parameters, strict=True):
             stream = self.engine.text_stream(each)
@@ -97,31 +91,6 @@ class TextGenerator:
             count = len(tokens) - bool(tokens and tokens[-1] in self.engine.end_tokens(each))
             continuations.append(Continuation(text, count, count / seconds if count else 0.0))
         return continuations
-
-    # ---- requests in the engine ----
-
-    def _open(self, request: Request) -> int:
-        number = self.engine.submit(request)
-        self._unread[number] = deque()
-        return number
-
-    def _close(self, number: int) -> None:
-        del self._unread[number]
-        self.engine.cancel(number)
-
-    def _events(self, number: int) -> Iterator[TokenEvent]:
-        """The events of an open request up to its end; those of the others are kept for their readers."""
-        unread, ended = self._unread[number], False
-        while not ended:
-            while not unread:
-                for event in self.engine.step():
-                    if event.request_id in self._unread:
-                        self._unread[event.request_id].append(event)
-            event = unread.popleft()
-            if event.finish_reason == "error":
-                raise UserError(FAILED)
-            ended = event.finish_reason is not None
-            yield event
 
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt; the end-of-text token, which begins a document, for an empty one."""

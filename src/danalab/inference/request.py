@@ -1,6 +1,6 @@
 """Input and output of the engine: sampling parameters, requests, events of tokens, their text, completions.
 
-`RequestState` is a request inside the engine. Nothing here needs torch.
+`RequestState` is a request inside the engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from danalab.errors import UserError
-from danalab.registry import Registry
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
@@ -137,10 +136,6 @@ class TokenConstraint(Protocol):
         ...
 
 
-CONSTRAINTS: Registry[Callable[..., Any]] = Registry("constraint")
-"""Name -> (tokenizer, what the text must be) -> a `TokenConstraint`, with `copy()` for another text."""
-
-
 @dataclass(frozen=True)
 class Request:
     """A prompt to continue."""
@@ -182,11 +177,6 @@ class Completion:
 
 class RequestState:
     """One request inside the engine, with limit of tokens to draw, ids that end it, and the model's context."""
-
-    __slots__ = (
-        *("id", "request", "parameters", "limit", "ends", "tokens", "computed", "blocks", "node", "published"),
-        *("drawn", "counts", "seen", "seed", "plain", "stream", "states", "slot"),
-    )
 
     def __init__(self, number: int, request: Request, limit: int, ends: frozenset[int], seq_len: int):
         parameters = request.parameters
@@ -247,7 +237,11 @@ class TextStream:
         """The text that is certain after one more token, without what was returned before."""
         if token in self._ends:
             return ""
-        return self._release(self._decoder.decode(self._tokenizer.decode_bytes([token])))
+        return self.feed_bytes(self._tokenizer.decode_bytes([token]))
+
+    def feed_bytes(self, data: bytes) -> str:
+        """The same for text that is no token's."""
+        return self._release(self._decoder.decode(data))
 
     def finish(self) -> str:
         """The rest of the text: no token follows."""

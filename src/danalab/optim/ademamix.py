@@ -102,6 +102,7 @@ class AdEMAMix(Optimizer):
     """
 
     rule = Rule(ademamix_update, coupled_scalars, MOMENTS, kernel="ademamix")
+    betas = 3
 
     def __init__(
         self,
@@ -147,6 +148,7 @@ class AdEMAMixDecayingWD(Optimizer):
     """
 
     rule = Rule(ademamix_update, decaying_scalars, MOMENTS, kernel="ademamix")
+    betas = 3
     decay_bound = 1.0
 
     def __init__(

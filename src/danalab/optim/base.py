@@ -51,6 +51,8 @@ class Optimizer(torch.optim.Optimizer):
 
     rule: ClassVar[Rule | None] = None
     """The rule of all groups, unless `rule_of` is overridden."""
+    betas: ClassVar[int] = 2
+    """How many numbers the setting `betas` has."""
     decay_bound: ClassVar[float | None] = None
     """Of optimizers with independent decay: the largest that omega gives, in units of the peak learning rate. In short
     runs omega / wd_ts alone shrinks weights faster than they are rebuilt."""
@@ -80,9 +82,8 @@ class Optimizer(torch.optim.Optimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse settings out of range; a ValueError names them. Subclasses add what is their own."""
         check_settings(type(self).__name__, group)
-        betas, count = group.get("betas", ()), len(self._settings.get("betas", ()))
-        if len(betas) != count:
-            raise ValueError(f"{type(self).__name__}: betas is {betas!r}; it must be {count} numbers")
+        if "betas" in group and len(group["betas"]) != self.betas:
+            raise ValueError(f"{type(self).__name__}: betas is {group['betas']}; it must be {self.betas} numbers")
         if not all(p.is_floating_point() for p in group["params"]):
             raise ValueError(f"{type(self).__name__}: a parameter is not of real numbers, and cannot be optimized")
         if self.decay_bound is not None and group.get("decay_bound") is None:
@@ -252,13 +253,14 @@ def seed_of(group: Mapping[str, Any], t: int, which: int) -> int | None:
 def write(old: Tensor, new: Tensor, seed: int | None = None) -> None:
     """old <- new, rounded once; with a seed up or down at random, so that the mean is exact.
 
-    The noise of an element is a hash of its own bits and the seed: replicas and shards round alike, and after a resume.
+    The noise of an element is a hash of its bits, its place and the seed: replicas round alike, and after a resume.
     """
     if seed is None or old.dtype != torch.bfloat16:
         old.copy_(new)
         return
     bits = new.float().contiguous().view(torch.int32)
-    noise = hash32((bits.to(torch.int64) + seed) & 0xFFFFFFFF) >> 16  # of the 16 bits that bfloat16 does not have
+    place = torch.arange(bits.numel(), device=bits.device).view(bits.shape)
+    noise = hash32((bits + place * 0x9E3779B1 + seed) & 0xFFFFFFFF) >> 16  # of the 16 bits that bfloat16 does not have
     rounded = ((bits + noise.to(torch.int32)) & -65536).view(torch.float32)
     old.copy_(torch.where(torch.isfinite(new), rounded, new))
 
@@ -336,7 +338,7 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("betas", "momentum"), _BELOW_ONE),
 }
 """Setting -> (test, words) of its range, or of each number of a tuple."""
-_MAY_BE_NONE = ("wd_ts", "horizon", "omega", "clipsnr", "alpha_warmup", "beta3_warmup", "aux_lr_factor")
+_MAY_BE_NONE = ("wd_ts", "horizon", "omega", "clipsnr", "alpha_warmup", "beta3_warmup", "aux_lr_factor", "matched_rms")
 
 
 def check_settings(owner: str, settings: Mapping[str, Any]) -> None:

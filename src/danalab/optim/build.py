@@ -8,14 +8,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
 
 from danalab.errors import UserError, nearest
-from danalab.plugins import load_address
+from danalab.tables import lookup
 
 from .adamw import AdamWDecayingWD
 from .ademamix import AdEMAMix, AdEMAMixDecayingWD
@@ -28,7 +28,7 @@ from .muon import DanaMuon, DMuon, Manau, Muon
 Build = Callable[..., torch.optim.Optimizer]
 
 OPTIMIZERS: dict[str, Build | str] = {
-    "adamw": "baselines:adamw",
+    "adamw": "danalab.optim.baselines:adamw",
     "adana": ADana,
     "dana-mk4": DanaMK4,
     "dana-star": DanaStar,
@@ -45,19 +45,19 @@ OPTIMIZERS: dict[str, Build | str] = {
     "auto-dana": AutoDana,
     "snoo": snoo,
     "snoo-dana": snoo_dana,
-    "sgd": "baselines:sgd",
-    "soap": "baselines:soap",
-    "lion": "baselines:lion",
-    "prodigy": "baselines:prodigy",
-    "sophia": "baselines:sophia",
-    "adopt": "baselines:adopt",
-    "mars": "baselines:mars",
-    "adafactor": "baselines:adafactor",
-    "lamb": "baselines:lamb",
-    "sf-adamw": "baselines:sf_adamw",
-    "sf-sgd": "baselines:sf_sgd",
-    "signsgd": "baselines:signsgd",
-    "signum": "baselines:signum",
+    "sgd": "danalab.optim.baselines:sgd",
+    "soap": "danalab.optim.baselines:soap",
+    "lion": "danalab.optim.baselines:lion",
+    "prodigy": "danalab.optim.baselines:prodigy",
+    "sophia": "danalab.optim.baselines:SophiaG",
+    "adopt": "danalab.optim.baselines:adopt",
+    "mars": "danalab.optim.baselines:mars",
+    "adafactor": "danalab.optim.baselines:adafactor",
+    "lamb": "danalab.optim.baselines:lamb",
+    "sf-adamw": "danalab.optim.baselines:sf_adamw",
+    "sf-sgd": "danalab.optim.baselines:sf_sgd",
+    "signsgd": "danalab.optim.baselines:signsgd",
+    "signum": "danalab.optim.baselines:signum",
 }
 """Name -> class or function, called as `build(params, lr=..., **settings)`; or where it is, if it needs a library."""
 
@@ -69,24 +69,9 @@ def list_optimizers() -> list[str]:
     return list(OPTIMIZERS)
 
 
-def canonical_name(name: str) -> str:
-    """The name in `OPTIMIZERS` of any spelling, or the address as it is. UserError: unknown, with the nearest."""
-    if ":" in name:
-        return name
-    key = name.lower().replace("_", "-")
-    key = ALIASES.get(key, key)
-    if key not in OPTIMIZERS:
-        raise UserError(f"unknown optimizer '{name}'{nearest(key, OPTIMIZERS)}; known: {', '.join(OPTIMIZERS)}")
-    return key
-
-
 def find_optimizer(name: str) -> Build:
     """The class or function of an optimizer. UserError: unknown name, or nothing at the address."""
-    key = canonical_name(name)
-    found = load_address(key) if ":" in key else OPTIMIZERS[key]
-    if isinstance(found, str):
-        module, _, function = found.partition(":")
-        found = getattr(import_module(f"danalab.optim.{module}"), function)
+    found = lookup(OPTIMIZERS, ALIASES.get(name.lower(), name), "optimizer", own=True)
     if "lr" not in inspect.signature(found).parameters:
         raise UserError(f"optimizer '{name}' takes no lr; it must be callable as NAME(params, lr=...)")
     return found
@@ -124,9 +109,12 @@ def build_optimizer(
     if isinstance(params, nn.Module) and not (isinstance(build, type) and issubclass(build, Optimizer)):
         params = decay_groups(params)
     try:
-        return build(params, lr=rate, **settings)
+        optimizer = build(params, lr=rate, **settings)
     except (TypeError, ValueError) as error:
         raise error if isinstance(error, UserError) else UserError(f"optimizer '{name}': {error}") from error
+    if type(optimizer).__module__.startswith("pytorch_optimizer"):  # their steps are wrong inside a compiled graph
+        optimizer.step = MethodType(torch._disable_dynamo(type(optimizer).step), optimizer)
+    return optimizer
 
 
 # ---- settings, as the command line, YAML and the documentation show them ----

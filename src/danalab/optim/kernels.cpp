@@ -72,7 +72,7 @@ inline float load(float x) { return x; }
 inline double load(double x) { return x; }
 inline float load(bfloat16 x) { return float_of(uint32_t(x.bits) << 16); }
 
-// Rounds to bfloat16 to the nearest, or at random by a hash of the number's own bits and a seed, as in base.py.
+// Rounds to bfloat16 to the nearest, or at random by a hash of the number's bits, its place and a seed, as in base.py.
 struct Rounding {
   uint32_t seed;
   uint32_t random;  // all bits, or none
@@ -80,11 +80,11 @@ struct Rounding {
   Rounding(const Scalars& a, uint32_t which)
       : seed(hash32(hash32(uint32_t(int64_t(a.t))) + which)), random(a.stochastic != 0 ? ~0u : 0u) {}
 
-  void operator()(float& to, float x) const { to = x; }
-  void operator()(double& to, double x) const { to = x; }
-  void operator()(bfloat16& to, float x) const {
+  void operator()(float& to, float x, int64_t) const { to = x; }
+  void operator()(double& to, double x, int64_t) const { to = x; }
+  void operator()(bfloat16& to, float x, int64_t place) const {
     const uint32_t u = bits_of(x);
-    const uint32_t noise = (random & (hash32(u + seed) >> 16)) | (~random & (0x7FFFu + ((u >> 16) & 1u)));
+    const uint32_t noise = (random & (hash32(u + uint32_t(place) * 0x9E3779B1u + seed) >> 16)) | (~random & (0x7FFFu + ((u >> 16) & 1u)));
     const uint32_t special = u | ((u & 0x007FFFFFu) ? 0x00400000u : 0u);  // NaN stays NaN when cut
     to.bits = uint16_t(((u & 0x7F800000u) != 0x7F800000u ? u + noise : special) >> 16);
   }
@@ -194,10 +194,10 @@ void run(const Scalars& a, P* __restrict p, const P* __restrict grad, M* __restr
     S mi = load(m[i]), vi = load(v[i]), ti = THIRD ? S(load(third[i])) : S(0);
     const S step = rule(sign * load(grad[i]), mi, vi, ti);
     const S x = load(p[i]);
-    round_p(p[i], Rule::decays_first ? keep * x - lr * step : keep * (x - lr * step));
-    round_m(m[i], mi);
-    round_v(v[i], vi);
-    if (THIRD) round_third(third[i], ti);
+    round_p(p[i], Rule::decays_first ? keep * x - lr * step : keep * (x - lr * step), i);
+    round_m(m[i], mi, i);
+    round_v(v[i], vi, i);
+    if (THIRD) round_third(third[i], ti, i);
   }
 }
 
@@ -225,9 +225,9 @@ void run_star(const Scalars& a, P* __restrict p, const P* __restrict grad, M* __
       roots[j] = r;
       momenta[j] = mi;
       shares[j] = ti;
-      round_m(m[i], mi);
-      round_v(v[i], vi);
-      round_tau(tau[i], ti);
+      round_m(m[i], mi, i);
+      round_v(v[i], vi, i);
+      round_tau(tau[i], ti, i);
     }
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {
@@ -243,7 +243,7 @@ void run_star(const Scalars& a, P* __restrict p, const P* __restrict grad, M* __
       const S n = std::sqrt(c / ((1 - c) * (r * r)));  // sqrt(q) / r
       const S damped = CLIP ? clamp(times[j] * mi, clip * n * (r * r)) : times[j] * mi;
       const S step = n * (sign * load(grad[i]) + damped + steady * mi);
-      round_p(p[i], keep * (S(load(p[i])) - lr * step));
+      round_p(p[i], keep * (S(load(p[i])) - lr * step), i);
     }
   }
 }

@@ -7,11 +7,7 @@ A conversation of n ids takes n - 1 positions: its last id is only a target. Eac
 document mask restarts attention and positions, so a conversation in a row is computed as if it were alone. One that is
 longer than a row is cut after the last whole turn that fits; one without such a turn is left out. Both are counted.
 
-An answer after a calculation is learned twice: after all that was said, and after the text alone, since most clients
-do not send calculations back. The second history of a conversation is an entry of its own, of which the last answer is
-the only target, also where every token is one (`danalab mid`); validation keeps both on one side.
-
-The rows come in a shuffled order that depends on seed and step alone. Tokens of a file are kept in the user's cache.
+The rows come in a shuffled order that depends on seed and step alone.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import json
 import logging
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import islice
@@ -30,11 +26,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from danalab.chat.conversations import MAX_LINE_BYTES, Conversation, iter_conversations
+from danalab.chat.dialects import iter_conversations
 from danalab.chat.marks import ChatFormat, Rendered
+from danalab.chat.messages import Conversation
 from danalab.chat.tasks import TASKS, make_task
 from danalab.data import Dataset
-from danalab.data.formats import scan_cache
 from danalab.data.formats.shards import TokenStore
 from danalab.data.mixture import MixedDataset
 from danalab.data.order.batches import Sequences, TokenBatch
@@ -133,141 +129,108 @@ def tokenize(words: Iterable[str], chat: ChatFormat, *, skips: bool = False) -> 
     parts = [_of_file(Path(word), chat, skips) if _has_conversations(word) else _of_task(word, chat) for word in words]
     if not parts:
         raise UserError("no conversations: give --data FILE.jsonl, or the name of a task")
-    offsets = np.cumsum([0, *(len(part.coded) for part in parts[:-1])])
+    offsets = np.cumsum([0, *(len(part.ids) for part in parts[:-1])])
     ends = [part.ends + offset for part, offset in zip(parts, offsets, strict=True)]
-    return TokenizedConversations(np.concatenate([part.coded for part in parts]), np.concatenate(ends))
+    ids, said = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "said"))
+    return TokenizedConversations(ids, said, np.concatenate(ends))
 
 
 def _has_conversations(word: str) -> bool:
     """Whether a word is a file of conversations; else a task, with settings or a file of problems."""
-    name, _, settings = word.partition(":")
-    if name in TASKS:  # also where a file is called like it, which is ./NAME
+    if word.partition(":")[0] in TASKS or ".py:" in word:  # also where a file is called like it, which is ./NAME
         return False
     if not Path(word).is_file():
-        return not settings and (name.endswith((".jsonl", ".json")) or "/" in name)
-    with Path(word).open("rb") as file:
-        first = next(filter(bytes.strip, iter(lambda: file.readline(MAX_LINE_BYTES), b"")), b"")
+        return ":" not in word and (word.endswith((".jsonl", ".json")) or "/" in word)
+    with Path(word).open(encoding="utf-8-sig", errors="replace") as file:
+        first = next(filter(str.strip, file), "")
     try:
-        line = json.loads(first.decode("utf-8-sig"))
+        line = json.loads(first)
     except (ValueError, RecursionError):
         return not word.endswith(".gz")
     return not (isinstance(line, dict) and "question" in line and not {"messages", "response"} & line.keys())
 
 
 def _of_file(file: Path, chat: ChatFormat, skips: bool) -> TokenizedConversations:
-    key, skipped = None, list[UserError]()
-    if file.is_file():
-        key = scan_cache.file_key(file, "conversations 2", chat.tokenizer.fingerprint).removesuffix(".json")
-        coded, ends = (scan_cache.load_array(f"{key}-{name}.npy") for name in ("ids", "ends"))
-        if coded is not None and ends is not None:
-            return TokenizedConversations(coded, ends)
-    read = iter_conversations(file, skipped if skips else None)
-    found = _encoded(((f"{file} line {number}", one) for number, one in read), chat, skipped if skips else None)
+    skipped: list[UserError] = []
+    found = _tokenized(iter_conversations(file, skipped if skips else None), chat, skipped if skips else None)
     if skipped:
         log.warning("%s: %d bad lines are left out; the first: %s", file, len(skipped), skipped[0])
     if not len(found):
         raise UserError(f"{file}: no conversation in it")
-    if key is not None and not skipped:
-        scan_cache.save_array(f"{key}-ids.npy", found.coded)
-        scan_cache.save_array(f"{key}-ends.npy", found.ends)
     return found
 
 
 def _of_task(word: str, chat: ChatFormat) -> TokenizedConversations:
     task, _ = make_task(word, size=TASK_CONVERSATIONS)
-    numbered = ((f"task {word}, problem {i}", task.problem(i).conversation()) for i in range(len(task)))
-    return _encoded(((where, Conversation.of(content, where)) for where, content in numbered), chat)
+    return _tokenized(((f"task {word}, problem {i}", task.problem(i).conversation()) for i in range(len(task))), chat)
 
 
-def _encoded(
+def _tokenized(
     conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat, skipped: list[UserError] | None = None
 ) -> TokenizedConversations:
-    coded, ends = array("I"), array("q")
-
-    def twice() -> Iterator[tuple[str, Conversation, bool]]:
-        for number, (where, conversation) in enumerate(conversations):
-            yield where, conversation, False
-            if (second := conversation.as_clients_keep_it(number)) is not None:
-                yield where, second, True
-
-    for (ids, mask), again in _rendered(twice(), chat, skipped):
-        if again:  # the answers before the last one are learned in the first history
-            last = len(ids) - ids[::-1].index(chat.assistant_start)
-            ids, mask = [ids[0] | int(SECOND_BIT), *ids[1:]], [0] * last + mask[last:]
-        coded.extend(id_ | said << 31 for id_, said in zip(ids, mask, strict=True))
-        ends.append(len(coded))
-    return TokenizedConversations(np.array(coded, np.uint32), np.array(ends, np.int64))
+    ids, said, ends = array("i"), array("b"), array("q")
+    pending = iter(conversations)
+    while group := list(islice(pending, _TOGETHER)):
+        for rendered in _rendered(group, chat, skipped):
+            ids.extend(rendered.ids)
+            said.extend(rendered.mask)
+            ends.append(len(ids))
+    return TokenizedConversations(np.array(ids, np.int32), np.array(said, bool), np.array(ends, np.int64))
 
 
 def _rendered(
-    conversations: Iterable[tuple[str, Conversation, bool]], chat: ChatFormat, skipped: list[UserError] | None
-) -> Iterator[tuple[Rendered, bool]]:
-    pending, left_out = iter(conversations), False
-    while group := list(islice(pending, _TOGETHER)):
-        try:
-            yield from zip(chat.render_all([one for _, one, _ in group]), (again for *_, again in group), strict=True)
-        except UserError:  # one text cannot be encoded: find it
-            for where, conversation, again in group:
-                left_out = left_out and again
-                if left_out:
-                    continue
-                try:
-                    yield chat.render(conversation), again
-                except UserError as error:
-                    if skipped is None:
-                        raise UserError(f"{where}: {error}") from None
-                    left_out = True
-                    skipped.append(UserError(f"{where}: {error}"))
-
-
-LOSS_BIT = np.uint32(1 << 31)
-"""The highest bit of an id: whether the assistant says it, so that it is a target of the loss."""
-SECOND_BIT = np.uint32(1 << 30)
-"""The bit of a first id: the entry is the second history of the conversation before it."""
-_ID_BITS = ~(LOSS_BIT | SECOND_BIT)
+    group: Sequence[tuple[str, Conversation]], chat: ChatFormat, skipped: list[UserError] | None
+) -> list[Rendered]:
+    try:
+        return chat.render_all([conversation for _, conversation in group])
+    except UserError as error:  # one text cannot be encoded: find it
+        if len(group) > 1:
+            return [found for each in group for found in _rendered([each], chat, skipped)]
+        told = UserError(f"{group[0][0]}: {error}")
+        if skipped is None:
+            raise told from None
+        skipped.append(told)
+        return []
 
 
 @dataclass(frozen=True)
 class TokenizedConversations:
     """A list of conversations."""
 
-    coded: np.ndarray
-    """Ids with the bits `LOSS_BIT` and `SECOND_BIT`, one conversation after the other, uint32."""
+    ids: np.ndarray
+    """The tokens of one conversation after the other, int32."""
+    said: np.ndarray
+    """Whether the assistant says a token, so that it is a target of the loss, bool."""
     ends: np.ndarray
-    """The end of each conversation in `coded`, int64."""
+    """The end of each conversation in `ids`, int64."""
 
     def __len__(self) -> int:
         return len(self.ends)
 
     @property
     def starts(self) -> np.ndarray:
-        """The start of each conversation in `coded`, int64."""
+        """The start of each conversation in `ids`, int64."""
         return np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
-
-    @property
-    def again(self) -> np.ndarray:
-        """Whether an entry is the second history of the conversation before it, bool."""
-        return (self.coded[self.starts] & SECOND_BIT) != 0
 
     @cached_property
     def sha256(self) -> str:
         """Hash [hex] of the content."""
-        return hashlib.sha256(self.coded.tobytes() + self.ends.tobytes()).hexdigest()
+        return hashlib.sha256(self.ids.tobytes() + self.said.tobytes() + self.ends.tobytes()).hexdigest()
 
     def pick(self, numbers: np.ndarray) -> TokenizedConversations:
         """Some of the conversations, in the order of their numbers."""
         starts = self.starts
-        pieces = [self.coded[starts[number] : self.ends[number]] for number in numbers]
-        return TokenizedConversations(np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces]))
+        places = [np.arange(starts[number], self.ends[number]) for number in numbers]
+        chosen = np.concatenate(places)
+        return TokenizedConversations(self.ids[chosen], self.said[chosen], np.cumsum([len(each) for each in places]))
 
     def split(self, share: float, key: bytes) -> tuple[TokenizedConversations, TokenizedConversations]:
         """(the others, a random `share` of at least one), by a keyed permutation; UserError: fewer than two."""
-        owner = np.cumsum(~self.again) - 1
-        n = int(owner[-1]) + 1 if len(self) else 0
+        n = len(self)
         if n < 2:
             raise UserError("one conversation cannot be split for validation: give more, or --val-data")
         count = min(max(1, round(share * n)), n - 1)
-        kept = np.isin(owner, Permutation(n, key)(np.arange(n))[:count])
+        kept = np.isin(np.arange(n), Permutation(n, key)(np.arange(n))[:count])
         return self.pick(np.flatnonzero(~kept)), self.pick(np.flatnonzero(kept))
 
 
@@ -296,30 +259,27 @@ class ConversationRows:
 
     def __init__(self, conversations: TokenizedConversations, chat: ChatFormat, seq_len: int, *, masked: bool):
         self.seq_len, self._masked, self._bos = seq_len, masked, chat.bos
-        self._coded, all_starts = conversations.coded, conversations.starts
-        whole = kept_lengths(conversations, chat.assistant_end, len(self._coded) + 1)
+        self._ids, self._said, all_starts = conversations.ids, conversations.said, conversations.starts
+        whole = kept_lengths(conversations, chat.assistant_end, len(self._ids) + 1)
         kept = kept_lengths(conversations, chat.assistant_end, seq_len + 1)
-        targets = np.concatenate([np.zeros(1, np.int64), np.cumsum((self._coded & LOSS_BIT) != 0)])
-        again = conversations.again
-        # Without a target an entry would fill a row and teach nothing.
-        kept[(masked | again) & (targets[all_starts + kept] == targets[all_starts])] = 0
+        if masked:  # without a target a conversation would fill a row and teach nothing
+            targets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._said)])
+            kept[targets[all_starts + kept] == targets[all_starts]] = 0
         fits = np.flatnonzero(kept)
         # Equal lengths in a random order: neighbours in a file would share rows.
         fits = fits[Permutation(len(fits), b"conversations")(np.arange(len(fits)))] if len(fits) else fits
-        self._lengths = kept[fits] - 1
-        self._starts = all_starts[fits]
-        self._again = again[fits]
-        row = best_fit(self._lengths, seq_len)
+        lengths = kept[fits] - 1
+        row = best_fit(lengths, seq_len)
         order = np.argsort(row, kind="stable")
-        self._starts, self._lengths, self._again = self._starts[order], self._lengths[order], self._again[order]
+        self._starts, self._lengths = all_starts[fits][order], lengths[order]
         self.n = int(row.max()) + 1 if len(row) else 0
         self._first = np.searchsorted(row[order], np.arange(self.n + 1))
         self.counts = PackingCounts(
-            conversations=int((~again).sum()),
+            conversations=len(conversations),
             truncated=int(((kept > 0) & (kept < whole)).sum()),
-            dropped=int(((kept == 0) & ~again).sum()),
+            dropped=int((kept == 0).sum()),
             rows=self.n,
-            filled=int(self._lengths.sum()) / max(1, self.n * seq_len),
+            filled=int(lengths.sum()) / max(1, self.n * seq_len),
         )
 
     def read(self, numbers: np.ndarray) -> TokenBatch:
@@ -330,18 +290,16 @@ class ConversationRows:
             at = 0
             for number in range(self._first[row], self._first[row + 1]):
                 start, length = int(self._starts[number]), int(self._lengths[number])
-                coded = self._coded[start : start + length + 1]
-                ids = (coded & _ID_BITS).astype(np.int64)
+                ids, said = (each[start : start + length + 1] for each in (self._ids, self._said))
                 inputs[index, at : at + length] = ids[:-1]
-                is_target = (coded[1:] & LOSS_BIT) != 0 if self._masked or self._again[number] else True
-                targets[index, at : at + length] = np.where(is_target, ids[1:], IGNORED)
+                targets[index, at : at + length] = np.where(said[1:], ids[1:], IGNORED) if self._masked else ids[1:]
                 at += length
         return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
 def kept_lengths(conversations: TokenizedConversations, assistant_end: int, limit: int) -> np.ndarray:
     """Ids of each conversation up to its last whole turn within `limit` ids, int64; 0 where the first does not fit."""
-    turn_ends = np.flatnonzero((conversations.coded & _ID_BITS) == assistant_end) + 1
+    turn_ends = np.flatnonzero(conversations.ids == assistant_end) + 1
     starts = conversations.starts
     last = np.searchsorted(turn_ends, np.minimum(conversations.ends, starts + limit), side="right") - 1
     end = np.where(last >= 0, turn_ends[np.maximum(last, 0)] if len(turn_ends) else 0, 0)

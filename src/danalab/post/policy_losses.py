@@ -24,8 +24,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from danalab.registry import Registry
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -134,15 +132,13 @@ def _log_likelihood(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
     return -tokens.advantages * tokens.log_probs, tokens.mask.new_zeros(tokens.mask.shape)
 
 
-OBJECTIVES: Registry[PolicyObjective] = Registry("policy loss")
-for _objective in (
-    PolicyObjective("dapo", _clipped_ratio, "tokens", Clip(0.2, 0.28)),
-    PolicyObjective("dr_grpo", _clipped_ratio, "budget", Clip(0.2, 0.2)),
-    PolicyObjective("gspo", _clipped_sequence_ratio, "sequences", Clip(3e-4, 4e-4)),
-    PolicyObjective("cispo", _clipped_weight, "tokens", Clip(1.0, 4.0)),
-    PolicyObjective("reinforce", _log_likelihood, "tokens", Clip(0.0, 0.0)),
-):
-    OBJECTIVES.add(_objective.name, _objective)
+OBJECTIVES = {
+    "dapo": PolicyObjective("dapo", _clipped_ratio, "tokens", Clip(0.2, 0.28)),
+    "dr_grpo": PolicyObjective("dr_grpo", _clipped_ratio, "budget", Clip(0.2, 0.2)),
+    "gspo": PolicyObjective("gspo", _clipped_sequence_ratio, "sequences", Clip(3e-4, 4e-4)),
+    "cispo": PolicyObjective("cispo", _clipped_weight, "tokens", Clip(1.0, 4.0)),
+    "reinforce": PolicyObjective("reinforce", _log_likelihood, "tokens", Clip(0.0, 0.0)),
+}
 
 
 def kl_penalty(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> Tensor:

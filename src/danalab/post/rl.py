@@ -74,12 +74,10 @@ def _stage(
     assert isinstance(settings, RlConfig)
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
-    scorer = Scorer(
-        settings.reward, seconds=settings.reward_seconds, ranks=world.size, trusts_model_code=settings.trust_model_code
-    )
+    scorer = Scorer(settings.reward, ranks=world.size, trusts_model_code=settings.trust_model_code)
     reference = _reference(spec, folder, chat, device) if settings.kl else None
     rollouts = Rollouts(dataset.mixture, chat, scorer, settings, world, autocast, reference)
-    objective = OBJECTIVES.get(settings.policy_loss)
+    objective = OBJECTIVES[settings.policy_loss]
     bounds = {"low": settings.clip_low, "high": settings.clip_high}
     clip = replace(objective.clip, **{name: value for name, value in bounds.items() if value is not None})
     loss = PolicyLoss(

@@ -17,7 +17,7 @@ Share = Annotated[float, Gt(0), Lt(1)]
 if TYPE_CHECKING:
     PolicyLossName = str
 else:
-    PolicyLossName = Literal[tuple(OBJECTIVES.get(name).name for name in OBJECTIVES)]
+    PolicyLossName = Literal[tuple(OBJECTIVES)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +140,6 @@ class RolloutFlags(Section):
     """Limit on an answer [tokens]; less where prompt and answer fill the context."""
     temperature: Positive = 1.0
     """Temperature of the sampling; the policy that is trained is softmax(logits / temperature)."""
-    reward_seconds: Positive = setting(30.0, kind="execution")
-    """Time after which a call of a reward from a file counts as hanging [s]."""
     trust_model_code: bool = setting(False, kind="execution")
     """Run the programs of the reward code where this system cannot isolate them, with the rights of your account."""
     rollout_batch: Count = setting(64, kind="execution")

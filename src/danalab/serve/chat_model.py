@@ -1,31 +1,146 @@
-"""Opening a model to talk to; its card, which the page shows beside its answers; a conversation without a server.
+"""Opening a model to talk to, and a conversation with it without a server. Its folder is read at once."""
 
-A model's folder is read at once: later changes, or its removal, do not matter. Nothing of the card (stage,
-size, optimizer, a small curve, questions to begin with) is needed to answer: a folder that lacks a part gives a shorter
-one.
-"""
+from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Generator, Iterator, Sequence
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.chat.conversations import Conversation, Message
-from danalab.chat.formats import format_of
-from danalab.chat.tasks import TASKS, TEST, make_task
-from danalab.chat.tasks.base import parse_specification
-from danalab.chat.tasks.generated import GeneratedTask
-from danalab.colors import optimizer_color
+import torch
+
+from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
+from danalab.chat.marks import ChatFormat
+from danalab.chat.messages import Conversation, Message
 from danalab.errors import UserError
-from danalab.files import read_json
+from danalab.inference.engine import Engine
+from danalab.inference.request import Request, SamplingParameters
+from danalab.inference.sampling import prompt_scores
 from danalab.models.decoder import Decoder
-from danalab.serve.planner import Answer, ChatModel, ChatQuestion, Delta, Planner, force_result
-from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import read_sound_rows
+from danalab.serve.answers import Answer, ChatReader, Delta, TokenText
+from danalab.serve.errors import RequestError
+from danalab.train.run.exchange import open_generator, open_huggingface_generator
 
 if TYPE_CHECKING:
-    from danalab.inference import Engine, SamplingParameters, TextGenerator
+    from danalab.data.tokenizers import Tokenizer
+    from danalab.inference.generator import TextGenerator
+
+SMALL = 20_000_000
+"""Parameters of a model that one thread serves: beside other work one thread answers 2.2 times the requests of two."""
+
+
+@dataclass(frozen=True)
+class ChatModel:
+    """A model that is ready to answer."""
+
+    name: str
+    model: Decoder
+    tokenizer: Tokenizer
+    format: ChatFormat | TemplateFormat | PlainFormat
+    step: int | None = None
+    """The checkpoint's step; None for a folder in Hugging Face format."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    """Time of loading [s since 1970]."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of a prompt and its continuation together, at most."""
+        return self.model.config.seq_len
+
+    @property
+    def n_ids(self) -> int:
+        """Token ids are below this."""
+        return min(self.tokenizer.n_tokens, self.model.config.vocab_size)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the model has learned a format of conversations."""
+        return not isinstance(self.format, PlainFormat)
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(1, int(self.tokenizer.token_bytes().max()))
+
+    def ids(self, prompt: Any) -> list[int]:
+        """Ids of a text (never specials), or the given ids. RequestError: it is too long, or has unknown ids."""
+        if isinstance(prompt, str):
+            if len(prompt) > self.context * self.longest:
+                raise RequestError(
+                    400, f"the prompt is longer than the model's context of {self.context} tokens",
+                    param="prompt", code="context_length_exceeded",
+                )  # fmt: skip
+            return self.tokenizer.encode(prompt)
+        if not isinstance(prompt, list):
+            raise RequestError(400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt")
+        for position, token in enumerate(prompt[: self.context]):
+            if not isinstance(token, int) or not 0 <= token < self.n_ids:
+                told = f"'prompt.{position}': {token!s:.40} is not one of the tokenizer's {self.n_ids} ids"
+                raise RequestError(400, told, param="prompt")
+        return prompt
+
+    def prompt(self, conversation: Conversation, wanted: int | None, *, drops: bool) -> list[int]:
+        """The ids of a conversation. With `drops` the oldest turns are left out until `wanted` tokens fit, too."""
+        context, chat = self.context, self.format
+        space = context - (wanted if wanted is not None and 0 < wanted < context else 1)
+        turns = _turn_ends(conversation) if drops else [0]
+        # A token has at most so many bytes: what cannot fit is left out, or refused, before it is encoded.
+        least = [len(each.text.encode(errors="replace")) // self.longest for each in conversation.messages]
+        first = 0
+        while first + 1 < len(turns) and sum(least[turns[first] :]) > space:
+            first += 1
+        if sum(least[turns[first] :]) >= context:
+            raise too_long(f"at least {sum(least[turns[first] :])}", context, "messages")
+        prompt = chat.render_prompt(_from_turn(conversation, turns[first]))
+        if len(prompt) > space and first + 1 < len(turns):
+            texts = [each.text for each in conversation.messages]
+            sizes = [len(ids) for ids in self.tokenizer.encode_batch(texts[turns[first] :])]
+            start, kept = turns[first], len(prompt)
+            while kept > space and first + 1 < len(turns):
+                first += 1
+                kept = len(prompt) - sum(sizes[: turns[first] - start])
+            prompt = chat.render_prompt(_from_turn(conversation, turns[first]))
+        while len(prompt) > space and first + 1 < len(turns):  # the marks of turns, which the sizes leave out
+            first += 1
+            prompt = chat.render_prompt(_from_turn(conversation, turns[first]))
+        return prompt
+
+    def scored(self, ids: list[int], top: int) -> list[TokenText]:
+        """The tokens of a prompt with their log-probabilities, by the model's own layers, and the `top` most likely."""
+        scores = [(None, ()), *prompt_scores(self.model, ids, self.n_ids, top)]
+        return [self.token_text(token, *score) for token, score in zip(ids, scores, strict=True)]
+
+    def token_text(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]]) -> TokenText:
+        """A token with its text, and those of the most likely ones."""
+        decode = self.tokenizer.decode_bytes
+        return TokenText(decode([token]), logprob, tuple((decode([each]), value) for each, value in top))
+
+    def engine(self, **settings: Any) -> Engine:
+        """An engine for the model, on one thread where it is small."""
+        if sum(parameter.numel() for parameter in self.model.parameters()) < SMALL:
+            torch.set_num_threads(1)
+        return Engine(self.model, self.tokenizer, **settings)
+
+
+def _turn_ends(conversation: Conversation) -> list[int]:
+    """Places at which a conversation may begin: that of each user's message, and of the first one."""
+    messages = conversation.messages
+    first = 1 if messages[0].role == "system" else 0
+    return [first, *(at for at in range(first + 1, len(messages)) if messages[at].role == "user")]
+
+
+def _from_turn(conversation: Conversation, start: int) -> Conversation:
+    messages = conversation.messages
+    system = messages[:1] if messages[0].role == "system" and start > 0 else ()
+    return Conversation((*system, *messages[start:]))
+
+
+def too_long(prompt: str, context: int, param: str) -> RequestError:
+    """The refusal of a prompt that the context has no space for."""
+    told = f"the prompt has {prompt} tokens: the model's context is {context} tokens"
+    return RequestError(400, told, param=param, code="context_length_exceeded")
 
 
 def open_chat_model(
@@ -41,9 +156,7 @@ def open_chat_model(
     folder = run or huggingface
     assert folder is not None
     chosen = format_of(folder, generator.tokenizer)
-    name = name or folder.resolve().name
-    card = run_card(folder, generator.model, generator.step)
-    return ChatModel(name, generator.model, generator.tokenizer, chosen, generator.step, card=card)
+    return ChatModel(name or folder.resolve().name, generator.model, generator.tokenizer, chosen, generator.step)
 
 
 def open_text_generator(
@@ -53,163 +166,50 @@ def open_text_generator(
     tokenizer: str | None = None,
     device: str = "cpu",
     **engine: Any,
-) -> "TextGenerator":
+) -> TextGenerator:
     """The same for plain text. `engine`: settings of `danalab.inference.Engine`."""
-    from danalab.train.run.exchange import open_generator, open_huggingface_generator
-
-    if (run is None) == (huggingface is None):
-        raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
-    if run is not None:
+    if run is not None and huggingface is None:
         return open_generator(run, step, tokenizer, device, **engine)
-    assert huggingface is not None
+    if huggingface is None or run is not None:
+        raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
     if step is not None:
         raise UserError(f"--step {step}: --from has one model and no checkpoints; leave it out")
     return open_huggingface_generator(huggingface, tokenizer, device, **engine)
 
 
 class ChatSession:
-    """The turns of one conversation, the oldest left out when the context is full; `engine` is the model's."""
+    """The turns of one conversation, the oldest left out when the context is full."""
 
-    def __init__(self, chat_model: ChatModel, engine: "Engine", sampling: "SamplingParameters", system: str = ""):
-        self.chat_model, self.engine, self.sampling, self.system = chat_model, engine, sampling, system
+    def __init__(self, chat_model: ChatModel, sampling: SamplingParameters, system: str = ""):
+        self.chat_model, self.sampling, self.system = chat_model, sampling, system
         self.turns: list[Message] = []
-
-    def reset(self) -> None:
-        """Forget all turns."""
-        self.turns.clear()
-
-    @property
-    def conversation(self) -> Conversation:
-        """Instructions and turns; UserError: nothing has been said."""
-        return self._with(self.turns)
-
-    def load(self, conversation: Conversation) -> bool:
-        """Go on with another conversation; returns whether a question at its end, which has no answer, is left out."""
-        messages = list(conversation.messages)
-        self.system = messages.pop(0).text if messages[0].role == "system" else ""
-        self.turns = messages[: -1 if messages[-1].role == "user" else None]
-        return len(self.turns) < len(messages)
-
-    def retry(self) -> Generator[Delta, None, None]:
-        """Another answer to the last question (UserError: there is none). An empty one does not replace the old."""
-        if len(self.turns) < 2:
-            raise UserError("there is no question to answer again")
-        question, before = self.turns[-2].text, self.turns
-        self.turns = before[:-2]
-        try:
-            yield from self.ask(question)
-        finally:
-            if len(self.turns) < len(before):
-                self.turns = before
+        self._engine = chat_model.engine(max_batch_size=1)
 
     def ask(self, question: str) -> Generator[Delta, None, None]:
-        """The answer, in pieces; if closed early, it is remembered. UserError: an empty or long question, or busy."""
-        if self.engine.busy:
-            raise UserError("an answer is being written: read it to its end, or close it, before the next question")
-        conversation = self._with([*self.turns, Message.of("user", question)])
-        asked = ChatQuestion(conversation, self.sampling, drops_old_turns=True)
-        ((request, reader),) = Planner(self.chat_model, max_choices=1).chat(asked, scope="").pairs
-        number = self.engine.submit(request)
-        answer = Answer()
+        """The answer, in pieces; if closed early, it is remembered. UserError: the question is too long."""
+        model, asked = self.chat_model, Message.of("user", question)
+        system = [Message.of("system", self.system)] if self.system.strip() else []
+        conversation = Conversation((*system, *self.turns, asked))
+        prompt = model.prompt(conversation, self.sampling.max_tokens, drops=True)
+        space = model.context - len(prompt)
+        if space < 1:
+            raise UserError(f"the question has {len(prompt)} tokens; the model's context is {model.context}")
+        sampling = replace(
+            self.sampling,
+            max_tokens=min(self.sampling.max_tokens or space, space),
+            stop_tokens=tuple(model.format.stop_tokens),
+            stop=model.format.stop_texts,
+        )
+        request = Request(prompt, sampling)
+        reader, answer = ChatReader(model, request), Answer()
+        number = self._engine.submit(request)
         try:
             while answer.finish_reason is None:
-                for event in self.engine.step():
-                    delta = force_result(self.engine, number, reader.read(event))
+                for event in self._engine.step():
+                    delta = reader.read(event, self._engine)
                     answer.add(delta)
                     yield delta
         finally:
-            self.engine.cancel(number)
-            if answer.text.strip() or answer.calculations:
-                self.turns += [Message.of("user", question), answer.message]
-
-    def _with(self, turns: list[Message]) -> Conversation:
-        system = [Message.of("system", self.system)] if self.system.strip() else []
-        return Conversation((*system, *turns))
-
-
-POINTS = 80  # of a curve, at most
-MIN_POINTS = 10  # of a metric that is preferred to one with more
-EXAMPLES = 4
-STAGES = {"pretraining": "base", "mid": "mid", "sft": "sft", "rl": "rl"}
-CURVES = {"rl": ("rl/reward", "train/loss")}  # metrics of a stage's curve, best first; of other stages the losses
-
-
-def run_card(folder: Path, model: Decoder, step: int | None) -> dict[str, Any]:
-    """The card of a run folder, up to `step`, or of a folder in Hugging Face format."""
-    card: dict[str, Any] = {
-        "params": sum(parameter.numel() for parameter in model.parameters()),
-        "arch": model.config.arch,
-        "layers": model.config.n_layers,
-        "width": model.config.d_model,
-    }
-    record = _record(folder)
-    if record is None:
-        return card
-    config, stage = record.get("config", {}), STAGES.get(record.get("stage", ""), "base")
-    rows, _ = read_sound_rows(RunFolder(folder).metrics_file)
-    opt = str(config.get("opt"))
-    card |= {
-        "stage": stage,
-        "optimizer": opt,
-        "color": optimizer_color(opt),
-        "lr": config.get("lr"),
-        "steps": config.get("iterations"),
-        "curve": _curve(rows, CURVES.get(stage, ("val/loss", "train/loss")), step),
-        "examples": _examples(folder),
-    }
-    return card
-
-
-def _record(folder: Path) -> dict[str, Any] | None:
-    try:
-        return RunFolder(folder).read_config()
-    except UserError:
-        return None
-
-
-def _curve(rows: Sequence[dict[str, Any]], metrics: Sequence[str], step: int | None) -> dict[str, Any] | None:
-    """The first of `metrics` that makes a curve, or that with the most points; None without two."""
-    curves = {
-        metric: [
-            (row["step"], row[metric])
-            for row in rows
-            if isinstance(row.get(metric), (int, float)) and math.isfinite(row[metric])
-            if step is None or row["step"] <= step
-        ]
-        for metric in metrics
-    }
-    metric = max(metrics, key=lambda name: min(len(curves[name]), MIN_POINTS))  # the first of equals
-    points = curves[metric]
-    if len(points) < 2:
-        return None
-    kept = sorted({round(i * (len(points) - 1) / (POINTS - 1)) for i in range(POINTS)})
-    return {"metric": metric, "points": [points[i] for i in kept]}
-
-
-def _examples(folder: Path) -> list[str]:
-    """Test questions of the generated tasks of this stage and of those before it, of each task in turn."""
-    tasks: dict[str, Iterator[str]] = {}
-    for record in _stages(folder):
-        for text in str(record["config"].get("data", "")).split("\n"):
-            try:
-                name = TASKS.canonical(parse_specification(text)[0])
-                if name not in tasks and issubclass(TASKS.get(name), GeneratedTask):
-                    problems = make_task(text, split=TEST)[0]
-                    tasks[name] = iter(dict.fromkeys(problem.question for problem in problems[:EXAMPLES]))
-            except UserError:  # a file, or a task of another version
-                continue
-    mixed = itertools.chain.from_iterable(itertools.zip_longest(*tasks.values()))
-    return [question for question in mixed if question is not None][:EXAMPLES]
-
-
-def _stages(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of a run and of the runs that it started from."""
-    for _ in STAGES:
-        record = _record(folder)
-        if record is None:
-            return
-        yield record
-        try:
-            folder = folder / str(read_json(folder / "start.json").get("run"))
-        except (UserError, AttributeError):
-            return
+            self._engine.cancel(number)
+            if answer.text.strip():
+                self.turns += [asked, Message.of("assistant", answer.text)]

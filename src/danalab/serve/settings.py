@@ -1,7 +1,6 @@
 """Settings of the server, which are the flags of `danalab serve`: where it listens, who may ask, and limits."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Le
@@ -21,14 +20,12 @@ class ServerSettings:
     """Keys, one of which a request must send as bearer token. DANALAB_API_KEY in the environment hides one from ps."""
     cors_origin: tuple[str, ...] = ()
     """Origins whose pages may call the API from a browser, e.g. https://example.org."""
-    log_conversations: Path | None = None
-    """File to append prompts and answers to, a JSON object a line; default: they are not logged."""
     max_batch_size: Count = 32
     """Requests that are decoded together."""
     max_waiting: Natural = 256
     """Requests that wait for a slot; more get status 429."""
     max_connections: Count = 1000
-    """Connections at the same time, at most; fewer where ulimit -n allows fewer open files."""
+    """Connections at the same time, at most; more get status 503."""
     max_choices: Count = 16
     """Answers to one request, at most: n, or prompts x n."""
     max_body_kb: Count = 1024

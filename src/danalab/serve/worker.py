@@ -6,29 +6,30 @@ The engine computes in its own thread, so the event loop never waits for it. A c
 next step. Deltas of one step reach the event loop in one call.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import Metric
 
 from danalab.errors import UserError
-from danalab.inference import Engine, Request, Statistics, TokenEvent
-from danalab.serve.fields import RequestError
-from danalab.serve.planner import Answer, Delta, TextReader, force_result
+from danalab.inference.engine import Engine
+from danalab.inference.request import Request, TokenEvent
+from danalab.serve.answers import Answer, Delta, TextReader
+from danalab.serve.errors import RequestError
 
 log = logging.getLogger(__name__)
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_TO_FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_PER_TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 Indexed = tuple[int, "Delta | Exception"]
 """Index of an answer, and what is new about it."""
@@ -50,7 +51,7 @@ class Generation:
 class Generations:
     """The answers to one HTTP request: an asynchronous iterator of (index of the answer, delta)."""
 
-    def __init__(self, worker: "EngineWorker", pairs: Sequence[tuple[Request, TextReader]]):
+    def __init__(self, worker: EngineWorker, pairs: Sequence[tuple[Request, TextReader]]):
         self._worker = worker
         self._deltas: asyncio.Queue[Indexed] = asyncio.Queue()
         self.all = [Generation(request, reader, i, self._deltas) for i, (request, reader) in enumerate(pairs)]
@@ -80,14 +81,14 @@ class Generations:
     def cancel(self) -> None:
         """Free the slots of unfinished answers before the engine's next step."""
         for generation in self.all:
-            self._worker.cancel(generation)
+            self._worker.end(generation, Delta(finish_reason="cancelled"))
 
 
 class EngineWorker:
     """Runs an engine in a thread for callers in an event loop; refuses more than `max_requests` running and waiting."""
 
-    def __init__(self, engine: Engine, *, max_requests: int):
-        self.engine, self.max_requests, self.metrics = engine, max_requests, Metrics()
+    def __init__(self, name: str, engine: Engine, metrics: Metrics, *, max_requests: int):
+        self.name, self.engine, self.metrics, self.max_requests = name, engine, metrics, max_requests
         self.open = 0
         """Running and waiting requests."""
         self.statistics = engine.statistics
@@ -118,19 +119,23 @@ class EngineWorker:
     def submit(self, pairs: Sequence[tuple[Request, TextReader]]) -> Generations:
         """Queue all requests, or none of them. Raises RequestError: 429, the queue is full."""
         if self.open + len(pairs) > self.max_requests:
-            self.metrics.refused.inc()
+            self.metrics.refused.labels(self.name).inc()
             message = f"{self.open} requests are running or waiting; {self.max_requests} is the limit: try again later"
             raise RequestError(429, message, code="queue_full", headers={"retry-after": "1"})
         self.open += len(pairs)
         generations = Generations(self, pairs)
         for generation in generations.all:
-            self._inbox.put(lambda generation=generation: self._submit(generation))
+            self._inbox.put(partial(self._submit, generation))
         return generations
 
-    def cancel(self, generation: Generation) -> None:
-        """Free a slot before the engine's next step; without effect when the generation has ended."""
+    def end(self, generation: Generation, delta: Delta | Exception) -> None:
+        """End an answer before the engine's next step; without effect when it has ended."""
         if not generation.ended:
-            self._inbox.put(lambda: self._end(generation, Delta(finish_reason="cancelled")))
+            self._inbox.put(partial(self._end, generation, delta))
+
+    def end_all(self, error: Exception) -> None:
+        """End every answer that runs or waits with an error."""
+        self._inbox.put(partial(self._end_all, error))
 
     def _deliver(self, outbox: list[tuple[Generation, Delta | Exception]]) -> None:
         for generation, delta in outbox:
@@ -138,7 +143,7 @@ class EngineWorker:
             if reason is not None and not generation.ended:
                 generation.ended = True
                 self.open -= 1
-                self.metrics.finished(generation, reason)
+                self.metrics.finished(self.name, generation, reason)
             generation.deltas.put_nowait((generation.index, delta))
 
     # ---- in the engine's thread ----
@@ -149,8 +154,7 @@ class EngineWorker:
                 events = self.engine.step()
             except Exception as error:  # the model diverged, or a fault of ours: nobody may wait for ever
                 events = []
-                for generation in list(self._running.values()):
-                    self._end(generation, _request_error(error, 500))
+                self._end_all(_request_error(error, 500))
             for event in events:
                 self._read(event)
             self.statistics = self.engine.statistics
@@ -183,6 +187,10 @@ class EngineWorker:
         self._leave(generation)
         self._outbox.append((generation, delta))
 
+    def _end_all(self, error: Exception) -> None:
+        for generation in list(self._running.values()):
+            self._end(generation, error)
+
     def _leave(self, generation: Generation) -> None:
         """Take a generation out of the engine, which may have ended it before."""
         if generation.number is not None:
@@ -194,11 +202,11 @@ class EngineWorker:
         generation = self._running.get(event.request_id)
         if generation is None:
             return
-        generation.tokens += 1
+        generation.tokens += event.token >= 0
         generation.last_token = time.perf_counter()
         generation.first_token = generation.first_token or generation.last_token
         try:
-            delta = force_result(self.engine, event.request_id, generation.reader.read(event))
+            delta = generation.reader.read(event, self.engine)
         except Exception as error:
             self._end(generation, _request_error(error, 500))
             return
@@ -216,52 +224,45 @@ class EngineWorker:
 
 
 class Metrics:
-    """Counts and times of one model."""
+    """Counts and times of the models of a server, each sample with the label "model"."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self.running = self._add(Gauge, "requests_running", "Requests that the engine decodes")
+        self.waiting = self._add(Gauge, "requests_waiting", "Requests that wait for a slot")
+        self.cache_use = self._add(Gauge, "cache_use_ratio", "Share of the engine's cache that running requests hold")
+        self.prefix_tokens = self._add(Gauge, "prefix_hit_tokens", "Prompt tokens found in the cache")
+        self.refused = self._add(Counter, "requests_refused", "Requests refused because the queue was full")
+        self.requests = self._add(Counter, "requests", "Finished generations", "finish_reason")
+        self.prompt_tokens = self._add(Counter, "prompt_tokens", "Prompt tokens of finished generations")
+        self.generated_tokens = self._add(Counter, "generated_tokens", "Tokens of finished generations")
+        self.to_first = self._add(Histogram, "time_to_first_token_seconds", "Until the first token [s]")
+        self.per_token = self._add(Histogram, "time_per_output_token_seconds", "Between two tokens [s]")
 
-        def add(kind: Any, name: str, text: str, **more: Any) -> Any:
-            return kind(f"danalab_{name}", text, registry=self._registry, **more)
+    def _add(self, kind: Any, name: str, text: str, *labels: str) -> Any:
+        more = {"buckets": _BUCKETS} if kind is Histogram else {}
+        return kind(f"danalab_{name}", text, registry=self._registry, labelnames=["model", *labels], **more)
 
-        self.running = add(Gauge, "requests_running", "Requests that the engine decodes")
-        self.waiting = add(Gauge, "requests_waiting", "Requests that wait for a slot")
-        self.cache_use = add(Gauge, "cache_use_ratio", "Share of the engine's cache that running requests hold")
-        self.prefix_tokens = add(Gauge, "prefix_hit_tokens", "Prompt tokens found in the cache of earlier requests")
-        self.refused = add(Counter, "requests_refused", "Requests refused because the queue was full")
-        self.requests = add(Counter, "requests", "Finished generations", labelnames=["finish_reason"])
-        self.prompt_tokens = add(Counter, "prompt_tokens", "Prompt tokens of finished generations")
-        self.generated_tokens = add(Counter, "generated_tokens", "Tokens of finished generations")
-        self.to_first = add(Histogram, "time_to_first_token_seconds", "Until the first token [s]", buckets=_TO_FIRST)
-        self.per_token = add(Histogram, "time_per_output_token_seconds", "Between two tokens [s]", buckets=_PER_TOKEN)
-
-    def finished(self, generation: Any, reason: str) -> None:
-        """Count a `Generation` that has ended."""
-        self.requests.labels(reason).inc()
-        self.prompt_tokens.inc(len(generation.request.prompt))
-        self.generated_tokens.inc(generation.tokens)
+    def finished(self, model: str, generation: Generation, reason: str) -> None:
+        """Count an answer that has ended."""
+        self.requests.labels(model, reason).inc()
+        self.prompt_tokens.labels(model).inc(len(generation.request.prompt))
+        self.generated_tokens.labels(model).inc(generation.tokens)
         if generation.tokens:
-            self.to_first.observe(generation.first_token - generation.submitted)
+            self.to_first.labels(model).observe(generation.first_token - generation.submitted)
         if generation.tokens > 1:
-            self.per_token.observe((generation.last_token - generation.first_token) / (generation.tokens - 1))
+            seconds = (generation.last_token - generation.first_token) / (generation.tokens - 1)
+            self.per_token.labels(model).observe(seconds)
 
-    def collect(self, load: Statistics) -> Iterable[Metric]:
-        """All of them, with the engine's present load."""
-        self.running.set(load.running)
-        self.waiting.set(load.waiting)
-        self.cache_use.set(load.cache_blocks_used / max(load.cache_blocks, 1))
-        self.prefix_tokens.set(load.reused_tokens)
-        return self._registry.collect()
-
-
-def metrics_page(workers: Mapping[str, EngineWorker]) -> bytes:
-    """The metrics of all models of a server, one family of samples for each, with the label "model"."""
-    merged: dict[str, Metric] = {}
-    for name, worker in workers.items():
-        for metric in worker.metrics.collect(worker.statistics):
-            family = merged.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
-            family.samples += [each._replace(labels={"model": name, **each.labels}) for each in metric.samples]
-    return generate_latest(SimpleNamespace(collect=merged.values))  # pyright: ignore[reportArgumentType]
+    def page(self, workers: Iterable[EngineWorker]) -> bytes:
+        """All of them as Prometheus reads them, with the engines' present load."""
+        for worker in workers:
+            load = worker.statistics
+            self.running.labels(worker.name).set(load.running)
+            self.waiting.labels(worker.name).set(load.waiting)
+            self.cache_use.labels(worker.name).set(load.cache_blocks_used / max(load.cache_blocks, 1))
+            self.prefix_tokens.labels(worker.name).set(load.reused_tokens)
+        return generate_latest(self._registry)
 
 
 def _request_error(error: Exception, status: int) -> RequestError:

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from danalab.chat.conversations import Conversation
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TASKS, Arithmetic, Counting, Spelling, make_task
 from danalab.errors import UserError
@@ -34,8 +33,7 @@ def test_test_problems_are_no_training_problems(name):
 def test_a_solution_earns_the_whole_reward_and_is_a_conversation(name):
     task, score = make_task(name)[0], Scorer()
     for problem in task[:200]:
-        conversation = Conversation.of(problem.conversation())
-        assert score(problem, conversation.messages[-1].text) == 1.0
+        assert score(problem, problem.conversation().messages[-1].spoken) == 1.0
         assert score(problem, "I do not know.") == 0.0
 
 
@@ -65,7 +63,7 @@ def test_answers_are_right():
         ("arithmetic:weight=0", "positive"),
         ("counting:syllables=0", "1 to 20"),
         ("arithmetic:max=0", "at least 1"),
-        (":max=1", "name or a path"),
+        (":max=1", "unknown task ''"),
     ],
 )
 def test_a_bad_specification_is_one_line_that_names_it(text, said):
@@ -79,4 +77,4 @@ def test_settings_without_a_problem_for_a_split_are_named():
 
 
 def test_every_task_has_a_summary():
-    assert all(TASKS.get(name).summary for name in TASKS)
+    assert all(task.summary for task in TASKS.values())

@@ -26,7 +26,7 @@ def test_problems_of_ones_own(tmp_path):
     score = Scorer()
     assert len(task) == 3
     assert score(task[0], " paris ") == 1
-    assert task[1].prompt()["messages"][0] == {"role": "system", "content": "Be short."}
+    assert task[1].prompt().messages[0].text == "Be short."
     assert "A. 3\nB. 4" in task[1].question
     assert (score(task[1], "The answer is B."), score(task[1], "A")) == (1, 0)
     assert score(task[2], "It is 42.0") == 1

@@ -5,7 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from danalab.chat.tasks import Arithmetic, LoadedTask, Problem, Spelling, TaskMixture
+from danalab.chat.tasks import Problem, TaskMixture
+from danalab.chat.tasks.generated import Arithmetic, Spelling
+from danalab.chat.tasks.loaded import LoadedTask
 from danalab.errors import UserError
 
 

@@ -9,8 +9,8 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from danalab.chat.conversations import Conversation
 from danalab.chat.marks import ChatFormat
+from danalab.chat.messages import Conversation
 from danalab.cli.app import main
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
@@ -172,7 +172,7 @@ def test_bad_input_is_one_line(base, tmp_path, capsys):
     assert "--policy-loss grpo" in refused(capsys, *start, *task, "--policy-loss", "grpo")
     assert "leave it out" in refused(capsys, *start, *task, "--global-batch", 4)
     assert "unknown reward 'nmber'" in refused(capsys, *start, *task, "--reward", "nmber")
-    assert "no such file" in refused(capsys, *start, *task, "--reward", tmp_path / "absent.py")
+    assert "no such Python file" in refused(capsys, *start, *task, "--reward", tmp_path / "absent.py")
     for words in (["fsdp"], ["fsdp", "--tp-size", "2"], ["diloco"], ["ddp", "--expert-parallel"]):
         what = words[-1] if len(words) == 2 else words[0]
         whole = f"not with {what}: each rank samples from a whole model"

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.chat.conversations import Conversation
+from danalab.chat.dialects import conversation_of
 from danalab.chat.marks import ChatFormat
+from danalab.chat.messages import Conversation
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
@@ -31,7 +32,7 @@ def conversation(lengths):
     messages = []
     for turn, length in enumerate(lengths):
         messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": chr(97 + turn) * length}]
-    return Conversation.of({"messages": messages})
+    return conversation_of({"messages": messages})
 
 
 @settings(max_examples=80, deadline=None)
@@ -113,7 +114,7 @@ def test_packed_loss_and_gradient_are_those_of_each_conversation_alone(arch, tmp
     alone = []
     for number in range(len(given_tokens)):
         one = given_tokens.pick(np.array([number]))
-        alone.append(ConversationRows(one, CHAT, len(one.coded) - 1, masked=True).read(np.arange(1)))
+        alone.append(ConversationRows(one, CHAT, len(one.ids) - 1, masked=True).read(np.arange(1)))
     apart = loss_and_gradient(alone)
     assert together[0] == pytest.approx(apart[0], rel=1e-9)
     torch.testing.assert_close(together[1], apart[1], rtol=1e-6, atol=1e-9)
@@ -123,7 +124,7 @@ def test_files_and_tasks_are_tokenized_together(tmp_path, chats):
     both = tokenize([str(chats), "arithmetic:size=7,max=9"], CHAT)
     assert len(both) == 150 + 7
     assert both.sha256 == tokenize([str(chats), "arithmetic:size=7,max=9"], CHAT).sha256
-    last = (both.pick(np.array([156])).coded & 0x7FFFFFFF).tolist()
+    last = both.pick(np.array([156])).ids.tolist()
     assert CHAT.tokenizer.decode(last).startswith("<|endoftext|><|user_start|>What is ")
 
 
@@ -136,21 +137,13 @@ def test_a_text_that_the_tokenizer_cannot_encode_is_named_with_its_line(tmp_path
         tokenize([str(file)], ChatFormat(CharacterTokenizer()))
 
 
-def test_a_changed_file_is_tokenized_again(tmp_path):
-    file = tmp_path / "chats.jsonl"
-    lengths = []
-    for text in ("a", "much longer"):
-        file.write_text(json.dumps(Conversation.ask(text, text).as_dict()) + "\n")
-        lengths.append(len(tokenize([str(file)], CHAT).coded))
-    assert lengths[1] == lengths[0] + 20
-
-
 @settings(max_examples=30, deadline=None)
 @given(count=st.integers(2, 40), share=st.floats(0.01, 0.99))
 def test_a_split_keeps_each_conversation_on_one_side(count, share):
-    whole = TokenizedConversations(np.arange(3 * count, dtype=np.uint32), np.arange(1, count + 1) * 3)
+    ids = np.arange(3 * count, dtype=np.int32)
+    whole = TokenizedConversations(ids, ids > 0, np.arange(1, count + 1) * 3)
     train, val = whole.split(share, b"x")
-    assert sorted([*train.coded, *val.coded]) == list(range(3 * count))
+    assert sorted([*train.ids, *val.ids]) == list(range(3 * count))
     assert len(train) >= 1
     assert len(val) == min(max(1, round(share * count)), count - 1)
 
@@ -166,56 +159,22 @@ def test_the_name_of_a_task_is_the_task_also_beside_a_file_of_this_name(tmp_path
 
 SUMS = [
     {"role": "user", "content": "12 + 7?"},
-    {"role": "assistant", "content": [{"type": "text", "text": "It is "}, {"type": "python", "text": "12+7"},
-                                      {"type": "python_output", "text": "19"}, {"type": "text", "text": "19."}]},
+    {"role": "assistant", "content": "It is <<12+7=19>>19."},
     {"role": "user", "content": "Add 5."},
-    {"role": "assistant", "content": [{"type": "python", "text": "19+5"}, {"type": "python_output", "text": "24"},
-                                      {"type": "text", "text": "24"}]},
-]  # fmt: skip
-
-
-def test_an_answer_after_a_calculation_is_learned_after_the_text_alone_too(tmp_path):
-    """A client that drops `calculations` sends the text alone: those very tokens are trained."""
-    both = tokenized([Conversation.of(SUMS)], tmp_path)
-    assert both.again.tolist() == [False, True]
-    seen = Conversation.of([SUMS[0], {"role": "assistant", "content": "It is 19."}, *SUMS[2:]])
-    prompt = CHAT.render_prompt(seen.prompt)
-    for masked in (True, False):  # sft, mid
-        rows = ConversationRows(both, CHAT, 200, masked=masked)
-        assert rows.counts.conversations == 1
-        inputs, targets = (part.flatten().tolist() for part in rows.read(np.arange(rows.n)))
-        start = next(n for n in range(len(inputs)) if inputs[n : n + len(prompt)] == prompt)
-        place = start + len(prompt) - 1
-        learned = [each for each in targets[start:] if each != IGNORED]
-        assert set(targets[start:place]) == {IGNORED}
-        ids, mask = CHAT.render(seen)
-        answer = zip(ids[len(prompt) :], mask[len(prompt) :], strict=True)
-        assert learned[: sum(mask[len(prompt) :])] == [id_ for id_, said in answer if said]
-
-
-def test_both_histories_of_a_conversation_stay_on_one_side_of_validation(tmp_path):
-    many = tokenized([Conversation.of([*SUMS[:2], {"role": "user", "content": f"Add {n}."}, SUMS[3]])
-                      for n in range(20)], tmp_path)  # fmt: skip
-    for part in many.split(0.3, b"x"):
-        assert part.again.tolist() == [False, True] * (len(part) // 2)
-
-
-def test_calls_of_functions_stay_in_every_history(tmp_path):
-    call = [{"type": "python", "text": '{"name": "f", "arguments": {}}'}, {"type": "python_output", "text": "1"}]
-    messages = [SUMS[0], {"role": "assistant", "content": [*call, {"type": "text", "text": "1"}]}, *SUMS[2:]]
-    assert len(tokenized([Conversation.of(messages)], tmp_path)) == 1
+    {"role": "assistant", "content": "<<19+5=24>>24"},
+]
 
 
 def test_bad_lines_are_left_out_and_counted_where_that_is_asked_for(tmp_path, caplog):
-    lines = [b"{", json.dumps(SUMS).encode(), b"\xff", b'{"messages": [7]}', b"x" * ((1 << 24) + 9)]
+    lines = [b"{", json.dumps(SUMS).encode(), b"\xff", b'{"messages": [7]}']
     (tmp_path / "chats.jsonl").write_bytes(b"\n".join(lines))
     with pytest.raises(UserError, match="line 1: not valid JSON"):
         tokenize([str(tmp_path / "chats.jsonl")], CHAT)
-    assert len(tokenize([str(tmp_path / "chats.jsonl")], CHAT, skips=True)) == 2
-    assert "4 bad lines are left out; the first: " in caplog.text
+    assert len(tokenize([str(tmp_path / "chats.jsonl")], CHAT, skips=True)) == 1
+    assert "3 bad lines are left out; the first: " in caplog.text
 
 
 def test_rows_have_only_conversations_with_something_to_learn(tmp_path):
     told = [SUMS[0], {"role": "assistant", "content": "19", "weight": 0}]
-    rows = ConversationRows(tokenized([Conversation.of(told), Conversation.of(SUMS)], tmp_path), CHAT, 200, masked=True)
+    rows = ConversationRows(tokenized([conversation_of(told), conversation_of(SUMS)], tmp_path), CHAT, 200, masked=True)
     assert (rows.counts.conversations, rows.counts.dropped) == (2, 1)

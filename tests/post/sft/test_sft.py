@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from tokenizers import Tokenizer as Engine
 
-from danalab.chat.conversations import Conversation
 from danalab.chat.marks import ChatFormat
+from danalab.chat.messages import Conversation
 from danalab.cli.app import main
 from danalab.data import prepare
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, train_bpe
 from danalab.errors import UserError
-from danalab.post.dataset import LOSS_BIT, tokenize
+from danalab.post.dataset import tokenize
 from danalab.post.settings import SftConfig, SftFlags
 from danalab.post.sft import configure, prepare_start, recorded_start
 from danalab.scaling.learning_rate import small_run_rate
-from danalab.serve import open_chat_model
+from danalab.serve.chat_model import open_chat_model
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training, train
 from danalab.train.run.exchange import export_run
@@ -222,7 +222,7 @@ def test_files_of_problems_are_tasks_in_any_spelling(word, tmp_path):
     file.write_text('{"question": "6 * 7?", "answer": "42", "reward": "number", "solution": "6 * 7 = 42"}\n')
     chat = ChatFormat(ByteTokenizer())
     found = tokenize([word.replace("FILE", str(file))], chat)
-    assert (found.coded & ~LOSS_BIT).tolist() == chat.render(Conversation.ask("6 * 7?", "6 * 7 = 42")).ids
+    assert found.ids.tolist() == chat.render(Conversation.ask("6 * 7?", "6 * 7 = 42")).ids
 
 
 def test_the_path_of_a_task_s_data_is_no_file_of_conversations(tmp_path):
@@ -242,7 +242,7 @@ BAD = {
     "no run": (["--data", "CHATS"], "--run is needed"),
     "a bad share": (["--run", "BASE", "--data", "CHATS", "--val-share", "1"], "--val-share 1: must be less than 1"),
     "a bad batch": (["--run", "BASE", "--data", "CHATS", "--global-batch", "4096"], "less than one step"),
-    "malformed": (["--run", "BASE", "--data", "BAD"], "line 1: 'messages.0': the message is empty"),
+    "malformed": (["--run", "BASE", "--data", "BAD"], "line 1: 'messages.0.content' must be a text"),
     "a single one": (["--run", "BASE", "--data", "ONE"], "one conversation cannot be split for validation"),
 }
 
@@ -250,7 +250,7 @@ BAD = {
 @pytest.mark.parametrize(("words", "reason"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_line_and_writes_no_run(words, reason, base, chats, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.jsonl").write_text('{"messages": [{"role": "user", "content": ""}]}\n')
+    (tmp_path / "bad.jsonl").write_text('{"messages": [{"role": "user", "content": 7}]}\n')
     (tmp_path / "one.jsonl").write_text(chats.read_text().splitlines()[0] + "\n")
     files = {"BASE": base, "CHATS": chats, "BAD": "bad.jsonl", "ONE": "one.jsonl"}
     given = [str(files.get(word, word)) for word in words]

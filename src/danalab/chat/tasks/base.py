@@ -6,27 +6,20 @@ A task is a pure function of its settings and the position, a mixture of tasks o
 i is the same on every machine and rank.
 """
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from danalab.chat.messages import CALCULATION, Conversation, Message
 from danalab.data.mixture import BLOCK, block_counts
 from danalab.data.order.permutation import Permutation
-from danalab.errors import UserError, nearest
-from danalab.registry import Registry
+from danalab.errors import UserError
 
 TRAIN, TEST = "train", "test"
-WEIGHT = "weight"
-"""Setting of every task: its share in a mixture."""
-
-Content = str | Sequence[Mapping[str, str]]
-"""Content of a message: text, or parts {"type": "text" | "python" | "python_output", "text": ...}."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,7 @@ class Problem:
     """The reference for the reward, e.g. "72" or "B"."""
     reward: str
     """Name of the reward (`danalab.chat.rewards`)."""
-    solution: Content = ""
+    solution: str = ""
     """An assistant's message that earns the whole reward, for supervised fine-tuning; empty: the answer."""
     choices: tuple[str, ...] = ()
     """Letters of a multiple choice."""
@@ -47,36 +40,38 @@ class Problem:
     """System message; empty: none."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """What else the reward needs, e.g. tests of a program."""
-    history: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    history: tuple[Message, ...] = field(default=(), repr=False)
     """Messages before the question."""
     later: tuple["Problem", ...] = field(default=(), repr=False)
     """The next turns of the conversation."""
 
-    def prompt(self) -> dict[str, Any]:
-        """The conversation up to the question, as a line of JSONL has it."""
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        return {"messages": [*system, *self.history, {"role": "user", "content": self.question}]}
+    def prompt(self) -> Conversation:
+        """The conversation up to the question."""
+        return Conversation((*self._before(), Message.of("user", self.question)))
 
-    def conversation(self) -> dict[str, Any]:
-        """The conversation with all its solutions, as a line of JSONL has it."""
-        messages = [*self.prompt()["messages"], {"role": "assistant", "content": self.content}]
-        for turn in self.later:
-            messages += [{"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.content}]
-        return {"messages": messages}
+    def conversation(self) -> Conversation:
+        """The conversation with all its solutions."""
+        messages = self._before()
+        for turn in (self, *self.later):
+            messages += [Message.of("user", turn.question), Message.of("assistant", turn.content)]
+        return Conversation(tuple(messages))
+
+    def _before(self) -> list[Message]:
+        return [*([Message.of("system", self.system)] if self.system else []), *self.history]
 
     @property
-    def content(self) -> str | list[Mapping[str, str]]:
-        """The solution as the content of a message."""
-        return (self.solution if isinstance(self.solution, str) else list(self.solution)) or self.answer
+    def content(self) -> str:
+        """What the assistant says in the solution."""
+        return self.solution or self.answer
 
     @property
     def needs_tool(self) -> bool:
-        """Whether the solution calls a tool."""
-        return not isinstance(self.solution, str) and any(part["type"] == "python" for part in self.solution)
+        """Whether the solution calculates."""
+        return CALCULATION.search(self.solution) is not None
 
-    def next_turn(self, said: Mapping[str, Any] | None) -> "Problem":
+    def next_turn(self, said: Message | None) -> "Problem":
         """The next turn, after this message of the assistant; None: it said nothing, and the turn is forgotten."""
-        turn = () if said is None else ({"role": "user", "content": self.question}, said)
+        turn = () if said is None else (Message.of("user", self.question), said)
         return replace(self.later[0], system=self.system, history=(*self.history, *turn), later=self.later[1:])
 
 
@@ -103,56 +98,6 @@ class Task(ABC, Sequence[Problem]):
         if isinstance(position, slice):
             return [self.problem(i) for i in range(len(self))[position]]
         return self.problem(range(len(self))[position])
-
-
-TASKS: Registry[type[Task]] = Registry("task")
-
-
-def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
-    """(the task of a specification, its weight in a mixture); `defaults` fill settings that the task has.
-
-    UserError: unknown task or setting, a value of the wrong type, or data that cannot be read.
-    """
-    from pydantic import ConfigDict, ValidationError, validate_call
-
-    name, given = parse_specification(text)
-    kind = TASKS.get("jsonl") if name.endswith((".jsonl", ".jsonl.gz")) else TASKS.get(name)
-    known = {key: value.default for key, value in inspect.signature(kind).parameters.items()}
-    if kind is TASKS.get("jsonl") and name != "jsonl":
-        given["path"] = name
-    value, weight = given.pop(WEIGHT, "1"), -1.0
-    with suppress(ValueError):
-        weight = float(value)
-    if not 0 < weight < float("inf"):
-        raise UserError(f"task {text}: weight is {value}; it must be a positive number")
-    for key in given:
-        if key not in known:
-            raise UserError(f"task {text}: unknown setting '{key}'{nearest(key, known)}; known: {', '.join(known)}")
-    settings = {key: value for key, value in defaults.items() if key in known} | given
-    # The annotations of the constructor convert the settings, which are text.
-    init: Any = kind.__init__
-    build = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(init)
-    task = kind.__new__(kind)
-    try:
-        build(task, **settings)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise UserError(f"task {text}: {first['loc'][-1]}: {first['msg'].lower()}") from error
-    return task, weight
-
-
-def parse_specification(text: str) -> tuple[str, dict[str, str]]:
-    """(name or path, settings as text) of NAME[:KEY=VALUE,...]; UserError: no value, or a setting given twice."""
-    name, _, rest = text.strip().partition(":")
-    if not name:
-        raise UserError(f"task '{text}': a name or a path is missing")
-    settings: dict[str, str] = {}
-    for part in rest.split(",") if rest else []:
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip() or key.strip() in settings:
-            raise UserError(f"task {text}: '{part}': settings are KEY=VALUE,KEY=VALUE, each once")
-        settings[key.strip().replace("-", "_")] = value.strip()
-    return name, settings
 
 
 class MixedProblem(NamedTuple):

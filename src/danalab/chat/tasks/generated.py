@@ -9,8 +9,8 @@ import random
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from danalab.chat.marks import call_tool
-from danalab.chat.tasks.base import TASKS, TEST, TRAIN, Content, Problem, Task
+from danalab.chat.calculator import call_tool
+from danalab.chat.tasks.base import TEST, TRAIN, Problem, Task
 from danalab.errors import UserError
 
 TEST_SHARE = 8
@@ -45,7 +45,7 @@ class GeneratedTask(Task):
         generator = random.Random(f"{self.name}|{self.seed}|{self.split}|{position}")
         for _ in range(_DRAWS):
             problem = self.draw(generator)
-            before = [each["content"] for each in problem.history if each["role"] == "user"]
+            before = [each.text for each in problem.history if each.role == "user"]
             questions = "|".join([*before, problem.question, *(turn.question for turn in problem.later)])
             digest = hashlib.sha256(f"{self.name}|{questions}".encode()).digest()
             if (digest[0] % TEST_SHARE == 0) == (self.split == TEST):
@@ -85,11 +85,10 @@ class Arithmetic(GeneratedTask):
         )
 
 
-def calculated(expression: str) -> Content:
+def calculated(expression: str) -> str:
     """An answer that calls the calculator and says its result."""
     result = call_tool(expression)
-    parts = (("python", expression), ("python_output", result), ("text", result))
-    return tuple({"type": kind, "text": text} for kind, text in parts)
+    return f"<<{expression}={result}>>{result}"
 
 
 _CONSONANTS, _VOWELS, _CODAS = "bcdfghjklmnprstvwz", "aeiou", ("", "", "n", "r", "s", "t")
@@ -135,7 +134,3 @@ class Counting(Spelling):
             steps.append(f"{each} {seen}" if each == letter else each)
         question = f"How many times does the letter {letter} appear in '{word}'?"
         return Problem(question, str(seen), "number", f"{', '.join(steps)}: {seen}")
-
-
-for _task in (Arithmetic, Spelling, Counting):
-    TASKS.add(_task.name, _task)

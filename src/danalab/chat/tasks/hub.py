@@ -7,20 +7,18 @@ arc         science questions of schools         Clark et al. 2018, arXiv 1803.0
 smoltalk    general conversations, to learn from Ben Allal et al. 2025, arXiv 2502.02737, HuggingFaceTB/smoltalk
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from danalab.chat.conversations import Conversation
-from danalab.chat.tasks.base import TASKS, TEST, TRAIN, Problem
+from danalab.chat.dialects import conversation_of
+from danalab.chat.tasks.base import TEST, TRAIN, Problem
 from danalab.chat.tasks.loaded import LoadedTask, Row, choice_problem, read_rows, text_field
 from danalab.errors import UserError, first_line, import_extra
 
 MAX_CHOICES = 5
 """Largest number of options of a question of MMLU or ARC."""
-_CALL = re.compile(r"<<([^<>=]*)=([^<>]*)>>")  # GSM8K's mark of a calculation, e.g. <<48/2=24>>
 
 
 class HubTask(LoadedTask):
@@ -48,20 +46,7 @@ def _of_gsm8k(where: str, row: Row) -> Problem:
     steps, mark, answer = solution.rpartition("####")
     if not mark or not answer.strip():
         raise UserError(f'{where}: no answer: a solution ends with "#### NUMBER"')
-    return Problem(question, answer.strip().replace(",", ""), "number", _parts(f"{steps}#### {answer.strip()}"))
-
-
-def _parts(solution: str) -> tuple[dict[str, str], ...]:
-    """The solution with its marked calculations as calls of the calculator."""
-    parts, end = [], 0
-    for match in _CALL.finditer(solution):
-        parts += [
-            {"type": "text", "text": solution[end : match.start()]},
-            {"type": "python", "text": match[1]},
-            {"type": "python_output", "text": match[2]},
-        ]
-        end = match.end()
-    return tuple(part for part in (*parts, {"type": "text", "text": solution[end:]}) if part["text"])
+    return Problem(question, answer.strip().replace(",", ""), "number", f"{steps}#### {answer.strip()}")
 
 
 class HumanEval(HubTask):
@@ -126,7 +111,7 @@ class SmolTalk(HubTask):
 
 
 def _of_messages(where: str, row: Row) -> Problem:
-    conversation = Conversation.of({"messages": row.get("messages")}, where)
+    conversation = conversation_of({"messages": row.get("messages")}, where)
     turns = [
         Problem(question, answer.text, "exact") for question, answer in conversation.turns() if question and answer
     ]
@@ -183,7 +168,3 @@ def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple
         advice = "for a local copy give the task path=FILE or path=FOLDER"
         raise UserError(f"{repository} ({split}): the hub says: {first_line(error)}; {advice}") from error
     return [(f"{repository} {split} row {number}", row) for number, row in enumerate(found, 1)]
-
-
-for _task in (Gsm8k, HumanEval, Mmlu, Arc, SmolTalk):
-    TASKS.add(_task.name, _task)

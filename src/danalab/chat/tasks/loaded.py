@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from danalab.chat.tasks.base import TASKS, Problem, Task
+from danalab.chat.tasks.base import Problem, Task
 from danalab.errors import UserError, first_line, import_extra
 from danalab.files import parse_json
 
@@ -142,6 +142,3 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         raise UserError(f"{path}: not a readable parquet file: {first_line(error)}") from error
     for number, row in enumerate(rows, 1):
         yield f"{path}, row {number}", row
-
-
-TASKS.add(JsonlTask.name, JsonlTask)

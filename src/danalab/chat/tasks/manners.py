@@ -10,8 +10,9 @@ chit-chat  How are you?     -> I am fine.       correction   Sorry, I meant 12 +
 import random
 from dataclasses import dataclass, field, replace
 
-from danalab.chat.marks import call_tool
-from danalab.chat.tasks.base import TASKS, Content, Problem
+from danalab.chat.calculator import call_tool
+from danalab.chat.messages import Message
+from danalab.chat.tasks.base import Problem
 from danalab.chat.tasks.generated import GeneratedTask, calculated, make_word
 
 _GREETINGS = (
@@ -125,7 +126,7 @@ class _State:
     result: str = ""
     turns: list[Problem] = field(default_factory=list)
 
-    def add(self, question: str, answer: str, reward: str = "exact", solution: Content = "") -> None:
+    def add(self, question: str, answer: str, reward: str = "exact", solution: str = "") -> None:
         self.turns.append(Problem(question, answer, reward, solution))
 
 
@@ -156,7 +157,7 @@ class Dialogue(GeneratedTask):
         first, *later = state.turns
         problem = replace(first, later=tuple(later))
         for _ in range(self.ask - 1):
-            problem = problem.next_turn({"role": "assistant", "content": problem.content})
+            problem = problem.next_turn(Message.of("assistant", problem.content))
         return replace(problem, later=()) if self.ask else problem
 
     def _add_turn(self, state: _State, generator: random.Random) -> None:
@@ -194,7 +195,3 @@ class Dialogue(GeneratedTask):
     def _sum(self, state: _State, question: str, expression: str, shown: str = "") -> None:
         state.expression, state.result = expression, call_tool(expression)
         state.add(question.format(shown or expression), state.result, "number", calculated(expression))
-
-
-for _task in (Identity, Dialogue):
-    TASKS.add(_task.name, _task)

@@ -9,7 +9,7 @@ from danalab.errors import UserError
 from danalab.train.config.fields import PathText
 
 if TYPE_CHECKING:
-    from danalab.serve import ChatModel
+    from danalab.serve.chat_model import ChatModel
 
 BASE_MODEL = "a base model: conversations are plain text (User: ... Assistant: ...); danalab sft teaches it to chat"
 
@@ -50,7 +50,7 @@ class ModelFlags(RunFlags):
 
     def open(self, name: str | None = None) -> "ChatModel":
         """The model, of its folder's name by default; UserError: none is given, two are, or it cannot be read."""
-        from danalab.serve import open_chat_model
+        from danalab.serve.chat_model import open_chat_model
 
         run, folder = self.source()
         return open_chat_model(run, folder, step=self.step, tokenizer=self.tokenizer, name=name)

@@ -27,6 +27,7 @@ from danalab.errors import UserError, import_extra
 from danalab.files import parse_json, walk_files
 
 MAX_DOCUMENT_BYTES = 256 * 1024
+_MIN_DOCUMENT_BYTES, _FEW_FILES = 2048, 10
 PLAIN = {".txt", ".md"}
 LINES = {".jsonl", ".ndjson", ".json"}
 PACKED = {".gz", ".zst"}
@@ -76,7 +77,15 @@ class TextSource(Source):
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
         documents = read_documents(self._files(side)[number], self._field)
-        return itertools.islice(itertools.chain.from_iterable(map(_cut, documents)), skip, None)
+        pieces = (_cut(document, self._longest) for document in documents)
+        return itertools.islice(itertools.chain.from_iterable(pieces), skip, None)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Longest document [bytes]; of a few small files less, so that there are about a hundred to choose from."""
+        if self.val_files or len(self.files) >= _FEW_FILES:
+            return MAX_DOCUMENT_BYTES
+        return min(MAX_DOCUMENT_BYTES, max(_MIN_DOCUMENT_BYTES, sum(self._sizes) // 100))
 
     def iter_documents(self) -> Iterator[str]:
         return (text for _, text in walk(self, TRAIN, None))
@@ -96,7 +105,7 @@ class TextSource(Source):
         return None if compressed else sum(self._sizes)
 
     def identity(self) -> str:
-        lines = [f"documents of at most {MAX_DOCUMENT_BYTES}"]
+        lines = [f"documents of at most {self._longest}"]
         lines += [f"field {self._field}"] if self._field != TEXT_COLUMN else []
         for side in (TRAIN, VAL):
             stats = [(file, file.stat()) for file in self._files(side)]
@@ -162,12 +171,12 @@ class TextSource(Source):
         return True
 
 
-def _cut(document: str) -> Iterator[str]:
-    """A document in pieces of at most `MAX_DOCUMENT_BYTES`."""
-    if 4 * len(document) <= MAX_DOCUMENT_BYTES:
+def _cut(document: str, limit: int) -> Iterator[str]:
+    """A document in pieces of at most `limit` bytes."""
+    if 4 * len(document) <= limit:
         return iter((document,))
     raw = document.encode()
-    return _pieces((raw[at : at + _BLOCK] for at in range(0, len(raw), _BLOCK)), "")
+    return _pieces((raw[at : at + _BLOCK] for at in range(0, len(raw), _BLOCK)), "", limit)
 
 
 class StdlibSource(Source):
@@ -286,8 +295,8 @@ def _decoded(text: bytes, name: str, position: int) -> str:
         ) from None
 
 
-def _pieces(blocks: Iterable[bytes], name: str) -> Iterator[str]:
-    buffer, position, limit = b"", 0, MAX_DOCUMENT_BYTES
+def _pieces(blocks: Iterable[bytes], name: str, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[str]:
+    buffer, position = b"", 0
     for block in blocks:
         buffer += block
         while len(buffer) > limit:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from danalab import native_library
 from danalab.errors import UserError, nearest
-from danalab.inference.engine import BACKENDS
 from danalab.inference.native_decoding.layout import KINDS, STRUCTS, BatchStruct, NativeWeights
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import uniform
@@ -172,6 +171,3 @@ def why_not(model: Decoder) -> str | None:
     if any(type(parameter) is not torch.nn.Parameter for parameter in model.parameters()):
         return "a whole model: the parameters of this one are sharded"
     return None
-
-
-BACKENDS.add("native", NativeBackend)

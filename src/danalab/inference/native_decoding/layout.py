@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from danalab.inference.scheduler import BlockPool
 from danalab.models.decoder import Block, Decoder
+from danalab.models.delta_rule import GatedDeltaNet
 from danalab.models.layers.attention import Attention
 from danalab.models.layers.basic import LayerNorm, RMSNorm1p, SwiGLU
 from danalab.models.moe.mixture import MixtureOfExperts
-from danalab.models.delta_rule import GatedDeltaNet
 from danalab.models.resonance.mixer import Resonator
 
 KINDS = {"float32": 0, "bfloat16": 1, "int8": 2}

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from danalab.colors import optimizer_color
 from danalab.files import write_atomically
 from danalab.post.settings import STAGES
+from danalab.post.speedrun.pipeline import MeanScore, Speedrun, stage_facts
 from danalab.report.figures.drawing import LOSS, panels, styled
 from danalab.report.formats import Table, as_markdown
 from danalab.report.page import Page
 from danalab.train.config.fields import flag
 from danalab.train.run.open import open_run
-from danalab.post.speedrun.pipeline import MeanScore, Speedrun, stage_facts
 
 TITLES = {"base": "base", "mid": "mid-training", "sft": "fine-tuning", "rl": "reinforcement learning"}
 REWARD = "rl/reward"  # the metric of reinforcement learning that is drawn

@@ -1,90 +1,47 @@
-// The server's API: what model it has, and answers as they are written.
+// The server's API.
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(message, status) {
     super(message);
     this.status = status;
   }
 }
 
-// The models of the server, with what is known of their runs.
-export async function loadRuns(key) {
-  const response = await request("v1/runs", { headers: headers(key) });
-  if (!response.ok) throw await errorOf(response);
-  return (await response.json()).runs;
-}
-
-// Yields {text, tokens}, {calculation}, {reason} and {usage}; a token is [text, probability, 0, alternatives]. Throws
-// where the answer ends early, also when `signal` is aborted. An answer at the end of `messages` is continued.
-export async function* answer(model, messages, settings, key, signal) {
-  const body = {
-    model,
-    messages: settings.system.trim() ? [{ role: "system", content: settings.system }, ...messages] : messages,
-    temperature: settings.temperature,
-    top_p: settings.top_p,
-    top_k: settings.top_k,
-    max_tokens: settings.max_tokens,
-    seed: settings.seed,
-    truncation: "auto",
-    logprobs: true,
-    top_logprobs: 5,
-    stream: true,
-    stream_options: { include_usage: true },
-  };
-  const response = await request("v1/chat/completions", {
-    method: "POST",
-    headers: { ...headers(key), "content-type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
-  });
-  if (!response.ok) throw await errorOf(response);
-  let ended = false;
-  for await (const data of events(response.body)) {
-    if (data === "[DONE]") {
-      ended = true;
-      break;
-    }
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new ApiError(chunk.error.message);
-    if (chunk.usage) yield { usage: chunk.usage };
-    for (const { delta, logprobs, finish_reason: reason } of chunk.choices) {
-      if (delta.content) yield { text: delta.content, tokens: (logprobs?.content ?? []).map(compact) };
-      if (delta.calculation) yield { calculation: delta.calculation };
-      if (reason) yield { reason };
-    }
-  }
-  if (!ended) throw new ApiError("The connection ended before the answer did.");
-}
-
-function compact({ token, logprob, top_logprobs: top }) {
-  return [token, share(logprob), 0, top.map((each) => [each.token, share(each.logprob)])];
-}
-
-function share(logprob) {
-  return Number(Math.exp(logprob).toPrecision(4)) || 0;
-}
-
-// `fetch`, with a sentence in place of the browser's own words.
-async function request(path, options) {
-  try {
-    return await fetch(path, options);
-  } catch {
+// The response to a request; throws a sentence for people where it fails.
+async function respond(path, options, key) {
+  const headers = { ...(key && { authorization: `Bearer ${key}` }), ...(options.body && { "content-type": "application/json" }) };
+  const response = await fetch(path, { ...options, headers }).catch(() => {
     throw new ApiError("The server cannot be reached.");
-  }
+  });
+  if (response.ok) return response;
+  const told = await response.json().catch(() => ({})); // not from our server: the status has to do
+  throw new ApiError(told.error?.message ?? `The server answered with status ${response.status}.`, response.status);
 }
 
-function headers(key) {
-  return key ? { authorization: `Bearer ${key}` } : {};
+export async function request(path, options, key) {
+  return (await respond(path, options, key)).json();
 }
 
-async function errorOf(response) {
-  let message = `The server answered with status ${response.status}.`;
-  try {
-    message = (await response.json()).error.message ?? message;
-  } catch {
-    // Not from our server: the status has to do.
+export function ask(path, body, key) {
+  return request(path, { method: "POST", body: JSON.stringify(body) }, key);
+}
+
+// Yields {text} and {reason}. Throws where the answer ends early, also when `signal` is aborted. An answer at the end of
+// `messages` is continued.
+export async function* answer(messages, settings, key, signal) {
+  const { model, system, temperature, top_p, top_k, max_tokens, seed } = settings;
+  const said = messages.map(({ role, content }) => ({ role, content }));
+  if (system.trim() && said[0].role !== "system") said.unshift({ role: "system", content: system });
+  const sampling = { temperature, top_p, top_k, max_tokens, seed, truncation: "auto" };
+  const body = JSON.stringify({ model: model || null, messages: said, ...sampling, stream: true });
+  const response = await respond("v1/chat/completions", { method: "POST", body, signal }, key);
+  for await (const data of events(response.body)) {
+    if (data === "[DONE]") return;
+    const { error, choices } = JSON.parse(data);
+    if (error) throw new ApiError(error.message);
+    for (const { delta, finish_reason: reason } of choices) yield { text: delta.content, reason };
   }
-  return new ApiError(message, response.status);
+  throw new ApiError("The connection ended before the answer did.");
 }
 
 // The data of server-sent events.

@@ -1,303 +1,429 @@
-// The page: one conversation is shown, others are kept and may go on; answers stream from the server.
+// The page: a list of conversations, one of which is shown; answers stream from the server. Each conversation is a record
+// in localStorage, {id, title, updated, messages: [{role, content, state, error}]}, so tabs do not undo each other's.
 
-import { listenToAnswers, live, stopAll } from "./answers.js";
-import { loadRuns } from "./api.js";
-import { archiveText, besides, readArchive, trainingLine } from "./archive.js";
-import { Thread } from "./conversation.js";
-import { $, download, element, icon, say, textButton, toast } from "./dom.js";
-import { COMPARE, card, examplesOf, showCards, showHeaderCard, showSelector } from "./models.js";
-import { applyTheme, openSettings, takeSettings } from "./settings.js";
-import * as sidebar from "./sidebar.js";
-import * as store from "./store.js";
-import { hideCard } from "./tokens.js";
-import { newConversation } from "./tree.js";
+import { answer, ask, request } from "./api.js";
+import { show } from "./markdown.js";
+
+const $ = (id) => document.getElementById(id);
+const PREFIX = "danalab.conversation.";
+const SETTINGS = "danalab.settings";
+const KEY = "danalab.key";
+const DEFAULTS = { system: "", temperature: 0.8, top_p: 1, top_k: null, max_tokens: null, seed: null, theme: "auto", model: "" };
+const QUESTIONS = ["What is 12 + 7?", "Who are you?", "Tell me a joke.", "What can you do?"];
+const BATCH = 400_000; // characters of a file that the server reads at a time
 
 const prompt = $("prompt");
-const settings = store.loadSettings();
-let key = store.loadKey();
-let conversations = [];
-let runs = [];
-let chosen = "";
-let matching = null; // ids of the conversations that the search has
+const settings = { ...DEFAULTS, ...stored(localStorage, SETTINGS) };
+let conversations = loadConversations();
+let current = newConversation();
+let models = [];
+let writing = null; // {conversation, message, control}: the answer that is being written
+let frame = 0;
 
-const thread = new Thread({
-  models: () => runs.map(({ id }) => id),
-  chosen: () => (chosen === COMPARE ? (runs.at(-1)?.id ?? "") : chosen),
-  settings: () => ({ ...settings }),
-  key: () => key,
-  kept(conversation) {
-    if (conversations.includes(conversation)) return;
-    conversations.push(conversation);
-    history.replaceState(null, "", address(conversation));
-  },
-  drawn: showAround,
-});
+// ---- what this browser keeps ----
 
-// ---- conversations ----
-
-function address(conversation) {
-  return conversations.includes(conversation) ? sidebar.addressOf(conversation) : "#/";
+function stored(storage, name) {
+  try {
+    return JSON.parse(storage.getItem(name));
+  } catch {
+    return null; // forbidden, or not ours
+  }
 }
 
-async function open(conversation, { keepsAddress = false } = {}) {
-  sidebar.setListing(false);
-  await thread.open(conversation);
-  if (!keepsAddress && location.hash !== address(conversation)) history.pushState(null, "", address(conversation));
-  if (conversation.kind === "compare") choose(COMPARE);
-  else if (chosen === COMPARE && thread.path.length) choose(thread.path.at(-1).model ?? "");
+function keep(storage, name, value) {
+  try {
+    if (value === null) storage.removeItem(name);
+    else storage.setItem(name, JSON.stringify(value));
+  } catch {
+    toast("The browser's storage is full or closed: conversations are lost with the tab.");
+  }
+}
+
+function isConversation(value) {
+  const isMessage = (each) => typeof each?.content === "string" && ["system", "user", "assistant"].includes(each.role);
+  return typeof value?.id === "string" && typeof value.title === "string" && Array.isArray(value.messages) && value.messages.every(isMessage);
+}
+
+function loadConversations() {
+  try {
+    const names = Object.keys(localStorage).filter((name) => name.startsWith(PREFIX));
+    return names.map((name) => stored(localStorage, name)).filter(isConversation);
+  } catch {
+    return [];
+  }
+}
+
+function save(conversation) {
+  if (!conversations.includes(conversation)) conversations.push(conversation);
+  conversation.updated = Date.now();
+  keep(localStorage, PREFIX + conversation.id, conversation);
+}
+
+function newConversation(messages = []) {
+  const title = (messages.find(({ role }) => role === "user")?.content ?? "").trim().split("\n")[0].slice(0, 80);
+  return { id: `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 10)}`, title, updated: Date.now(), messages };
+}
+
+// ---- asking ----
+
+async function write(conversation, message) {
+  const control = new AbortController();
+  writing = { conversation, message, control };
+  Object.assign(message, { state: "writing", error: undefined });
+  save(conversation);
+  draw();
+  const said = conversation.messages.slice(0, conversation.messages.indexOf(message) + (message.content ? 1 : 0));
+  try {
+    let reason = "";
+    for await (const piece of answer(said, settings, key(), control.signal)) {
+      message.content += piece.text ?? "";
+      reason = piece.reason ?? reason;
+      frame ||= requestAnimationFrame(() => grown(message));
+    }
+    message.state = reason === "length" ? "cut" : "done";
+  } catch (error) {
+    if (control.signal.aborted) message.state = "stopped";
+    else Object.assign(message, { state: "failed", error: error.message });
+    if (error.status === 401) openSettings("key");
+  }
+  writing = null;
+  save(conversation);
+  draw();
+  say(message.error ?? (message.state === "stopped" ? "Stopped." : "The answer is complete."));
+}
+
+function send(text) {
+  if (!current.title) current.title = newConversation([{ role: "user", content: text }]).title;
+  const message = { role: "assistant", content: "" };
+  current.messages.push({ role: "user", content: text }, message);
+  write(current, message);
+  scrollToEnd();
+}
+
+// Writes the last answer again, from its beginning or (`goesOn`) from where it stopped.
+function again(message, goesOn) {
+  if (!goesOn) message.content = "";
+  write(current, message);
+}
+
+function edit(message) {
+  const place = current.messages.indexOf(message);
+  const node = $("messages").children[place];
+  const form = element("form", "editor");
+  const field = element("textarea");
+  const bar = element("div", "bar");
+  Object.assign(field, { value: message.content, dir: "auto" });
+  field.setAttribute("aria-label", "Message to edit");
+  bar.append(button("Cancel", draw, "plain"), element("button", "primary", "Send"));
+  form.append(field, bar);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!field.value.trim() || writing) return;
+    current.messages.length = place;
+    send(field.value.trim());
+  });
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") draw();
+    else if (isEnter(event)) form.requestSubmit();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  node.classList.add("editing");
+  node.replaceChildren(form);
+  field.focus();
+}
+
+// ---- drawing ----
+
+function element(tag, className = "", text = "") {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text) node.textContent = text;
+  return node;
+}
+
+function icon(name) {
+  const template = element("template");
+  template.innerHTML = `<svg aria-hidden="true"><use href="#i-${name}"></use></svg>`;
+  return template.content.firstChild;
+}
+
+function button(text, act, className, iconName) {
+  const node = element("button", className, iconName ? "" : text);
+  node.type = "button";
+  node.addEventListener("click", act);
+  if (iconName) {
+    node.append(icon(iconName));
+    node.title = text;
+    node.setAttribute("aria-label", text);
+  }
+  return node;
+}
+
+const NAMES = { user: "You", assistant: "The model", system: "Instructions" };
+const NOTES = { stopped: "Stopped.", cut: "Cut off at the limit.", writing: "Interrupted." };
+
+function messageNode(message, isLast) {
+  const isAnswer = message.role === "assistant";
+  const isOpen = writing?.message === message;
+  const node = element("li", `message ${message.role}${isOpen ? " writing" : ""}`);
+  const content = element("div", "content");
+  const tools = element("div", "tools");
+  node.dataset.state = isAnswer ? (message.state ?? "done") : "";
+  node.append(element("h2", message.role === "system" ? "" : "unseen", NAMES[message.role]), content);
+  if (isAnswer) show(content, message.content);
+  else Object.assign(content, { textContent: message.content, dir: "auto" });
+  if (message.error) {
+    const failure = element("div", "failure", `${message.error} `);
+    if (isLast) failure.append(button("Try again", () => again(message, true)));
+    node.append(failure);
+  }
+  if (isOpen || message.role === "system") return node;
+  if (message.content) tools.append(button("Copy the message", (event) => copy(message, event.currentTarget), "icon", "copy"));
+  if (message.role === "user") tools.prepend(button("Edit and send again", () => edit(message), "icon", "edit"));
+  if (isAnswer && isLast) {
+    tools.append(button("Write another answer", () => again(message), "icon", "again"));
+    if (message.content && ["stopped", "cut", "writing"].includes(message.state))
+      tools.append(button("Continue", () => again(message, true), "carry-on"));
+  }
+  if (isAnswer && NOTES[message.state]) tools.append(element("span", "note", NOTES[message.state]));
+  node.append(tools);
+  return node;
+}
+
+async function copy({ content }, node) {
+  const done = await navigator.clipboard.writeText(content).then(() => "done", () => "close");
+  node.replaceChildren(icon(done));
+  setTimeout(() => node.replaceChildren(icon("copy")), 1500);
+}
+
+function draw() {
+  const { messages } = current;
+  const follows = isAtEnd();
+  $("messages").replaceChildren(...messages.map((each, place) => messageNode(each, place === messages.length - 1)));
+  $("welcome").hidden = messages.length > 0;
+  $("title").textContent = current.title || "New conversation";
+  $("export-shown").hidden = !messages.length;
+  document.title = current.title ? `${current.title} - danalab` : "danalab chat";
+  if (follows) scrollToEnd();
+  drawList();
+  drawSend();
+}
+
+// A piece of an answer has come.
+function grown(message) {
+  frame = 0;
+  if (writing?.message !== message || writing.conversation !== current) return;
+  const follows = isAtEnd();
+  show($("messages").lastChild.querySelector(".content"), message.content);
+  if (follows) scrollToEnd();
+}
+
+function drawList() {
+  const sorted = [...conversations].sort((a, b) => b.updated - a.updated);
+  const nodes = sorted.map((each) => {
+    const node = element("li", each === current ? "current" : "");
+    const pick = button(each.title || "Untitled", () => open(each), "pick");
+    if (each === current) pick.setAttribute("aria-current", "true");
+    node.append(pick, button(`Delete: ${each.title}`, () => remove([each]), "icon act", "delete"));
+    return node;
+  });
+  $("conversations").replaceChildren(...nodes);
+}
+
+function drawSend() {
+  const label = writing ? "Stop" : "Send";
+  $("send").replaceChildren(icon(label.toLowerCase()));
+  $("send").setAttribute("aria-label", label);
+  $("send").disabled = !writing && !prompt.value.trim();
+  prompt.style.height = "auto";
+  prompt.style.height = `${prompt.scrollHeight}px`;
+}
+
+function isAtEnd() {
+  const main = $("main");
+  return main.scrollHeight - main.scrollTop - main.clientHeight < 80;
+}
+
+function scrollToEnd() {
+  $("main").scrollTo({ top: $("main").scrollHeight, behavior: "instant" });
+}
+
+function say(text) {
+  $("status").textContent = text; // for a screen reader
+}
+
+function toast(text, action, act) {
+  $("toast").replaceChildren(text);
+  if (action) $("toast").append(button(action, () => [($("toast").hidden = true), act()]));
+  $("toast").hidden = false;
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => ($("toast").hidden = true), 8000);
+}
+
+// ---- the list ----
+
+function open(conversation) {
+  current = conversation;
+  setListing(false);
+  draw();
+  scrollToEnd();
   prompt.focus();
 }
 
-function startNew() {
-  return open(newConversation(chosen === COMPARE ? "compare" : "chat"));
-}
-
-// Shows what the address names.
-async function route() {
-  const found = conversations.find((each) => sidebar.addressOf(each) === location.hash);
-  if (found) {
-    if (found !== thread.current) await open(found, { keepsAddress: true });
-    return;
-  }
-  if (!location.hash.startsWith("#/c/")) {
-    if (["", "#/"].includes(location.hash) && thread.path.length) await open(newConversation(), { keepsAddress: true });
-    return;
-  }
-  toast("This conversation is not kept in this browser.");
-  history.replaceState(null, "", "#/");
-}
-
-async function remove(gone) {
-  for (const each of gone) {
-    stopAll(each);
-    Object.assign(each, { deleted: true, changed: Date.now() });
-  }
-  await store.save(gone);
-  conversations = conversations.filter((each) => !each.deleted);
-  const wasShown = gone.includes(thread.current);
-  if (wasShown) {
-    const wasListing = sidebar.isListing();
-    await thread.open(newConversation(chosen === COMPARE ? "compare" : "chat"));
-    history.replaceState(null, "", "#/");
-    sidebar.setListing(wasListing);
-  }
-  showAround();
-  (sidebar.isListing() ? $("new") : prompt).focus();
-  toast(gone.length > 1 ? `${gone.length} conversations deleted.` : "Conversation deleted.", "Undo", async () => {
-    for (const each of gone) Object.assign(each, { deleted: false, changed: Date.now() + 1 });
-    await store.save(gone);
-    conversations.push(...gone);
-    if (wasShown) await open(gone.at(-1));
-    else showAround();
+function remove(gone) {
+  if (gone.includes(writing?.conversation)) writing.control.abort();
+  conversations = conversations.filter((each) => !gone.includes(each));
+  for (const { id } of gone) keep(localStorage, PREFIX + id, null);
+  if (gone.includes(current)) current = newConversation();
+  draw();
+  $("new").focus();
+  toast(gone.length > 1 ? `${gone.length} conversations deleted.` : "Conversation deleted.", "Undo", () => {
+    gone.forEach(save);
+    open(gone.at(-1));
   });
 }
 
-function rename(conversation, title, byKey) {
-  if (title && title !== conversation.title) {
-    Object.assign(conversation, { title, titled: Date.now() });
-    store.save(conversation);
-  }
-  showAround();
-  if (byKey) document.querySelector(`#conversations [href="${sidebar.addressOf(conversation)}"]`)?.focus();
+// On a narrow screen the list lies over the rest of the page, which cannot be reached meanwhile.
+function setListing(isOpen) {
+  const wasOpen = document.body.classList.contains("listing");
+  document.body.classList.toggle("listing", isOpen);
+  $("shade").hidden = !isOpen;
+  $("column").inert = isOpen;
+  $("open-sidebar").setAttribute("aria-expanded", String(isOpen));
+  if (isOpen) $("new").focus();
+  else if (wasOpen) $("open-sidebar").focus();
 }
 
-async function search() {
-  const words = $("search").value.trim().toLowerCase();
-  if (!words) matching = null;
-  else {
-    const messages = await store.loadAllMessages();
-    const inText = messages.filter(({ content }) => content.toLowerCase().includes(words)).map((each) => each.conversation);
-    const inTitle = conversations.filter(({ title }) => title.toLowerCase().includes(words)).map(({ id }) => id);
-    if (words !== $("search").value.trim().toLowerCase()) return; // of a later search
-    matching = new Set([...inText, ...inTitle]);
-  }
-  showList();
+// ---- files: JSONL that danalab sft reads ----
+
+const asLine = ({ messages }) => `${JSON.stringify({ messages: messages.map(({ role, content }) => ({ role, content })) })}\n`;
+
+function download(name, text) {
+  const link = element("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/jsonl" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
-
-// Another tab has changed conversations, or a file has come: then their messages are read, where they are at hand.
-async function takeChanges(ids, messages) {
-  const stored = await store.loadEach(ids);
-  const listed = new Map(conversations.map((each) => [each.id, each]));
-  const added = [];
-  for (const id of ids) {
-    const old = listed.get(id);
-    if (!stored.has(id)) {
-      if (old) stopAll(Object.assign(old, { deleted: true, changed: Date.now() }));
-    } else if (old) Object.assign(old, stored.get(id), { leaf: old.leaf });
-    else added.push(stored.get(id));
-  }
-  conversations = conversations.filter((each) => !each.deleted).concat(added);
-  if (listed.has(thread.current.id) && !conversations.includes(thread.current)) {
-    await thread.open(newConversation());
-    history.replaceState(null, "", "#/");
-    toast("The conversation was deleted in another tab.");
-  }
-  const known = ids.filter((id) => thread.trees.has(id));
-  await thread.merge(messages ?? (await Promise.all(known.map(store.loadMessages))).flat());
-  showAround();
-}
-
-// ---- files ----
-
-async function exportAll() {
-  const kept = new Set(conversations.map(({ id }) => id));
-  const messages = (await store.loadAllMessages()).filter((each) => kept.has(each.conversation));
-  download("danalab-conversations.json", archiveText(conversations, messages), "application/json");
-}
-
-function exportShown() {
-  const path = thread.isComparison ? thread.before({ parent: thread.current.leaf, model: runs.at(-1)?.id }) : thread.path;
-  download(`${thread.current.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40) || "conversation"}.jsonl`, trainingLine(path, settings.system), "application/jsonl");
-}
-
-const BATCH = 50; // conversations that are stored together
 
 async function importFile(file) {
-  let read;
+  const batches = [""];
+  for (const line of (await file.text()).split(/(?<=\n)/)) {
+    if (batches.at(-1).length + line.length > BATCH) batches.push("");
+    batches[batches.length - 1] += line;
+  }
+  const added = [];
   try {
-    read = readArchive(await file.text());
+    for (const text of batches) added.push(...(await ask("v1/conversations", { text }, key())).conversations);
   } catch (error) {
     toast(`${file.name}: ${error.message}`);
     return;
   }
-  const { conversations: added, messages } = besides(read, await store.loadOwners(read));
-  const messagesOf = new Map(added.map(({ id }) => [id, []]));
-  for (const each of messages) messagesOf.get(each.conversation).push(each);
-  for (let done = 0; done < added.length; done += BATCH) {
-    toast(`Importing: ${done.toLocaleString("en")} of ${added.length.toLocaleString("en")} conversations.`);
-    const batch = added.slice(done, done + BATCH);
-    await store.save(batch, batch.flatMap(({ id }) => messagesOf.get(id)), true);
-  }
-  await takeChanges(added.map(({ id }) => id));
+  added.map(({ messages }) => newConversation(messages)).forEach(save);
+  draw();
   toast(`${added.length.toLocaleString("en")} conversation${added.length === 1 ? "" : "s"} imported.`);
 }
 
-// ---- around the messages ----
+// ---- settings ----
 
-function showAround() {
-  const { current } = thread;
-  const isEmpty = !thread.path.length;
-  $("welcome").hidden = !isEmpty;
-  $("column").classList.toggle("comparing", thread.isComparison);
-  $("title").textContent = current.title || (thread.isComparison ? "New comparison" : "New conversation");
-  $("export-shown").hidden = isEmpty;
-  document.title = current.title ? `${current.title} - danalab` : "danalab chat";
-  showList();
-  showSend();
+const FIELDS = ["system", "temperature", "top_p", "top_k", "max_tokens", "seed", "theme"];
+const key = () => stored(sessionStorage, KEY) ?? "";
+
+function openSettings(field = "system") {
+  const form = $("settings").querySelector("form");
+  for (const name of FIELDS) form.elements[name].value = settings[name] ?? "";
+  form.elements.key.value = key();
+  if (!$("settings").open) $("settings").showModal();
+  form.elements[field].focus();
 }
 
-function showList() {
-  const shown = matching ? conversations.filter(({ id }) => matching.has(id)) : conversations;
-  if (document.activeElement?.closest("#conversations .name")) return; // a name is being typed
-  sidebar.showList(shown, thread.current, { pick: open, remove: (each) => remove([each]), rename });
+// A value out of range leaves the last good one.
+function takeSettings() {
+  const form = $("settings").querySelector("form");
+  for (const field of FIELDS.map((name) => form.elements[name]).filter(({ validity }) => validity.valid))
+    settings[field.name] = field.type !== "number" ? field.value : field.value === "" ? DEFAULTS[field.name] : field.valueAsNumber;
+  const before = key();
+  keep(sessionStorage, KEY, form.elements.key.value.trim());
+  keep(localStorage, SETTINGS, settings);
+  applyTheme();
+  if (key() !== before) showModels();
 }
 
-function showSend() {
-  const isWriting = thread.isWriting;
-  $("send").replaceChildren(icon(isWriting ? "stop" : "send"));
-  $("send").setAttribute("aria-label", isWriting ? "Stop" : "Send");
-  $("send").disabled = !isWriting && !prompt.value.trim();
-}
-
-function choose(model) {
-  chosen = showSelector(runs, model);
-  showHeaderCard(runs, chosen);
-  showWelcome();
-}
-
-function showWelcome() {
-  const isAll = chosen === COMPARE;
-  const run = runs.find(({ id }) => id === chosen);
-  $("invitation").textContent = isAll ? "Ask all of them" : "Ask something";
-  $("facts").textContent = run && !run.chat ? "A base model: it continues text rather than answering." : "";
-  $("about").replaceChildren(...(run && !isAll ? [card(run)] : []));
-  const entries = examplesOf(runs, chosen).map((text) => {
-    const entry = element("li");
-    entry.append(textButton(text, () => thread.ask(text)));
-    return entry;
-  });
-  $("examples").replaceChildren(...entries);
+function applyTheme() {
+  document.documentElement.dataset.theme = settings.theme;
 }
 
 async function showModels() {
   try {
-    runs = await loadRuns(key);
-    choose(chosen || settings.model);
-    showCards(runs);
+    models = (await request("v1/models", {}, key())).data;
   } catch (error) {
     $("facts").textContent = error.message;
-    if (error.status === 401) openSettings(settings, key, "key");
+    if (error.status === 401) openSettings("key");
+    return;
   }
-}
-
-function grow() {
-  prompt.style.height = "auto";
-  prompt.style.height = `${prompt.scrollHeight}px`;
-  showSend();
+  const chosen = models.find(({ id }) => id === settings.model) ?? models[0];
+  settings.model = chosen.id;
+  $("model").hidden = models.length < 2;
+  $("model").replaceChildren(...models.map(({ id }) => element("option", "", id)));
+  $("model").value = chosen.id;
+  $("facts").textContent = chosen.chat ? chosen.id : "A base model: it continues text rather than answering.";
 }
 
 // ---- events ----
 
+function isEnter({ key: pressed, shiftKey, isComposing }) {
+  return pressed === "Enter" && !shiftKey && !isComposing;
+}
+
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = prompt.value.trim();
-  if (thread.isWriting) thread.stop();
+  if (writing) writing.control.abort();
   else if (text) {
     prompt.value = "";
-    grow();
-    thread.ask(text);
+    send(text);
   }
 });
-prompt.addEventListener("input", grow);
+prompt.addEventListener("input", drawSend);
 prompt.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing && matchMedia("(hover: hover)").matches) {
+  if (isEnter(event) && matchMedia("(hover: hover)").matches) {
     event.preventDefault();
-    if (!thread.isWriting) $("composer").requestSubmit();
-  } else if (event.key === "ArrowUp" && !prompt.value) {
-    const last = thread.path.findLast(({ role }) => role === "user");
-    if (last) thread.edit(last);
+    if (!writing) $("composer").requestSubmit();
+  } else if (event.key === "ArrowUp" && !prompt.value && !writing) {
+    const last = current.messages.findLast(({ role }) => role === "user");
+    if (last) edit(last);
   }
 });
 addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
-    if (!$("token-card").hidden) hideCard();
-    else if (sidebar.isListing()) sidebar.closeSidebar();
-    else thread.stop();
-  } else if (event.key === "Tab" && sidebar.isListing()) sidebar.keepFocusInSidebar(event);
-  else if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
+    if (document.body.classList.contains("listing")) setListing(false);
+    else writing?.control.abort();
+  } else if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
-    startNew();
+    open(newConversation());
   }
 });
-$("main").addEventListener("scroll", () => {
-  $("to-end").hidden = thread.isAtEnd();
-  hideCard();
+addEventListener("storage", ({ key: name }) => {
+  if (name !== null && !name.startsWith(PREFIX)) return;
+  const ours = new Set([current, writing?.conversation].filter((each) => conversations.includes(each)).map(({ id }) => id));
+  conversations = [...conversations.filter(({ id }) => ours.has(id)), ...loadConversations().filter(({ id }) => !ours.has(id))];
+  drawList();
 });
-$("to-end").addEventListener("click", () => thread.scrollToEnd("smooth"));
-$("new").addEventListener("click", startNew);
-$("search").addEventListener("input", search);
-$("open-sidebar").addEventListener("click", sidebar.openSidebar);
-$("close-sidebar").addEventListener("click", sidebar.closeSidebar);
-$("shade").addEventListener("click", sidebar.closeSidebar);
-matchMedia("(max-width: 46rem)").addEventListener("change", () => sidebar.setListing(false));
+$("main").addEventListener("scroll", () => ($("to-end").hidden = isAtEnd()));
+$("to-end").addEventListener("click", scrollToEnd);
+$("new").addEventListener("click", () => open(newConversation()));
+$("open-sidebar").addEventListener("click", () => setListing(true));
+for (const id of ["close-sidebar", "shade"]) $(id).addEventListener("click", () => setListing(false));
+matchMedia("(max-width: 46rem)").addEventListener("change", () => setListing(false));
 $("model").addEventListener("change", () => {
   settings.model = $("model").value;
-  store.saveSettings(settings);
-  choose(settings.model);
-  const kind = chosen === COMPARE ? "compare" : "chat";
-  if (thread.current.kind !== kind) open(newConversation(kind));
+  keep(localStorage, SETTINGS, settings);
+  showModels();
 });
-$("card").addEventListener("click", () => $("models").showModal());
-$("export-shown").addEventListener("click", exportShown);
-$("open-settings").addEventListener("click", () => openSettings(settings, key));
-function applySettings() {
-  const before = key;
-  key = takeSettings(settings);
-  if (key !== before) showModels();
-}
-$("settings").addEventListener("close", applySettings);
-$("theme").addEventListener("change", applySettings);
-$("export").addEventListener("click", exportAll);
+$("export-shown").addEventListener("click", () => download("conversation.jsonl", asLine(current)));
+$("export").addEventListener("click", () => download("conversations.jsonl", conversations.map(asLine).join("")));
 $("import").addEventListener("click", () => $("file").click());
 $("file").addEventListener("change", async () => {
   for (const file of $("file").files) await importFile(file);
@@ -308,45 +434,18 @@ $("delete-all").addEventListener("click", () => {
   $("settings").close();
   if (conversations.length) remove([...conversations]);
 });
-addEventListener("popstate", route);
-addEventListener("pagehide", () => {
-  const writing = [...live.values()].map(({ message, conversation }) => ({ message, conversation }));
-  store.leave({ draft: prompt.value, writing });
-});
-addEventListener("pageshow", (event) => event.persisted && store.takeLeft());
+$("open-settings").addEventListener("click", () => openSettings());
+$("settings").addEventListener("close", takeSettings);
 
-let isTold = false;
-store.watch(takeChanges, () => {
-  if (!isTold) toast("The browser's storage is full or closed: conversations are lost with the tab.");
-  isTold = true;
-});
-listenToAnswers({
-  changed(message) {
-    thread.grown(message);
-    showSend();
-  },
-  ended(message, error) {
-    if (message.conversation === thread.current.id) {
-      thread.draw();
-      say(message.error ?? (message.state === "stopped" ? "Stopped." : "The answer is complete."));
-    } else showList();
-    if (error?.status === 401) openSettings(settings, key, "key");
-  },
-});
-
-const left = store.takeLeft();
-prompt.value = left.draft;
-applyTheme(settings);
-thread.draw();
-grow();
+$("examples").append(
+  ...QUESTIONS.map((text) => {
+    const entry = element("li");
+    entry.append(button(text, () => writing || send(text)));
+    return entry;
+  }),
+);
+applyTheme();
+draw();
 prompt.focus();
-const modelsShown = showModels();
-conversations = await store.loadConversations();
-for (const { conversation } of left.writing) if (!conversations.some(({ id }) => id === conversation.id)) conversations.push(conversation);
-showAround();
-await route();
-await modelsShown;
-for (const { conversation, message } of left.writing)
-  await thread.resume({ conversation: conversations.find(({ id }) => id === conversation.id), message });
-if (left.writing.length) thread.draw();
+await showModels();
 document.body.dataset.ready = "yes";

@@ -1,61 +1,38 @@
 // Markdown as DOM nodes: markdown-it reads it, Temml and highlight.js fill formulas and code, DOMPurify lets through what
 // text may consist of. A model's text is not trusted: HTML in it stays text, links lead to http, https and mailto only,
-// images are links.
-
-import { element } from "./dom.js";
+// images are links. A calculation, <<12*7=84>>, is a chip.
 
 const { markdownit, DOMPurify, temml, hljs } = globalThis; // vendor/, loaded before this module
 
 const LONGEST = 100_000; // characters of a text; a longer one, which a file may bring, is shown as it is
 const LONGEST_FORMULA = 4000; // characters; a longer one stays text
 const LONGEST_CODE = 50_000; // characters; more has no colours
-
-// The place of a calculation in the text. A model cannot write it, also not as an entity: it does not know the letters.
-const NONCE = Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => String.fromCharCode(97 + (byte % 26))).join("");
-const PLACES = new RegExp(`\uE000${NONCE}(\\d+)\uE001`, "g");
 const PURIFY = { RETURN_DOM_FRAGMENT: true, USE_PROFILES: { html: true, mathMl: true }, ADD_ATTR: ["target", "alttext"], FORBID_ATTR: ["id", "name", "style"] };
 const READ_BY_ITS_FIRST_LETTER = new Set(["paragraph_open", "heading_open", "blockquote_open", "list_item_open", "th_open", "td_open"]);
 
 // Show `text` in `container`; blocks that have not changed keep their nodes, so a selection survives streaming.
-// `sums`: calculations {expression, result, at}, which become chips in the text.
-export function show(container, text, sums = []) {
+export function show(container, text) {
   try {
     if (text.length > LONGEST) throw new RangeError("the text is too long to be read as Markdown");
-    showBlocks(container, withPlaces(text, sums), sums);
+    showBlocks(container, text.replace(/\r\n?/g, "\n"));
   } catch (error) {
     console.warn(error); // a text that a library cannot read must not take the conversation with it
-    container.replaceChildren(element("p", "as-written", text), ...sums.map(chip));
+    container.replaceChildren(Object.assign(document.createElement("p"), { className: "as-written", textContent: text }));
   }
 }
 
-function showBlocks(container, source, sums) {
-  const env = { sums, shown: new Set() };
-  const lines = source.replace(/\r\n?/g, "\n").split("\n");
-  const rest = new Set(sums.keys()); // of calculations in lines that are no block, as the definition of a link
+function showBlocks(container, source) {
+  const env = {};
+  const lines = source.split("\n");
   let place = 0;
-  const put = (key, make) => {
+  for (const tokens of blocks(markdown.parse(source, env))) {
+    const key = `${lines.slice(...tokens[0].map).join("\n")}\n${Object.keys(env.references ?? {})}`;
     const old = container.childNodes[place++];
-    if (old?.key === key) return;
-    const node = Object.assign(make(), { key });
+    if (old?.key === key) continue;
+    const node = Object.assign(build(markdown.renderer.render(tokens, markdown.options, env)), { key });
     if (old) old.replaceWith(node);
     else container.append(node);
-  };
-  for (const tokens of blocks(markdown.parse(source, env))) {
-    const text = lines.slice(...tokens[0].map).join("\n");
-    const inside = [...text.matchAll(PLACES)].map(([, number]) => Number(number));
-    for (const number of inside) rest.delete(number);
-    put(`${text}\n${Object.keys(env.references ?? {})}`, () => {
-      const node = build(markdown.renderer.render(tokens, markdown.options, env));
-      node.append(...inside.filter((number) => !env.shown.has(number)).map((number) => chip(sums[number]))); // at a place that is not shown
-      return node;
-    });
   }
-  if (rest.size)
-    put([...rest].join(), () => {
-      const node = element("p");
-      node.append(...[...rest].map((number) => chip(sums[number])));
-      return node;
-    });
   while (container.childNodes.length > place) container.lastChild.remove();
 }
 
@@ -76,32 +53,7 @@ function build(html) {
     node.style.cssText = node.dataset.style;
     delete node.dataset.style;
   }
-  return fragment.firstElementChild ?? element("p", "", fragment.textContent);
-}
-
-// A calculation as it stands in an answer.
-export function chip({ expression, result }) {
-  const node = element("span", "sum", `${expression} = `);
-  node.title = "calculated while the model wrote";
-  node.append(element("b", "", result));
-  return node;
-}
-
-function withPlaces(text, sums) {
-  let marked = "";
-  let done = 0;
-  for (const [number, { at }] of [...sums.entries()].sort((a, b) => a[1].at - b[1].at)) {
-    marked += `${text.slice(done, Math.max(at, done))}\uE000${NONCE}${number}\uE001`;
-    done = Math.max(at, done);
-  }
-  return marked + text.slice(done);
-}
-
-const chips = (html, { sums, shown }) => html.replace(PLACES, (_, number) => (shown.add(Number(number)), chip(sums[number]).outerHTML));
-
-// For what can hold no chips: the text without their places, and the chips.
-function takeChips(text, env) {
-  return [text.replace(PLACES, ""), chips((text.match(PLACES) ?? []).join(""), env)];
+  return fragment.firstElementChild ?? Object.assign(document.createElement("p"), { textContent: fragment.textContent });
 }
 
 // ---- how markdown-it reads and writes ----
@@ -112,9 +64,8 @@ const { rules } = markdown.renderer;
 
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 markdown.validateLink = (url) => /^(https?|mailto):/i.test(url);
-const normalize = markdown.normalizeLink;
-markdown.normalizeLink = (url) => (url.includes("\uE000") ? "" : normalize(url)); // no link with a calculation inside
 markdown.inline.ruler.before("escape", "formula", inlineFormula);
+markdown.inline.ruler.before("escape", "calculation", calculation);
 markdown.block.ruler.before("fence", "formula", blockFormula, { alt: ["paragraph", "reference", "blockquote", "list"] });
 markdown.core.ruler.push("page", ({ tokens, Token }) => tokens.forEach((token, place) => adapt(token, tokens[place + 2], Token)));
 hljs.configure({ classPrefix: "is-" });
@@ -137,30 +88,28 @@ rules.task = (tokens, place) => {
   const isDone = tokens[place].meta;
   return `<input type="checkbox" disabled${isDone ? " checked" : ""} aria-label="${isDone ? "done" : "to do"}">`;
 };
-rules.text = (tokens, place, _, env) => chips(escapeHtml(tokens[place].content), env);
-rules.image = (tokens, place, _, env) => {
-  const [text, taken] = takeChips(tokens[place].content || tokens[place].attrGet("src"), env);
-  return `${taken}<a href="${escapeHtml(tokens[place].attrGet("src"))}" target="_blank" rel="noopener noreferrer nofollow">${escapeHtml(text)}</a>`;
+rules.calculation = (tokens, place) => {
+  const [expression, result] = tokens[place].meta.map(escapeHtml);
+  return `<span class="sum" title="calculated while the model wrote">${expression} = <b>${result}</b></span>`;
 };
-rules.code_inline = (tokens, place, _, env) => {
-  const [text, taken] = takeChips(tokens[place].content, env);
-  return `${taken}<code>${escapeHtml(text.trim())}</code>`;
+rules.image = (tokens, place) => {
+  const source = escapeHtml(tokens[place].attrGet("src"));
+  return `<a href="${source}" target="_blank" rel="noopener noreferrer nofollow">${escapeHtml(tokens[place].content) || source}</a>`;
 };
 rules.table_open = () => `${scrollable("div", "table", "Table")}<table>`;
 rules.table_close = () => "</table></div>";
-rules.code_block = rules.fence = (tokens, place, _, env) => {
-  const [language] = tokens[place].info.replace(PLACES, "").trim().split(/\s+/);
-  const [text, taken] = takeChips(tokens[place].content.replace(/\n$/, ""), env);
+rules.code_block = rules.fence = (tokens, place) => {
+  const [language] = tokens[place].info.trim().split(/\s+/);
+  const text = tokens[place].content.replace(/\n$/, "");
   const isKnown = hljs.getLanguage(language) && text.length <= LONGEST_CODE;
   const code = isKnown ? hljs.highlight(text, { language, ignoreIllegals: true }).value : escapeHtml(text);
-  return `<figure class="code" dir="ltr"><figcaption><span class="language">${escapeHtml(language || "text")}</span>${taken}` +
+  return `<figure class="code" dir="ltr"><figcaption><span class="language">${escapeHtml(language || "text")}</span>` +
     `<button type="button" class="copy">Copy</button></figcaption>${scrollable("pre", "", `Code${language && `, ${language}`}`)}<code>${code}</code></pre></figure>`;
 };
-rules.formula = (tokens, place, _, env) => {
+rules.formula = (tokens, place) => {
   const { content, block, meta } = tokens[place];
-  const [source, taken] = takeChips(content, env);
-  const math = formula(source.trim(), meta);
-  return block ? `${scrollable("div", "formula", "Formula")}${math}${taken}</div>` : math + taken;
+  const math = formula(content.trim(), meta);
+  return block ? `${scrollable("div", "formula", "Formula")}${math}</div>` : math;
 };
 
 // Wide content scrolls sideways, with the keyboard as well.
@@ -177,6 +126,16 @@ function formula(source, isDisplay) {
   } catch {
     return `<code>${escapeHtml(source)}</code>`;
   }
+}
+
+function calculation(state, silent) {
+  const pattern = /<<([^<>=]+)=([^<>=]*)>>/y;
+  pattern.lastIndex = state.pos;
+  const found = pattern.exec(state.src);
+  if (!found || pattern.lastIndex > state.posMax) return false;
+  if (!silent) Object.assign(state.push("calculation", "", 0), { meta: found.slice(1) });
+  state.pos = pattern.lastIndex;
+  return true;
 }
 
 // $$ x $$, \[ x \], \( x \) and $x$; a dollar before a space or a digit is money.

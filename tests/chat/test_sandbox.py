@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
+from danalab.chat import sandbox
 from danalab.chat.rewards import Scorer
+from danalab.chat.sandbox import run_tests, why_not_isolated
 from danalab.chat.tasks import Problem
 from danalab.errors import UserError
-from danalab.chat import program_process, programs
-from danalab.chat.programs import run_tests, why_not_isolated
 
 needs_isolation = pytest.mark.skipif(
     bool(why_not_isolated()), reason=f"this kernel does not isolate programs: {why_not_isolated()}"
@@ -235,10 +235,8 @@ assert not found, found
 
 def decide(machine, number, *arguments):
     """What the filter of a machine answers to a system call; its instructions, one by one."""
-    data = struct.pack(
-        "iIQ6Q", number, program_process._MACHINES[machine][0], 0, *arguments, *[0] * (6 - len(arguments))
-    )
-    program = [struct.unpack("HBBI", step) for step in program_process._filter(machine)]
+    data = struct.pack("iIQ6Q", number, sandbox._MACHINES[machine][0], 0, *arguments, *[0] * (6 - len(arguments)))
+    program = [struct.unpack("HBBI", step) for step in sandbox._filter(machine)]
     at = value = 0
     while True:
         code, if_true, if_false, operand = program[at]
@@ -255,7 +253,7 @@ def decide(machine, number, *arguments):
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_decides_alike_on_both_machines(machine):
-    permit, ask, deny = program_process._PERMIT, program_process._ASK, program_process._DENY
+    permit, ask, deny = sandbox._PERMIT, sandbox._ASK, sandbox._DENY
     column = machine == "aarch64"
     for name, numbers in NUMBERS.items():
         if name not in ("clone", "renameat2"):
@@ -278,9 +276,9 @@ def test_the_filter_decides_alike_on_both_machines(machine):
         *((rename, (0, 0, 0, 0, flags), answer) for flags, answer in ((0, permit), (1, permit), (4, deny), (2, deny))),
     ]:
         assert decide(machine, call[column], *arguments) == answer, (call, arguments)
-    assert decide(machine, 435) == program_process._ABSENT
-    known = {numbers[column] for numbers in program_process._PERMITTED.values()}
-    known |= {row[1][column] for row in program_process._CHECKED}
+    assert decide(machine, 435) == sandbox._ABSENT
+    known = {numbers[column] for numbers in sandbox._PERMITTED.values()}
+    known |= {row[1][column] for row in sandbox._CHECKED}
     assert {number for number in range(-1, 1000) if decide(machine, number) != deny} <= known
     assert decide(machine, 0x40000000) == deny
 
@@ -290,9 +288,9 @@ def test_numbers_of_system_calls_are_those_of_libseccomp():
         resolve = ctypes.CDLL("libseccomp.so.2").seccomp_syscall_resolve_name_arch
     except OSError:
         pytest.skip("no libseccomp")
-    rows = [*program_process._PERMITTED.items(), *(row[:2] for row in program_process._CHECKED), *NUMBERS.items()]
+    rows = [*sandbox._PERMITTED.items(), *(row[:2] for row in sandbox._CHECKED), *NUMBERS.items()]
     for name, numbers in rows:
-        for (architecture, _), number in zip(program_process._MACHINES.values(), numbers, strict=True):
+        for (architecture, _), number in zip(sandbox._MACHINES.values(), numbers, strict=True):
             found = resolve(ctypes.c_uint32(architecture), name.encode())
             assert found == number or (number is None and found < 0), name
 
@@ -352,13 +350,8 @@ def f():
     assert run_tests(spy, "f", "assert f() == 'expected_' + '77', 'unknown'").reason.endswith(": unknown")
 
 
-def test_exceptions_of_the_function_reach_the_tests():
-    tests = "try:\n    f(0)\nexcept ZeroDivisionError as error:\n    assert 'zero' in str(error)\nelse:\n    assert 0"
-    assert run_tests("def f(x): return 1 / x", "f", tests, trusted=True).passed
-
-
 def test_without_isolation_nothing_runs_unless_the_code_is_trusted(monkeypatch):
-    monkeypatch.setattr(programs, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
+    monkeypatch.setattr(sandbox, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
     problem = Problem("?", "f", "code", data={"prompt": "def f():\n", "entry_point": "f", "tests": "assert f() == 3"})
     with pytest.raises(UserError, match=r"cannot be isolated here: no Landlock.*; --trust-model-code runs them"):
         Scorer()(problem, "    return 3")
@@ -377,7 +370,7 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
 
 def test_processes_of_a_trusted_program_end_with_it(monkeypatch):
     """Also those in a session of their own, which hold every open file of the program."""
-    monkeypatch.setattr(programs, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
+    monkeypatch.setattr(sandbox, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
     program = """
 import os, time
 def f():
@@ -411,8 +404,45 @@ program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', 4, ctypes.addresso
 assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == ctypes.CDLL(None).prctl(22, 2, program, 0, 0) == 0
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-    words = [sys.executable, "-c", script, *programs.COMMAND[1:], "probe"]
+    words = [sys.executable, "-c", script, *sandbox.COMMAND[1:], "probe"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(said)
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
+
+
+FORGED = {
+    "the right value from elsewhere": "w(b'=5\\n'); time.sleep(9)",
+    "depth": "w(b'='+b'('*60000+b'\\n'); time.sleep(9)",
+    "lists in lists": "w(b'='+b'['*200000+b'\\n'); time.sleep(9)",
+    "signs": "w(b'='+b'-'*900000+b'1\\n'); time.sleep(9)",
+    "sums": "w(b'='+b'1+'*400000+b'1j\\n'); time.sleep(9)",
+    "digits": "w(b'='+b'9'*1000000+b'\\n'); time.sleep(9)",
+    "many lists": "w(b'=['+b'[],'*340000+b']\\n'); time.sleep(9)",
+    "colliding keys": "w(('={'+','.join(str(i*(2**61-1))+':0' for i in range(40000))+'}\\n').encode())",
+    "zero byte": "w(b'=\\x00\\n'); time.sleep(9)",
+    "no UTF-8": "w(b'=\\xff\\xfe\\n'); time.sleep(9)",
+    "a line without end": "w(b'='+b'1'*(3<<20)); time.sleep(9)",
+    "an exit": "w(b'!SystemExit: 0\\n'); time.sleep(9)",
+    "an interrupt": "w(b'!KeyboardInterrupt: 0\\n'); time.sleep(9)",
+    "an assertion": "w(b'!AssertionError: passed\\n'); time.sleep(9)",
+    "an error that takes more": "w(b'!UnicodeDecodeError: x\\n'); time.sleep(9)",
+    "a known error": "w(b'!KeyError: x\\n'); time.sleep(9)",
+    "a return in the line": "w(b'=1\\r=4711\\n'); time.sleep(9)",
+    "infinity": "w(b'=1e999\\n'); time.sleep(9)",
+    "a flood": "[os.write(5, b'=1\\n'*1000) for _ in iter(int, 1)]",
+    "words of a pass": "w(b'!RuntimeError: passed\\n'); time.sleep(9)",
+}
+
+
+@pytest.mark.parametrize("body", FORGED.values(), ids=FORGED)
+def test_a_program_that_writes_its_own_answers_passes_no_test(body):
+    """Answers go through the descriptor 5 of the program."""
+    program = f"import os, time\ndef w(d):\n    while d: d = d[os.write(5, d):]\ndef f():\n    {body}\n"
+    result = run_tests(program, "f", "r = f()\nassert r == 4711, 'another'", seconds=3, trusted=True)
+    assert not result.passed
+
+
+def test_exceptions_of_the_function_reach_the_tests():
+    tests = "try:\n    f(0)\nexcept ZeroDivisionError as error:\n    assert 'zero' in str(error)\nelse:\n    assert 0"
+    assert run_tests("def f(x): return 1 / x", "f", tests, trusted=True).passed

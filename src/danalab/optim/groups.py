@@ -1,0 +1,140 @@
+"""Parameter groups of a model by what its parameters are: ordinary groups, which a caller can print and edit.
+
+    embedding   a table: nn.Embedding, or a weight that is shared with one
+    vector      a norm's or any other parameter with fewer than two dimensions
+    matrix      a linear layer's or a convolution's weight
+    experts     a stack of matrices [experts, rows, columns]
+    router      a linear layer that chooses experts, by its name
+    head        a linear layer with as many outputs as the vocabulary has tokens, or with a head's name
+
+Weight decay acts on matrix, experts, router and head. A model may say it all in a method `parameter_kinds()`, which
+returns {name: kind}; parameters without a model are judged by name and shape.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+KINDS = ("matrix", "experts", "router", "head", "embedding", "vector")
+DECAYED = ("matrix", "experts", "router", "head")
+ORTHOGONALISED = ("matrix", "experts")
+
+_EMBEDDING = re.compile(r"embed|(^|[._])(wte|wpe|emb|pos|position|cls_token|tokens?)([._]|$)")
+_HEAD = re.compile(r"(^|[._])(lm_head|head|unembed|embed_out|classifier|score)([._]|$)")
+_NORM = re.compile(r"norm", re.IGNORECASE)
+
+
+def parameter_kinds(model: nn.Module) -> dict[str, str]:
+    """Kind of each parameter, by its name in `model.named_parameters()`."""
+    model = unwrapped(model)
+    declare: Any = getattr(model, "parameter_kinds", None)
+    declared: Any = declare() if callable(declare) else {}
+    modules = dict(model.named_modules())
+    tables = [module for module in modules.values() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
+    shared = {id(table.weight) for table in tables}
+    vocabularies = {table.num_embeddings for table in tables}
+    vocabularies -= {module.in_features for module in modules.values() if isinstance(module, nn.Linear)}
+    kinds: dict[str, str] = {}
+    for name, p in model.named_parameters():
+        path, _, own = name.rpartition(".")
+        owner = modules.get(path)
+        if name in declared:
+            kinds[name] = declared[name]
+        elif p.ndim < 2 or _NORM.search(type(owner).__name__):
+            kinds[name] = "vector"
+        elif id(p) in shared:
+            kinds[name] = "embedding"
+        elif isinstance(owner, nn.Linear) and own == "weight":
+            is_head = owner.out_features in vocabularies or _HEAD.search(path.lower())
+            kinds[name] = "router" if "router" in path else "head" if is_head else "matrix"
+        elif isinstance(owner, nn.modules.conv._ConvNd):
+            kinds[name] = "matrix"
+        else:
+            kinds[name] = kind_by_name(name, tuple(p.shape))
+    return kinds
+
+
+def kind_by_name(name: str, shape: tuple[int, ...]) -> str:
+    """Kind of a parameter by its name ("" is none) and shape."""
+    name = name.lower()
+    if len(shape) < 2 or re.search(r"norm|(^|[._])(bias|scale|a_log)$", name):
+        return "vector"
+    if _HEAD.search(name):
+        return "head"
+    if _EMBEDDING.search(name):
+        return "embedding"
+    if "router" in name:
+        return "router"
+    # A kernel [out, in, size] has fewer taps than outputs; experts are fewer than their matrices have columns.
+    is_stack = len(shape) == 3 and ("expert" in name or shape[2] >= shape[0])
+    return "experts" if is_stack and "conv" not in name else "matrix"
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile's and DistributedDataParallel's wrappers."""
+    while hasattr(model, "_orig_mod") or isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module  # pyright: ignore
+    return model
+
+
+def undecayed(model: nn.Module) -> set[str]:
+    """Names that the model lists in a method `no_weight_decay()`, as timm's do, or marks by `_no_weight_decay`."""
+    method: Any = getattr(model, "no_weight_decay", None)
+    marked = {name for name, p in model.named_parameters() if getattr(p, "_no_weight_decay", False)}
+    listed: Any = method() if callable(method) else ()
+    return {*marked, *listed}
+
+
+def decay_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Two groups of named parameters: decayed, and with weight decay 0."""
+    groups = kind_groups(model)
+    decayed = [pair for group in groups if "weight_decay" not in group for pair in group["params"]]
+    others = [pair for group in groups if "weight_decay" in group for pair in group["params"]]
+    both = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in both if group["params"]]
+
+
+def kind_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """A group of named parameters for each kind, with its `kind`, and weight decay 0 for those that do not decay.
+
+    Frozen parameters are in them: they may be unfrozen later. Quantized weights, which are no real numbers, are not.
+    """
+    model = unwrapped(model)
+    kinds, without = parameter_kinds(model), undecayed(model)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
+    groups: dict[tuple[str, bool], list[tuple[str, Tensor]]] = {}
+    for name, p in model.named_parameters():
+        if p.requires_grad or p.is_floating_point():
+            decays = kinds[name] in DECAYED and name not in without
+            groups.setdefault((kinds[name], decays), []).append((name, p))
+    return [
+        {"params": named, "kind": kind, **({} if decays else {"weight_decay": 0.0})}
+        for (kind, decays), named in sorted(groups.items(), key=lambda item: KINDS.index(item[0][0]))
+    ]
+
+
+def split_group(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """A caller's group as groups with a `kind`: as it says, or by `use_muon`, or by names and shapes."""
+    params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+    rest = {key: value for key, value in group.items() if key not in ("params", "use_muon")}
+    if "kind" in group:
+        return [{**rest, "params": params}]
+    if "use_muon" in group:
+        return [{**rest, "params": params, "kind": "matrix" if group["use_muon"] else "vector"}]
+    kinds: dict[str, list[Any]] = {}
+    for entry in params:
+        name, p = entry if isinstance(entry, tuple) else ("", entry)
+        kinds.setdefault(kind_by_name(name, tuple(p.shape)), []).append(entry)
+    return [{**rest, "params": entries, "kind": kind} for kind, entries in kinds.items()]
+
+
+def named(groups: Iterable[dict[str, Any]]) -> list[tuple[str, Tensor]]:
+    """(name, parameter) of an optimizer's groups; the name is "" where there is none."""
+    return [
+        pair
+        for group in groups
+        for pair in zip(group.get("param_names", [""] * len(group["params"])), group["params"], strict=True)
+    ]

@@ -1,0 +1,507 @@
+"""Muon and its relatives: orthogonalised momentum for matrices, an element-wise rule for all other parameters.
+
+    X  = g + weight B, from the momentum B          p <- p (1 - lr weight_decay) - lr scale O(X)
+
+| class    | momentum of matrices                            | scale                                  | the rest      |
+|----------|-------------------------------------------------|----------------------------------------|---------------|
+| Muon     | B <- momentum B + g,  weight = momentum          | sqrt(max(1, rows / columns))           | AdamW         |
+| DMuon    | the same; without nesterov X = B                 | matched_rms sqrt(max(rows, columns))   | AdamW         |
+| Manau    | as DMuon, or with dana_momentum as DanaMuon      | matched_rms sqrt(max(rows, columns))   | DanaStarMK4   |
+| DanaMuon | B <- B + a (g - B),  weight = t^(1-kappa)        | matched_rms sqrt(max(rows, columns))   | DanaStarMK4   |
+
+O is the orthogonalisation of newton_schulz.py, a = delta / (delta + t). The decay is multiplied by the learning rate. A
+model becomes a group for each kind of parameters (groups.py); a group of another kind than matrix and experts (stacks
+of matrices) has a learning rate of its own, `aux_lr_factor` times lr.
+
+Source: K. Jordan et al. 2024 (Muon); Liu et al. 2025, arXiv 2502.16982 (D-Muon); arXiv 2602.05298 (the Dana family).
+`normalise`: Zhang et al. 2026, arXiv 2602.21545, and Li et al. 2025, arXiv 2510.05491 (normuon).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .base import Group, Moving, Optimizer, Rule, State, decay_rate, working_dtype
+from .dana import dana_star_scalars, dana_star_update
+from .groups import ORTHOGONALISED, kind_groups, split_group
+from .newton_schulz import EPS, METHODS, coefficients, matrix_shape, orthogonalize_each
+
+NORMALISATIONS = (None, "rows", "columns", "normuon")
+ROW_BETA = 0.95
+"""Rate of the rows' second moments of normuon."""
+
+
+# ---- the rule of matrices ----
+
+
+def momentum_scalars(group: Mapping[str, Any], t: int) -> dict[str, float]:
+    """Of step t: B <- decay B + gain g, then X = new g + weight B."""
+    if group.get("dana_momentum"):
+        gain = group["delta"] / (group["delta"] + t)
+        return {"decay": 1 - gain, "gain": gain, "new": 1.0, "weight": float(t) ** (1 - group["kappa"])}
+    momentum = group["momentum"]
+    if group["nesterov"]:
+        return {"decay": momentum, "gain": 1.0, "new": 1.0, "weight": momentum}
+    plain = group["matched_rms"] is None  # Muon without nesterov takes the gradient alone
+    return {"decay": momentum, "gain": 1.0, "new": float(plain), "weight": float(not plain)}
+
+
+def momentum_update(
+    g: Tensor, buffer: Tensor, *, decay: float, gain: float, new: float, weight: float
+) -> tuple[Tensor, Tensor]:
+    """The direction X and the new momentum B."""
+    buffer = decay * buffer + gain * g
+    return new * g + weight * buffer, buffer
+
+
+def matrix_update(
+    p: Tensor, o: Tensor, *, lr: float, scale: float, decay_factor: float, cautious: bool = False
+) -> Tensor:
+    """p after the step; where `cautious` only coordinates decay that the step moves towards zero."""
+    decayed = torch.where(o.sign() * p > 0, decay_factor * p, p) if cautious else decay_factor * p
+    return decayed - lr * scale * o
+
+
+def normalised(o: Tensor, how: str | None) -> Tensor:
+    """O [rows, columns] with rows or columns of equal norms; its own norm stays."""
+    if how not in ("rows", "columns"):
+        return o
+    norm = o.norm()
+    o = o / o.norm(dim=1 if how == "rows" else 0, keepdim=True).clamp_min(EPS)
+    return o * (norm / o.norm().clamp_min(EPS))
+
+
+def normuon(o: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """O with each row divided by the root of its second moment v [rows, 1], of the same norm; and the new v."""
+    squares = o.square().mean(dim=1, keepdim=True)
+    v = v + (1 - ROW_BETA) * (squares - v)
+    roots = v.sqrt() + 1e-10
+    after = (squares / roots.square()).sum().clamp_min(torch.finfo(v.dtype).tiny)
+    return o * ((squares.sum() / after).sqrt() / roots), v
+
+
+def scale_of(shape: Sequence[int], matched_rms: float | None) -> float:
+    """Factor on O: by shape (Muon), or for the typical root mean square of AdamW's update."""
+    rows, columns = matrix_shape(shape)
+    if matched_rms is None:
+        return math.sqrt(max(1.0, rows / max(columns, 1)))
+    return matched_rms * math.sqrt(max(rows, columns))
+
+
+# ---- the rules of other parameters, with decay before the step and multiplied by the learning rate ----
+
+
+def adam_update(
+    p: Tensor,
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    lr: Any,
+    gain: Any,
+    gain2: Any,
+    correction1: Any,
+    correction2: Any,
+    eps: Any,
+    decay_factor: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of Adam: the new p, m and v."""
+    m = m + gain * (g - m)
+    v = v + gain2 * (g * g - v)
+    step = (m / correction1) / (v.sqrt() / correction2**0.5 + eps)
+    return decay_factor * (p - lr * step), m, v
+
+
+def coupled(group: Mapping[str, Any], t: int) -> dict[str, float]:
+    """`lr` and `decay_factor` of a rule k (p - lr' u) that is p k - lr u: lr' = lr / k."""
+    factor = 1 - float(group["lr"]) * decay_rate(group, t)
+    if factor <= 0:
+        raise ValueError(f"weight decay takes {1 - factor:g} of a parameter in a step (lr {float(group['lr']):g})")
+    return {"lr": float(group["lr"]) / factor, "decay_factor": factor}
+
+
+def adam_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """The scalars of `adam_update`; eps is added to the root before its bias is corrected."""
+    beta1, beta2 = group["betas"]
+    correction = 1 - beta2**t
+    return {
+        **coupled(group, t),
+        "gain": 1 - beta1,
+        "gain2": 1 - beta2,
+        "correction1": 1 - beta1**t,
+        "correction2": correction,
+        "eps": group["eps"] / correction**0.5,
+    }
+
+
+def star_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """The scalars of `dana_star_update`."""
+    usual = {"gamma3": 1.0, "alpha_offset": 1.0, **group}
+    return {**dana_star_scalars(usual, t), **coupled(group, t)}
+
+
+ADAM = Rule(adam_update, adam_scalars, ("exp_avg", "exp_avg_sq"), kernel="adamw")
+DANA_STAR = Rule(dana_star_update, star_scalars, ("exp_avg", "exp_avg_sq", "tau"), kernel="dana_star")
+
+
+# ---- the optimizers ----
+
+
+class Hybrid(Optimizer):
+    """A rule for matrices, another for the rest."""
+
+    other_rule: ClassVar[Rule] = ADAM
+    aux_factors: ClassVar[Mapping[str, float]] = {}
+    """Kind -> its learning rate in units of the matrices', where aux_lr_factor is None; "": all others."""
+    falls: ClassVar[bool] = False
+    """With omega the decay of other parameters falls, with the horizon as its time scale."""
+
+    def __init__(self, params: Any, **settings: Any):
+        omega, horizon = settings.pop("omega"), settings.pop("horizon")
+        lr, name = settings["lr"], type(self).__name__
+        if omega is not None or horizon is not None:
+            if omega is None or horizon is None or settings["weight_decay"]:
+                raise ValueError(f"{name}: give omega and horizon, or weight_decay")
+            settings["weight_decay"] = min(omega / (lr * horizon), 1.0) if lr else 0.0
+            settings["wd_ts"] = float(horizon) if self.falls else None
+        super().__init__(params, **{"wd_ts": None, "matched_rms": None, **settings})
+
+    def groups_of(self, model: nn.Module) -> list[Group]:
+        """A group for each kind of parameters."""
+        return kind_groups(model)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters; a group without `kind` is split by names and shapes."""
+        for part in split_group(param_group):
+            if part["kind"] not in ORTHOGONALISED and "lr" not in param_group:
+                factor = self._settings["aux_lr_factor"]
+                if factor is None:
+                    factor = self.aux_factors.get(part["kind"], self.aux_factors[""])
+                part["lr"] = factor * float(self._settings["lr"])
+            super().add_param_group(part)
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        """As in the base class; and what matrices need."""
+        super().check(group)
+        for key, known in (("normalise", NORMALISATIONS), ("ns_method", tuple(METHODS))):
+            if key in group and group[key] not in known:
+                raise ValueError(f"{type(self).__name__}: {key} is {group[key]!r}; it must be one of {known}")
+        least = {"matrix": 2, "experts": 3}.get(group["kind"], 0)
+        if any(p.ndim < least for p in group["params"]):
+            raise ValueError(f"{type(self).__name__}: a {group['kind']} has fewer than {least} dimensions")
+
+    def rule_of(self, group: Mapping[str, Any]) -> Rule | None:
+        return None if group["kind"] in ORTHOGONALISED else self.other_rule
+
+    def new_state(self, group: Mapping[str, Any], p: Tensor) -> State:
+        if self.rule_of(group) is not None:
+            return super().new_state(group, p)
+        state = {"momentum_buffer": torch.zeros_like(p, dtype=working_dtype(p), requires_grad=False)}
+        if group.get("normalise") == "normuon":
+            shape = p.shape[:-1] if group["kind"] == "experts" else p.shape[:1]
+            state["row_moment"] = torch.zeros(*shape, 1, dtype=working_dtype(p), device=p.device)
+        return state
+
+    def update(self) -> None:
+        self.step_matrices([group for group in self.param_groups if group["kind"] in ORTHOGONALISED])
+        self.apply(self.other_rule, [group for group in self.param_groups if group["kind"] not in ORTHOGONALISED])
+
+    def step_matrices(self, groups: Sequence[Group]) -> None:
+        """One step of matrices and stacks of them; all of one shape are orthogonalised in one batch."""
+        moved: list[Moving] = []
+        directions: list[list[Tensor]] = []
+        for group, p, g, state in self.moving(groups, local=False):
+            buffer = state["momentum_buffer"]
+            if buffer.device != p.device:
+                buffer = state["momentum_buffer"] = buffer.to(p.device)
+            x, new = momentum_update(g.to(buffer.dtype), buffer, **momentum_scalars(group, int(state["step"])))
+            buffer.copy_(new)
+            x = whole(x)
+            directions.append(list(x) if group["kind"] == "experts" else [x.flatten(1)])
+            moved.append((group, p, g, state))
+        ways = [(group.get("ns_method", "newton-schulz"), group.get("ns_steps", 5)) for group, *_ in moved]
+        for way in dict.fromkeys(ways):
+            chosen = [k for k in range(len(moved)) if ways[k] == way]
+            os = iter(orthogonalize_each([x for k in chosen for x in directions[k]], coefficients(*way)))
+            for k in chosen:
+                self._apply(*moved[k], [next(os) for _ in directions[k]])
+
+    def _apply(self, group: Group, p: Tensor, _: Tensor, state: State, each: list[Tensor]) -> None:
+        dtype = working_dtype(p)
+        each = [normalised(o.to(dtype), group.get("normalise")) for o in each]
+        if "row_moment" in state:
+            moments = state["row_moment"].view(len(each), -1, 1)
+            for k, o in enumerate(each):
+                each[k], new = normuon(o, moments[k])
+                moments[k].copy_(new)
+        o = torch.stack(each) if group["kind"] == "experts" else each[0]
+        shape = p.shape[1:] if group["kind"] == "experts" else p.shape
+        lr = float(group["lr"])
+        own, o = part_of(o.reshape(p.shape), p)
+        new = matrix_update(
+            own.to(dtype),
+            o,
+            lr=lr,
+            scale=scale_of(shape, group["matched_rms"]),
+            decay_factor=1 - lr * group["weight_decay"],
+            cautious=bool(group.get("cautious_decay")),
+        )
+        own.copy_(new)
+
+
+def whole(x: Any) -> Tensor:
+    """A tensor, or a DTensor gathered from its ranks."""
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+def part_of(o: Tensor, p: Any) -> tuple[Tensor, Tensor]:
+    """(p, O), or of a DTensor p its local part and that part of O, which every rank has in whole."""
+    if not hasattr(p, "to_local"):
+        return p, o
+    from torch.distributed.tensor import DTensor, Replicate
+
+    replicated = DTensor.from_local(o, p.device_mesh, [Replicate()] * p.device_mesh.ndim, run_check=False)
+    return p.to_local(), replicated.redistribute(placements=p.placements).to_local()
+
+
+class Muon(Hybrid):
+    """Orthogonalised momentum on matrices, AdamW on embeddings, heads and vectors.
+
+    Convolutions count as matrices [out, in * kernel]. A group may have a `kind` (groups.py), or `use_muon`.
+
+    Args:
+        params: a model, parameters, named parameters or groups.
+        lr: learning rate of matrices.
+        momentum: rate of the momentum, a sum of gradients.
+        nesterov: look ahead by one step of momentum.
+        weight_decay: weight decay, times the learning rate.
+        omega: in place of weight_decay: omega / (lr horizon), at most 1.
+        horizon: length of the run, with omega [steps].
+        aux_lr_factor: learning rate of other parameters, in units of lr.
+        betas: AdamW's rates, of other parameters.
+        eps: added to the root of the second moment.
+        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
+        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
+        ns_method: newton-schulz or polar-express.
+        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.02,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        weight_decay: float = 0.0,
+        omega: float | None = None,
+        horizon: float | None = None,
+        aux_lr_factor: float = 0.15,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        normalise: str | None = None,
+        cautious_decay: bool = False,
+        ns_method: str = "newton-schulz",
+        fused: bool | None = None,
+    ):
+        super().__init__(
+            params,
+            lr=lr,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            omega=omega,
+            horizon=horizon,
+            aux_lr_factor=aux_lr_factor,
+            betas=betas,
+            eps=eps,
+            normalise=normalise,
+            cautious_decay=cautious_decay,
+            ns_method=ns_method,
+            fused=fused,
+        )
+
+
+class DMuon(Hybrid):
+    """Muon with the update size of AdamW, so that one learning rate and one weight decay suit all parameters.
+
+    Args:
+        params: a model, parameters, named parameters or groups.
+        lr: learning rate.
+        momentum: rate of the momentum, a sum of gradients.
+        nesterov: look ahead by one step of momentum.
+        matched_rms: root mean square of the update of a matrix, in units of lr.
+        weight_decay: weight decay, times the learning rate.
+        omega: in place of weight_decay: omega / (lr horizon), at most 1.
+        horizon: length of the run, with omega [steps].
+        aux_lr_factor: learning rate of other parameters, in units of lr.
+        betas: AdamW's rates, of other parameters.
+        eps: added to the root of the second moment.
+        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
+        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
+        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.016,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        matched_rms: float = 0.2,
+        weight_decay: float = 0.0,
+        omega: float | None = None,
+        horizon: float | None = None,
+        aux_lr_factor: float = 1.0,
+        betas: tuple[float, float] = (0.8, 0.999),
+        eps: float = 1e-8,
+        normalise: str | None = None,
+        cautious_decay: bool = False,
+        fused: bool | None = None,
+    ):
+        super().__init__(
+            params,
+            lr=lr,
+            momentum=momentum,
+            nesterov=nesterov,
+            matched_rms=matched_rms,
+            weight_decay=weight_decay,
+            omega=omega,
+            horizon=horizon,
+            aux_lr_factor=aux_lr_factor,
+            betas=betas,
+            eps=eps,
+            normalise=normalise,
+            cautious_decay=cautious_decay,
+            fused=fused,
+        )
+
+
+class DanaMuon(Hybrid):
+    """Orthogonalised matrices with momentum in logarithmic time; DanaStarMK4 for embeddings, heads and vectors.
+
+    Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)).
+
+    Args:
+        params: a model, parameters, named parameters or groups.
+        lr: learning rate of matrices.
+        delta: the averages cover about the last 1/delta of the run.
+        kappa: exponent of the damping t^(1-kappa); 1 is none.
+        clipsnr: bound of the damped momentum of other parameters; none = no bound.
+        eps: added to the root of the second moment.
+        matched_rms: root mean square of the update of a matrix, in units of lr.
+        weight_decay: weight decay, times the learning rate.
+        wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
+        omega: in place of weight_decay: omega / (lr horizon), at most 1, and wd_ts = horizon.
+        horizon: length of the run, with omega [steps].
+        aux_lr_factor: learning rate of other parameters, in units of lr; none = 0.0625 for vectors and 0.25 for others.
+        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
+        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
+        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
+    """
+
+    other_rule = DANA_STAR
+    # Measured on five problems: equal rates are too large, since a step of the Dana family is several times as long as
+    # its learning rate, and vectors have few gradients that agree.
+    aux_factors: ClassVar[Mapping[str, float]] = {"vector": 0.0625, "": 0.25}
+    falls = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.032,
+        *,
+        delta: float = 8.0,
+        kappa: float = 0.85,
+        clipsnr: float | None = 2.0,
+        eps: float = 1e-8,
+        matched_rms: float = 0.2,
+        weight_decay: float = 0.0,
+        wd_ts: float | None = None,
+        omega: float | None = None,
+        horizon: float | None = None,
+        aux_lr_factor: float | None = None,
+        normalise: str | None = None,
+        cautious_decay: bool = False,
+    ):
+        super().__init__(
+            params,
+            lr=lr,
+            delta=delta,
+            kappa=kappa,
+            clipsnr=clipsnr,
+            eps=eps,
+            matched_rms=matched_rms,
+            weight_decay=weight_decay,
+            wd_ts=wd_ts,
+            omega=omega,
+            horizon=horizon,
+            aux_lr_factor=aux_lr_factor,
+            normalise=normalise,
+            cautious_decay=cautious_decay,
+            dana_momentum=True,
+        )
+
+
+class Manau(Hybrid):
+    """DMuon on matrices, DanaStarMK4 on other parameters.
+
+    Args:
+        params: a model, parameters, named parameters or groups.
+        lr: learning rate.
+        momentum: rate of the momentum, a sum of gradients.
+        nesterov: look ahead by one step of momentum.
+        dana_momentum: momentum in logarithmic time for matrices, too.
+        delta: the averages cover about the last 1/delta of the run.
+        kappa: exponent of the damping; 1 is none.
+        clipsnr: bound of the damped momentum of other parameters; none = no bound.
+        eps: added to the root of the second moment.
+        matched_rms: root mean square of the update of a matrix, in units of lr.
+        weight_decay: weight decay, times the learning rate.
+        wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
+        omega: in place of weight_decay: omega / (lr horizon), at most 1, and wd_ts = horizon.
+        horizon: length of the run, with omega [steps].
+    """
+
+    other_rule = DANA_STAR
+    falls = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.016,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        dana_momentum: bool = False,
+        delta: float = 8.0,
+        kappa: float = 0.85,
+        clipsnr: float | None = 2.0,
+        eps: float = 1e-8,
+        matched_rms: float = 0.2,
+        weight_decay: float = 0.0,
+        wd_ts: float | None = None,
+        omega: float | None = None,
+        horizon: float | None = None,
+    ):
+        super().__init__(
+            params,
+            lr=lr,
+            momentum=momentum,
+            nesterov=nesterov,
+            dana_momentum=dana_momentum,
+            delta=delta,
+            kappa=kappa,
+            clipsnr=clipsnr,
+            eps=eps,
+            matched_rms=matched_rms,
+            weight_decay=weight_decay,
+            wd_ts=wd_ts,
+            omega=omega,
+            horizon=horizon,
+            aux_lr_factor=1.0,
+        )

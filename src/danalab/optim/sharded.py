@@ -1,0 +1,493 @@
+"""Optimizers on several ranks: ZeRO-2 by hand, and what a checkpoint holds of sharded state.
+
+    reduce-scatter of gradients  ->  each rank steps on its own part  ->  all-gather of parameters
+
+Element-wise parameters are cut into equal slices of their elements; matrices of Muon and its relatives have one owner
+each, since an orthogonalisation needs the whole. Two ranks make the steps of one, bit by bit, on equal averages.
+DTensors (FSDP2, tensor parallelism) need none of this: `base.Optimizer` steps on their local parts.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from danalab.errors import UserError
+
+from .base import Optimizer
+from .build import find_optimizer
+from .groups import ORTHOGONALISED
+from .muon import Hybrid
+
+BUCKET = 1 << 23
+"""Elements that are communicated at once."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements [start, stop) of a flattened parameter, which one rank owns."""
+
+    parameter: int
+    owner: int
+    start: int
+    stop: int
+    offset: int
+    """Of the first element in the owner's part of the bucket."""
+
+
+@dataclass
+class Bucket:
+    """Parameters that are communicated together: each rank has a part of `chunk` elements."""
+
+    parameters: list[int]
+    pieces: list[Piece]
+    chunk: int
+
+
+class DistributedMuonAdamW(torch.optim.Optimizer):
+    """ZeRO-2 around an optimizer of this package: parameters are replicated, gradients and state are sharded.
+
+    Args:
+        model: on every rank the same.
+        optimizer: name of an element-wise optimizer, or of one of the Muon family.
+        process_group: the ranks; None: all.
+        lr: learning rate; None: the optimizer's default.
+        settings: of the optimizer.
+    Raises:
+        UserError: an optimizer that needs whole tensors.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: str = "d-muon",
+        *,
+        process_group: Any = None,
+        lr: float | None = None,
+        **settings: Any,
+    ):
+        build: Any = find_optimizer(optimizer)
+        if not supports_shards(build):
+            raise UserError(f"optimizer '{optimizer}' needs whole tensors and cannot be sharded; use DDP")
+        self._group = process_group if process_group is not None or not dist.is_initialized() else dist.group.WORLD
+        self._rank = dist.get_rank(self._group) if dist.is_initialized() else 0
+        self._ranks = dist.get_world_size(self._group) if dist.is_initialized() else 1
+        given = {} if lr is None else {"lr": lr}
+        whole = build(model, **given, **settings)  # for its groups and settings; its state is not used
+        super().__init__([{**group} for group in whole.param_groups], dict(whole.defaults))
+        self._params = [p for group in self.param_groups for p in group["params"]]
+        matrices = issubclass(build, Hybrid)
+        kinds = [
+            matrices and group.get("kind") in ORTHOGONALISED for group in self.param_groups for _ in group["params"]
+        ]
+        self._buckets = layout(self._params, kinds, self._ranks)
+        self._own = {piece.parameter: piece for b in self._buckets for piece in b.pieces if piece.owner == self._rank}
+        self._shards: dict[int, nn.Parameter] = {}
+        for i, piece in self._own.items():
+            p = self._params[i]
+            if not p.is_contiguous():
+                raise UserError("a parameter is not contiguous in memory; it cannot be sharded")
+            view = p.detach() if kinds[i] else p.detach().view(-1)[piece.start : piece.stop]
+            self._shards[i] = nn.Parameter(view, requires_grad=p.requires_grad)
+        self.inner: Optimizer = build([nn.Parameter(torch.zeros(0))], **given, **settings)
+        self.inner.param_groups.clear()
+        self.inner.state.clear()
+        index = 0
+        for group in self.param_groups:
+            indices = range(index, index + len(group["params"]))
+            index += len(indices)
+            own = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            self.inner.add_param_group({**own, "params": [self._shards[i] for i in indices if i in self._shards]})
+        self._counts = [0] * len(self._params)
+        self._synced = False
+        self._moved: list[bool] = []
+
+    # ---- a step ----
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """For micro-batches but the last: gradients accumulate, and `sync_gradients` or `step` sends them."""
+        yield
+
+    @torch.no_grad()
+    def sync_gradients(self) -> None:
+        """Average gradients over ranks; each rank keeps those of its own part. Collective; does nothing twice."""
+        if self._synced:
+            return
+        there = torch.tensor([p.grad is not None for p in self._params], dtype=torch.int32)
+        there = self._reduced(there.to(self._params[0].device))
+        self._moved = [bool(flag) for flag in there.tolist()]
+        works = [self._reduce(bucket) for bucket in self._buckets]
+        for bucket, (received, work) in zip(self._buckets, works, strict=True):
+            if work is not None:
+                work.wait()
+            for piece in bucket.pieces:
+                if piece.owner == self._rank:
+                    size = piece.stop - piece.start
+                    shard = self._shards[piece.parameter]
+                    g = received[piece.offset : piece.offset + size].div_(self._ranks).view(shard.shape)
+                    shard.grad = g if self._moved[piece.parameter] else None
+        self._synced = True
+
+    def _reduce(self, bucket: Bucket) -> tuple[Tensor, Any]:
+        first = self._params[bucket.parameters[0]]
+        sent = torch.zeros(self._ranks, bucket.chunk, dtype=first.dtype, device=first.device)
+        for piece in bucket.pieces:
+            g = self._params[piece.parameter].grad
+            if g is not None:
+                part = sent[piece.owner][piece.offset : piece.offset + piece.stop - piece.start]
+                part.copy_(g.reshape(-1)[piece.start : piece.stop])
+        for i in bucket.parameters:
+            self._params[i].grad = None
+        if self._ranks == 1:
+            return sent[0], None
+        received = sent.new_empty(bucket.chunk)
+        return received, dist.reduce_scatter_tensor(received, sent.view(-1), group=self._group, async_op=True)
+
+    def _reduced(self, x: Tensor) -> Tensor:
+        if self._ranks > 1:
+            dist.all_reduce(x, group=self._group)
+        return x
+
+    @torch._disable_dynamo
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Average the gradients unless that is done, step, and send the parameters to all ranks. Collective."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        self.sync_gradients()
+        for own, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            inner.update({key: value for key, value in own.items() if key not in ("params", "param_names")})
+        self.inner.step()
+        self._counts = [count + moved for count, moved in zip(self._counts, self._moved, strict=True)]
+        works = [self._gather(bucket) for bucket in self._buckets] if self._ranks > 1 else []
+        for bucket, (received, work) in zip(self._buckets, works, strict=False):
+            work.wait()
+            for piece in bucket.pieces:
+                if piece.owner != self._rank:
+                    part = received[piece.owner][piece.offset : piece.offset + piece.stop - piece.start]
+                    self._params[piece.parameter].view(-1)[piece.start : piece.stop].copy_(part)
+        self._clear()
+        return loss
+
+    def _gather(self, bucket: Bucket) -> tuple[Tensor, Any]:
+        first = self._params[bucket.parameters[0]]
+        own = torch.zeros(bucket.chunk, dtype=first.dtype, device=first.device)
+        for piece in bucket.pieces:
+            if piece.owner == self._rank:
+                size = piece.stop - piece.start
+                own[piece.offset : piece.offset + size].copy_(self._shards[piece.parameter].view(-1))
+        received = own.new_empty(self._ranks, bucket.chunk)
+        return received, dist.all_gather_into_tensor(received.view(-1), own, group=self._group, async_op=True)
+
+    def _clear(self) -> None:
+        self._synced = False
+        for shard in self._shards.values():
+            shard.grad = None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, those that were sent as well."""
+        super().zero_grad(set_to_none)
+        self._clear()
+
+    # ---- gradients ----
+
+    @torch.no_grad()
+    def gradient_norms(self) -> Tensor:
+        """Norm of each parameter's whole averaged gradient, [parameters], on all ranks. Collective."""
+        self.sync_gradients()
+        squares = torch.zeros(len(self._params), dtype=torch.float64, device=self._params[0].device)
+        for i, shard in self._shards.items():
+            if shard.grad is not None:
+                squares[i] = shard.grad.double().square().sum()
+        return self._reduced(squares).sqrt().float()
+
+    @torch.no_grad()
+    def scale_gradients(self, factor: Tensor) -> None:
+        """Multiply all gradients by a 0-dim tensor, in place."""
+        for shard in self._shards.values():
+            if shard.grad is not None:
+                shard.grad.mul_(factor)
+
+    # ---- state ----
+
+    def coefficients(self, group: int = 0) -> dict[str, Any]:
+        """As of the optimizer inside."""
+        return self.inner.coefficients(group)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _state_shapes(self, index: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Key -> (shape, dtype) of a parameter's whole state tensors."""
+        groups = [group for group in self.param_groups for _ in group["params"]]
+        meta = torch.empty_like(self._params[index], device="meta")
+        return {key: (tuple(x.shape), x.dtype) for key, x in self.inner.new_state(groups[index], meta).items()}
+
+    def sharded_state_dict(self) -> dict[str, Any]:
+        """The state_dict of one process, in which each rank has its own part of each tensor, as a `TensorShard`."""
+        state: dict[int, dict[str, Any]] = {}
+        for i, p in enumerate(self._params):
+            if not p.requires_grad and not self._counts[i]:
+                continue
+            state[i] = {"step": torch.tensor(self._counts[i])}
+            own: Any = self.inner.state.get(self._shards[i], {}) if i in self._shards else {}
+            for key, (shape, dtype) in self._state_shapes(i).items():
+                start = self._own[i].start if i in self._own else 0
+                state[i][key] = TensorShard(shape, dtype, start, own.get(key))
+        return {"state": state, "param_groups": self._packed_groups()}
+
+    def _packed_groups(self) -> list[dict[str, Any]]:
+        groups, index = [], 0
+        for group in self.param_groups:
+            count = len(group["params"])
+            rest = {key: value for key, value in group.items() if key != "params"}
+            groups.append({**rest, "params": list(range(index, index + count))})
+            index += count
+        return groups
+
+    @torch.no_grad()
+    def state_dict(self) -> dict[str, Any]:
+        """As of one process: whole tensors, on all ranks. Collective."""
+        found = self.sharded_state_dict()
+        for entry in found["state"].values():
+            for key, value in entry.items():
+                entry[key] = self._whole(value) if isinstance(value, TensorShard) else value
+        return found
+
+    def _whole(self, shard: "TensorShard") -> Tensor:
+        whole = torch.zeros(math.prod(shard.shape), dtype=shard.dtype, device=self._params[0].device)
+        if shard.values is not None:
+            whole[shard.start : shard.start + shard.values.numel()] = shard.values.reshape(-1)
+        return self._reduced(whole).view(shard.shape)
+
+    def whole_states(self, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """(parameter, its whole state tensor), where it has one. Collective: all ranks take as many items."""
+        for i, entry in self.sharded_state_dict()["state"].items():
+            if name in entry:
+                yield self._params[i], self._whole(entry[name])
+
+    def empty_shard(self, index: int, shape: Sequence[int], dtype: torch.dtype) -> "SavedTensor":
+        """Zeros into which this rank's part of a state tensor is read."""
+        if not shape:
+            return torch.zeros((), dtype=dtype)
+        piece, values = self._own.get(index), None
+        if piece is not None:
+            sliced = tuple(shape) == tuple(self._params[index].shape)
+            values = torch.zeros(piece.stop - piece.start if sliced else math.prod(shape), dtype=dtype)
+        return TensorShard(tuple(shape), dtype, piece.start if piece else 0, values)
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore state and hyper-parameters, from a state_dict of one process or a sharded one."""
+        if [len(group["params"]) for group in state_dict["param_groups"]] != [
+            len(group["params"]) for group in self.param_groups
+        ]:
+            raise UserError("the state is of other parameter groups than these")
+        for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            own.update({key: value for key, value in saved.items() if key not in ("params", "param_names", "fused")})
+        for i, entry in state_dict["state"].items():
+            self._counts[i] = int(entry["step"])
+            if i not in self._shards:
+                continue
+            shard, piece = self._shards[i], self._own[i]
+            state = self.inner.state.get(shard)
+            if not state:
+                group = next(g for g in self.inner.param_groups if any(p is shard for p in g["params"]))
+                state = self.inner._fill(group, shard)
+            state["step"] = torch.tensor(self._counts[i])
+            for key, value in entry.items():
+                if key in state and key != "step":
+                    if isinstance(value, TensorShard):
+                        values = value.to_local()
+                    else:
+                        values = value.reshape(-1)
+                        values = values[piece.start : piece.stop] if value.shape == self._params[i].shape else values
+                    state[key].copy_(values.reshape(state[key].shape))
+
+
+def supports_shards(build: Any) -> bool:
+    """Whether an optimizer steps on parts of its parameters: element-wise ones do, Muon's family on whole matrices."""
+    return (
+        isinstance(build, type)
+        and issubclass(build, Optimizer)
+        and (build.rule is not None or issubclass(build, Hybrid))
+    )
+
+
+def layout(params: Sequence[Tensor], whole: Sequence[bool], ranks: int) -> list[Bucket]:
+    """Buckets of parameters of one dtype; those that are `whole` have one owner, balanced by their products."""
+    costs = [
+        float(p.numel()) * min(p.shape[0], p.numel() // max(p.shape[0], 1)) if w else 0.0
+        for p, w in zip(params, whole, strict=True)
+    ]
+    owner = owners(costs, ranks)
+    buckets: list[Bucket] = []
+    members: list[int] = []
+    for i in range(len(params) + 1):
+        full = members and (
+            i == len(params)
+            or params[i].dtype != params[members[0]].dtype
+            or sum(params[k].numel() for k in members) > BUCKET
+        )
+        if full:
+            buckets.append(_bucket(members, params, whole, owner, ranks))
+            members = []
+        if i < len(params):
+            members.append(i)
+    return buckets
+
+
+def _bucket(
+    members: list[int], params: Sequence[Tensor], whole: Sequence[bool], owner: list[int], ranks: int
+) -> Bucket:
+    used = [0] * ranks
+    pieces = []
+    for i in members:
+        size = params[i].numel()
+        share = -(-size // ranks)
+        parts = (
+            [(owner[i], 0, size)]
+            if whole[i]
+            else [(r, min(r * share, size), min((r + 1) * share, size)) for r in range(ranks)]
+        )
+        for rank, start, stop in parts:
+            if start < stop:
+                pieces.append(Piece(i, rank, start, stop, used[rank]))
+                used[rank] += stop - start
+    return Bucket(members, pieces, max(*used, 1))
+
+
+# ---- sharded state in checkpoints ----
+
+
+def sharded_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state_dict in which each rank has only its own part of sharded tensors. Collective."""
+    own = getattr(optimizer, "sharded_state_dict", None)
+    return optimizer.state_dict() if own is None else own()
+
+
+def empty_shard(
+    optimizer: torch.optim.Optimizer, index: int, shape: Sequence[int], dtype: torch.dtype
+) -> "SavedTensor":
+    """Zeros for this rank's part of a state tensor."""
+    own = getattr(optimizer, "empty_shard", None)
+    if own is not None:
+        return own(index, shape, dtype)
+    p = [p for group in optimizer.param_groups for p in group["params"]][index]
+    if tuple(shape) == tuple(p.shape):
+        return torch.zeros_like(p, dtype=dtype)
+    return torch.zeros(tuple(shape), dtype=dtype)
+
+
+def whole_of(x: Any) -> Tensor:
+    """A tensor, or a DTensor gathered from its ranks. Collective for DTensors."""
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+@dataclass(frozen=True)
+class TensorShard:
+    """Consecutive elements of a flattened tensor, the first of them at `start`.
+
+    torch.distributed.checkpoint writes and reads it as blocks of the whole tensor, so a checkpoint does not depend on
+    how the tensor was sharded.
+    """
+
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    dtype: torch.dtype
+    start: int = 0
+    values: Tensor | None = None
+    """None: this rank has no element of the tensor."""
+
+    def to_local(self) -> Tensor:
+        """The values, on a rank that has some."""
+        assert self.values is not None
+        return self.values
+
+    def with_values(self, values: Tensor | None) -> "TensorShard":
+        """The same elements with other values."""
+        return replace(self, values=values)
+
+    def blocks(self) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+        """(offsets in the whole tensor, values) of the rectangular blocks that make up this shard, in order."""
+        if self.values is None:
+            return
+        if 0 in self.shape:
+            yield (0,) * len(self.shape), self.values
+            return
+        flat, begin = self.values.reshape(-1), 0
+        for offsets, sizes in blocks_of(self.shape, self.start, self.start + flat.numel()):
+            end = begin + math.prod(sizes)
+            yield offsets, flat[begin:end].view(sizes)
+            begin = end
+
+    def block(self, offsets: Sequence[int]) -> Tensor:
+        """The values of the block at `offsets`."""
+        return next(values for place, values in self.blocks() if place == tuple(offsets))
+
+    def __create_chunk_list__(self) -> list[Any]:
+        """What torch.distributed.checkpoint reads into this shard."""
+        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+
+        return [ChunkStorageMetadata(torch.Size(offsets), values.size()) for offsets, values in self.blocks()]
+
+    def __create_write_items__(self, name: str, _: Any) -> list[Any]:
+        """What torch.distributed.checkpoint writes of this shard."""
+        from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+        from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+        properties, size = TensorProperties(dtype=self.dtype), torch.Size(self.shape)
+        return [
+            WriteItem(MetadataIndex(name, c.offsets), WriteItemType.SHARD, None, TensorWriteData(c, properties, size))
+            for c in self.__create_chunk_list__()
+        ]
+
+
+SavedTensor = Tensor | TensorShard
+"""What a rank has of a tensor of a checkpoint; a DTensor is a Tensor."""
+
+
+def blocks_of(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(offsets, sizes) of the blocks that cover elements [start, stop) of a flattened array of this shape.
+
+    They are the rest of a first row, whole rows and the beginning of a last row, recursively within incomplete rows.
+    """
+    if start == stop:
+        return
+    row = math.prod(shape[1:])
+    first, last = -(-start // row), stop // row  # whole rows
+    if first > last:
+        yield from _within_row(shape, last, start, stop)
+        return
+    if start < first * row:
+        yield from _within_row(shape, first - 1, start, first * row)
+    if first < last:
+        yield (first, *(0,) * (len(shape) - 1)), (last - first, *shape[1:])
+    if last * row < stop:
+        yield from _within_row(shape, last, last * row, stop)
+
+
+def _within_row(
+    shape: tuple[int, ...], index: int, start: int, stop: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The blocks of elements [start, stop), all of them in one row."""
+    begin = index * math.prod(shape[1:])
+    for offsets, sizes in blocks_of(shape[1:], start - begin, stop - begin):
+        yield (index, *offsets), (1, *sizes)
+
+
+def owners(costs: Sequence[float], ranks: int) -> list[int]:
+    """Rank that owns each item: heaviest items first, each to the rank with the smallest load so far.
+
+    The largest load exceeds the mean by less than one item; equal costs are assigned in turn. Deterministic.
+    """
+    loads = [0.0] * ranks
+    chosen = [0] * len(costs)
+    for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        rank = min(range(ranks), key=lambda r: (loads[r], r))
+        chosen[i] = rank
+        loads[rank] += costs[i]
+    return chosen

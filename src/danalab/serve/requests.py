@@ -1,0 +1,308 @@
+"""What the two endpoints are asked, and the engine's requests that follow from it.
+
+    JSON -> ChatRequest: scalars by pydantic, messages and tools by `chat.messages` -> conversation -> prompt -> Request
+
+Every check stops at the first thing that is wrong, and the work is bounded by the size of the body: what cannot fit in
+the model's context is not encoded. Fields that change nothing here are ignored; the answer's header `warning` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from danalab.chat.marks import ChatFormat
+from danalab.chat.messages import FieldError, Function, read_functions, read_messages
+from danalab.errors import UserError
+from danalab.inference.json_constraint import JsonConstraint
+from danalab.inference.request import Request, SamplingParameters
+from danalab.serve.answers import ChatReader, TextReader
+from danalab.serve.chat_model import ChatModel, too_long
+from danalab.serve.errors import RequestError
+
+DEFAULT_TOKENS = 16  # OpenAI's default of `max_tokens` of completions
+MAX_STOPS, MAX_STOP, MAX_BIASES = 256, 1000, 1024
+IGNORED = frozenset([
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "reasoning_effort", "verbosity", "parallel_tool_calls", "cache_prompt",
+    "id_slot", "ignore_eos", "n_predict", "chat_template_kwargs", "add_generation_prompt",
+    "add_special_tokens", "skip_special_tokens", "spaces_between_special_tokens",
+    "include_stop_str_in_output", "timings_per_token", "priority",
+])  # fmt: skip
+"""Fields of OpenAI's, llama.cpp's and vLLM's clients that change nothing here."""
+UNSUPPORTED = ("audio", "function_call", "functions", "prediction", "web_search_options", "suffix", "best_of")
+"""Fields of OpenAI's API that would change the answer, and are refused."""
+
+
+class Sampling(BaseModel):
+    """How tokens are chosen. `top_k`, `min_p` and `repetition_penalty` go beyond OpenAI's API."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, protected_namespaces=())
+
+    model: str | None = None
+    """Name of the served model; null: the first."""
+    max_tokens: Annotated[int, Ge(-1)] | None = None
+    """-1: as many as fit in the context."""
+    temperature: Annotated[float, Ge(0), Le(2)] | None = None
+    top_p: Annotated[float, Ge(0), Le(1)] | None = None
+    top_k: Annotated[int, Ge(-1)] | None = None
+    """0 and -1: all tokens."""
+    min_p: Annotated[float, Ge(0), Le(1)] | None = None
+    repetition_penalty: Annotated[float, Ge(0.1), Le(10)] | None = None
+    frequency_penalty: Annotated[float, Ge(-2), Le(2)] | None = None
+    presence_penalty: Annotated[float, Ge(-2), Le(2)] | None = None
+    seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
+    n: Annotated[int, Ge(1)] | None = None
+    stop: Any = None
+    """Texts that end the answer; they are not part of it."""
+    logit_bias: Any = None
+    """Token id -> number added to its logit."""
+    stream: bool | None = None
+    stream_options: Any = None
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the counts of tokens."""
+        return isinstance(self.stream_options, Mapping) and bool(self.stream_options.get("include_usage"))
+
+    def parameters(self, max_tokens: int | None, logprobs: int | None, n_ids: int) -> SamplingParameters:
+        """The parameters of the engine; the defaults and the meaning of `logprobs` are OpenAI's."""
+        given = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
+        if given.get("top_p") == 0:
+            given |= {"top_p": 1.0, "top_k": 1}
+        elif self.top_k is not None:
+            given["top_k"] = max(0, self.top_k)
+        return SamplingParameters(
+            **{"temperature": 1.0, **given},
+            max_tokens=None if max_tokens == -1 else max_tokens,
+            logprobs=logprobs,
+            model_logprobs=True,
+            stop=_stops(self.stop),
+            logit_bias=_biases(self.logit_bias, n_ids),
+        )
+
+
+_SAMPLING = (
+    "temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed",
+)  # fmt: skip
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(texts, list) or len(texts) > MAX_STOPS:
+        raise RequestError(400, f"'stop' must be a text, or a list of at most {MAX_STOPS} texts", param="stop")
+    for each in texts:
+        if not isinstance(each, str) or len(each) > MAX_STOP:
+            raise RequestError(400, f"'stop' has texts of at most {MAX_STOP} characters", param="stop")
+    return tuple(filter(None, texts))
+
+
+def _biases(value: Any, n_ids: int) -> dict[int, float]:
+    if value is not None and (not isinstance(value, Mapping) or len(value) > MAX_BIASES):
+        raise RequestError(400, f"'logit_bias' must be an object of at most {MAX_BIASES} numbers", param="logit_bias")
+    biases = {}
+    for key, bias in (value or {}).items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < n_ids):
+            told = f"'logit_bias' has the key {key:.40}; it must be one of the model's {n_ids} token ids"
+            raise RequestError(400, told, param="logit_bias")
+        if not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
+            raise RequestError(400, f"'logit_bias.{key}' must be a number from -100 to 100", param="logit_bias")
+        biases[int(key)] = float(bias)
+    return biases
+
+
+class ChatRequest(Sampling):
+    """POST /v1/chat/completions: a conversation to continue."""
+
+    messages: Any = None
+    max_completion_tokens: Annotated[int, Ge(-1)] | None = None
+    """The newer name of `max_tokens`."""
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Ge(0), Le(20)] | None = None
+    response_format: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    modalities: Any = None
+    truncation: str | None = None
+    """auto: the oldest turns are left out if the conversation exceeds the context. Beyond OpenAI's API."""
+
+
+class CompletionRequest(Sampling):
+    """POST /v1/completions: prompts to continue, as texts or token ids."""
+
+    prompt: Any = None
+    logprobs: Annotated[int, Ge(0), Le(5)] | None = None
+    echo: bool | None = None
+    """Begin the text with the prompt, and `logprobs` with those of its tokens."""
+
+
+def read_request(kind: type[Sampling], body: Any) -> tuple[Any, str]:
+    """(the request of some JSON, what the header `warning` says). RequestError: the first thing that is wrong."""
+    if not isinstance(body, dict):
+        raise RequestError(400, "the body must be a JSON object")
+    for name in UNSUPPORTED:
+        if body.get(name) not in (None, False, "", [], {}) and (name, body[name]) != ("best_of", 1):
+            told = f"'{name}' is not supported by this server"
+            raise RequestError(400, told, param=name, code="unsupported_parameter")
+    if body.get("modalities") not in (None, ["text"]):
+        raise RequestError(400, "'modalities' is only supported as [\"text\"]", param="modalities")
+    try:
+        request = kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        param = str(first["loc"][0])
+        told = first["msg"].replace("Input should", "it must")
+        raise RequestError(400, f"'{param}': {told}", param=param, code="invalid_value") from None
+    ignored = [name for name in sorted(IGNORED) if body.get(name) not in (None, False, "", [], {})]
+    unknown = len(body.keys() - kind.model_fields.keys() - IGNORED - set(UNSUPPORTED))
+    words = [*ignored, *([f"{unknown} unknown fields"] if unknown else [])]
+    return request, f"ignored: {', '.join(words)}" if words else ""
+
+
+# ---- plans ----
+
+
+@dataclass(frozen=True)
+class EngineWork:
+    """The work of one HTTP request."""
+
+    pairs: list[tuple[Request, TextReader]]
+    prompt_tokens: int
+
+
+def plan_chat(asked: ChatRequest, chat_model: ChatModel, max_choices: int, scope: str) -> EngineWork:
+    """Answers to a conversation. RequestError: what is wrong with it, or what the model cannot do."""
+    n = asked.n or 1
+    _check_count(n, "n", max_choices)
+    try:
+        tools = [] if asked.tools is None else read_functions(asked.tools)
+        choice = _tool_choice(asked.tool_choice, tools)
+        conversation = read_messages(asked.messages, () if choice == "none" else tools)
+    except FieldError as error:
+        raise RequestError(400, str(error), param=error.param, code=error.code) from None
+    chat = chat_model.format
+    if tools and not isinstance(chat, ChatFormat):
+        told = f"'tools' need a model that danalab sft has trained; {chat_model.name} is not one"
+        raise RequestError(400, told, param="tools")
+    forced = choice if isinstance(choice, list) else []
+    mark = [chat.python_start] if forced and isinstance(chat, ChatFormat) else []
+    wanted = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+    logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
+    sampling = asked.parameters(wanted, logprobs, chat_model.n_ids)
+    prompt = [*chat_model.prompt(conversation, sampling.max_tokens, drops=asked.truncation == "auto"), *mark]
+    limit = _limit(len(prompt), sampling.max_tokens, chat_model.context, "messages")
+    stop = () if forced else (*sampling.stop, *chat.stop_texts)
+    sampling = replace(sampling, max_tokens=limit, stop_tokens=tuple(chat.stop_tokens), stop=stop)
+    schema = call_schema(forced) if forced else _schema(asked.response_format)
+    constraint = None if schema is None else _constraint(chat_model, schema, "tools" if forced else "response_format")
+    call = None
+    if choice == "auto" and tools and schema is None:
+        call = _constraint(chat_model, call_schema(tools), "tools")
+    pairs: list[tuple[Request, TextReader]] = []
+    for index in range(n):
+        request = Request(prompt, _seeded(sampling, index), constraint and constraint.copy(), scope)
+        pairs.append((request, ChatReader(chat_model, request, call and call.copy(), is_call=bool(forced))))
+    return EngineWork(pairs, len(prompt))
+
+
+def plan_completion(asked: CompletionRequest, chat_model: ChatModel, max_choices: int, scope: str) -> EngineWork:
+    """`n` continuations of each prompt, in order."""
+    prompts, n = asked.prompt, asked.n or 1
+    if isinstance(prompts, str) or (isinstance(prompts, list) and prompts and isinstance(prompts[0], int)):
+        prompts = [prompts]
+    if not isinstance(prompts, list) or not prompts:
+        raise RequestError(400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt")
+    _check_count(n * len(prompts), "n" if len(prompts) == 1 else "prompt", max_choices)
+    wanted = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
+    sampling = asked.parameters(wanted, asked.logprobs, chat_model.n_ids)
+    sampling = replace(sampling, stop_tokens=(chat_model.tokenizer.eos_id,))
+    pairs: list[tuple[Request, TextReader]] = []
+    total = 0
+    for prompt in prompts:
+        ids = chat_model.ids(prompt) or [chat_model.tokenizer.eos_id]
+        own = replace(sampling, max_tokens=_limit(len(ids), sampling.max_tokens, chat_model.context, "prompt"))
+        total += len(ids)
+        text = (prompt if isinstance(prompt, str) else chat_model.tokenizer.decode(ids)) if asked.echo else ""
+        scored = chat_model.scored(ids, own.logprobs) if text and own.logprobs is not None else []
+        for index in range(n):
+            request = Request(ids, _seeded(own, index), None, scope)
+            pairs.append((request, TextReader(chat_model, request, text, scored)))
+    return EngineWork(pairs, total)
+
+
+def _limit(prompt: int, wanted: int | None, context: int, param: str) -> int:
+    """Tokens to generate at most: `wanted`, or what the context has space for."""
+    if prompt >= context:
+        raise too_long(str(prompt), context, param)
+    return context - prompt if wanted is None else min(wanted, context - prompt)
+
+
+def _check_count(count: int, param: str, most: int) -> None:
+    if count > most:
+        told = f"'{param}': {count} answers are asked for, and this server gives at most {most}"
+        raise RequestError(400, told, param=param)
+
+
+def _seeded(sampling: SamplingParameters, index: int) -> SamplingParameters:
+    """The parameters of choice `index`: each has another seed."""
+    return sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + index) % 2**63)
+
+
+# ---- schemas and tools ----
+
+
+def call_schema(tools: Sequence[Function]) -> dict[str, Any]:
+    """JSON schema of a call of one of `tools`."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def _schema(value: Any) -> Mapping[str, Any] | None:
+    """The JSON schema of `response_format`; None: free text."""
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if value is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    wrapped = value.get("json_schema") if kind == "json_schema" else None
+    schema = wrapped.get("schema") if isinstance(wrapped, Mapping) else None
+    if not isinstance(schema, Mapping):
+        told = "'response_format' must have the type text, json_object, or json_schema with json_schema.schema"
+        raise RequestError(400, told, param="response_format")
+    return schema
+
+
+def _tool_choice(value: Any, tools: Sequence[Function]) -> Any:
+    """ "auto", "none", or the functions of which one must be called."""
+    names = [tool.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise FieldError("'tools': two functions have the same name", "tools")
+    if value in (None, "auto", "none"):
+        return value or "auto"
+    if value == "required" and tools:
+        return [*tools]
+    function = value.get("function", value) if isinstance(value, Mapping) else {}
+    found = [tool for tool in tools if isinstance(function, Mapping) and tool.name == function.get("name")]
+    if not found:
+        told = "'tool_choice' must be none, auto, required, or one of the tools; required needs a tool"
+        raise FieldError(told, "tool_choice")
+    return found
+
+
+def _constraint(chat_model: ChatModel, schema: Mapping[str, Any], param: str) -> JsonConstraint:
+    try:
+        return JsonConstraint(chat_model.tokenizer, schema)
+    except UserError as error:
+        raise RequestError(400, f"'{param}': {error}", param=param) from None
