@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -146,6 +147,8 @@ def open_array(path: Path) -> np.ndarray:
         raise
     except MemoryError:
         raise BadArrayError(path, "larger than memory") from None
+    except pickle.UnpicklingError as error:
+        raise BadArrayError(path, "refused: damaged, or more than tensors; nothing was executed") from error
     except Exception as error:  # a damaged file may make its format's reader raise almost anything
         raise BadArrayError(path, f"damaged: {first_line(error)}") from error
     _check(path, array)
@@ -154,9 +157,11 @@ def open_array(path: Path) -> np.ndarray:
 
 def verify_archive(path: Path) -> None:
     """Check the checksums inside of archives, which torch ignores when it loads a .pt."""
-    if path.suffix == ".npy" or not zipfile.is_zipfile(path):
+    if path.suffix == ".npy":
         return
     try:
+        if not zipfile.is_zipfile(path):
+            return  # torch's older format has no checksums
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
     except Exception as error:

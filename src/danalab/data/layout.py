@@ -219,9 +219,10 @@ def count_tokens(layout: Layout, result: Validation, options: CheckOptions) -> N
             outside = counts.add(block)
             if len(outside) and bad is None:
                 bad = start + int(outside[0])
-        if bad is not None:
+        name = short_name(layout.folder, shard.path)
+        if bad is not None and name not in {finding.file for finding in result.errors}:
             reason = f"token id {tokens[bad]} is outside the vocabulary [0, {result.vocab_size})"
-            result.errors.append(Finding(short_name(layout.folder, shard.path), reason, (bad,)))
+            result.errors.append(Finding(name, reason, (bad,)))
         result.sequences.append(documents)
         result.total_tokens += len(tokens)
     result.take(counts)

@@ -249,7 +249,10 @@ def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Ite
         if kind(name) in LINES:
             documents = _documents_of_json(blocks, name, field)
         else:
-            documents = (piece if at else piece.removeprefix(_MARK) for at, piece in enumerate(_pieces(blocks, name)))
+            documents = (
+                piece if at else piece.removeprefix(_MARK)
+                for at, piece in enumerate(_pieces(blocks, name, MAX_DOCUMENT_BYTES))
+            )
         try:
             yield from itertools.islice(documents, skip, None)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -295,7 +298,7 @@ def _decoded(text: bytes, name: str, position: int) -> str:
         ) from None
 
 
-def _pieces(blocks: Iterable[bytes], name: str, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[str]:
+def _pieces(blocks: Iterable[bytes], name: str, limit: int) -> Iterator[str]:
     buffer, position = b"", 0
     for block in blocks:
         buffer += block
