@@ -38,11 +38,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from danalab.experiments.problems import Objective
+from danalab.experiments.trials import descend
 from danalab.optim import build_optimizer, get_schedule
 from danalab.scaling.optimizers import warmup_steps
 from danalab.scaling.rate_search import next_exponent
-from danalab.showcase.problems import Objective
-from danalab.showcase.trials import descend
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "bench" / "results" / "decay_law_cpu.jsonl"

@@ -15,6 +15,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,17 +26,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.judge.tracks import get_track
-from danalab.ladder.fit.statistics import student_interval
+from danalab.experiments.formats import as_markdown
+from danalab.experiments.problems import Objective, get_track, library_bytes
+from danalab.experiments.statistics import student_interval
+from danalab.experiments.trials import workers
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
-from danalab.report.formats import as_markdown
 from danalab.scaling.hardware import available_cores
 from danalab.scaling.optimizers import rates_to_try
 from danalab.scaling.rate_search import next_rate
-from danalab.showcase.problems import Objective, library_bytes
-from danalab.sweep.executors import as_completed
-from danalab.sweep.processes import ProcessPool
 from danalab_bench.pages import fill_parts
 
 ROOT = Path(__file__).parents[1]
@@ -231,7 +230,7 @@ PROBLEMS = {
 # ---- the contenders ----
 def torch_muon(model: nn.Module, lr: float, steps: int, aux_lr: float) -> list[torch.optim.Optimizer]:
     """torch's Muon at AdamW's update size on hidden matrices, torch's AdamW on the rest, as their documents advise."""
-    from danalab.optim.optimizers.groups import parameter_kinds
+    from danalab.optim.groups import parameter_kinds
 
     kinds = parameter_kinds(model)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -436,12 +435,12 @@ if __name__ == "__main__":
     if options.run:
         import first_line  # a process finds what it calls by the name of its module
 
-        with ProcessPool(available_cores()) as pool:
+        with workers(available_cores()) as pool:
             searches = {
                 pool.submit(first_line.search_on, options.text.resolve(), each, opt): f"{each}, {opt}"
                 for each, opt in itertools.product(options.problems, BUILD)
             }
-            for ended in as_completed(pool, searches):
+            for ended in as_completed(searches):
                 ended.result()
                 print(searches[ended], flush=True)
     for page in PAGES:

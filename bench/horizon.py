@@ -8,13 +8,13 @@ python bench/horizon.py                                           # from the sto
 from functools import cache
 from pathlib import Path
 
-from danalab.ladder.analysis import analyse
-from danalab.ladder.figures import horizon_loss_figure, multiplier_figure
-from danalab.ladder.rows import read_ladder
-from danalab.report.data import ReportData
-from danalab.report.formats import as_markdown
-from danalab.report.headline import remarks
-from danalab.report.tables import analysis_tables, tuned_table
+from danalab.experiments.analysis import Analysis, analyse
+from danalab.experiments.drawing import save_figure
+from danalab.experiments.figures import horizon_loss_figure, multiplier_figure
+from danalab.experiments.formats import as_markdown
+from danalab.experiments.horizon import budget_table, exponent_table, multiplier_table, pair_table
+from danalab.experiments.report import remarks, tuned_table
+from danalab.experiments.rows import read_ladder
 from danalab_bench.pages import cost, fill_parts
 
 ROOT = Path(__file__).parents[1]
@@ -24,18 +24,24 @@ FIGURES = {"horizon_cpu": multiplier_figure, "horizon_loss_cpu": horizon_loss_fi
 
 
 @cache
-def data() -> ReportData:
-    rows = read_ladder(RESULTS)
-    return ReportData(analyse(rows), rows)
+def data() -> Analysis:
+    return analyse(read_ladder(RESULTS))
 
 
 def fill(page: str) -> str:
     """The page with the tables of the stored rows."""
-    found = data().analysis
-    parts = {name: as_markdown(table) for name, (_, table) in analysis_tables(found).items()}
-    parts["horizon-sentences"] = "\n".join([*remarks(found), *found.studies["horizon"].notes]) + "\n"
-    parts["tuned"] = as_markdown(tuned_table(found.opts, found.tuned))
-    parts["cost"] = cost(data().rows)
+    found = data()
+    assert found.horizon is not None
+    tables = {
+        "exponents": exponent_table,
+        "multipliers": multiplier_table,
+        "pairs": pair_table,
+        "budgets": budget_table,
+    }
+    parts = {f"horizon-{name}": as_markdown(table(found.horizon)) for name, table in tables.items()}
+    parts["horizon-sentences"] = "\n".join([*remarks(found), *found.horizon.notes]) + "\n"
+    parts["tuned"] = as_markdown(tuned_table(found))
+    parts["cost"] = cost(found.rows)
     return fill_parts(page, "horizon", parts)
 
 
@@ -43,4 +49,4 @@ if __name__ == "__main__":
     for file in PAGES:
         file.write_text(fill(file.read_text(encoding="utf-8")), encoding="utf-8")
     for name, draw in FIGURES.items():
-        draw(data()).savefig(ROOT / "docs" / "figures" / f"{name}.png")
+        save_figure(lambda draw=draw: draw(data()), ROOT / "docs" / "figures" / name)

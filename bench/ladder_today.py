@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from danalab.ladder.analysis import Analysis, analyse
-from danalab.ladder.fit.statistics import Interval
-from danalab.ladder.fit.tuning import Tuned
-from danalab.ladder.rows import read_ladder
-from danalab.report.formats import Table, as_markdown
+from danalab.experiments.analysis import Analysis, analyse
+from danalab.experiments.formats import Table, as_markdown
+from danalab.experiments.rows import read_ladder
+from danalab.experiments.statistics import Interval
+from danalab.experiments.tuning import Tuned
 from danalab_bench.pages import cost, fill_parts, refresh
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +56,7 @@ def savings(found: Analysis, sizes: Sequence[int], what: str = "compute") -> Tab
         at, gain = found.saved[opt], found.gains[opt]
         cells = [_share(at[size].saved, at[size].interval) if size in at else "" for size in sizes]
         lines.append([NAMES[opt], *cells, _share(gain.interpolated, None), _share(gain.mean, gain.interval)])
-    noise = [found.resolution[size].interval for size in sizes]
+    noise = [found.saved[found.baseline][size].interval for size in sizes]
     itself = ["" if each is None else f"{100 * each.low:+.0f} to {100 * each.high:+.0f}" for each in noise]
     lines.append(["AdamW against itself", *itself, "", ""])
     return [f"{what} saved against AdamW with beta1 0.9", *map(_size, sizes), "interpolated", "by the laws"], lines

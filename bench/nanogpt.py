@@ -9,12 +9,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from danalab.ladder.budget import Dial, budget_of
-from danalab.ladder.fit.tuning import Tuned, horizon_of, tune
-from danalab.ladder.paired import PairedTest, paired_runs, paired_tests
-from danalab.ladder.rows import pack, read_ladder
-from danalab.report.formats import Table, as_markdown
-from danalab.sweep.rows import is_usable
+from danalab.experiments.budget import Dial, budget_of
+from danalab.experiments.formats import Table, as_markdown
+from danalab.experiments.paired import PairedTest, paired_runs, paired_tests
+from danalab.experiments.rows import pack, read_ladder
+from danalab.experiments.tuning import Tuned, horizon_of, tune
 from danalab_bench.pages import cost, fill_parts, joined, shown_lead
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +46,7 @@ def folder(part: str) -> Path:
 
 def tuned_runs(rows: Rows) -> list[Tuned]:
     """Each optimizer at its best settings, the least loss first."""
-    return sorted(tune([row for row in rows if is_usable(row)], "6nd"), key=lambda each: each.loss)
+    return sorted(tune(rows), key=lambda each: each.loss)
 
 
 def leads(rows: Rows, baseline: str) -> dict[str, PairedTest]:
@@ -61,8 +60,8 @@ def table(rows: Rows) -> Table:
     tests = {baseline: leads(rows, baseline) for baseline in BASELINES}
     lines = []
     for each in tuned_runs(rows):
-        others = ", ".join(map(_words, budget_of(each, horizon_of(each.runs[0]), rows).dials[1:])) or "-"
-        line = [each.opt, f"{each.lr:.2g}{' (edge)' if each.bracket == 'edge' else ''}", others, str(each.trials)]
+        others = ", ".join(map(_words, budget_of(each, horizon_of(each.runs[0])).dials[1:])) or "-"
+        line = [each.opt, f"{each.lr:.2g}{' (edge)' if each.bracket == 'edge' else ''}", others, str(len(each.trials))]
         lines.append([*line, _loss(each), *(shown_lead(test.get(each.opt)) for test in tests.values())])
     over = [f"lead over {baseline} [nats/token]" for baseline in tests]
     return ["optimizer", "best rate", "best other settings", "tried", "val loss ± sd over seeds", *over], lines

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from danalab.cli.app import main as danalab
-from danalab.ladder.rows import pack, read_ladder
-from danalab.report.formats import as_markdown
+from danalab.experiments.formats import as_markdown
+from danalab.experiments.rows import pack, read_ladder
 from danalab_bench.pages import joined
 from nanogpt import folder, stored, table
 

@@ -13,9 +13,9 @@ import matplotlib as mpl
 import numpy as np
 
 from _tooling import moving as arithmetic
-from danalab.ladder.analysis import Analysis, analyse
-from danalab.ladder.rows import read_ladder, validation_points
-from danalab.ladder.saving import first_crossing, smoothed
+from danalab.experiments.analysis import Analysis, analyse
+from danalab.experiments.rows import read_ladder, validation_points
+from danalab.experiments.saving import first_crossing, smoothed
 from danalab_bench.pages import benchmark
 
 mpl.use("svg")

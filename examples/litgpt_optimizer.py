@@ -20,7 +20,7 @@ from litgpt.utils import instantiate_torch_optimizer
 from torch import Tensor, nn
 
 from danalab.optim import ADana
-from danalab.optim.optimizers.groups import split_by_decay
+from danalab.optim.groups import DECAYED, kind_by_name
 
 STEPS = 60
 
@@ -29,7 +29,11 @@ def adana(params: Iterable[Tensor], model_name: str, lr: float = 1e-3, omega: fl
     """ADana with two groups, decayed and not; `settings`: horizon [optimizer steps] and others of `ADana`."""
     with torch.device("meta"):
         names = [name for name, _ in GPT(Config.from_name(model_name)).named_parameters()]
-    return ADana(split_by_decay("ADana", list(zip(names, params, strict=True))), lr=lr, omega=omega, **settings)
+    decayed, others = [], []
+    for name, p in zip(names, params, strict=True):
+        (decayed if kind_by_name(name, tuple(p.shape)) in DECAYED else others).append(p)
+    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    return ADana(groups, lr=lr, omega=omega, **settings)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

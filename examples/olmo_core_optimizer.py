@@ -18,7 +18,7 @@ from olmo_core.optim import OptimConfig
 from torch import nn
 
 from danalab.optim import ADana
-from danalab.optim.optimizers.groups import parameter_groups
+from danalab.optim.groups import decay_groups
 
 STEPS = 60
 
@@ -40,7 +40,7 @@ class ADanaConfig(OptimConfig[ADana]):
         return ADana
 
     def build_groups(self, model: nn.Module, strict: bool = True) -> Iterable[torch.Tensor] | list[dict[str, Any]]:
-        return super().build_groups(model, strict) if self.group_overrides else parameter_groups(model)
+        return super().build_groups(model, strict) if self.group_overrides else decay_groups(model)
 
 
 if __name__ == "__main__":

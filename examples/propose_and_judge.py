@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from danalab.judge import JudgeConfig
-from danalab.judge.judge import judge
+from danalab.experiments.judge import judge
+from danalab.experiments.settings import JudgeConfig
 
 ALPHA = 0.05
 """Probability that any of the proposals is called better though none is."""
@@ -45,16 +45,16 @@ def main() -> None:
     parser.add_argument("--ledger", type=Path, default=Path("judgements"))
     flags = parser.parse_args()
     proposals = [*(SETTINGS[::5] if flags.quick else SETTINGS), f"{__file__}:ClippedMomentum"]
-    short = {"steps": 8, "trials": 1, "budget": "8runs", "track": "synthetic"} if flags.quick else {"track": "char"}
+    short = {"steps": 8, "trials": 1, "budget": "8runs", "track": "images"} if flags.quick else {"track": "char"}
     better = []
     for proposal in proposals:
         config = JudgeConfig(
-            contestants=("adana", proposal), alpha=ALPHA / len(proposals), ledger=flags.ledger, **short
+            baseline="adana", contender=proposal, alpha=ALPHA / len(proposals), ledger=flags.ledger, **short
         )
-        (judged,) = judge(config, lambda line: print("   ", line, file=sys.stderr))
-        print(judged.verdict.sentence(), flush=True)
-        if judged.verdict.decision == "better":
-            better.append(judged.verdict)
+        verdict = judge(config, lambda line: print("   ", line, file=sys.stderr))
+        print("\n".join(verdict.lines()), flush=True)
+        if verdict.decision == "better":
+            better.append(verdict)
     if not better:
         print(f"None of {len(proposals)} proposals is better than ADana. That is the result.")
     for verdict in sorted(better, key=lambda verdict: verdict.effect):

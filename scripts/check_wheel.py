@@ -49,11 +49,6 @@ for name in ("adana", "dana-star-mk4", "muon"):
         part.load_state_dict(state)
     train(*again, range(2, 4))
     assert all(map(torch.equal, whole[0].parameters(), again[0].parameters())), name
-
-from danalab.optim.export import EXPORTED, STYLES, export
-for name in EXPORTED:
-    for style in STYLES:
-        exec(export(name, style), {"__name__": "pasted"})
 """
 
 

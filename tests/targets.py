@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from danalab.optim.step.backends import kernel_library as optimizer
-from danalab.native_library import instruction_sets
 from danalab.inference import native_decoding as decoder
+from danalab.native_library import instruction_sets
+from danalab.optim import kernels as optimizer
 
 WIDE = "16-lanes"
 """The decoder's code for AVX-512, whose vectors the compiler splits for the CPU at hand."""

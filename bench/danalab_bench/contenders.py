@@ -1,9 +1,8 @@
 """Optimizers under their names in the benchmark.
 
-    adana:fused          an optimizer of the registry with one backend: fused, foreach, eager
-    adana:bf16+8         with moments of fewer bytes: bf16+8, 8bit
-    adana:graph          the same with its step count on the device, captured as a CUDA graph and replayed
-    adamw                an optimizer of the registry with its default settings
+    adana:fused          an optimizer of danalab.optim with one back end: fused, eager
+    adana:moments        with moments in bfloat16, rounded at random
+    adamw                an optimizer of danalab.optim with its default settings
     torch.Muon           a class of torch.optim
     po.AdEMAMix          a class of pytorch-optimizer (extra `baselines`)
 
@@ -19,21 +18,17 @@ import torch
 from torch import Tensor
 
 from danalab.errors import MissingExtra, UserError, nearest
-from danalab.optim import optimizer_spec
+from danalab.optim import build_optimizer, settings_of
+from danalab.scaling.optimizers import facts_of
 from danalab_bench.timing import Work
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "fused": {"fused": True},
-    "foreach": {"foreach": True},
-    "eager": {"foreach": False, "fused": False},
-    "graph": {"capturable": True, "fused": True},
-    "bf16+8": {"state_dtype": "bf16+8"},
-    "8bit": {"state_dtype": "8bit"},
+    "eager": {"fused": False},
+    "moments": {"stochastic_rounding": "moments"},
 }
 REFERENCE = "adamw:fused"
 MATRIX_PEER = "torch.Muon"
-FOREACH_PEER = "adamw:foreach"
-GRAPH_PEER = "adamw:graph"
 PEERS = {"ademamix": "po.AdEMAMix"}
 """The library's version of optimizers that exist here too."""
 LR = 1e-6
@@ -55,14 +50,12 @@ class Contender:
     build: Callable[[list[Tensor]], torch.optim.Optimizer]
     peer: str | None = None
     """Another contender to compare with, besides the reference."""
-    graph: bool = False
-    """Replayed as a CUDA graph."""
 
     def prepare(self, params: list[Tensor]) -> tuple[torch.optim.Optimizer, Work]:
         """The optimizer with its state initialised by one step, and the function that makes a step."""
         try:
             optimizer = self.build(params)
-            step = captured(optimizer) if self.graph else optimizer.step
+            step = optimizer.step
             if callable(train := getattr(optimizer, "train", None)):
                 train()
             step()
@@ -72,7 +65,7 @@ class Contender:
         return optimizer, step
 
 
-def contender(name: str, device: str) -> Contender:
+def contender(name: str) -> Contender:
     """The contender of that name."""
     library, dot, class_name = name.partition(".")
     if dot and library in ("torch", "po"):
@@ -82,51 +75,25 @@ def contender(name: str, device: str) -> Contender:
         raise UserError(
             f"--opts {name}: unknown backend '{backend}'{nearest(backend, BACKENDS)}; known: {', '.join(BACKENDS)}"
         )
-    if backend == "graph" and device != "cuda":
-        raise UserError(f"--opts {name}: CUDA graphs need --device cuda")
-    spec = optimizer_spec(base)
-    if spec.closure or spec.hessian:
+    known = settings_of(base)
+    if "hessian_interval" in known:
         raise UserError(f"--opts {name}: its step needs a model, and this benchmark has none")
-    settings: dict[str, Any] = {k: v for k, v in BACKENDS.get(backend, {}).items() if k in spec.settings or v}
-    unknown = [key for key in settings if key not in spec.settings]
+    settings = BACKENDS.get(backend, {})
+    unknown = [key for key in settings if key not in known]
     if unknown:
-        have = [
-            each for each, flags in BACKENDS.items() if all(key in spec.settings for key, on in flags.items() if on)
-        ]
-        raise UserError(f"--opts {name}: {spec.name} has no backend {backend}; it has: {', '.join(have) or 'none'}")
-    if "horizon" in spec.settings:
-        settings |= {"omega": 4.0, "horizon": 10_000}  # decay is part of the work
+        raise UserError(f"--opts {name}: {base} has no setting {unknown[0]}")
+    if "horizon" in known:
+        settings = {**settings, "omega": 4.0, "horizon": 10_000}  # decay is part of the work
 
     def build(params: list[Tensor]) -> torch.optim.Optimizer:
-        return spec.build(_groups(spec.name, params), lr=LR, **settings)
+        return build_optimizer(base, _groups(base, params), lr=LR, **settings)
 
-    if "ns_steps" in spec.settings:
-        peer = MATRIX_PEER
-    elif backend == "foreach" and name != FOREACH_PEER:
-        peer = FOREACH_PEER
-    elif backend == "graph" and name != GRAPH_PEER:
-        peer = GRAPH_PEER
-    else:
-        peer = PEERS.get(spec.name)
-    return Contender(f"{spec.name}:{backend}" if backend else spec.name, build, peer, backend == "graph")
+    return Contender(name, build, MATRIX_PEER if orthogonalises(base) else PEERS.get(base))
 
 
-def captured(optimizer: torch.optim.Optimizer) -> Work:
-    """Capture the optimizer's step as a CUDA graph; returns the function that replays it.
-
-    Steps on a side stream come first, as PyTorch's documentation requires: they compile and allocate, which is not
-    possible during a capture.
-    """
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            optimizer.step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        optimizer.step()
-    return graph.replay
+def orthogonalises(name: str) -> bool:
+    """Whether an optimizer treats matrices separately."""
+    return facts_of(name).orthogonalises
 
 
 def is_matrix_contender(entry: Contender) -> bool:
@@ -136,7 +103,7 @@ def is_matrix_contender(entry: Contender) -> bool:
 
 def _groups(name: str, params: list[Tensor]) -> Any:
     """All parameters in one group, or two for optimizers that treat matrices separately."""
-    if "ns_steps" not in optimizer_spec(name).settings:
+    if not orthogonalises(name):
         return params
     return [{"params": part, "use_muon": flag} for flag, part in _split(params).items() if part]
 

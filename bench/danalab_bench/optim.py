@@ -22,7 +22,6 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.train.system.device import machine
 from danalab_bench.contenders import (
-    FOREACH_PEER,
     MATRIX_PEER,
     REFERENCE,
     TARGETS,
@@ -55,14 +54,11 @@ DEFAULTS = (REFERENCE, "adana", "dana-mk4", "dana-star", "dana-star-mk4", "adema
 SMALL = 2
 
 ELEMENTWISE = (
-    *(REFERENCE, FOREACH_PEER),
+    REFERENCE,
     *("adana:fused", "dana-mk4:fused", "adamw-decaying-wd:fused", "dana-star:fused", "dana-star-mk4:fused"),
-    *("ademamix:fused", "auto-dana:fused", "sign-dana:fused"),
-    *("adana:foreach", "dana-star:foreach", "dana-star-mk4:foreach", "adana:eager"),
-    *("adana:bf16+8", "adana:8bit"),
+    *("ademamix:fused", "auto-dana", "sign-dana", "adana:eager", "adana:moments"),
     *("po.Lion", "po.ADOPT", "po.MARS"),
 )
-GRAPHS = ("adamw:graph", "adana:graph", "dana-mk4:graph", "dana-star-mk4:graph")
 MATRICES = (MATRIX_PEER, "muon", "d-muon")
 
 IDLE_LOAD = 1.5
@@ -76,8 +72,7 @@ def default_contenders(device: str, size: Any) -> tuple[str, ...]:
     """The default contenders of a size."""
     if str(size) == MANY or float(size) <= SMALL:
         return DEFAULTS
-    names = ELEMENTWISE + (GRAPHS if device == "cuda" else ())
-    return names + (MATRICES if float(size) <= MATRICES_UP_TO[device] else ())
+    return ELEMENTWISE + (MATRICES if float(size) <= MATRICES_UP_TO[device] else ())
 
 
 def measure(
@@ -109,7 +104,7 @@ def measure(
     for size in sizes:
         if size not in (*SIZES, MANY):
             raise UserError(f"--sizes {size}: known are {', '.join(SIZES)} (million parameters) and {MANY}")
-    chosen = {size: [contender(name, device) for name in names or default_contenders(device, size)] for size in sizes}
+    chosen = {size: [contender(name) for name in names or default_contenders(device, size)] for size in sizes}
     own, clock = machine(device), thread_clock if of_thread else clock_of(device)
     busy = own["load_average"] > IDLE_LOAD
     return {
@@ -189,10 +184,10 @@ def _duel(
 ) -> tuple[dict[str, Any], float]:
     """The contender's row, and the bandwidth of the copy in the same rounds [GB/s]."""
     opponents = {REFERENCE, *([entry.peer] if entry.peer else [])} - {entry.name}
-    work = {name: contender(name, device).prepare(params)[1] for name in sorted(opponents)}
+    work = {name: contender(name).prepare(params)[1] for name in sorted(opponents)}
     optimizer, work["contender"] = entry.prepare(params)
     if entry.name == REFERENCE:  # against itself
-        work[REFERENCE] = contender(REFERENCE, device).prepare(params)[1]
+        work[REFERENCE] = contender(REFERENCE).prepare(params)[1]
     a, b = (torch.ones(numel, device=device) for _ in range(2))
     work["copy"] = lambda: a.copy_(b)
     times = interleaved(work, rounds, clock)

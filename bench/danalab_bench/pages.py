@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from danalab.experiments.paired import PairedTest
+from danalab.experiments.rows import hours_of, pack, read_ladder, validation_points
 from danalab.files import parse_json, read_json, read_text, write_atomically
-from danalab.ladder.paired import PairedTest
-from danalab.ladder.rows import pack, read_ladder, validation_points
-from danalab.report.data import hours_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 BENCHMARKS = "benchmarks.jsonl"

@@ -73,7 +73,7 @@ class OptimFlags(DeviceFlags):
     clock: Literal["wall", "processor"] = "wall"
     """Time on the wall, or the processor time of a single thread, for a machine that others use, too (--threads 1)."""
     opts: tuple[str, ...] = ()
-    """Optimizers to time: names such as adana, adana:fused (or :foreach, :eager, :graph), torch.Muon, or po.AdEMAMix of
+    """Optimizers to time: names such as adana, adana:fused (or :eager, :moments), torch.Muon, or po.AdEMAMix of
     pytorch-optimizer. Default: a list of them; Muon and its relatives up to 50M parameters on a CPU."""
 
 

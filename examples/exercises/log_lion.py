@@ -1,82 +1,63 @@
-"""Exercise 1, a solution: Lion in logarithmic time, registered under the name "log-lion".
+"""Exercise 1, a solution: Lion in logarithmic time.
 
     python examples/exercises/log_lion.py
 
-    a = delta / (delta + t)      p <- k (p - lr sign(m + a_fast (g - m)))      m <- m + a (g - m)
+    a = delta / (delta + t)      p <- k (p - lr sign(m + fast (g - m)))      m <- m + a (g - m)
 
 The direction weighs the new gradient by `fast`, the average by a(t); Lion has constants for both.
 Source of Lion: Chen et al. 2023, arXiv 2302.06675.
 """
 
-from dataclasses import KW_ONLY
-
 import torch
 from torch import nn
 
-from danalab.optim import build_optimizer
-from danalab.optim.optimizers.base import DecayingOptimizer
-from danalab.optim.registry import OptimizerSpec, registered, settings_of
-from danalab.optim.rules.rule import Rule
-from danalab.optim.rules.scalars import decay_factor
-from danalab.optim.settings import HELP, Decay, Rate, Runtime, takes
+from danalab.optim.base import Optimizer, Rule, decay_factor
 
 
-class Settings(Runtime, Decay, Rate):
-    lr: float = 1e-4
-    _: KW_ONLY
-    delta: float = 8.0
-    fast: float = 0.1
-
-
-def scalars(group, t):
-    """Scalars of step t; the names are the keyword arguments of `update`."""
-    gain = group["delta"] / (group["delta"] + t)
-    return {"lr": group["lr"], "gain": gain, "fast": group["fast"], "decay_factor": decay_factor(group, t)}
-
-
-def update(p, g, m, *, lr, gain, fast, decay_factor):
+def log_lion_update(p, g, m, *, lr, gain, fast, decay_factor=1.0):
     """The new (p, m). Pure: the arguments stay as they are."""
     step = torch.sign(m + fast * (g - m))
     return decay_factor * (p - lr * step), m + gain * (g - m)
 
 
-def direction(g, m, *, fast):
-    """The update before the learning rate, for statistics."""
-    return torch.sign(m + fast * (g - m))
+def log_lion_scalars(group, t):
+    """Scalars of step t; the names are the keyword arguments of `log_lion_update`."""
+    return {
+        "lr": float(group["lr"]),
+        "gain": group["delta"] / (group["delta"] + t),
+        "fast": group["fast"],
+        "decay_factor": decay_factor(group, t),
+    }
 
 
-class LogLion(DecayingOptimizer):
-    """See the module."""
+class LogLion(Optimizer):
+    """See the module.
 
-    rule = Rule("log_lion", ("exp_avg",), scalars=scalars, update=update, direction=direction, gains=("gain",))
+    Args:
+        params: parameters, groups or a model.
+        lr: learning rate.
+        delta: the average covers about the last 1/delta of the run.
+        fast: weight of the new gradient in the direction.
+        weight_decay: independent weight decay, lambda(0).
+        wd_ts: time scale on which it falls [steps]; none = constant.
+        omega: in place of weight_decay: lambda(t) = omega / (wd_ts + t).
+        horizon: length of the run, with omega: wd_ts is a tenth of it [steps].
+    """
 
-    @takes(Settings)
-    def __init__(self, params, settings): ...
+    rule = Rule(log_lion_update, log_lion_scalars, ("exp_avg",))
+    decay_bound = 1.0  # it has independent weight decay
 
-
-SPEC = OptimizerSpec(
-    name="log-lion",
-    summary="Lion with a logarithmic-time average",
-    reference="arXiv 2302.06675, 2602.05298",
-    build=LogLion,
-    settings=settings_of(LogLion, {**HELP, "fast": "weight of the new gradient in the direction"}),
-    decay="independent",
-)
-
-
-def register() -> None:
-    """Add the optimizer to the registry of this process; a second call does nothing."""
-    if SPEC.name not in registered().names():
-        registered().add(SPEC.name, SPEC)
+    def __init__(self, params, lr=1e-4, *, delta=8.0, fast=0.1, weight_decay=0.0, wd_ts=None, omega=None, horizon=None):
+        decay = {"weight_decay": weight_decay, "wd_ts": wd_ts, "omega": omega, "horizon": horizon}
+        super().__init__(params, lr=lr, delta=delta, fast=fast, **decay)
 
 
 def main() -> None:
-    register()
     torch.manual_seed(0)
     x = torch.randn(256, 8)
     y = torch.sin(x.sum(1, keepdim=True))
     model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 1))
-    optimizer = build_optimizer("log-lion", model, lr=2e-3, omega=4.0, horizon=300)
+    optimizer = LogLion(model, lr=2e-3, omega=4.0, horizon=300)
     for step in range(300):
         loss = nn.functional.mse_loss(model(x), y)
         loss.backward()

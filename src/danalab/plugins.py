@@ -30,9 +30,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "architecture": ("models.architectures",),
     "callback": ("train.statistics", "train.trackers"),
     "distributed backend": ("train.diloco",),
-    "executor": ("ladder.slurm",),
     "optim command": ("cli.optim_more",),
-    "study of a ladder": ("ladder.more_studies",),
     "study": ("theory.studies",),
     "weight format": ("models.huggingface.convert",),
 }

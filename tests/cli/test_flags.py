@@ -19,7 +19,7 @@ from danalab.cli._shared.flags import parse
 from danalab.cli._shared.options import docstrings
 from danalab.cli.app import COMMANDS, flag_types, main
 from danalab.errors import UserError
-from danalab.sweep.grid import parse_fixed
+from danalab.experiments.cells import parse_fixed
 from danalab.train.config.fields import field_types, leaf_types, validated
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from danalab.optim import optimizer_spec
 from danalab.plugins import load_address
 from danalab.train.parallel import RankLayout, World, join
 from danalab.train.step.gradients import GradientStep
@@ -30,7 +29,7 @@ def setup(world: World) -> tuple[Any, CurvatureEstimator, OptimizerDriver, Gradi
     model = strategy.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     strategy.wrap(model, None)
     driver = OptimizerDriver(
-        strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), optimizer_spec("sophia")
+        strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), "sophia"
     )
     settings = {"autocast": contextlib.nullcontext, "strategy": strategy}
     loss = CrossEntropy(1e-4)

@@ -11,7 +11,7 @@ import pytest
 from danalab.inference.native_decoding import LIBRARY as DECODER
 from danalab.models.layers.attention_kernel import LIBRARY as ATTENTION
 from danalab.native_library import FLAGS, OWN_THREADS, compiler, instruction_sets
-from danalab.optim.step.backends.kernel_library import LIBRARY as OPTIMIZER
+from danalab.optim.kernels import LIBRARY as OPTIMIZER
 
 TESTS = Path(__file__).parents[2]
 DRIVERS = pytest.mark.parametrize(

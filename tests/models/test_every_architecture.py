@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.optim.optimizers.kinds import KINDS
+from danalab.optim.groups import KINDS
 from danalab.scaling import flops_per_token, parameter_count
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.shape import CHUNK

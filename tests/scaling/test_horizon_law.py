@@ -6,14 +6,14 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.data.vocabulary import VocabularyInfo
-from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import learning_rate, plan
+from danalab.scaling.optimizers import FACTS
 from danalab.scaling.plan import OMEGA
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 
 GPT2 = VocabularyInfo("fineweb", "gpt2", 50304, 50304, 50256)
-MEASURED = [name for name in OPTIMIZERS if OPTIMIZERS.get(name).horizon]
+MEASURED = [name for name in FACTS if FACTS[name].horizon]
 
 
 @pytest.mark.parametrize("opt", MEASURED)
@@ -26,10 +26,10 @@ def test_the_horizon_of_the_published_laws_has_their_rate_and_decay(opt):
 def test_a_longer_run_has_f_to_the_h_of_the_rate_and_the_root_of_f_of_the_decay(opt):
     long = plan("enoki", opt, 6, tokens_per_param=320, decay_bound=0)
     without = plan("enoki", opt, 6, tokens_per_param=320, decay_bound=0, horizon_law="none")
-    h, _, _ = OPTIMIZERS.get(opt).horizon or (math.nan,) * 3
+    h, _, _ = FACTS[opt].horizon or (math.nan,) * 3
     f = long.tokens / 20 / long.total_params
     assert long.lr == pytest.approx(without.lr * f**h)
-    coupled = OPTIMIZERS.get(opt).decay == "coupled"
+    coupled = FACTS[opt].decay == "coupled"
     assert long.weight_decay == pytest.approx(without.weight_decay * math.sqrt(f) / (f**h if coupled else 1))
     sizes = "3k" if opt == "dana-muon" else "3k to 10k"
     assert f"x {16**h:.2g} for f = 16, measured at {sizes} parameters" in long.lr_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from danalab.sweep.grid import expand, parse_assignments
+from danalab.experiments.cells import expand, parse_assignments
 from danalab.train.job import train
 from danalab.train.run.open import open_run
 

@@ -15,15 +15,21 @@ class Flags(JsonFlags):
     baseline: str | None = None
     """Name of the run that the others are compared with; default the first adamw run, else the first."""
     out: Path | None = None
-    """Folder for compare.html, loss-tokens.png, loss-flops.png (and .svg, .pdf), table.md; default no files."""
+    """Folder for compare.md, loss-tokens.png, loss-compute.png (and .svg, -dark); default no files."""
 
 
 def run(flags: Flags) -> None:
     """Runs side by side: final losses, tokens each needed to reach the baseline's loss, and the loss curves."""
     from danalab.errors import UserError
-    from danalab.report.comparison import COLUMNS, compare, named_apart, noise_note, table_cells, write_comparison
-    from danalab.report.data import read_curve
-    from danalab.report.formats import print_table
+    from danalab.experiments.comparison import (
+        compare,
+        comparison_table,
+        named_apart,
+        noise_note,
+        read_curve,
+        write_comparison,
+    )
+    from danalab.experiments.formats import print_table
 
     chosen = (*flags.runs, *flags.run)
     if not chosen:
@@ -33,14 +39,12 @@ def run(flags: Flags) -> None:
             raise UserError(f"{folder}: a folder of runs; name those to compare, all of them as {folder}/*")
     curves = named_apart([read_curve(folder) for folder in chosen], chosen)
     rows = compare(curves, flags.baseline)
-    baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row.is_baseline)
-    if flags.out is not None:
-        folders = dict(zip((curve.name for curve in curves), chosen, strict=True))
-        write_comparison(curves, rows, baseline, folders, flags.out)
-    if flags.print_json({"baseline": baseline.name, "runs": [asdict(row) for row in rows]}):
+    page = None if flags.out is None else write_comparison(curves, rows, flags.out)
+    baseline = next(row.run for row in rows if row.is_baseline)
+    if flags.print_json({"baseline": baseline, "runs": [asdict(row) for row in rows]}):
         return
-    print_table(list(COLUMNS), [table_cells(row) for row in rows], left=2)
+    print_table(*comparison_table(rows), left=2)
     if note := noise_note(rows):
         print(f"note: {note}")
-    if flags.out is not None:
-        print(f"drawn: {flags.out / 'compare.html'}")
+    if page is not None:
+        print(f"report: {page}")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from danalab.cli._shared.options import JsonFlags
-from danalab.showcase import DemoConfig
+from danalab.experiments.settings import DemoConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,16 +13,14 @@ class Flags(JsonFlags, DemoConfig):
 
 def run(flags: Flags) -> None:
     """A demonstration on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, figures, table, samples, one page."""
-    from danalab.report.comparison import COLUMNS, table_cells
-    from danalab.report.formats import print_table
-    from danalab.showcase.demo import next_steps, run_demo, verdict
+    from danalab.experiments.comparison import comparison_table
+    from danalab.experiments.demo import next_steps, run_demo, verdict
+    from danalab.experiments.formats import print_table
 
     demo = run_demo(flags)
     if flags.print_json(demo.as_dict()):
         return
-    print_table(list(COLUMNS), [table_cells(row) for row in demo.rows], left=2)
-    print()
-    for sentence in verdict(demo.rows):
-        print(sentence)
-    print(f"\nAll results on one page: {demo.page}\n")
+    print("\n".join(verdict(demo.rows)) + "\n")
+    print_table(*comparison_table(demo.rows), left=2)
+    print(f"\nreport: {demo.page}\n")
     print("\n".join(next_steps(demo)))

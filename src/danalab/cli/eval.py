@@ -139,7 +139,6 @@ def _on_tasks(flags: Flags, run: Path) -> None:
         print(f"  {'mean, centred':<16} {result.mean}")
 
 
-
 def _on_core(flags: Flags, run: Path) -> None:
     from danalab.chat.in_context import InContextResult, evaluate_core
 

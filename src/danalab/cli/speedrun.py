@@ -19,9 +19,9 @@ def run(flags: Flags) -> int:
     from danalab.train.system.signals import StopRequest
 
     with StopRequest() as stop:  # before the imports below, which take seconds
+        from danalab.experiments.formats import print_table
         from danalab.post.speedrun.pipeline import InterruptedRunError, Speedrun
         from danalab.post.speedrun.report import as_json, scores_table, talk_commands, write_report
-        from danalab.report.formats import print_table
         from danalab.train.callbacks.console import log_to_stderr
 
         log_to_stderr()
@@ -31,12 +31,12 @@ def run(flags: Flags) -> int:
         except InterruptedRunError as interrupted:
             print(f"{flags.out}: interrupted; the same command continues", file=sys.stderr)
             return interrupted.code
-        markdown, html = write_report(speedrun)
-    if flags.print_json({**as_json(speedrun), "report": str(html)}):
+        report = write_report(speedrun)
+    if flags.print_json({**as_json(speedrun), "report": str(report)}):
         return 0
     headings, rows = scores_table(speedrun)
     print_table(headings, rows)
-    print(f"\nshares of right answers in percent, with standard errors; report in {html} and {markdown.name}\n")
+    print(f"\nshares of right answers in percent, with standard errors; report in {report}\n")
     print("talk to it:")
     for command in talk_commands(speedrun):
         print(f"  {command}")

@@ -25,8 +25,9 @@ class Flags(SweepFlags):
 def run(flags: Flags) -> int:
     """Train every run of a grid that is not finished; failures are listed at the end and do not stop the others."""
     from danalab.cli._shared.run_tables import show_plan, show_rows
-    from danalab.sweep.grid import expand, parse_assignments, parse_fixed, read_grid
-    from danalab.sweep.run import FIRST, at_multiplier, collect, find_rates, run_sweep
+    from danalab.experiments.cells import expand, parse_assignments, parse_fixed, read_grid
+    from danalab.experiments.runs import FIRST, Queued, at_multiplier, collect, find_rates, stopping_on_sigterm
+    from danalab.experiments.slurm import open_runner
     from danalab.train.callbacks.console import log_to_stderr
 
     flags.require_effect(flags.dry_run)
@@ -35,9 +36,16 @@ def run(flags: Flags) -> int:
     fixed, grid, runs = read_grid(flags.file) if flags.file is not None else ({}, {}, [])
     cells = expand({**grid, **parse_assignments(flags.grid)}, {**fixed, **parse_fixed(flags.fixed)}, runs)
     log_to_stderr()
-    if flags.dry_run:
-        cells = [at_multiplier(cell, m) for cell in cells for m in FIRST] if flags.find_lr else cells
-        return show_plan(flags, flags.out, cells, [cell.name for cell in cells])
-    train = find_rates if flags.find_lr else run_sweep
-    found = train(flags.out, cells, executor=flags.executor, jobs=flags.jobs, cluster=flags.cluster())
-    return show_rows(flags, flags.out, found.rows, found)
+    with stopping_on_sigterm(), open_runner(flags.executor, flags.out, flags.jobs, flags.cluster()) as runner:
+        if flags.dry_run:
+            cells = [at_multiplier(cell, m) for cell in cells for m in FIRST] if flags.find_lr else cells
+            return show_plan(flags, runner, cells, [cell.name for cell in cells])
+        try:
+            if flags.find_lr:
+                find_rates(cells, runner)
+            else:
+                runner.train(cells, "sweep")
+        except Queued:
+            pass
+        outcome = runner.outcome()
+    return show_rows(flags, flags.out, outcome.rows, outcome)

@@ -251,7 +251,7 @@ class Decoder(nn.Module):
         }
 
     def parameter_kinds(self) -> dict[str, str]:
-        """Parameter name -> its kind (`danalab.optim.optimizers.groups`), by which optimizers group."""
+        """Parameter name -> its kind (`danalab.optim.groups`), by which optimizers group."""
         return {name: KIND_OF_ROLE[role] for name, role in self.parameter_roles().items()}
 
     def learning_rate_factors(self) -> dict[str, float]:

@@ -47,7 +47,7 @@ KIND_OF_ROLE = {
     "head": "head",
     **dict.fromkeys(("gain", "zero_centered_gain", "bias", "oscillator", "convolution", "decay"), "vector"),
 }
-"""Role -> parameter kind of `danalab.optim.optimizers.kinds`, by which optimizers group."""
+"""Role -> parameter kind of `danalab.optim.groups`, by which optimizers group."""
 Scheme = Callable[[str, float, float], float]
 """(role, columns of the weight: fan_in of a map, width of an embedding; n_layers) -> standard deviation."""
 INITS: Registry[Scheme] = Registry("initialisation")

@@ -140,11 +140,21 @@ class AdEMAMixDecayingWD(Optimizer):
     """AdEMAMix with ADana's weight decay: independent of the learning rate, decaying, and applied before the update.
 
     Args:
-        params: as of `AdEMAMix`, with all that is not named here.
+        params: parameters, groups, or a model, whose norms, biases and embeddings then do not decay.
+        lr: learning rate.
+        betas: rates of the fast momentum, the second moment and the slow momentum.
+        eps: added to the root of the second moment.
+        alpha: weight of the slow momentum.
+        alpha_warmup: steps over which alpha grows from 0 [steps]; none = it does not.
+        beta3_warmup: steps over which the slow rate grows from the fast one [steps]; none = it does not.
+        gamma3: factor of the slow momentum.
         weight_decay: independent weight decay, lambda(0).
         wd_ts: time scale on which it falls [steps]; none = constant.
         omega: in place of weight_decay: lambda(t) = omega / (wd_ts + t).
         horizon: length of the run, with omega: wd_ts is a tenth of it [steps].
+        fused: one pass over memory, by C++ on a CPU and torch.compile on a GPU; none = where they can be had.
+        maximize: ascend in place of descending.
+        stochastic_rounding: round 16-bit parameters at random; "moments" = keep the moments in bfloat16, too.
     """
 
     rule = Rule(ademamix_update, decaying_scalars, MOMENTS, kernel="ademamix")

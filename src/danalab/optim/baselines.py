@@ -1,19 +1,25 @@
-"""What others have written: torch's optimizers, and those of the library pytorch-optimizer (extra `baselines`), thin.
+"""The optimizers to compare with: from torch, and from the library pytorch-optimizer (extra `baselines`).
 
-Defaults are the authors', or the usual ones for language models where the library's differ. Weight decay is never part
-of the gradient: p <- p (1 - lr weight_decay), but for SGD. Sophia is our own: no library has its curvature.
+Each is a function of parameters, or groups, and settings whose defaults are the authors', or the usual ones for
+language models. Weight decay multiplies the weights by 1 - lr weight_decay; only SGD's is part of the gradient. Sophia
+is ours: the library has no Gauss-Newton-Bartlett estimate. `pytorch_optimizer:NAME` is any other of the library's.
 """
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from danalab.errors import MissingExtra
+from danalab.errors import UserError, import_extra
 
-from .base import Group, Optimizer, State, zeros_like
+from .base import Optimizer, Rule
+
+# ---- torch's ----
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def adamw(
@@ -24,10 +30,10 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     amsgrad: bool = False,
-    fused: bool | None = None,
     maximize: bool = False,
-) -> torch.optim.AdamW:
-    """Adam with decoupled weight decay (torch's; Loshchilov and Hutter 2019, arXiv 1711.05101).
+    fused: bool | None = None,
+) -> torch.optim.Optimizer:
+    """Adam with decoupled weight decay; Loshchilov and Hutter 2019, arXiv 1711.05101.
 
     Args:
         params: parameters or groups.
@@ -35,27 +41,31 @@ def adamw(
         betas: rates of the first and the second moment.
         eps: added to the root of the second moment.
         weight_decay: weight decay, times the learning rate.
-        amsgrad: divide by the largest second moment so far.
-        fused: torch's kernel; none = where all parameters are dense.
+        amsgrad: keep the maximum of the second moment.
         maximize: ascend in place of descending.
+        fused: torch's kernel; none = where no parameter has gaps in memory, as a view of a larger tensor has.
     """
-    params = list(params)
-    if fused is None:  # torch's kernel for CPUs takes every tensor for a dense one
-        fused = all(is_dense(p) for p in tensors_of(params))
-    return torch.optim.AdamW(params, lr, betas, eps, weight_decay, amsgrad, fused=fused or None, maximize=maximize)
+    groups = list(params)
+    if fused is None:  # the kernel for CPUs takes every tensor for a dense one
+        fused = all(
+            p.is_contiguous() or p.is_contiguous(memory_format=_CHANNELS_LAST.get(p.ndim, torch.contiguous_format))
+            for p in tensors_in(groups)
+        )
+    settings: dict[str, Any] = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+    return torch.optim.AdamW(groups, lr=lr, maximize=maximize, fused=fused, **settings)
 
 
 def sgd(
     params: Any,
-    lr: float = 1e-3,
+    lr: float = 0.3,
     *,
     momentum: float = 0.9,
     dampening: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
     maximize: bool = False,
-) -> torch.optim.SGD:
-    """Stochastic gradient descent with momentum (torch's).
+) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with momentum; Robbins and Monro 1951, Polyak 1964.
 
     Args:
         params: parameters or groups.
@@ -63,47 +73,80 @@ def sgd(
         momentum: rate of the momentum, a sum of gradients.
         dampening: a new gradient is weighted by 1 - dampening.
         nesterov: look ahead by one step of momentum.
-        weight_decay: weight decay, added to the gradient: also part of the momentum.
+        weight_decay: weight decay, added to the gradient.
         maximize: ascend in place of descending.
     """
-    return torch.optim.SGD(params, lr, momentum, dampening, weight_decay, nesterov, maximize=maximize)
+    settings: dict[str, Any] = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
+    return torch.optim.SGD(params, lr=lr, weight_decay=weight_decay, maximize=maximize, **settings)
 
 
 def adafactor(
     params: Any,
-    lr: float = 0.01,
+    lr: float = 0.03,
     *,
     beta2_decay: float = -0.8,
-    eps: tuple[float | None, float] = (None, 1e-3),
     d: float = 1.0,
     weight_decay: float = 0.0,
     maximize: bool = False,
-) -> torch.optim.Adafactor:
-    """Adam with a factored second moment and steps relative to the weights (torch's; arXiv 1804.04235).
+) -> torch.optim.Optimizer:
+    """Adam with a factored second moment and steps relative to the weights; arXiv 1804.04235.
 
     Args:
         params: parameters or groups.
-        lr: learning rate, in units of each tensor's root mean square.
+        lr: a tensor's step is lr times its root mean square.
         beta2_decay: the second moment's rate is 1 - t^this.
-        eps: added to squared gradients (none = of the dtype); least root mean square of weights.
         d: largest root mean square of an update.
         weight_decay: weight decay, times the learning rate.
         maximize: ascend in place of descending.
     """
-    return torch.optim.Adafactor(params, lr, beta2_decay, eps, d, weight_decay, maximize=maximize)
+    groups = whole_only("adafactor", params)
+    settings: dict[str, Any] = {"beta2_decay": beta2_decay, "d": d, "maximize": maximize}
+    return torch.optim.Adafactor(groups, lr=lr, weight_decay=weight_decay, **settings)
+
+
+# ---- pytorch-optimizer's ----
+
+
+def library(name: str, params: Any, **settings: Any) -> torch.optim.Optimizer:
+    """The library's class, with decoupled weight decay, and on CPUs without lists of tensors, which gain nothing there.
+
+    MissingExtra: the library is not installed.
+    """
+    build = getattr(import_extra("pytorch_optimizer", f"optimizer {name}"), name)
+    groups, takes = list(params), inspect.signature(build).parameters
+    if "weight_decouple" in takes:
+        settings["weight_decouple"] = True
+    if "foreach" in takes and not any(p.is_cuda for p in tensors_in(groups)):
+        settings["foreach"] = False
+    return build(groups, **settings)
+
+
+def tensors_in(groups: Any) -> list[Tensor]:
+    """The parameters of parameters, named parameters or groups."""
+    entries = [p for group in groups for p in (group["params"] if isinstance(group, dict) else [group])]
+    return [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
+
+
+def whole_only(name: str, params: Any) -> list[Any]:
+    """The parameters; UserError: they are sharded, and the optimizer needs whole tensors."""
+    groups = list(params)
+    if any(hasattr(p, "to_local") for p in tensors_in(groups)):
+        raise UserError(f"optimizer '{name}' needs whole tensors, and these are sharded; use ddp, or another optimizer")
+    return groups
 
 
 def soap(
     params: Any,
-    lr: float = 1e-3,
+    lr: float = 3e-3,
     *,
     betas: tuple[float, float] = (0.95, 0.95),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
+    shampoo_beta: float | None = None,
     precondition_frequency: int = 10,
     max_precondition_dim: int = 10_000,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """Adam in the eigenbasis of Shampoo's preconditioner (Vyas et al. 2024, arXiv 2409.11321).
+    """Adam in the eigenbasis of Shampoo's preconditioner; Vyas et al. 2024, arXiv 2409.11321.
 
     Its first step only sets up the preconditioner.
 
@@ -111,28 +154,29 @@ def soap(
         params: parameters or groups.
         lr: learning rate.
         betas: rates of the first and the second moment.
-        eps: added to the root of the second moment.
-        weight_decay: weight decay, times the learning rate.
+        shampoo_beta: rate of the preconditioner's averages; none = the second of betas.
         precondition_frequency: steps between new eigenbases.
         max_precondition_dim: longer sides of a matrix are not preconditioned.
+        eps: added to the root of the second moment.
+        weight_decay: weight decay, times the learning rate.
     """
-    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
+    settings: dict[str, Any] = {"betas": betas, "shampoo_beta": shampoo_beta, "eps": eps, "weight_decay": weight_decay}
     settings |= {"precondition_frequency": precondition_frequency, "max_precondition_dim": max_precondition_dim}
-    return library("soap").SOAP(params, lr=lr, **settings)
+    return library("SOAP", whole_only("soap", params), lr=lr, **settings)
 
 
 def lion(
-    params: Any, lr: float = 1e-4, *, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+    params: Any, lr: float = 2e-4, *, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
-    """Sign of an interpolated momentum (Chen et al. 2023, arXiv 2302.06675).
+    """Sign of an interpolated momentum; Chen et al. 2023, arXiv 2302.06675.
 
     Args:
         params: parameters or groups.
-        lr: learning rate.
+        lr: learning rate, 3 to 10 times smaller than AdamW's.
         betas: weight of the momentum in the update, and its own rate.
         weight_decay: weight decay, times the learning rate.
     """
-    return library("lion").Lion(params, lr=lr, betas=betas, weight_decay=weight_decay, weight_decouple=True)
+    return library("Lion", params, lr=lr, betas=betas, weight_decay=weight_decay)
 
 
 def prodigy(
@@ -140,27 +184,31 @@ def prodigy(
     lr: float = 1.0,
     *,
     betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
+    beta3: float | None = None,
     d0: float = 1e-6,
     d_coef: float = 1.0,
+    bias_correction: bool = False,
     safeguard_warmup: bool = True,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """Adam whose learning rate follows an estimate of the distance to the solution (arXiv 2306.06101).
+    """Adam whose rate follows an estimate of the distance to the solution; arXiv 2306.06101.
 
     Args:
         params: parameters or groups.
-        lr: 1 is meant: the schedule's factor multiplies the estimated distance.
+        lr: factor of the estimated distance; 1 is meant, and the schedule multiplies it.
         betas: rates of the first and the second moment.
+        beta3: rate of the distance's averages; none = root of the second of betas.
+        d0: first estimate of the distance.
+        d_coef: factor of the estimate, to tune in place of lr.
+        bias_correction: Adam's bias correction.
+        safeguard_warmup: keep the estimate sound while the learning rate warms up.
         eps: added to the root of the second moment.
         weight_decay: weight decay, times the learning rate.
-        d0: first estimate of the distance.
-        d_coef: factor of the estimate; the setting to tune instead of lr.
-        safeguard_warmup: keep the estimate sound while the learning rate warms up.
     """
-    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "weight_decouple": True}
-    settings |= {"d0": d0, "d_coef": d_coef, "safeguard_warmup": safeguard_warmup}
-    return library("prodigy").Prodigy(params, lr=lr, **settings)
+    settings: dict[str, Any] = {"betas": betas, "beta3": beta3, "d0": d0, "d_coef": d_coef, "eps": eps}
+    settings |= {"bias_correction": bias_correction, "safeguard_warmup": safeguard_warmup, "weight_decay": weight_decay}
+    return library("Prodigy", whole_only("prodigy", params), lr=lr, **settings)
 
 
 def adopt(
@@ -171,7 +219,7 @@ def adopt(
     eps: float = 1e-6,
     weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """Adam that normalises before the new gradient: converges for any beta2 (Taniguchi et al. 2024, arXiv 2411.02853).
+    """Adam normalised by the second moment before the new gradient; arXiv 2411.02853.
 
     Its first step only sets up the second moment.
 
@@ -182,8 +230,13 @@ def adopt(
         eps: least root of the second moment.
         weight_decay: weight decay, times the learning rate.
     """
-    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "weight_decouple": True}
-    return library("adopt").ADOPT(params, lr=lr, clip_lambda=_fourth_root, **settings)
+    settings: dict[str, Any] = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
+    return library("ADOPT", params, lr=lr, clip_lambda=fourth_root, **settings)
+
+
+def fourth_root(step: float) -> float:
+    """ADOPT's bound of a normalised gradient; the library's own is a lambda, which cannot be pickled."""
+    return math.pow(step, 0.25)
 
 
 def mars(
@@ -191,29 +244,25 @@ def mars(
     lr: float = 3e-3,
     *,
     betas: tuple[float, float] = (0.95, 0.99),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
     gamma: float = 0.025,
     mars_type: str = "adamw",
-    betas_1d: tuple[float, float] = (0.9, 0.95),
-    weight_decay_1d: float = 0.0,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """Adam on variance-reduced gradients, from differences of successive ones (Yuan et al. 2024, arXiv 2411.10438).
+    """Adam on variance-reduced gradients, from differences of successive ones; arXiv 2411.10438.
 
     Args:
         params: parameters or groups.
         lr: learning rate.
         betas: rates of the first and the second moment.
-        eps: added to the root of the second moment.
-        weight_decay: weight decay, times the learning rate.
         gamma: strength of the correction by the previous gradient.
-        mars_type: what the corrected gradient goes into: adamw, lion or shampoo.
-        betas_1d: moments' rates for vectors, which get plain AdamW.
-        weight_decay_1d: weight decay of vectors.
+        mars_type: what the corrected gradient goes into, adamw, lion or shampoo.
+        eps: added to the root of the second moment.
+        weight_decay: weight decay of matrices, times the learning rate.
     """
-    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "weight_decouple": True, "gamma": gamma}
-    settings |= {"mars_type": mars_type, "lr_1d": lr, "betas_1d": betas_1d, "weight_decay_1d": weight_decay_1d}
-    return library("mars").MARS(params, lr=lr, **settings)
+    settings: dict[str, Any] = {"betas": betas, "gamma": gamma, "mars_type": mars_type, "eps": eps}
+    settings |= {"weight_decay": weight_decay, "lr_1d": lr, "weight_decay_1d": 0.0}
+    return library("MARS", whole_only("mars", params), lr=lr, **settings)
 
 
 def lamb(
@@ -224,7 +273,7 @@ def lamb(
     eps: float = 1e-6,
     weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """Adam with each tensor's step in proportion to its norm, for large batches (You et al. 2019, arXiv 1904.00962).
+    """Adam with each tensor's step in proportion to its norm; You et al. 2019, arXiv 1904.00962.
 
     Args:
         params: parameters or groups.
@@ -233,8 +282,7 @@ def lamb(
         eps: added to the root of the second moment.
         weight_decay: weight decay, times the learning rate.
     """
-    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "weight_decouple": True}
-    return library("lamb").Lamb(params, lr=lr, **settings)
+    return library("Lamb", whole_only("lamb", params), lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
 
 def sf_adamw(
@@ -242,64 +290,77 @@ def sf_adamw(
     lr: float = 2.5e-3,
     *,
     betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
     r: float = 0.0,
     weight_lr_power: float = 2.0,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """AdamW at an average of its own iterates, without a schedule (Defazio et al. 2024, arXiv 2405.15682).
+    """AdamW at an average of its own iterates, without a schedule; arXiv 2405.15682.
 
-    Its `eval()` and `train()` must be called around evaluation. It needs a warm-up and no decay of the learning rate.
+    Its `eval()` and `train()` must be called around evaluation.
 
     Args:
         params: parameters or groups.
-        lr: learning rate.
-        betas: weight of the average in the training weights; rate of the second moment.
-        eps: added to the root of the second moment.
-        weight_decay: weight decay, times the learning rate.
+        lr: learning rate; it needs a warm-up and no decay.
+        betas: weight of the average in the training weights, and rate of the second moment.
         r: later weights count as t^r in the average.
         weight_lr_power: weights count as (largest lr so far)^this in the average.
+        eps: added to the root of the second moment.
+        weight_decay: weight decay, times the learning rate.
     """
-    settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "r": r, "weight_lr_power": weight_lr_power}
-    return schedule_free("ScheduleFreeAdamW")(params, lr=lr, **settings)
+    settings: dict[str, Any] = {"betas": betas, "r": r, "weight_lr_power": weight_lr_power, "eps": eps}
+    return schedule_free("ScheduleFreeAdamW", params, lr=lr, weight_decay=weight_decay, **settings)
 
 
 def sf_sgd(
     params: Any,
-    lr: float = 1.0,
+    lr: float = 3.0,
     *,
     momentum: float = 0.9,
-    weight_decay: float = 0.0,
     r: float = 0.0,
     weight_lr_power: float = 2.0,
+    weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """SGD at an average of its own iterates, without a schedule; `eval()` and `train()` as of `sf_adamw`.
+    """SGD at an average of its own iterates, without a schedule; arXiv 2405.15682.
+
+    Its `eval()` and `train()` must be called around evaluation.
 
     Args:
         params: parameters or groups.
-        lr: learning rate.
+        lr: learning rate; it needs a warm-up and no decay.
         momentum: weight of the average in the training weights.
-        weight_decay: weight decay, times the learning rate.
         r: later weights count as t^r in the average.
         weight_lr_power: weights count as (largest lr so far)^this in the average.
+        weight_decay: weight decay, times the learning rate.
     """
-    settings = {"momentum": momentum, "weight_decay": weight_decay, "r": r, "weight_lr_power": weight_lr_power}
-    return schedule_free("ScheduleFreeSGD")(params, lr=lr, **settings)
+    settings: dict[str, Any] = {"momentum": momentum, "r": r, "weight_lr_power": weight_lr_power}
+    return schedule_free("ScheduleFreeSGD", params, lr=lr, weight_decay=weight_decay, **settings)
 
 
-def signsgd(params: Any, lr: float = 1e-4, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-    """Sign of the gradient (Bernstein et al. 2018, arXiv 1802.04434).
+def schedule_free(name: str, params: Any, **settings: Any) -> torch.optim.Optimizer:
+    """One of schedule_free.py's. MissingExtra: the library is not installed."""
+    import_extra("pytorch_optimizer", f"optimizer {name}")
+    from . import schedule_free as ours
+
+    groups = list(params)
+    return getattr(ours, name)(
+        groups, foreach=None if any(p.is_cuda for p in tensors_in(groups)) else False, **settings
+    )
+
+
+def signsgd(params: Any, lr: float = 2e-4, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """Sign of the gradient; Bernstein et al. 2018, arXiv 1802.04434.
 
     Args:
         params: parameters or groups.
         lr: learning rate.
         weight_decay: weight decay, times the learning rate.
     """
-    return signum(params, lr, momentum=0.0, weight_decay=weight_decay)
+    return library("SignSGD", params, lr=lr, momentum=0.0, weight_decay=weight_decay)
 
 
-def signum(params: Any, lr: float = 1e-4, *, momentum: float = 0.9, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-    """Sign of the averaged gradient (Bernstein et al. 2018, arXiv 1802.04434).
+def signum(params: Any, lr: float = 2e-4, *, momentum: float = 0.9, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """Sign of the averaged gradient; Bernstein et al. 2018, arXiv 1802.04434.
 
     Args:
         params: parameters or groups.
@@ -307,87 +368,47 @@ def signum(params: Any, lr: float = 1e-4, *, momentum: float = 0.9, weight_decay
         momentum: rate of the gradient's average.
         weight_decay: weight decay, times the learning rate.
     """
-    return library("signum").SignSGD(params, lr=lr, momentum=momentum, weight_decay=weight_decay, weight_decouple=True)
-
-
-# ---- the library ----
-
-
-def library(name: str) -> Any:
-    """The module pytorch_optimizer. MissingExtra: it is not installed."""
-    try:
-        import pytorch_optimizer
-    except ImportError as error:
-        raise MissingExtra("pytorch_optimizer", f"optimizer {name}") from error
-    return pytorch_optimizer
-
-
-def _fourth_root(step: float) -> float:
-    return math.pow(step, 0.25)
-
-
-def schedule_free(name: str) -> Callable[..., torch.optim.Optimizer]:
-    """The library's schedule-free class with an exact switch: `train()` restores the weights before `eval()`.
-
-    The library recomputes them from the averages, which rounds: a run would depend on how often it is evaluated.
-    """
-    base = getattr(library(name), name)
-
-    class ScheduleFree(base):
-        _kept: Mapping[Tensor, Tensor] = {}
-        _evaluates = False
-
-        @torch.no_grad()
-        def eval(self) -> None:
-            if not self._evaluates:
-                self._kept = {p: p.detach().clone() for p in tensors_of(self.param_groups)}
-                super().eval()
-            self._evaluates = True
-
-        @torch.no_grad()
-        def train(self) -> None:
-            super().train()
-            for p, kept in self._kept.items():
-                p.copy_(kept)
-            self._kept, self._evaluates = {}, False
-
-        def step(self, closure: Any = None) -> Any:
-            if self._evaluates:
-                raise ValueError(f"{name}: a step in evaluation mode; call train() first")
-            return super().step(closure)
-
-    ScheduleFree.__name__ = name
-    return ScheduleFree
-
-
-def tensors_of(params: Any) -> list[Tensor]:
-    """The parameters of a list of parameters, named parameters or groups."""
-    entries = [p for each in params for p in (each["params"] if isinstance(each, dict) else [each])]
-    return [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
-
-
-def is_dense(p: Tensor) -> bool:
-    """Whether a tensor's elements are next to each other in memory."""
-    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return p.is_contiguous() or p.is_contiguous(memory_format=layouts.get(p.ndim, torch.contiguous_format))
+    return library("SignSGD", params, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
 # ---- Sophia ----
 
 
+def sophia_update(
+    p: Tensor, g: Tensor, m: Tensor, h: Tensor, *, lr: Any, gain: Any, rho: Any, eps: Any, decay_factor: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step: the new p and m, and h as it is.
+
+    m <- m + (1 - beta1) (g - m)          p <- p (1 - lr weight_decay) - lr clip(m / max(rho h, eps), -1, 1)
+    """
+    m = m + gain * (g - m)
+    step = torch.clamp(m / torch.clamp(rho * h, min=eps), -1.0, 1.0)
+    return decay_factor * p - lr * step, m, h
+
+
+def sophia_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """The scalars of `sophia_update`."""
+    lr = float(group["lr"])
+    decay_factor = 1 - lr * group["weight_decay"]
+    return {
+        "lr": lr,
+        "gain": 1 - group["betas"][0],
+        "decay_factor": decay_factor,
+        **{k: group[k] for k in ("rho", "eps")},
+    }
+
+
 class SophiaG(Optimizer):
-    """Momentum divided by an estimate of the curvature, clipped to a sign (Liu et al. 2023, arXiv 2305.14342).
+    """Momentum divided by an estimate of the curvature, clipped to a sign; Liu et al. 2023, arXiv 2305.14342.
 
-        m <- beta1 m + (1 - beta1) g
-        h <- beta2 h + (1 - beta2) n s^2           every few steps; s the gradient of the mean loss of n sampled labels
-        p <- p (1 - lr weight_decay) - lr clip(m / max(rho h, eps), -1, 1)
+    Before each step for which `hessian_is_due()`:
 
-    Labels are sampled from the model's own distribution; n s^2 is then an unbiased estimate of the diagonal of the
-    Gauss-Newton matrix. Before each step for which `hessian_is_due()`:
-
-        cross_entropy(logits, sample(logits)).backward()
-        optimizer.update_hessian(n_labels)
+        cross_entropy(logits, sample(logits)).backward()      # with labels sampled from softmax(logits)
+        optimizer.update_hessian(n_labels)                    # h <- beta2 h + (1 - beta2) n s^2
         optimizer.zero_grad()
+
+    n s^2, from the gradient s of the mean loss of n sampled labels, is an unbiased estimate of the Gauss-Newton
+    matrix's diagonal (Bartlett's identity). Coordinates of an estimate that are not finite are left out.
 
     Args:
         params: parameters, groups, or a model, whose norms, biases and embeddings then do not decay.
@@ -399,6 +420,8 @@ class SophiaG(Optimizer):
         hessian_interval: steps between estimates of the curvature.
         maximize: ascend in place of descending.
     """
+
+    rule = Rule(sophia_update, sophia_scalars, ("exp_avg", "hessian"))
 
     def __init__(
         self,
@@ -412,48 +435,22 @@ class SophiaG(Optimizer):
         hessian_interval: int = 10,
         maximize: bool = False,
     ):
-        if not rho > 0 or not eps > 0 or hessian_interval < 1:
-            raise ValueError(f"SophiaG: rho is {rho}, eps {eps}, hessian_interval {hessian_interval}; must be above 0")
-        self._estimates: dict[Tensor, Tensor] = {}
-        super().__init__(
-            params,
-            lr=lr,
-            betas=betas,
-            rho=rho,
-            eps=eps,
-            weight_decay=weight_decay,
-            hessian_interval=hessian_interval,
-            maximize=maximize,
-        )
+        if not rho > 0 or hessian_interval < 1:
+            raise ValueError(f"SophiaG: rho is {rho}, hessian_interval {hessian_interval}; they must be above 0")
+        self.hessian_interval = hessian_interval
+        super().__init__(params, lr=lr, betas=betas, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize)
 
-    def new_state(self, group: Mapping[str, Any], p: Tensor) -> State:
-        return {"exp_avg": zeros_like(p, group), "hessian": zeros_like(p, group)}
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "hessian_interval": self.hessian_interval}
 
     def hessian_is_due(self) -> bool:
         """Whether the next step needs an estimate: the first, and every `hessian_interval` after it."""
-        steps = [int(state["step"]) for state in self.state.values()]
-        return max(steps, default=0) % self.param_groups[0]["hessian_interval"] == 0
+        return max((int(state["step"]) for state in self.state.values()), default=0) % self.hessian_interval == 0
 
     @torch.no_grad()
     def update_hessian(self, n_labels: float) -> None:
-        """Keep `n_labels` times the squared gradients, of the mean loss of that many labels, for the next step."""
-        moving = (p for group in self.param_groups for p in group["params"] if p.grad is not None)
-        self._estimates = {p: p.grad.square().mul_(n_labels) for p in moving}
-
-    def update(self) -> None:
-        estimates, self._estimates = self._estimates, {}
-        for group, p, g, state in self.moving(local=False):
-            self._move(group, p, g, state, estimates.get(p))
-
-    def _move(self, group: Group, p: Tensor, g: Tensor, state: State, estimate: Tensor | None) -> None:
-        momentum, hessian = state["exp_avg"], state["hessian"]
-        beta1, beta2 = group["betas"]
-        momentum.lerp_(g.to(momentum.dtype), 1 - beta1)
-        if estimate is not None:
-            estimate = estimate.to(hessian.dtype)
-            hessian.lerp_(torch.where(torch.isfinite(estimate), estimate, hessian), 1 - beta2)
-        ratio = momentum / (group["rho"] * hessian).clamp_(min=group["eps"])
-        p.mul_(1 - group["lr"] * group["weight_decay"]).add_(ratio.clamp_(-1, 1).to(p.dtype), alpha=-group["lr"])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_estimates": self._estimates}
+        """Average `n_labels` times the squared gradients, which are of the mean loss of so many sampled labels."""
+        for group, _, s, state in self.moving(count=False):
+            h = state["hessian"]
+            estimate = n_labels * s.to(h.dtype).square()
+            h.lerp_(torch.where(torch.isfinite(estimate), estimate, h), 1 - group["betas"][1])

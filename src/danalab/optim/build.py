@@ -19,7 +19,7 @@ from danalab.tables import lookup
 
 from .adamw import AdamWDecayingWD
 from .ademamix import AdEMAMix, AdEMAMixDecayingWD
-from .base import Optimizer
+from .base import Optimizer, check_settings
 from .dana import ADana, DanaMK4, DanaStar, DanaStarMK4
 from .experimental import AutoDana, Dana, SignDana, snoo, snoo_dana
 from .groups import decay_groups
@@ -108,6 +108,8 @@ def build_optimizer(
     params: Any = model_or_params
     if isinstance(params, nn.Module) and not (isinstance(build, type) and issubclass(build, Optimizer)):
         params = decay_groups(params)
+        for group in params:
+            group |= {"lr": rate * group.pop("lr_factor")} if "lr_factor" in group else {}
     try:
         optimizer = build(params, lr=rate, **settings)
     except (TypeError, ValueError) as error:
@@ -160,6 +162,10 @@ def read_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
             have = ", ".join(known)
             raise UserError(f"optimizer '{name}' has no setting '{spelled}'{nearest(setting, known)}; it has: {have}")
         values[setting] = read_value(value) if isinstance(value, str) else value
+    try:
+        check_settings(name, values)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     return values
 
 

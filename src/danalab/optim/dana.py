@@ -129,7 +129,26 @@ DANA_STAR = Rule(dana_star_update, dana_star_scalars, ("exp_avg", "exp_avg_sq", 
 
 
 class LogTimeOptimizer(Optimizer):
-    """An optimizer whose averages run in logarithmic time; it says what it does and finds, for logging."""
+    """An optimizer whose averages run in logarithmic time; it says what it does and finds, for logging.
+
+    A member of the family takes the arguments that its signature has of these:
+
+    Args:
+        params: parameters, groups, or a model, whose norms, biases and embeddings then do not decay.
+        lr: learning rate.
+        delta: the averages cover about the last 1/delta of the run.
+        kappa: exponent of the damping (1+t)^(1-kappa); 1 is none.
+        eps: added to the root of the second moment.
+        gamma3: factor of both momentum terms.
+        alpha_offset: weight of the momentum that does not grow.
+        weight_decay: independent weight decay, lambda(0).
+        wd_ts: time scale on which it falls [steps]; none = constant.
+        omega: in place of weight_decay: lambda(t) = omega / (wd_ts + t).
+        horizon: length of the run, with omega: wd_ts is a tenth of it [steps].
+        fused: one pass over memory, by C++ on a CPU and torch.compile on a GPU; none = where they can be had.
+        maximize: ascend in place of descending.
+        stochastic_rounding: round 16-bit parameters at random; "moments" = keep the moments in bfloat16, too.
+    """
 
     decay_bound = 2.0  # their steps are several times as long as their learning rate
 
@@ -194,22 +213,6 @@ class ADana(LogTimeOptimizer):
 
     The learning rate at construction is a group's `peak_lr`, which schedulers do not change; any group may override
     any setting. Weight decay does not follow the learning rate, only the schedule lr / peak_lr.
-
-    Args:
-        params: parameters, groups, or a model, whose norms, biases and embeddings then do not decay.
-        lr: learning rate.
-        delta: the averages cover about the last 1/delta of the run.
-        kappa: exponent of the damping (1+t)^(1-kappa); 1 is none.
-        eps: added to the root of the second moment.
-        gamma3: factor of both momentum terms.
-        alpha_offset: weight of the momentum that does not grow.
-        weight_decay: independent weight decay, lambda(0).
-        wd_ts: time scale on which it falls [steps]; none = constant.
-        omega: in place of weight_decay: lambda(t) = omega / (wd_ts + t).
-        horizon: length of the run, with omega: wd_ts is a tenth of it [steps].
-        fused: one pass over memory, by C++ on a CPU and torch.compile on a GPU; none = where they can be had.
-        maximize: ascend in place of descending.
-        stochastic_rounding: round 16-bit parameters at random; "moments" = keep the moments in bfloat16, too.
     """
 
     rule = ADANA

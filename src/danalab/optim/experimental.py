@@ -108,21 +108,7 @@ def auto_dana_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
 
 
 class Dana(LogTimeOptimizer):
-    """ADana without normalisation, for linear problems and the theory.
-
-    Args:
-        params: parameters, groups, or a model, whose norms, biases and embeddings then do not decay.
-        lr: learning rate.
-        delta: the average covers about the last 1/delta of the run.
-        kappa: exponent of the damping (1+t)^(1-kappa); 1 is none.
-        gamma3: factor of the momentum.
-        alpha_offset: weight of the momentum that does not grow.
-        weight_decay: independent weight decay, lambda(0).
-        wd_ts: time scale on which it falls [steps]; none = constant.
-        omega: in place of weight_decay: lambda(t) = omega / (wd_ts + t).
-        horizon: length of the run, with omega: wd_ts is a tenth of it [steps].
-        maximize: ascend in place of descending.
-    """
+    """ADana without normalisation, for linear problems and the theory."""
 
     rule = Rule(dana_update, dana_scalars, ("exp_avg",))
 
@@ -195,20 +181,9 @@ class AutoDana(LogTimeOptimizer):
     """ADana that chooses kappa, for every coordinate and step, by its momentum's signal-to-noise ratio.
 
     Args:
-        params: parameters, groups, or a model, whose norms, biases and embeddings then do not decay.
-        lr: learning rate.
-        delta: the averages cover about the last 1/delta of the run.
         kappa_min: kappa of coordinates whose gradients agree.
         kappa_max: kappa of coordinates whose gradients are noise.
         significance: standard deviations of noise above which momentum counts as signal.
-        eps: added to the root of the second moment.
-        gamma3: factor of both momentum terms.
-        alpha_offset: weight of the momentum that does not grow.
-        weight_decay: independent weight decay, lambda(0).
-        wd_ts: time scale on which it falls [steps]; none = constant.
-        omega: in place of weight_decay: lambda(t) = omega / (wd_ts + t).
-        horizon: length of the run, with omega: wd_ts is a tenth of it [steps].
-        maximize: ascend in place of descending.
     """
 
     rule = Rule(auto_dana_update, auto_dana_scalars, ("exp_avg", "exp_avg_sq"))

@@ -88,32 +88,36 @@ def undecayed(model: nn.Module) -> set[str]:
 
 
 def decay_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Two groups of named parameters: decayed, and with weight decay 0."""
-    groups = kind_groups(model)
-    decayed = [pair for group in groups if "weight_decay" not in group for pair in group["params"]]
-    others = [pair for group in groups if "weight_decay" in group for pair in group["params"]]
-    both = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-    return [group for group in both if group["params"]]
+    """Two groups of named parameters, decayed and with weight decay 0; more where the model declares rate factors."""
+    merged: dict[tuple[Any, Any], dict[str, Any]] = {}
+    for group in kind_groups(model):
+        rest = {key: value for key, value in group.items() if key not in ("params", "kind")}
+        same = (group.get("weight_decay"), group.get("lr_factor"))
+        merged.setdefault(same, {"params": [], **rest})["params"] += group["params"]
+    return list(merged.values())
 
 
 def kind_groups(model: nn.Module) -> list[dict[str, Any]]:
     """A group of named parameters for each kind, with its `kind`, and weight decay 0 for those that do not decay.
 
-    Frozen parameters are in them: they may be unfrozen later. Quantized weights, which are no real numbers, are not.
+    Frozen parameters are in them: they may be unfrozen later. Quantized weights, which are no real numbers, are not. A
+    model may say in a method `learning_rate_factors()`, {name: factor}, that some learn at another rate: `lr_factor`.
     """
     model = unwrapped(model)
     kinds, without = parameter_kinds(model), undecayed(model)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
-    groups: dict[tuple[str, bool], list[tuple[str, Tensor]]] = {}
+    declare: Any = getattr(model, "learning_rate_factors", None)
+    factors: Any = declare() if callable(declare) else {}
+    groups: dict[tuple[str, bool, float], dict[str, Any]] = {}
     for name, p in model.named_parameters():
         if p.requires_grad or p.is_floating_point():
-            decays = kinds[name] in DECAYED and name not in without
-            groups.setdefault((kinds[name], decays), []).append((name, p))
-    return [
-        {"params": named, "kind": kind, **({} if decays else {"weight_decay": 0.0})}
-        for (kind, decays), named in sorted(groups.items(), key=lambda item: KINDS.index(item[0][0]))
-    ]
+            decays, factor = kinds[name] in DECAYED and name not in without, factors.get(name, 1.0)
+            group: dict[str, Any] = {"params": [], "kind": kinds[name]}
+            group |= {} if decays else {"weight_decay": 0.0}
+            group |= {} if factor == 1 else {"lr_factor": factor}
+            groups.setdefault((kinds[name], decays, factor), group)["params"].append((name, p))
+    return sorted(groups.values(), key=lambda group: KINDS.index(group["kind"]))
 
 
 def split_group(group: dict[str, Any]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from .base import Group, Moving, Optimizer, Rule, State, decay_rate, working_dtype
 from .dana import dana_star_scalars, dana_star_update
-from .groups import ORTHOGONALISED, kind_groups, split_group
+from .groups import KINDS, ORTHOGONALISED, kind_groups, split_group
 from .newton_schulz import EPS, METHODS, coefficients, matrix_shape, orthogonalize_each
 
 NORMALISATIONS = (None, "rows", "columns", "normuon")
@@ -186,7 +186,7 @@ class Hybrid(Optimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         """As in the base class; and what matrices need."""
         super().check(group)
-        for key, known in (("normalise", NORMALISATIONS), ("ns_method", tuple(METHODS))):
+        for key, known in (("kind", KINDS), ("normalise", NORMALISATIONS), ("ns_method", tuple(METHODS))):
             if key in group and group[key] not in known:
                 raise ValueError(f"{type(self).__name__}: {key} is {group[key]!r}; it must be one of {known}")
         least = {"matrix": 2, "experts": 3}.get(group["kind"], 0)

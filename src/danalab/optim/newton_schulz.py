@@ -43,10 +43,11 @@ def coefficients(method: str = "newton-schulz", steps: int = 5) -> tuple[Coeffic
 
 def orthogonalize(x: Tensor, method: str = "newton-schulz", dtype: torch.dtype | None = None) -> Tensor:
     """Approximately U V^T of each matrix U S V^T in `x` [..., rows, columns], in `dtype` (None: `fast_dtype`)."""
-    stack = x.reshape(-1, *x.shape[-2:]).to(dtype or fast_dtype(x), copy=True)
     tall = x.shape[-2] > x.shape[-1]
-    stack = iterate(stack.mT.contiguous() if tall else stack, coefficients(method))
-    return (stack.mT if tall else stack).reshape(x.shape)
+    wide = x.mT if tall else x
+    stack = torch.empty(wide.shape, dtype=dtype or fast_dtype(x), device=x.device).copy_(wide)
+    stack = iterate(stack.flatten(0, -3) if x.ndim > 2 else stack[None], coefficients(method)).view(wide.shape)
+    return stack.mT if tall else stack
 
 
 def fast_dtype(x: Tensor) -> torch.dtype:

@@ -20,12 +20,18 @@ from torch import Tensor, nn
 from danalab.errors import UserError
 
 from .base import Optimizer
-from .build import find_optimizer
-from .groups import ORTHOGONALISED
+from .build import build_optimizer, find_optimizer
+from .groups import ORTHOGONALISED, decay_groups, kind_groups
 from .muon import Hybrid
 
 BUCKET = 1 << 23
 """Elements that are communicated at once."""
+LINE = 64
+"""Slices are cut between whole vectors, so that a kernel computes every element as in one process."""
+
+# The older names warn where the newer ones exist.
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @dataclass(frozen=True)
@@ -72,29 +78,35 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         **settings: Any,
     ):
         build: Any = find_optimizer(optimizer)
-        if not supports_shards(build):
+        if not supports_shards(optimizer):
             raise UserError(f"optimizer '{optimizer}' needs whole tensors and cannot be sharded; use DDP")
         self._group = process_group if process_group is not None or not dist.is_initialized() else dist.group.WORLD
         self._rank = dist.get_rank(self._group) if dist.is_initialized() else 0
         self._ranks = dist.get_world_size(self._group) if dist.is_initialized() else 1
-        given = {} if lr is None else {"lr": lr}
-        whole = build(model, **given, **settings)  # for its groups and settings; its state is not used
-        super().__init__([{**group} for group in whole.param_groups], dict(whole.defaults))
-        self._params = [p for group in self.param_groups for p in group["params"]]
-        matrices = issubclass(build, Hybrid)
-        kinds = [
-            matrices and group.get("kind") in ORTHOGONALISED for group in self.param_groups for _ in group["params"]
-        ]
+        settings |= {} if lr is None else {"lr": lr}
+        is_hybrid = isinstance(build, type) and issubclass(build, Hybrid)
+        groups = kind_groups(model) if is_hybrid else decay_groups(model)
+        real: dict[int, Tensor] = {}
+        for group in groups:  # without memory: for the settings of the groups
+            group["params"] = [(name, _without_memory(p, real)) for name, p in group["params"]]
+        built: Any = build_optimizer(optimizer, groups, **settings)
+        groups = [{**group, "params": [real[id(p)] for p in group["params"]]} for group in built.param_groups]
+        names = [{key: value for key, value in group.items() if key == "param_names"} for group in groups]
+        super().__init__([{k: v for k, v in group.items() if k != "param_names"} for group in groups], built.defaults)
+        for group, own in zip(self.param_groups, names, strict=True):
+            group.update(own)
+        self._params: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
+        kinds = [is_hybrid and group["kind"] in ORTHOGONALISED for group in self.param_groups for _ in group["params"]]
         self._buckets = layout(self._params, kinds, self._ranks)
         self._own = {piece.parameter: piece for b in self._buckets for piece in b.pieces if piece.owner == self._rank}
         self._shards: dict[int, nn.Parameter] = {}
         for i, piece in self._own.items():
             p = self._params[i]
-            if not p.is_contiguous():
-                raise UserError("a parameter is not contiguous in memory; it cannot be sharded")
+            if not p.is_contiguous() or hasattr(p, "to_local"):
+                raise UserError("a parameter is a DTensor, or not contiguous in memory; ZeRO cannot shard it")
             view = p.detach() if kinds[i] else p.detach().view(-1)[piece.start : piece.stop]
             self._shards[i] = nn.Parameter(view, requires_grad=p.requires_grad)
-        self.inner: Optimizer = build([nn.Parameter(torch.zeros(0))], **given, **settings)
+        self.inner: Any = built
         self.inner.param_groups.clear()
         self.inner.state.clear()
         index = 0
@@ -105,7 +117,16 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             self.inner.add_param_group({**own, "params": [self._shards[i] for i in indices if i in self._shards]})
         self._counts = [0] * len(self._params)
         self._synced = False
-        self._moved: list[bool] = []
+        self._moved = [False] * len(self._params)
+        self._addresses = [p.data_ptr() for p in self._params]
+        for p in self._params:
+            self.state[p] = {}  # not empty: torch's checkpoint helpers would take a step to fill it
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only at construction, where parameters get their owners."""
+        if "_addresses" in self.__dict__:
+            raise UserError("groups cannot be added to a sharded optimizer; give the whole model at construction")
+        super().add_param_group(param_group)
 
     # ---- a step ----
 
@@ -116,12 +137,15 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
-        """Average gradients over ranks; each rank keeps those of its own part. Collective; does nothing twice."""
-        if self._synced:
+        """Average new gradients over ranks; each rank keeps, and accumulates, those of its own part. Collective."""
+        if self._synced and all(p.grad is None for p in self._params):
             return
+        if any(p.data_ptr() != address for p, address in zip(self._params, self._addresses, strict=True)):
+            raise UserError("a parameter was moved after the optimizer was built; move the model to its device first")
         there = torch.tensor([p.grad is not None for p in self._params], dtype=torch.int32)
         there = self._reduced(there.to(self._params[0].device))
-        self._moved = [bool(flag) for flag in there.tolist()]
+        moved = [bool(flag) for flag in there.tolist()]
+        self._moved = [new or (self._synced and old) for new, old in zip(moved, self._moved, strict=True)]
         works = [self._reduce(bucket) for bucket in self._buckets]
         for bucket, (received, work) in zip(self._buckets, works, strict=True):
             if work is not None:
@@ -131,7 +155,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                     size = piece.stop - piece.start
                     shard = self._shards[piece.parameter]
                     g = received[piece.offset : piece.offset + size].div_(self._ranks).view(shard.shape)
-                    shard.grad = g if self._moved[piece.parameter] else None
+                    if moved[piece.parameter]:  # by a backward pass on some rank
+                        shard.grad = g if shard.grad is None else shard.grad.add_(g)
         self._synced = True
 
     def _reduce(self, bucket: Bucket) -> tuple[Tensor, Any]:
@@ -147,7 +172,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         if self._ranks == 1:
             return sent[0], None
         received = sent.new_empty(bucket.chunk)
-        return received, dist.reduce_scatter_tensor(received, sent.view(-1), group=self._group, async_op=True)
+        return received, _reduce_scatter(received, sent.view(-1), group=self._group, async_op=True)
 
     def _reduced(self, x: Tensor) -> Tensor:
         if self._ranks > 1:
@@ -183,7 +208,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 size = piece.stop - piece.start
                 own[piece.offset : piece.offset + size].copy_(self._shards[piece.parameter].view(-1))
         received = own.new_empty(self._ranks, bucket.chunk)
-        return received, dist.all_gather_into_tensor(received.view(-1), own, group=self._group, async_op=True)
+        return received, _all_gather(received.view(-1), own, group=self._group, async_op=True)
 
     def _clear(self) -> None:
         self._synced = False
@@ -207,6 +232,12 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 squares[i] = shard.grad.double().square().sum()
         return self._reduced(squares).sqrt().float()
 
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the averaged gradient to a norm of at most `max_norm`; returns the norm before. Collective."""
+        norm = torch.linalg.vector_norm(self.gradient_norms())
+        self.scale_gradients(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+        return norm
+
     @torch.no_grad()
     def scale_gradients(self, factor: Tensor) -> None:
         """Multiply all gradients by a 0-dim tensor, in place."""
@@ -222,9 +253,14 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     def _state_shapes(self, index: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Key -> (shape, dtype) of a parameter's whole state tensors."""
-        groups = [group for group in self.param_groups for _ in group["params"]]
-        meta = torch.empty_like(self._params[index], device="meta")
-        return {key: (tuple(x.shape), x.dtype) for key, x in self.inner.new_state(groups[index], meta).items()}
+        p = self._params[index]
+        if isinstance(self.inner, Optimizer):
+            groups = [group for group in self.param_groups for _ in group["params"]]
+            fresh = self.inner.new_state(groups[index], torch.empty_like(p, device="meta"))
+            return {key: (tuple(x.shape), x.dtype) for key, x in fresh.items()}
+        # torch's and the library's have tensors of the parameter's shape, from their first step on.
+        own = next(iter(self.inner.state.values()), {}) if self._counts[index] else {}
+        return {key: (tuple(p.shape), x.dtype) for key, x in own.items() if isinstance(x, Tensor) and x.ndim}
 
     def sharded_state_dict(self) -> dict[str, Any]:
         """The state_dict of one process, in which each rank has its own part of each tensor, as a `TensorShard`."""
@@ -288,33 +324,59 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             raise UserError("the state is of other parameter groups than these")
         for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             own.update({key: value for key, value in saved.items() if key not in ("params", "param_names", "fused")})
-        for i, entry in state_dict["state"].items():
-            self._counts[i] = int(entry["step"])
-            if i not in self._shards:
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]  # numbers, or names
+        for i, key in enumerate(keys):
+            entry = state_dict["state"].get(key, {})
+            self._counts[i] = int(entry.get("step", 0))
+            if i not in self._shards or not entry:
                 continue
             shard, piece = self._shards[i], self._own[i]
-            state = self.inner.state.get(shard)
-            if not state:
-                group = next(g for g in self.inner.param_groups if any(p is shard for p in g["params"]))
-                state = self.inner._fill(group, shard)
-            state["step"] = torch.tensor(self._counts[i])
+            state = self.inner.state[shard]
+            is_ours = isinstance(self.inner, Optimizer)
+            state["step"] = torch.tensor(self._counts[i], dtype=torch.int64 if is_ours else torch.float32)
+            for key, (shape, dtype) in self._state_shapes(i).items() if is_ours else ():
+                shape = shard.shape if shape == tuple(self._params[i].shape) else shape
+                state[key] = torch.zeros(shape, dtype=dtype, device=shard.device)
             for key, value in entry.items():
-                if key in state and key != "step":
-                    if isinstance(value, TensorShard):
-                        values = value.to_local()
-                    else:
-                        values = value.reshape(-1)
-                        values = values[piece.start : piece.stop] if value.shape == self._params[i].shape else values
-                    state[key].copy_(values.reshape(state[key].shape))
+                if key == "step":
+                    continue
+                if isinstance(value, TensorShard):
+                    values = value.to_local()
+                else:
+                    values = value.reshape(-1)
+                    values = values[piece.start : piece.stop] if value.shape == self._params[i].shape else values
+                like = state.get(key, shard.detach())
+                state[key] = values.to(like.device, like.dtype, copy=True).view(like.shape)
 
 
-def supports_shards(build: Any) -> bool:
+ELEMENTWISE = ("adamw", "sgd", "lion", "adopt", "signsgd", "signum")
+"""Optimizers of torch and the library whose state is of their parameters' shapes, element by element."""
+
+
+def supports_shards(name: str) -> bool:
     """Whether an optimizer steps on parts of its parameters: element-wise ones do, Muon's family on whole matrices."""
-    return (
-        isinstance(build, type)
-        and issubclass(build, Optimizer)
-        and (build.rule is not None or issubclass(build, Hybrid))
-    )
+    build = find_optimizer(name)
+    if isinstance(build, type) and issubclass(build, Optimizer):
+        return build.rule is not None or issubclass(build, Hybrid)
+    return name.lower() in ELEMENTWISE
+
+
+WHOLE = ("adafactor", "soap", "prodigy", "mars", "lamb")
+"""Libraries' optimizers with sums over whole tensors, which are wrong on shards."""
+
+
+def require_supported(name: str, mode: str) -> None:
+    """Refuse an optimizer that does not work in a parallel mode: single, ddp, zero, fsdp or fsdp+tp."""
+    if mode == "zero" and not supports_shards(name):
+        raise UserError(f"--opt {name}: its state cannot be cut into slices; use --distributed-backend ddp")
+    if mode.startswith("fsdp") and name.lower() in WHOLE:
+        raise UserError(f"--opt {name}: it needs whole tensors; use --distributed-backend ddp")
+
+
+def _without_memory(p: Tensor, real: dict[int, Tensor]) -> nn.Parameter:
+    meta = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
+    real[id(meta)] = p
+    return meta
 
 
 def layout(params: Sequence[Tensor], whole: Sequence[bool], ranks: int) -> list[Bucket]:
@@ -347,7 +409,7 @@ def _bucket(
     pieces = []
     for i in members:
         size = params[i].numel()
-        share = -(-size // ranks)
+        share = -(-size // (ranks * LINE)) * LINE
         parts = (
             [(owner[i], 0, size)]
             if whole[i]

@@ -29,9 +29,9 @@ from danalab.errors import UserError
 from danalab.files import read_json, sha256, validated, write_json
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder, build_model
-from danalab.optim import optimizer_spec
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
+from danalab.scaling.optimizers import canonical_name
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.checkpoint.store import MANIFEST
 from danalab.train.config.experiment import SHARED_SETTINGS, OptimizerSettings
@@ -227,7 +227,7 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     known = theirs.get("opt") if base.config.get("plan") else None
     opt = flags.opt or known or OptimizerSettings.opt
     settings, usual = {"opt": opt}, OptimizerSettings()
-    same = known is not None and optimizer_spec(opt).name == optimizer_spec(known).name
+    same = known is not None and canonical_name(opt) == canonical_name(known)
     for field in fields(OptimizerSettings):
         if same and field.name not in _NOT_TAKEN and getattr(flags, field.name) == getattr(usual, field.name):
             settings[field.name] = theirs[field.name]

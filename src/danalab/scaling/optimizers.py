@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from danalab.errors import UserError, nearest
@@ -208,6 +209,11 @@ ALIASES = {"sophiag": "sophia"}
 def is_address(name: str) -> bool:
     """Whether an optimizer is named by where it is, FILE.py:NAME or module:NAME."""
     return ":" in name
+
+
+def short_name(name: str) -> str:
+    """An optimizer's name in that of a folder: `mine.py-Mine` of ./mine.py:Mine."""
+    return Path(name).name.replace(":", "-")
 
 
 def canonical_name(name: str) -> str:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from danalab.errors import UserError, nearest
-from danalab.optim.settings import LogTime
+from danalab.scaling.optimizers import DELTA
 
 
 class Rates(NamedTuple):
@@ -99,7 +99,7 @@ def between_half_lives(share: Any, start: Any, end: Any) -> Any:
     return 0.5 ** (1 / ((1 - share) * lives[0] + share * lives[1] + 1))
 
 
-def sgd(gamma2: float, delta: float = LogTime.delta) -> Momentum:
+def sgd(gamma2: float, delta: float = DELTA) -> Momentum:
     """Plain SGD with step `gamma2`; the momentum is tracked but not used."""
     return Momentum(PowerLaw(1.0), PowerLaw(gamma2), PowerLaw(0.0), forgetting(delta))
 

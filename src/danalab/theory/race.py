@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from danalab.errors import UserError, nearest
-from danalab.optim.jax_rules import dana_step, zero_moments
-from danalab.optim.settings import DanaMK4Settings, LogTime
+from danalab.optim.optax import dana_step, zero_moments
+from danalab.scaling.optimizers import DELTA, KAPPA
 from danalab.theory.algorithms import between_half_lives
 from danalab.theory.curve import finite_or_inf, padded, record
 from danalab.theory.problem import Draw
@@ -55,7 +55,7 @@ def _zeros(n: int) -> Callable[[tuple[int, ...]], Any]:
     return lambda shape: tuple(jnp.zeros(shape, jnp.float32) for _ in range(n))
 
 
-_LOG_TIME = {"lr": 0.003, "delta": LogTime.delta, "kappa": LogTime.kappa, "eps": LogTime.eps}
+_LOG_TIME = {"lr": 0.003, "delta": DELTA, "kappa": KAPPA, "eps": 1e-8}
 RULES = {
     "sgd": UpdateRule(_zeros(0), lambda g, state, t, *, lr: (lr * g, state), {"lr": 0.5}),
     "adam": UpdateRule(_zeros(2), _adam, {"lr": 0.003, "beta1": 0.99, "beta2": 0.999, "eps": 1e-8}),
@@ -63,8 +63,8 @@ RULES = {
 }
 for _name in ("adana", "dana-mk4", "dana-star", "dana-star-mk4"):
     _moments = partial(zero_moments, dtype=jnp.float32, with_tau="star" in _name)
-    _clip = DanaMK4Settings.clipsnr if _name.endswith("mk4") else np.inf
-    RULES[_name] = UpdateRule(_moments, _dana, {**_LOG_TIME, "gamma3": LogTime.gamma3, "clipsnr": _clip})
+    _clip = 2.0 if _name.endswith("mk4") else np.inf
+    RULES[_name] = UpdateRule(_moments, _dana, {**_LOG_TIME, "gamma3": 1.0, "clipsnr": _clip})
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
-from danalab.optim.settings import LogTime
+from danalab.scaling.optimizers import DELTA
 from danalab.theory.curve import geometric_times
 from danalab.theory.problem import PLRF, check_memory, draw
 from danalab.theory.race import Racer, Stream, race, zipf
@@ -134,7 +134,7 @@ def _draw_hummingbird(study: Study) -> Figure:
 
 
 def moe(
-    model: PLRF | None = None, *, delta: float = LogTime.delta, times: np.ndarray | None = None, **settings: Any
+    model: PLRF | None = None, *, delta: float = DELTA, times: np.ndarray | None = None, **settings: Any
 ) -> MoE:
     """Run ADana, Dana-MK4, Dana-Star-MK4 and Adam on the same expert-routed samples.
 

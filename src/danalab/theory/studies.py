@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.optim.settings import DanaMK4Settings, LogTime
+from danalab.scaling.optimizers import DELTA
 
 if TYPE_CHECKING:
     from danalab.theory.problem import PLRF
@@ -113,7 +113,7 @@ class HummingbirdFlags(ExpertFlags):
     """Learning rate of the Dana family and of Adam."""
     clipsnr: float = 0.5
     """Largest signal-to-noise ratio of the momentum in the MK4 optimizers."""
-    delta: float = LogTime.delta
+    delta: float = DELTA
     """Averaging window: 1 - beta(t) = delta / (delta + t)."""
     noise: float = 0.0
     """Scale of the label noise (Student's t with 3 degrees of freedom)."""
@@ -131,7 +131,7 @@ class MoEFlags(ExpertFlags):
     """Values of kappa, which damps the momentum."""
     lr: float = 0.03
     """Learning rate of all optimizers."""
-    clipsnr: float = DanaMK4Settings.clipsnr
+    clipsnr: float = 2.0
     """Largest signal-to-noise ratio of the momentum in the MK4 optimizers."""
     noise: float = 0.0
     """Scale of the label noise (Student's t with 3 degrees of freedom)."""

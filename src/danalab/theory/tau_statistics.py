@@ -19,7 +19,7 @@ from scipy.integrate import quad
 from scipy.special import k0
 
 from danalab.errors import UserError, nearest
-from danalab.optim.settings import LogTime
+from danalab.scaling.optimizers import DELTA
 from danalab.theory.curve import padded, record
 from danalab.theory.races import moe
 from danalab.theory.studies import TauFlags
@@ -99,7 +99,7 @@ def measure_tau(
     *,
     steps: int = TauFlags.synthetic_steps,
     coordinates: int = 1000,
-    delta: float = LogTime.delta,
+    delta: float = DELTA,
     seed: int = 0,
 ) -> np.ndarray:
     """Mean of tau over `coordinates` independent coordinates after `steps` steps, one value per activity."""

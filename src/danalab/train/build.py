@@ -7,7 +7,6 @@ from torch import nn
 
 from danalab.data import Dataset
 from danalab.errors import UserError
-from danalab.optim import optimizer_spec
 from danalab.plugins import load_address
 from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
 from danalab.train.checkpoint import tensors
@@ -98,7 +97,7 @@ def build_trainer(
         local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
     )
     rule = config.weight_average()
-    if rule is not None and optimizer_spec(spec.plan.opt).train_eval:
+    if rule is not None and driver.switches:
         raise UserError(f"--average: {spec.plan.opt} averages the weights itself; leave it out")
     average = None if rule is None else WeightAverage(model, rule, spec.iterations)
     return Trainer(

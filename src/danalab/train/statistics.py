@@ -20,9 +20,8 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
-from danalab.optim import optimizer_spec
-from danalab.optim.distributed.dtensor.layout import whole_of
-from danalab.optim.optimizers.stats import signal_sums
+from danalab.optim.dana import signal_sums
+from danalab.optim.sharded import whole_of
 from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext, RowsCallback
 
 EPS = 1e-12
@@ -139,7 +138,7 @@ class SignalToNoise(RowsCallback):
     @classmethod
     def build(cls, context: CallbackContext) -> "SignalToNoise | None":
         """Starts for log-time optimizers that keep the second moment, without which there is no such ratio."""
-        if not optimizer_spec(context.spec.plan.opt).log_time:
+        if not hasattr(context.optimizer, "coefficients"):
             return None
         callback = cls(context)
         return callback if "exp_avg_sq" in callback._states else None

@@ -7,7 +7,7 @@ import torch
 
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
-from danalab.optim.distributed.zero import DistributedMuonAdamW
+from danalab.optim import DistributedMuonAdamW
 from danalab.train import train
 from danalab.train.job import run_training
 from danalab.train.run.open import open_run

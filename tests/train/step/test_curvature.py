@@ -12,7 +12,7 @@ from torch import nn
 from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
-from danalab.optim import build_optimizer, optimizer_spec
+from danalab.optim import build_optimizer
 from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
 from danalab.train.parallel.strategy import ParallelStrategy
@@ -36,8 +36,7 @@ def parts(
 ) -> Parts:
     torch.manual_seed(0)
     model = build_model(CONFIG, seed=0)
-    spec = optimizer_spec("sophia")
-    driver = OptimizerDriver(build_optimizer("sophia", model, lr=1e-3, hessian_interval=2), spec)
+    driver = OptimizerDriver(build_optimizer("sophia", model, lr=1e-3, hessian_interval=2), "sophia")
     strategy = strategy or ParallelStrategy(World.single())
     gradients = GradientStep(
         model, driver.parameters, micro_batch=micro_batch, grad_clip=grad_clip, loss=CrossEntropy(z_loss=1.0),
@@ -61,7 +60,7 @@ def data(sequences: int = 4):
 
 def estimate(run: Parts) -> dict[str, torch.Tensor]:
     names = {id(p): name for name, p in run.model.named_parameters()}
-    return {names[id(p)]: value for p, value in run.driver.optimizer.inner._estimates.items()}
+    return {names[id(p)]: value for p, value in run.driver.optimizer._estimates.items()}
 
 
 def test_labels_are_a_function_of_seed_and_step_and_leave_the_global_generator_alone():
@@ -124,10 +123,10 @@ def test_an_estimate_for_a_step_that_is_skipped_is_drawn_anew_for_the_next(tiny)
     trainer._make_step(TrainingBatch(*batches[0]), logged=False)
     hook.remove()
     assert trainer.driver.curvature_is_due()
-    assert not any(trainer.driver.optimizer.inner.state.values())
+    assert not any(trainer.driver.optimizer.state.values())
     trainer._make_step(TrainingBatch(*batches[1]), logged=False)
     assert not trainer.driver.curvature_is_due()
-    states = trainer.driver.optimizer.inner.state.values()
+    states = trainer.driver.optimizer.state.values()
     assert all(state["hessian"].isfinite().all() for state in states)
     assert any(state["hessian"].any() for state in states)
 

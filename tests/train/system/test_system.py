@@ -12,8 +12,6 @@ import torch
 
 from danalab import native_library
 from danalab.errors import UserError
-from danalab.optim.rules.adana import ADANA
-from danalab.optim.step.backends import choice
 from danalab.train.system import device as device_module
 from danalab.train.system.device import (
     autocast_dtype,
@@ -51,8 +49,6 @@ def test_an_apple_gpu_is_chosen_where_torch_has_one(monkeypatch):
         autocast_dtype("float16", mps)
     with pytest.raises(UserError, match="--compile is not available on mps"):
         require_compiler(mps)
-    flags = {"fused": None, "foreach": None, "capturable": False}
-    assert choice.choose_backend(ADANA, flags, "mps") is choice.foreach
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from danalab.train.config.experiment import RESERVED, SHARED_SETTINGS, Optimizer
 from danalab.train.config.fields import field_types, flag, plain, validated
 
 if TYPE_CHECKING:
-    from danalab.optim.registry import OptimizerSpec
+    from danalab.optim.build import Setting
 
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
@@ -174,8 +174,6 @@ def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str, more
     known = [flag(option.name).lstrip("-") for option in options if not option.positional]
     if unknown:  # compared without the dashes, which all flags share
         hints = [nearest(word.lstrip("-").replace("_", "-"), known).replace("'", "--", 1) for word in unknown]
-        if "opt" in known:
-            hints = [_of_others(word.lstrip("-")) or hint for word, hint in zip(unknown, hints, strict=True)]
         named = ", ".join(word + hint.replace("'", "") for word, hint in zip(unknown, hints, strict=True))
         raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
     if extra:
@@ -203,37 +201,37 @@ def shared_options() -> list[Option]:
 
 def options_of_optimizer(opt: str, names: Iterable[str]) -> list[Option]:
     """The flags of the optimizer `opt`, without those that the verb has (`names`)."""
-    from danalab.optim.values import kind_of, written
+    from danalab.cli.optim import summary_of, written
 
-    spec, taken = _spec(opt), set(names)
-    title = f"settings of {spec.name}: {spec.summary}"
+    settings, taken = _settings(opt), set(names)
+    title = f"settings of {opt}: {summary_of(opt)}"
     return [
         Option(
             name=name,
             help="" if name in RESERVED else f"{setting.help} (default: {written(setting.default)})",
-            metavar=kind_of(setting).upper(),
+            metavar="VALUE",
             section=title,
             heading=title,
-            is_switch=kind_of(setting) == "switch",
-            many=kind_of(setting) in ("numbers", "kinds"),
-            aliases=("group",) if name == "by_kind" else (),
+            is_switch=isinstance(setting.default, bool),
+            many=isinstance(setting.default, tuple),
         )
-        for name, setting in spec.settings.items()
+        for name, setting in settings.items()
         if name not in taken
     ]
 
 
 def take_settings(values: Mapping[str, Any], opt: str) -> dict[str, Any]:
     """The optimizer's settings among parsed values."""
-    from danalab.optim.values import kind_of, read_value
+    from danalab.optim.build import read_value
 
     found = {name: value for name, value in values.items() if name in SHARED_SETTINGS}
-    for name, setting in _spec(opt).settings.items() if values.keys() - found.keys() else ():
+    for name in _settings(opt) if values.keys() - found.keys() else ():
         if name in values and name in RESERVED:
             raise UserError(f"{flag(name)}: {RESERVED[name]}")
         if name in values:
-            text, separator = values[name], " " if kind_of(setting) == "kinds" else ","
-            found[name] = read_value(flag(name), setting, text if isinstance(text, str) else separator.join(text))
+            text = values[name]
+            text = text if isinstance(text, (str, bool)) else ",".join(text)
+            found[name] = read_value(text) if isinstance(text, str) else text
     return found
 
 
@@ -247,37 +245,25 @@ def settings_in_file(values: dict[str, Any], names: Iterable[str], opt: str, whe
     shared = {key: values.pop(key) for key in list(values) if key in SHARED_SETTINGS}
     shared |= {key: given.pop(key) for key in list(given) if key in SHARED_SETTINGS}
     for key in [key for key in values if key not in known]:
-        from danalab.optim.values import RENAMED
-
-        spec = _spec(opt)
-        if key not in spec.settings and key not in RENAMED:
-            raise UserError(f"{where}: unknown key '{key}'{_of_others(key) or nearest(key, [*known, *spec.settings])}")
+        settings = _settings(opt)
+        if key not in settings:
+            raise UserError(f"{where}: unknown key '{key}'{nearest(key, [*known, *settings])}")
         given[key] = values.pop(key)
     if not given:
         return shared
-    from danalab.optim.registry import read_settings
+    from danalab.optim.build import read_settings
 
-    return read_settings(_spec(opt), given) | shared
+    return read_settings(opt, given) | shared
 
 
 def help_note(opt: str | None, prog: str) -> str:
     """A sentence for the end of the help: the advice about `opt`, or how to list the settings of an optimizer."""
     if opt is None:
         return f"The settings of the optimizer are flags, too: {prog} --opt NAME --help lists them."
-    spec = _spec(opt)
-    betas = "--beta1 and --beta2 set the first and second of --betas alone." if "betas" in spec.settings else ""
-    return " ".join(filter(None, [betas, f"Note: {spec.advice}." if spec.advice else ""]))
+    return "--beta1 and --beta2 set the first and second of --betas alone." if "betas" in _settings(opt) else ""
 
 
-def _of_others(name: str) -> str:
-    """` (muon, d-muon have it)` for an option of optimizers of matrices that the chosen one does not have."""
-    from danalab.optim.values import those_with
+def _settings(opt: str) -> "dict[str, Setting]":
+    from danalab.optim import settings_of
 
-    others = those_with(name.replace("-", "_"))
-    return f" ({others} have it)" if others else ""
-
-
-def _spec(opt: str) -> "OptimizerSpec":
-    from danalab.optim import optimizer_spec
-
-    return optimizer_spec(opt)
+    return settings_of(opt)

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, PathText, Positive, flag
+from danalab.train.config.fields import Count, Positive, flag
 from danalab.train.system.slurm import Resources
 
 if TYPE_CHECKING:
-    from danalab.sweep.estimate import Rate
-    from danalab.sweep.executors import Cluster
+    from danalab.experiments.estimate import Rate
+    from danalab.experiments.slurm import Cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class ClusterFlags(ResourceFlags):
 
     def cluster(self) -> "Cluster":
         """The cluster that a sweep takes."""
-        from danalab.sweep.executors import Cluster
+        from danalab.experiments.slurm import Cluster
 
         names = ("setup", "at_once", "wait", "poll_seconds")
         return Cluster(resources=self.resources(), **{name: getattr(self, name) for name in names})
@@ -75,8 +75,8 @@ class CostFlags:
 
     def rate(self, folder: Path) -> "tuple[Rate | None, str]":
         """(FLOP/s of a device, source of the number)."""
-        from danalab.ladder.rows import ladder_file, read_ladder
-        from danalab.sweep.estimate import accelerator_rate, measured_rate
+        from danalab.experiments.estimate import accelerator_rate, measured_rate
+        from danalab.experiments.rows import ladder_file, read_ladder
 
         if self.gpu is not None:
             return accelerator_rate(self.gpu, self.mfu), f"{self.gpu.upper()} at {self.mfu:.0%} of its peak"
@@ -94,12 +94,10 @@ class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
 
     last: ClassVar[float] = 0.5
 
-    executor: PathText = "pool"
-    """pool: processes side by side; inline: runs in turn in this process; slurm: array jobs, one run per task;
-    FILE.py:NAME: a function of the folder that returns an executor of the shape of
-    concurrent.futures."""
+    executor: Literal["pool", "slurm"] = "pool"
+    """pool: processes side by side; slurm: array jobs, one run per task."""
     jobs: int | None = None
-    """Runs at a time of the pool; default one a core."""
+    """Runs at a time of the pool; default one a core, or one a GPU."""
     dry_run: bool = False
     """Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing."""
     collect: bool = False
@@ -108,7 +106,7 @@ class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
     def require_effect(self, is_plan: bool) -> None:
         """Refuse flags without effect."""
         for field in fields(ClusterFlags):
-            if self.executor not in ("slurm", "submitit") and getattr(self, field.name) != field.default:
+            if self.executor != "slurm" and getattr(self, field.name) != field.default:
                 raise UserError(f"{flag(field.name)}: is for --executor slurm, not {self.executor}")
         if self.gpu is not None and not is_plan:
             raise UserError(f"--gpu {self.gpu}: is for plans (--dry-run); finished runs have their own hours")

@@ -6,22 +6,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from danalab.ladder.plan import LadderPlan
-from danalab.report.formats import print_table
-from danalab.sweep.estimate import Estimate, Rate, estimate, token_rate, total, trained_rate
-from danalab.sweep.grid import Cell
-from danalab.sweep.jobs import Failure
-from danalab.sweep.run import SweepResult, write_scripts
+from danalab.experiments.cells import Cell
+from danalab.experiments.estimate import Estimate, Rate, estimate, token_rate, total, trained_rate
+from danalab.experiments.formats import print_table
+from danalab.experiments.plan import LadderPlan
+from danalab.experiments.runs import Failure, Outcome, Runner
+from danalab.experiments.slurm import SlurmRunner
 
 Columns = dict[str, Callable[[Any], str]]
 """Heading -> cell of a row."""
 
 
-def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[str], more: str = "") -> int:
+def show_plan(flags: Any, runner: Runner, cells: Sequence[Cell], names: Sequence[str], more: str = "") -> int:
     """Print estimates of cells, a line per name, and `more`; write SLURM's scripts. Returns the exit code."""
-    rate, source = flags.rate(folder)
-    estimates = estimate(cells, folder, rate, flags.price)
-    scripts = [] if flags.executor != "slurm" else list(map(str, write_scripts(folder, cells, flags.cluster())))
+    rate, source = flags.rate(runner.folder)
+    estimates = estimate(cells, runner.folder, rate, flags.price)
+    scripts = list(map(str, runner.write_scripts(cells))) if isinstance(runner, SlurmRunner) else []
     flops = sum(each.flops for each in estimates)
     hours, cost = (total([getattr(each, name) for each in estimates]) for name in ("device_hours", "cost"))
     if flags.print_json({
@@ -55,11 +55,11 @@ def show_plan(flags: Any, folder: Path, cells: Sequence[Cell], names: Sequence[s
     return 0
 
 
-def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: SweepResult | None = None) -> int:
+def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: Outcome | None = None) -> int:
     """Print the rows of a sweep, its failures and queued runs. Returns the exit code."""
     failures = [] if found is None else found.failures
     queued = [] if found is None else found.queued
-    reasons = [{"name": failure.job.folder.name, "reason": failure.reason} for failure in failures]
+    reasons = [vars(failure) for failure in failures]
     printed = {"folder": str(folder), "rows": with_costs(rows, flags.dollars_per_hour)}
     if not flags.print_json({**printed, "failures": reasons, "queued": queued}):
         print_rows(rows, flags.dollars_per_hour)
@@ -71,7 +71,7 @@ def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: S
 def show_open_ends(failures: Sequence[Failure], queued: Sequence[str]) -> None:
     """Print failures and queued runs on standard error."""
     for failure in failures:
-        print(f"failed: {failure.job.folder.name}: {failure.reason}", file=sys.stderr)
+        print(f"failed: {failure.name}: {failure.reason}", file=sys.stderr)
     if queued:
         print(
             f"{len(queued)} runs are queued or running; start the same command again when they have ended, or with "
@@ -155,11 +155,10 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
         columns["cost [$]"] = lambda line: _money(line["cost"])
         whole.append(_money(cost))
     print_table(list(columns), [*([cell(line) for cell in columns.values()] for line in lines), whole])
-    budgets = dict.fromkeys(plan.least_trials(opt) for opt in plan.opts)
-    more = f", and up to {plan.extensions} beyond an edge" if plan.trials is None and len(plan.multipliers) > 1 else ""
+    budgets = " or ".join(str(trials) for trials in sorted({plan.trials_of(opt) for opt in plan.opts}))
     print(
-        f"each optimizer tries {' or '.join(map(str, budgets))} settings on a rung{more}, then {len(plan.seeds) - 1} "
-        f"more seeds; {jobs} run{'s' * (jobs != 1)} at a time; {source}; nothing was trained (--estimate)"
+        f"each optimizer tries {budgets} settings on a rung, then {len(plan.seeds) - 1} more seeds; {jobs} "
+        f"run{'s' * (jobs != 1)} at a time; {source}; nothing was trained (--estimate)"
     )
 
 

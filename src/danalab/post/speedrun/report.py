@@ -1,4 +1,4 @@
-"""The report card of a speedrun: report.md and report.html with scores, curves, samples, stages and costs."""
+"""The report card of a speedrun: report.md with scores, curves, samples, stages and costs."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
+from danalab.experiments.drawing import LOSS, panels, save_figure
+from danalab.experiments.formats import Table, as_markdown
 from danalab.files import write_atomically
 from danalab.post.settings import STAGES
 from danalab.post.speedrun.pipeline import MeanScore, Speedrun, stage_facts
-from danalab.report.figures.drawing import LOSS, panels, styled
-from danalab.report.formats import Table, as_markdown
-from danalab.report.page import Page
 from danalab.train.config.fields import flag
 from danalab.train.run.open import open_run
 
@@ -22,16 +21,17 @@ LONGEST = 140  # characters of an answer that are shown
 FEW = 8  # curves of so few points have a mark at each
 
 
-def write_report(speedrun: Speedrun) -> tuple[Path, Path]:
-    """Write report.md and report.html into the speedrun's folder; returns their paths."""
+def write_report(speedrun: Speedrun) -> Path:
+    """Write report.md and the curves into the speedrun's folder; returns the report."""
     facts = {stage: stage_facts(speedrun.folder(stage)) for stage in STAGES}
-    lead = _lead(speedrun, facts)
-    scores, stages = scores_table(speedrun), _stage_table(speedrun, facts)
-    tables = {"Scores": scores, "Stages": stages, "Environment": _environment(speedrun)}
-    markdown, html = speedrun.out / "report.md", speedrun.out / "report.html"
-    write_atomically(markdown, _markdown(speedrun, lead, tables))
-    write_atomically(html, _page(speedrun, lead, tables, facts))
-    return markdown, html
+    tables = {
+        "Scores": scores_table(speedrun),
+        "Stages": _stage_table(speedrun, facts),
+        "Environment": _environment(speedrun),
+    }
+    save_figure(lambda: curves_figure(speedrun), speedrun.out / "curves")
+    write_atomically(speedrun.out / "report.md", _markdown(speedrun, _lead(speedrun, facts), tables))
+    return speedrun.out / "report.md"
 
 
 def scores_table(speedrun: Speedrun) -> Table:
@@ -55,20 +55,6 @@ def _percent(score: MeanScore) -> str:
     return f"{100 * score['mean']:.1f}{error}"
 
 
-def _means(speedrun: Speedrun, stage: str) -> dict[str, float]:
-    return {task["task"]: task["score"]["mean"] for task in speedrun.scores(stage).tasks}
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{max(round(seconds), 1)} second{'s' if seconds >= 1.5 else ''}"
-    words = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-    if minutes <= 12:
-        return f"{words[minutes - 2]} minutes"
-    return f"{minutes} minutes" if minutes < 120 else f"{seconds / 3600:.1f} hours"
-
-
 def _total(facts: dict[str, dict[str, Any]], name: str) -> float:
     return sum(each[name] or 0 for each in facts.values())
 
@@ -79,20 +65,6 @@ def _lead(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> str:
         f"trained for {_total(facts, 'time') / 60:.1f} minutes and {_total(facts, 'flops'):.3g} FLOPs in four stages. "
         "Scores are shares of right answers to test problems, in percent with standard errors over the problems."
     )
-
-
-def _cards(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> list[tuple[str, str, list[str], str]]:
-    """A card for each task: its last score, and how it came about; one for the cost of it all."""
-    color = optimizer_color(facts["base"]["opt"])
-    before = _means(speedrun, STAGES[0])
-    cards = []
-    for task in speedrun.scores(STAGES[-1]).tasks:
-        score, start = task["score"], 100 * before[task["task"]]
-        lines = [f"from {start:.0f}% after the base run", f"{score['count']:,} test problems"]
-        cards.append((task["task"], f"{100 * score['mean']:.0f}%", lines, color))
-    cost = f"{_total(facts, 'flops'):.3g} FLOPs on {facts['base']['device']}"
-    size = [f"{facts['base']['params'] / 1e6:.3g}M parameters", cost]
-    return [*cards, ("training", f"{_total(facts, 'time') / 60:.1f} min", size, color)]
 
 
 def _stage_table(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> Table:
@@ -155,6 +127,7 @@ def _settings(speedrun: Speedrun) -> Table:
 def _markdown(speedrun: Speedrun, lead: str, tables: dict[str, Table]) -> str:
     parts = [f"# Speedrun {speedrun.out.name}\n\n{lead}\n"]
     parts += [f"## {name}\n\n{as_markdown(table)}" for name, table in tables.items()]
+    parts.append("## Curves\n\n![Validation loss of each stage, and the reward](curves.svg)\n")
     parts.append("## Samples\n")
     for question, remark, answers in _samples(speedrun):
         table = ["stage", "answer"], [[stage, text] for stage, (text, _) in zip(STAGES, answers, strict=True)]
@@ -164,32 +137,6 @@ def _markdown(speedrun: Speedrun, lead: str, tables: dict[str, Table]) -> str:
     return "\n".join(parts)
 
 
-def _page(speedrun: Speedrun, lead: str, tables: dict[str, Table], facts: dict[str, dict[str, Any]]) -> str:
-    before, after = (_means(speedrun, stage) for stage in (STAGES[0], STAGES[-1]))
-    task = next(iter(after))
-    reached = f"{task}: {100 * before[task]:.0f} to {100 * after[task]:.0f}%"
-    page = Page(f"{reached} in {_duration(_total(facts, 'time'))}", lead)
-    page.cards(_cards(speedrun, facts))
-    page.heading("Samples", "samples")
-    page.paragraph("The most likely answer after each stage, to test problems; a tick marks those that are right.")
-    page.samples(list(STAGES), _samples(speedrun))
-    page.heading("Scores", "scores")
-    page.table(*tables["Scores"])
-    page.heading("Curves", "curves")
-    caption = "Validation loss of each stage on its own data, and the mean reward of reinforcement learning."
-    page.figure(curves_figure(speedrun), caption)
-    page.heading("Stages", "stages")
-    page.table(*tables["Stages"])
-    with page.fold("Settings of each stage"):
-        page.table(*_settings(speedrun))
-    page.heading("Environment", "environment")
-    page.table(*tables["Environment"])
-    page.heading("Talk to it", "talk")
-    page.verbatim("\n".join(talk_commands(speedrun)))
-    return page.render()
-
-
-@styled
 def curves_figure(speedrun: Speedrun) -> Figure:
     """A panel for each stage: validation loss against tokens; for reinforcement learning the reward against steps."""
     figure, axes = panels(len(STAGES), columns=2)

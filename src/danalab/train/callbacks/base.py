@@ -44,8 +44,8 @@ class CallbackContext:
     def require_float32_moments(self, flag: str) -> None:
         """Refuse a callback that reads moments where they have another format."""
         for group in self.optimizer.param_groups:
-            if group.get("state_dtype", "float32") != "float32":
-                raise UserError(f"{flag} reads float32 moments, not {group['state_dtype']}; leave --state-dtype out")
+            if group.get("stochastic_rounding") == "moments":
+                raise UserError(f"{flag} reads float32 moments; leave stochastic_rounding=moments out")
 
 
 class Callback:

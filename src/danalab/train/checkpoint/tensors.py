@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Stora
 
 from danalab.errors import UserError
 from danalab.files import naming
-from danalab.optim.distributed.shards import SavedTensor, empty_shard, sharded_state_dict
+from danalab.optim.sharded import SavedTensor, empty_shard, sharded_state_dict
 from danalab.train.checkpoint.store import DamagedCheckpointError
 from danalab.train.checkpoint.weights import MODEL, open_block, read_metadata, require_same_model
 from danalab.train.parallel.world import World
@@ -131,8 +131,7 @@ def _read_optimizer(
         return target[flat]
 
     state = unflatten(meta, list(stored), optimizer.param_groups, place)
-    spec = getattr(optimizer, "spec", None)
-    state_keys = {"params", *(spec.clocks if spec is not None else ())}
+    state_keys = {"params", "train_mode", "weight_sum", "lr_max", "step", "d", "d_max"}
     for group, restored in zip(optimizer.param_groups, state["param_groups"], strict=True):
         if keep_settings or "param_names" in group:
             own = group if keep_settings else {"param_names": group["param_names"]}

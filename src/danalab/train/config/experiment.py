@@ -4,15 +4,13 @@ Needs no torch.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from danalab.errors import UserError
-from danalab.scaling.optimizers import OMEGA
-from danalab.optim.settings import RANGES, DanaMK4Settings, LogTime
-from danalab.optim.values import current_names
+from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA
 from danalab.train.config.fields import (
     Count,
     Ge,
@@ -151,12 +149,12 @@ class DataSettings(SequenceSettings):
 
 
 SHARED_SETTINGS = {
-    "kappa": f"The Dana family's damping exponent; default {LogTime.kappa:g}.",
-    "delta": f"The Dana family's averaging window: beta(t) = 1 - delta / (delta + t); default {LogTime.delta:g}.",
+    "kappa": f"The Dana family's damping exponent; default {KAPPA:g}.",
+    "delta": f"The Dana family's averaging window: beta(t) = 1 - delta / (delta + t); default {DELTA:g}.",
     "omega": f"Weight-decay strength, as in omega / t; default that of --rules, else {OMEGA:g}.",
-    "clipsnr": f"Bound of the damped momentum's signal-to-noise ratio; default {DanaMK4Settings.clipsnr:g}, for the "
+    "clipsnr": "Bound of the damped momentum's signal-to-noise ratio; default 2, for the "
     "optimizers that clip.",
-    "gamma3": f"Scale of the Dana family's momentum term; default {LogTime.gamma3:g}.",
+    "gamma3": "Scale of the Dana family's momentum term; default 1.",
     "beta1": "First of the optimizer's betas, AdamW's rate of the first moment; default as `danalab optim list --opt` "
     "shows.",
     "beta2": "Second of the optimizer's betas, AdamW's rate of the second moment; default as there. adana and its "
@@ -165,13 +163,20 @@ SHARED_SETTINGS = {
 """Settings of optimizers that are flags and keys whatever the optimizer, with their help: the laws of scaling need the
 first three, and the others have one name for several optimizers. Their values are in `optimizer_settings`."""
 
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "kappa": (lambda x: 0 <= x <= 1, "from 0 to 1"),
+    "delta": (lambda x: x > 0, "above 0"),
+    **dict.fromkeys(("omega", "clipsnr", "gamma3"), (lambda x: x >= 0, "not negative")),
+    **dict.fromkeys(("beta1", "beta2"), (lambda x: 0 <= x < 1, "at least 0 and below 1")),
+}
+
 RESERVED = {"horizon": "the run's length is --iterations"}
 """Settings of optimizers that a run sets itself."""
 
 
 def _finite(name: str, value: Any) -> float:
     """A value of a shared setting."""
-    within, words = {**RANGES, "omega": RANGES["weight_decay"]}.get(name, (math.isfinite, "finite"))
+    within, words = _RANGES[name]
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -185,7 +190,7 @@ def _finite(name: str, value: Any) -> float:
 
 def shared_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """The shared settings of a run that were given, numbers; None, or the default of the laws, for the others."""
-    usual = {**dict.fromkeys(SHARED_SETTINGS), "kappa": LogTime.kappa, "delta": LogTime.delta}
+    usual = {**dict.fromkeys(SHARED_SETTINGS), "kappa": KAPPA, "delta": DELTA}
     read = {name: _finite(name, given[name]) for name in SHARED_SETTINGS if given.get(name) is not None}
     return usual | read
 
@@ -234,17 +239,17 @@ class OptimizerSettings(Section):
                 settings.pop(name, None)
             else:
                 settings[name] = _finite(name, settings[name])
-        object.__setattr__(self, "optimizer_settings", dict(sorted(current_names(settings).items())))
+        object.__setattr__(self, "optimizer_settings", dict(sorted(settings.items())))
 
     @property
     def kappa(self) -> float:
         """The Dana family's damping exponent, for which the laws of the learning rate are fitted."""
-        return self.optimizer_settings.get("kappa", LogTime.kappa)
+        return self.optimizer_settings.get("kappa", KAPPA)
 
     @property
     def delta(self) -> float:
         """The Dana family's averaging window."""
-        return self.optimizer_settings.get("delta", LogTime.delta)
+        return self.optimizer_settings.get("delta", DELTA)
 
     @property
     def omega(self) -> float | None:

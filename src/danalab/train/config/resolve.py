@@ -15,11 +15,11 @@ from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.models.parametrization import BASE_D_MODEL, BASE_N_LAYERS, multiples
-from danalab.optim.catalogue import OPTIMIZERS
 from danalab.scaling import Dimensions, dimensions, explicit_dimensions, flops_per_token
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.dimensions import check_resonance, if_resonance
 from danalab.scaling.learning_rate import PeakRate, at_horizon, decay_lr
+from danalab.scaling.optimizers import canonical_name, facts_of
 from danalab.scaling.plan import OMEGA, OptimizerPlan, TrainingBudget, budget_of, decay_of, horizon_of, law_rate
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
 from danalab.train.config.backends import BACKENDS
@@ -106,12 +106,6 @@ def choose_model(given: TrainConfig, vocab_size: int, seq_len: int, rules: Rules
             raise UserError(f"{flag(name)}: {given.arch} has no experts here; give --n-experts, too")
     if model.sparsity is None and given.expert_parallel:
         raise UserError(f"--expert-parallel: {given.arch} has no experts here; give --n-experts, too")
-    if model.parametrization != "standard" and not OPTIMIZERS.get(given.opt).adam_like:
-        raise UserError(
-            f"--parametrization {model.parametrization}: how the rate of {OPTIMIZERS.canonical(given.opt)} follows "
-            "from width is not known; take an optimizer whose steps are like Adam's (adamw, adana, lion, ...), or "
-            "leave it out"
-        )
     return dims, model
 
 
@@ -174,7 +168,7 @@ def choose_rate(given: TrainConfig, dims: Dimensions, nominal: TrainingBudget, r
     """(peak learning rate: as given, by --rules, or by the fitted law; the horizon f that weight decay follows)."""
     if given.lr is not None:
         return PeakRate(given.lr, "given"), 1.0
-    opt, rate_size, f = OPTIMIZERS.canonical(given.opt), 1.0, 1.0
+    opt, rate_size, f = canonical_name(given.opt), 1.0, 1.0
     if given.parametrization != "standard":  # of the base model, embeddings apart
         layers = (given.base_n_layers or BASE_N_LAYERS) if given.parametrization == "completep" else None
         m, n = multiples(dims.d_model, dims.n_layers, given.base_d_model or BASE_D_MODEL, layers)
@@ -200,9 +194,9 @@ def choose_decay(
     given: TrainConfig, dims: Dimensions, budget: TrainingBudget, peak: PeakRate, f: float, rules: Rules
 ) -> tuple[OptimizerPlan, list[str]]:
     """(optimizer with its weight decay, notes). An automatic decay is limited; a given one must not flip signs."""
-    opt = OPTIMIZERS.canonical(given.opt)
+    opt = canonical_name(given.opt)
     asked = given if given.omega is not None else replace(given, omega=rules.omega(given.arch, opt))
-    chosen, independent = decay_of(asked, dims, budget, peak, f), OPTIMIZERS.get(opt).decay == "independent"
+    chosen, independent = decay_of(asked, dims, budget, peak, f), facts_of(opt).decay == "independent"
     factor = 1.0
     if not independent:
         factor = decay_lr(dims.arch, opt, peak.lr, dims.non_emb_params, chosen.kappa, budget.global_batch)

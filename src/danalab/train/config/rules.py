@@ -21,11 +21,10 @@ from typing_extensions import TypedDict
 
 from danalab.errors import UserError
 from danalab.files import read_yaml, to_yaml, validated, write_atomically
-from danalab.optim.catalogue import OPTIMIZERS
-from danalab.optim.settings import LogTime
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.dimensions import Dimensions, explicit_dimensions
 from danalab.scaling.learning_rate import LrLaw, law_at
+from danalab.scaling.optimizers import KAPPA, canonical_name
 from danalab.train.config.fields import Count, NonNegative, Positive
 
 Exponent = Annotated[float, Ge(-10), Lt(10)]
@@ -80,7 +79,7 @@ class Rules:
     weight_decay: tuple[DecayRule, ...] = ()
     dimensions: tuple[SizeRule, ...] = ()
 
-    def law(self, arch: str, opt: str, global_batch: int, kappa: float = LogTime.kappa) -> tuple[LrLaw, str] | None:
+    def law(self, arch: str, opt: str, global_batch: int, kappa: float = KAPPA) -> tuple[LrLaw, str] | None:
         """The learning-rate law at a batch by `law_at`, and a sentence on its source."""
         rules = _matching(self.learning_rate, arch, opt)
         if not rules:
@@ -184,7 +183,7 @@ def read_rules(path: Path) -> Rules:
     for rule in (*rules.learning_rate, *rules.weight_decay, *rules.dimensions):
         ARCHITECTURES.canonical(rule.arch)
     for rule in (*rules.learning_rate, *rules.weight_decay):
-        OPTIMIZERS.canonical(rule.opt)
+        canonical_name(rule.opt)
     return rules
 
 
@@ -193,7 +192,7 @@ def _whole(value: float) -> int:
 
 
 def _matching(rules: Sequence[Any], arch: str, opt: str) -> list[Any]:
-    return [rule for rule in rules if _same_arch(rule.arch, arch) and OPTIMIZERS.canonical(rule.opt) == opt]
+    return [rule for rule in rules if _same_arch(rule.arch, arch) and canonical_name(rule.opt) == opt]
 
 
 def _same_arch(name: str, other: str) -> bool:

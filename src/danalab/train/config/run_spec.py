@@ -16,6 +16,7 @@ from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling import Dimensions, Plan, flops_per_token
 from danalab.scaling.hardware import memory_gib
 from danalab.scaling.learning_rate import slow_momentum
+from danalab.scaling.optimizers import facts_of
 from danalab.scaling.plan import OptimizerPlan, TrainingBudget
 from danalab.scaling.shape import ROUTER_SETTINGS
 from danalab.train.config.experiment import RESERVED, SHARED_SETTINGS, ModelSettings, shared_settings
@@ -240,28 +241,28 @@ def checked_settings(config: TrainConfig) -> dict[str, Any]:
     shared = {name: value for name, value in config.optimizer_settings.items() if name in SHARED_SETTINGS}
     further = {name: value for name, value in config.optimizer_settings.items() if name not in shared}
     if further:
-        from danalab.optim import optimizer_spec
-        from danalab.optim.optimizers.checks import check_numbers_of
-        from danalab.optim.registry import read_settings
+        from danalab.optim.build import read_settings, settings_of
 
-        spec = optimizer_spec(config.opt)
+        known = settings_of(config.opt)
         for name in further:
-            if name in RESERVED and name in spec.settings:
+            if name in RESERVED and name in known:
                 raise UserError(f"{flag(name)}: {RESERVED[name]}")
-            if name in vars(config) and name in spec.settings:
+            if name in vars(config) and name in known:
                 raise UserError(f"optimizer_settings: {name} is a setting of the run; give it as {flag(name)}")
-        further = read_settings(spec, further)
-        check_numbers_of(f"--opt {spec.name}", spec.settings, further)
+        further = read_settings(config.opt, further)
     return further | shared
 
 
 def optimizer_settings(config: TrainConfig, planned: OptimizerPlan, steps: int) -> dict[str, Any]:
     """The hyper-parameters for `build_optimizer`: an optimizer's defaults, what the plan decides, what was given."""
-    from danalab.optim import optimizer_spec
+    from danalab.optim import settings_of
 
-    known, given = optimizer_spec(config.opt).settings, checked_settings(config)
+    known, given = settings_of(config.opt), checked_settings(config)
     settings = {name: known[name].default for name in ("kappa", "delta") if name in known}
-    settings |= {name: getattr(planned, name) for name in ("weight_decay", "wd_ts", "decay_bound") if name in known}
+    settings |= {name: getattr(planned, name) for name in ("weight_decay", "wd_ts") if name in known}
+    if planned.decay_bound and facts_of(config.opt).decay == "independent" and settings.get("wd_ts"):
+        # By omega the decay is bounded.
+        settings["omega"] = settings.pop("weight_decay") * settings["wd_ts"]
     if "beta3_warmup" in known:
         settings |= slow_momentum(steps, planned.delta, planned.kappa)
     betas = {name: given.pop(name) for name in ("beta1", "beta2") if name in given}

@@ -12,9 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from danalab.errors import UserError
-from danalab.optim.catalogue import short_name
-from danalab.scaling.optimizers import OMEGA
 from danalab.scaling.architectures import ARCHITECTURES
+from danalab.scaling.optimizers import OMEGA, short_name
 from danalab.train.config.backends import BACKENDS
 from danalab.train.config.execution import (
     CheckpointSettings,

@@ -50,12 +50,9 @@ class DiLoCoSettings(Section):
 
 
 def _check(spec: RunSpec) -> None:
-    from danalab.optim import optimizer_spec
-
-    chosen = optimizer_spec(spec.plan.opt)
-    if chosen.train_eval or chosen.own_weights:
+    if spec.plan.opt.startswith(("sf-", "snoo")):
         why = "keeps weights of its own, which DiLoCo's outer step would not update"
-        raise UserError(f"--opt {chosen.name}: {why}; take another one, or another --distributed-backend")
+        raise UserError(f"--opt {spec.plan.opt}: {why}; take another one, or another --distributed-backend")
     if spec.config.weight_average():
         raise UserError("--average: DiLoCo's outer weights are an average already; leave it out")
 

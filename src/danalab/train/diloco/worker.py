@@ -29,15 +29,15 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.decoder import Decoder
-from danalab.optim.distributed.shards import SavedTensor
+from danalab.optim.sharded import SavedTensor
 from danalab.train.checkpoint import tensors
 from danalab.train.config.run_spec import RunSpec
+from danalab.train.diloco.exchange import Exchange
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.finite_guard import NonFiniteError
 from danalab.train.system.signals import StopRequest
-from danalab.train.diloco.exchange import Exchange
 
 log = logging.getLogger(__name__)
 

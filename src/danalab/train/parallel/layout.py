@@ -48,10 +48,9 @@ def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
     if layout.kind.check is not None:
         layout.kind.check(resolved)
         return
-    from danalab.optim import optimizer_spec
-    from danalab.optim.distributed import require_supported
+    from danalab.optim.sharded import require_supported
 
-    require_supported(optimizer_spec(resolved.plan.opt), layout.mode)
+    require_supported(resolved.plan.opt, layout.mode)
     if layout.expert_parallel:
         from danalab.models.parallel import check_expert_parallel
 

@@ -22,10 +22,8 @@ from torch.distributed.tensor import DTensor
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
 from danalab.optim import build_optimizer
-from danalab.optim.distributed.dtensor.layout import whole_of
-from danalab.optim.distributed.shards import SavedTensor
-from danalab.optim.distributed.zero import DistributedMuonAdamW
-from danalab.optim.step.state import local
+from danalab.optim.base import local_part as local
+from danalab.optim.sharded import DistributedMuonAdamW, SavedTensor, whole_of
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -271,8 +269,7 @@ class ZeROStrategy(ParallelStrategy):
     def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
         assert self.world.mesh is not None
         group = self.world.mesh.get_group("replicate")
-        # Gradients are sent and freed during the backward pass.
-        self._optimizer = DistributedMuonAdamW(model, optimizer=name, process_group=group, overlap=True, **settings)
+        self._optimizer = DistributedMuonAdamW(model, optimizer=name, process_group=group, **settings)
         return self._optimizer
 
     @contextlib.contextmanager

@@ -17,8 +17,8 @@ import torch
 from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 from danalab.models.config import ModelConfig
-from danalab.optim.catalogue import is_address
 from danalab.plugins import digests, source_digest
+from danalab.scaling.optimizers import is_address
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, read_meta, verify
 from danalab.train.config.experiment import SHARED_SETTINGS

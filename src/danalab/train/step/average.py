@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from danalab.optim.step.state import local
+from danalab.optim.base import local_part as local
 from danalab.train.checkpoint import tensors
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import torch
 from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.models.decoder import require_memory
-from danalab.optim.step.state import local
+from danalab.optim.base import local_part as local
 from danalab.scaling.hardware import host_memory, named, state_bytes
 from danalab.train.config.run_spec import RunSpec, run_memory_gib
 from danalab.train.parallel.world import World

@@ -14,10 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from danalab.errors import UserError
-from danalab.optim import OptimizerSpec, build_optimizer, optimizer_spec
-from danalab.optim.distributed.zero import DistributedMuonAdamW
-from danalab.optim.optimizers.base import DecayingOptimizer
+from danalab.optim import build_optimizer
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import IGNORED, TrainingBatch
@@ -26,15 +23,16 @@ from danalab.train.step.loss import IGNORED, TrainingBatch
 class OptimizerDriver:
     """Wraps an optimizer for the training loop."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, spec: OptimizerSpec | None = None):
-        """`spec`: of the registry; None: a plain torch optimizer."""
+    def __init__(self, optimizer: torch.optim.Optimizer, name: str = ""):
+        """`name`: in `danalab.optim.OPTIMIZERS`, or an address."""
         self.optimizer: Any = optimizer
-        self.name = "" if spec is None else spec.name
-        self._switches = spec is not None and spec.train_eval
-        self._wants_curvature = spec is not None and spec.hessian
+        self.name = name
+        self.switches = callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None))
+        """Whether it evaluates at other weights than it trains."""
+        self._wants_curvature = hasattr(optimizer, "update_hessian")
         for group in optimizer.param_groups:
             # In the group, so that checkpoints have it; the schedule multiplies it.
-            group.setdefault("initial_lr", float(group["lr"]))
+            group.setdefault("peak_lr", float(group["lr"]))
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
 
     @classmethod
@@ -42,20 +40,13 @@ class OptimizerDriver:
         cls, resolved: RunSpec, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
     ) -> "OptimizerDriver":
         """The run's optimizer for `model` on its device, by a strategy's own `make`; UserError: it cannot run here."""
-        spec = optimizer_spec(resolved.optimizer.opt)
-        if spec.closure:
-            raise UserError(f"--opt {spec.name}: needs the model inside its step, which this trainer does not do")
-        settings = {"lr": resolved.optimizer.lr, **resolved.optimizer_settings}
-        on_gpu = next(model.parameters()).is_cuda
-        wide = settings.get("state_dtype", "float32") == "float32"  # other moments are decoded by the host's step count
-        if on_gpu and wide and spec.decay == "independent" and "capturable" in spec.settings:
-            settings["capturable"] = True  # the device decides whether a step is skipped, without a wait
-        return cls(make(spec.name, model, **settings), spec)
+        name = resolved.optimizer.opt
+        return cls(make(name, model, lr=resolved.optimizer.lr, **resolved.optimizer_settings), name)
 
     def set_rate(self, factor: float) -> None:
         """Set the learning rate of the next step to `factor` x peak."""
         for group in self.optimizer.param_groups:
-            lr = group["initial_lr"] * factor
+            lr = group["peak_lr"] * factor
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)
             else:
@@ -64,35 +55,23 @@ class OptimizerDriver:
     def step(self, finite: Tensor) -> None:
         """Apply the gradients, unless `finite` (0-dim bool, on the parameters' device) is False.
 
-        A skipped step changes neither weights nor moments nor clocks. On a GPU the host does not wait where the
-        optimizer takes the flag as a tensor.
+        A skipped step changes neither weights nor moments nor clocks.
         """
-        optimizer = self.optimizer
-        inner = getattr(optimizer, "inner", optimizer)
-        if finite.is_cuda and isinstance(optimizer, (DecayingOptimizer, DistributedMuonAdamW)):
-            optimizer.step(found_nonfinite=~finite)
-        elif finite.is_cuda and type(inner).__module__.startswith("torch.optim") and inner.defaults.get("fused"):
-            # The interface of torch's fused kernels for gradient scaling.
-            inner.grad_scale, inner.found_inf = None, (~finite).float()
-            try:
-                optimizer.step()
-            finally:
-                del inner.grad_scale, inner.found_inf
-        elif bool(finite):
-            optimizer.step()
+        if bool(finite):
+            self.optimizer.step()
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
     def train(self) -> None:
         """Switch to the weights that are trained; before the first step and after a checkpoint was loaded."""
-        if self._switches:
+        if self.switches:
             self.optimizer.train()
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Switch to the weights that are evaluated and saved (schedule-free has others); they come back bit for bit."""
-        if self._switches:
+        if self.switches:
             self.optimizer.eval()
         try:
             yield

@@ -1,0 +1,148 @@
+"""A demonstration in minutes on a laptop CPU: corpus, tokenizer, AdamW and ADana tuned alike, figures, table, samples.
+
+    out/report.md                  the answer, the table, the samples
+    out/loss-tokens.png, ...       the figures, as PNG and SVG
+    out/demo.json                  the numbers
+    out/runs/NAME/                 ordinary run folders: `danalab compare`, `generate`, `eval` work on them
+
+Start it again to continue after an interruption.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from danalab.errors import UserError
+from danalab.experiments.cells import Cell
+from danalab.experiments.settings import DemoConfig
+from danalab.files import write_atomically, write_json
+
+MODEL = {"arch": "enoki", "d_model": 128, "n_layers": 2, "n_heads": 2}
+SEQ_LEN = 128
+BATCH_SIZE = 8
+EVAL_BATCHES = 4
+"""Validation windows of an evaluation, in batches; the last one reads the whole split."""
+TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (5e-4, 1e-3, 2e-3)}
+"""Peak learning rates tried for each optimizer, equally many, all at full length."""
+PROMPTS = ("def read_", "import ", '    """Return the ')
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The results."""
+
+    rows: list[Any]
+    """`ComparedRun` of the best trial of each optimizer, all seeds."""
+    trials: list[Any]
+    """Of all trials."""
+    page: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        runs, trials = ([asdict(row) for row in rows] for rows in (self.rows, self.trials))
+        return {"page": str(self.page), "runs": runs, "trials": trials}
+
+
+def run_demo(config: DemoConfig) -> Demo:
+    """Prepare the corpus, train all trials, compare the best, draw and write everything into `config.out`."""
+    from danalab.data import resolve_dataset
+    from danalab.experiments.comparison import compare, read_curve
+    from danalab.experiments.runs import Runner, stopping_on_sigterm
+
+    config.out.mkdir(parents=True, exist_ok=True)
+    data = resolve_dataset("stdlib", f"bpe-{config.vocab_size}", config.out / "datasets")
+    trials = [_cell(config, data, opt, lr, seed=0) for opt, rates in TRIALS.items() for lr in rates]
+    with stopping_on_sigterm(), Runner(config.out, config.jobs) as runner:
+        losses = runner.train(trials, "learning-rate trials")
+        best = [min((c for c in trials if c.settings["opt"] == opt), key=lambda c: losses[c.name]) for opt in TRIALS]
+        tuned = [(cell.settings["opt"], cell.settings["lr"]) for cell in best]
+        repeats = [_cell(config, data, *each, seed=seed) for each in tuned for seed in range(1, config.seeds)]
+        runner.train(repeats, "more seeds at the best learning rates")
+        for name, reason in runner.failures.items():
+            raise UserError(f"run {config.out / 'runs' / name} {reason}")
+    curves, finals = (
+        [read_curve(config.out / "runs" / cell.name) for cell in cells] for cells in (trials, [*best, *repeats])
+    )
+    page = config.out / "report.md"
+    demo = Demo(compare(finals, finals[0].name), compare(curves, finals[0].name), page)
+    _write(config, demo, finals, curves)
+    return demo
+
+
+def _cell(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> Cell:
+    steps = config.tokens // (BATCH_SIZE * SEQ_LEN)
+    own = {"opt": opt, "lr": lr, "seed": seed, "data_seed": 1337 + seed, "data": str(data)}
+    sizes = {"seq_len": SEQ_LEN, "batch_size": BATCH_SIZE, "iterations": steps, "eval_batches": EVAL_BATCHES}
+    times = {"eval": 30, "log": 60, "ckpt": 4}
+    intervals = {f"{what}_interval": max(1, steps // count) for what, count in times.items()}
+    name = f"{opt}-lr{lr:g}" if seed == 0 else f"{opt}-lr{lr:g}-seed{seed}"
+    return Cell(name, {**MODEL, **own, **sizes, **intervals})
+
+
+def _write(config: DemoConfig, demo: Demo, finals: Sequence[Any], curves: Sequence[Any]) -> None:
+    from danalab.experiments.comparison import comparison_table, loss_figure, lr_figure
+    from danalab.experiments.drawing import save_figure
+    from danalab.experiments.formats import as_markdown
+
+    row = demo.rows[0]
+    lines = [
+        *(f"{sentence}\n" for sentence in verdict(demo.rows)),
+        f"Enoki with {row.params:,} parameters on Python's standard library, byte-pair encoding of "
+        f"{config.vocab_size} tokens, {row.tokens:,} training tokens. Each optimizer had {len(TRIALS[row.opt])} "
+        "learning-rate trials at full length; everything but optimizer and learning rate is the same.\n",
+        as_markdown(comparison_table(demo.rows)),
+    ]
+    save_figure(lambda: loss_figure(finals, "tokens", finals[0]), config.out / "loss-tokens")
+    save_figure(lambda: loss_figure(finals, "compute", finals[0]), config.out / "loss-compute")
+    save_figure(lambda: lr_figure(curves), config.out / "lr")
+    lines += ["![Validation loss](loss-tokens.svg)\n", "![Learning-rate trials](lr.svg)\n"]
+    lines += ["## All trials\n", as_markdown(comparison_table(demo.trials)), "## Samples\n"]
+    for curve in finals[: len(TRIALS)]:
+        lines.append(f"{curve.opt}, peak learning rate {curve.settings['lr']:g}:\n")
+        lines += [f"```\n{text}\n```\n" for text in _samples(config.out / "runs" / curve.name)]
+    write_json(config.out / "demo.json", demo.as_dict())
+    write_atomically(demo.page, "\n".join(lines))
+
+
+def verdict(rows: Sequence[Any]) -> list[str]:
+    """The results in sentences."""
+    by_opt = {opt: [row for row in rows if row.opt == opt] for opt in TRIALS}
+    losses = {opt: [row.val_loss for row in group] for opt, group in by_opt.items()}
+    adamw, adana = mean(losses["adamw"]), mean(losses["adana"])
+    winner, loser = ("ADana", "AdamW") if adana < adamw else ("AdamW", "ADana")
+    ends = f"({min(adamw, adana):.4f} against {max(adamw, adana):.4f})"
+    first = f"{winner} ends {abs(adamw - adana):.4f} nats/token below {loser} {ends}."
+    spread = "One seed per optimizer, so small differences may be noise; --seeds 3 measures it."
+    if len(losses["adana"]) > 1:
+        noise = f"AdamW {stdev(losses['adamw']):.4f}, ADana {stdev(losses['adana']):.4f}"
+        spread = f"Spread over {len(losses['adana'])} seeds (standard deviation): {noise}."
+    saved = mean(row.compute_saved for row in by_opt["adana"])
+    return [first, spread, f"ADana saved {saved:.0%} of AdamW's compute at equal loss."]
+
+
+def next_steps(demo: Demo) -> list[str]:
+    """Three commands to type next; `make demo` leaves a shell that does not know `danalab` yet."""
+    best = min(demo.rows, key=lambda row: row.val_loss)
+    run = shlex.quote(str(demo.page.parent / "runs" / best.run))
+    activate = Path(sys.prefix, "bin", "activate")
+    lines = ["Next:"]
+    if shutil.which("danalab") is None and activate.exists():
+        lines.append(f"  source {shlex.quote(os.path.relpath(activate))}")
+    return [
+        *lines,
+        f'  danalab generate --run {run} --prompt "def read_"   # text of the better model',
+        "  danalab train --d-model 64 --n-layers 2 --n-heads 1 --seq-len 128 --batch-size 8 --iterations 300",
+        "  danalab speedrun --preset cpu-tiny --out speedrun   # a chat of your own, in minutes",
+    ]
+
+
+def _samples(folder: Path) -> list[str]:
+    from danalab.train.run.exchange import open_generator
+
+    generator = open_generator(folder)
+    return [prompt + generator.complete(prompt, seed=0, temperature=0.7, top_k=40).text for prompt in PROMPTS]

@@ -1,0 +1,86 @@
+"""Settings of `danalab demo`, `danalab judge` and `danalab optim compare`, which are their flags. Needs no torch."""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Gt, Lt
+
+from danalab.errors import UserError
+from danalab.train.config.fields import Count, PathText, Positive, Section
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig(Section):
+    """Settings of `danalab demo`."""
+
+    out: Path = Path("demo")
+    """Folder for all results of the demo."""
+    tokens: Count = 750_000
+    """Training tokens of each run."""
+    vocab_size: Count = 1024
+    """Size of the byte-pair encoding trained on the corpus [tokens]."""
+    seeds: Count = 1
+    """Runs at each optimizer's best learning rate, with different seeds."""
+    jobs: Count | None = None
+    """Runs at the same time, one thread each; default one for each core."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeConfig(Section):
+    """Settings of `danalab judge`."""
+
+    baseline: PathText
+    """Optimizer: NAME, NAME:SETTING=VALUE,..., FILE.py:NAME or module:NAME."""
+    contender: PathText
+    """The optimizer that may be better."""
+    track: str = "char"
+    """Problem: char, stdlib, images or nanogpt."""
+    data: PathText | None = None
+    """Data set of your own instead of a track; nanogpt's model is trained on it."""
+    steps: Count | None = None
+    """Length of a run [steps]; default the track's."""
+    budget: str = "10m"
+    """Most that the verdict may cost: a time (90s, 10m, 2h) or a number of runs (200runs)."""
+    difference: Positive = 0.01
+    """Losses that differ by less count as equal [nats]."""
+    alpha: Annotated[float, Gt(0), Lt(1)] = 0.05
+    """Probability of a wrong answer if differences are normal, however often one looks."""
+    trials: Count = 5
+    """Learning rates that each side tries."""
+    ledger: Path = Path("judgements")
+    """Folder of runs and verdicts; a question with a verdict is answered from it."""
+    jobs: Count = 2
+    """Runs at a time."""
+
+    def limits(self) -> tuple[float, float]:
+        """(seconds, runs) of the budget, one of them infinite; UserError: it is neither."""
+        found = re.fullmatch(r"(\d+\.?\d*)(s|m|h|runs)", self.budget.strip())
+        if found is None or not float(found[1]):
+            raise UserError(f"--budget {self.budget}: is a time such as 10m, 90s or 2h, or a number such as 200runs")
+        value = float(found[1])
+        return (math.inf, value) if found[2] == "runs" else (value * _UNITS[found[2]], math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(Section):
+    """Settings of `danalab optim compare`."""
+
+    opts: tuple[PathText, ...] = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
+    """Optimizers; danalab optim list shows them all."""
+    problems: tuple[str, ...] = ("quadratic", "matrix", "language")
+    """Problems: quadratic, matrix, language."""
+    trials: Count = 6
+    """Learning rates tried for each optimizer on each problem."""
+    seeds: Count = 3
+    """Runs at the best learning rate."""
+    jobs: Count | None = None
+    """Searches at the same time, one thread each; default one for each core."""
+    quick: bool = False
+    """A tenth of the steps, 3 learning rates, one seed: a fast test that everything works."""
+    out: Path = Path("optim-compare")
+    """Folder for the page, figures and table."""

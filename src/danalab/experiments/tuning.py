@@ -1,0 +1,400 @@
+"""From rows to tuned runs: the settings of least mean loss for each optimizer, size and horizon.
+
+A ladder tries several learning rates with one seed, takes the best, and repeats it with other seeds. The chosen run is
+the luckiest of its trials, and not always the best rate; intervals that keep the choice are too narrow. So a ladder is
+drawn again (`Redraw`) with new noise for every trial, the choice made again, and seeds at the rate chosen:
+
+    loss of a trial = L* + k log(lr / lr*)^2 + noise     k shared by all sizes, noise c steps^b by the seeds
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from danalab.errors import UserError, import_extra, nearest
+from danalab.experiments.rate_laws import fit_shared_curvature
+from danalab.experiments.rows import Row, has_diverged, is_usable, shape_of
+from danalab.scaling.dimensions import flops_per_token, matrix_params
+from danalab.scaling.learning_rate import CHINCHILLA
+
+Convention = Literal["exact", "model", "6nd", "6nd-total"]
+"""Ways of counting compute. With N the parameters of the blocks' matrices (12 d^2 L for enoki; of experts, those that a
+token passes through), V the vocabulary, d the width:
+
+    6nd         6 (N + V d) a token: matrices and head
+    6nd-total   6 (N + 2 V d): embedding too
+    model       every matrix product of the model as it is computed
+    exact       these and the optimizer's own, as GPUs compute them
+"""
+_FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
+"""Settings that differ between the trials of a learning rate; decay is given as a share of it."""
+_HOW = frozenset(
+    [
+        "acc_steps",
+        "activation_checkpointing",
+        "array_cache_gib",
+        "async_checkpoint",
+        "auto_resume",
+        "average",
+        "batch_size",
+        "ckpt_interval",
+        "collect_tau_stats",
+        "collective_timeout",
+        "compile",
+        "deterministic",
+        "device",
+        "diloco_patience",
+        "distributed_backend",
+        "ema",
+        "epochs",
+        "eval_batches",
+        "eval_interval",
+        "expert_parallel",
+        "extend_to",
+        "final_eval_batches",
+        "gc_interval",
+        "heads",
+        "horizon_basis",
+        "horizon_law",
+        "iterations_to_run",
+        "json",
+        "keep_every",
+        "keep_last",
+        "keep_steps",
+        "local_ckpt_dir",
+        "log_dynamics",
+        "log_interval",
+        "lr_multiplier",
+        "name",
+        "nproc",
+        "on_nonfinite",
+        "onednn",
+        "peak_tflops",
+        "profile",
+        "replicas",
+        "resume_from",
+        "rules",
+        "run_dir",
+        "sample_prompts",
+        "size",
+        "tensorboard",
+        "tokens_per_param",
+        "tp_size",
+        "trackio",
+        "tune_malloc",
+        "wandb",
+        "wandb_entity",
+        "wandb_group",
+        "wandb_mode",
+        "wandb_project",
+        "seed",
+        "data_seed",
+    ]
+)
+"""Settings of seeds, of how and where a run is made, and those that others follow from, also of earlier rows."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """An optimizer at a size and horizon, at its best settings."""
+
+    opt: str
+    params: int
+    non_emb_params: int
+    lr: float
+    lr_multiplier: float | None
+    """Factor on the fitted law's learning rate; None where the law is not known."""
+    runs: tuple[Row, ...]
+    """One per seed, in their order."""
+    trials: tuple[Row, ...]
+    """Every setting tried here, as `trials_of`, also those whose loss was not finite."""
+    rate_trials: tuple[Row, ...]
+    """Those that differ from the best settings in the learning rate alone, of finite loss, by rate."""
+    flops: float
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that each run saw."""
+        return self.runs[0]["tokens"]
+
+    @property
+    def steps_per_param(self) -> float:
+        """Steps of each run per parameter, up to a factor that all runs of a ladder share."""
+        return self.tokens / self.params / (self.runs[0].get("batch") or 1)
+
+    @property
+    def rates(self) -> list[float]:
+        """Learning rates tried with these runs' other settings, ascending."""
+        return sorted({row["lr"] for row in self.trials if _without_rate(row) == _without_rate(self.runs[0])})
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best learning rate is an outermost one of several: a better one may lie beyond."""
+        return len(self.rates) > 1 and self.lr in (self.rates[0], self.rates[-1])
+
+    @property
+    def bracket(self) -> str:
+        """edge, one rate, or nothing: whether the best learning rate lacks a neighbour that was tried on some side."""
+        every = sorted({row["lr"] for row in self.trials})
+        if len(every) < 2:
+            return "one rate"
+        return "edge" if self.at_edge or self.lr in (every[0], every[-1]) else ""
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Final losses, one per seed [nats/token]."""
+        return np.array([row["final_loss"] for row in self.runs])
+
+    @property
+    def loss(self) -> float:
+        """Mean final loss over seeds [nats/token]."""
+        return float(self.losses.mean())
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds; None of one."""
+        return float(self.losses.std(ddof=1)) if len(self.runs) > 1 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its numbers and the names of its runs, for JSON."""
+        return {
+            "opt": self.opt,
+            "params": self.params,
+            "batch": self.runs[0].get("batch"),
+            "lr": self.lr,
+            "lr_multiplier": self.lr_multiplier,
+            "loss": self.loss,
+            "spread": self.spread,
+            "seeds": len(self.runs),
+            "trials": len(self.trials),
+            "flops": self.flops,
+            "tokens": self.tokens,
+            "runs": [row["name"] for row in self.runs],
+        }
+
+
+def rung_of(row: Row) -> tuple[str, int, int, int]:
+    """Optimizer, size, tokens and batch: runs of one rung are tuned together."""
+    return row["opt"], row["params"], row["tokens"], row.get("batch") or 0
+
+
+def horizon_of(row: Row) -> float:
+    """f = tokens / (20 parameters), by the count of --horizon-basis; rounded steps are ignored."""
+    computed = row["tokens"] / (CHINCHILLA * (row.get("total_params") or row["params"]))
+    asked = (row["settings"].get("tokens_per_param") or 0) / CHINCHILLA
+    return asked if abs(computed - asked) <= 0.05 * asked else computed
+
+
+def tune(rows: Sequence[Row], convention: str = "exact") -> list[Tuned]:
+    """The tuned runs, in the order of optimizer, size, horizon and batch.
+
+    Runs that differ only in seeds are repeats of one trial. The trial of least mean loss is taken among those with the
+    most seeds: one lucky seed does not beat the mean of three. Runs that diverged count as trials and bound the best
+    rate. `convention`: of compute, see `Convention`.
+    """
+    rungs: dict[tuple[str, int, int, int], list[Row]] = defaultdict(list)
+    for row in filter(is_usable, rows):
+        rungs[rung_of(row)].append(row)
+    tuned = []
+    for (opt, params, tokens, _), here in sorted(rungs.items(), key=lambda item: item[0]):
+        lost = [row for row in rows if has_diverged(row) and _is_beside(row, here[0])]
+        trials: dict[str, list[Row]] = defaultdict(list)
+        for row in here:
+            trials[as_text(settings_of(row))].append(row)
+        most = max(map(len, trials.values()))
+        repeated = [runs for runs in trials.values() if len(runs) == most]
+        runs = min(repeated, key=lambda runs: float(np.mean([row["final_loss"] for row in runs])))
+        runs = sorted(runs, key=lambda row: row["seed"])
+        one, tried = runs[0], trials_of(here)
+        alike = sorted((row for row in tried if _without_rate(row) == _without_rate(one)), key=lambda row: row["lr"])
+        known = {as_text(settings_of(row)) for row in tried}
+        failed = {as_text(settings_of(row)): row for row in lost if as_text(settings_of(row)) not in known}
+        own = (opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs))
+        tuned.append(Tuned(*own, (*tried, *failed.values()), tuple(alike), flops_of(one, tokens, convention)))
+    return tuned
+
+
+def trials_of(rows: Sequence[Row]) -> list[Row]:
+    """A row per trial: that of its first seed, with the mean loss over the seeds that all trials have, `trial_seeds` of
+    them. All losses must be finite."""
+    trials: dict[str, dict[int, Row]] = defaultdict(dict)
+    for row in rows:
+        trials[as_text(settings_of(row))][row["seed"]] = row
+    shared = set.intersection(*map(set, trials.values()))
+    first = min(shared or [row["seed"] for row in rows])
+    seeds = sorted(shared or {first})
+    return [
+        {
+            **each[first],
+            "final_loss": float(np.mean([each[seed]["final_loss"] for seed in seeds])),
+            "trial_seeds": len(seeds),
+        }
+        for each in trials.values()
+        if first in each
+    ]
+
+
+def are_same_runs(first: Tuned, second: Tuned) -> bool:
+    """Whether two optimizers have equal settings here, to 1% of the rate: their difference says nothing of the two."""
+    a, b = first.runs[0], second.runs[0]
+    same = a["settings"].get("opt") is not None and _without_rate(a) == _without_rate(b)
+    return same and abs(math.log(a["lr"] / b["lr"])) < 0.01
+
+
+def settings_of(row: Row) -> dict[str, Any]:
+    """The settings that make a run another trial than one of the same optimizer, size and horizon."""
+    settings = {"lr": row["lr"], "kappa": row.get("kappa"), **row["settings"]}
+    settings |= settings.pop("optimizer_settings", None) or {}
+    return {key: value for key, value in settings.items() if key not in _HOW and value not in (None, False)}
+
+
+def value_of(row: Row, name: str) -> Any:
+    """A run's learning rate, or another of its settings; None where it was not given."""
+    settings = {**row["settings"], **(row["settings"].get("optimizer_settings") or {})}
+    return row["lr"] if name == "lr" else settings.get(name)
+
+
+def as_text(value: Any) -> str:
+    """A setting's value, or settings, so that equal ones can be counted."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _without_rate(row: Row) -> str:
+    return as_text({key: value for key, value in settings_of(row).items() if key not in _FOLLOW_THE_RATE})
+
+
+def _is_beside(lost: Row, one: Row) -> bool:
+    """Whether a run that ended early has the size, horizon and batch of another."""
+    same = all(lost.get(key) == one.get(key) for key in ("opt", "params", "batch"))
+    return same and lost["settings"].get("iterations") == one["settings"].get("iterations")
+
+
+# ---- compute ----
+def flops_of(row: Row, tokens: float, convention: str) -> float:
+    """Compute of a run after `tokens` tokens; the row's own counts for the conventions exact and model."""
+    if convention in ("exact", "model"):
+        own = (row.get("optimizer_flops") or 0.0) if convention == "exact" else 0.0
+        return (row["flops"] + own) * tokens / row["tokens"]
+    try:
+        shape = shape_of(row["settings"])
+    except (TypeError, AttributeError) as error:
+        raise UserError(f"run {row['name']}: its settings make no model: {error}") from error
+    return training_flops(shape, tokens, row["settings"]["seq_len"], convention)
+
+
+def training_flops(shape: Any, tokens: float, seq_len: int, convention: str = "exact") -> float:
+    """FLOPs of the model to train on `tokens` tokens."""
+    if convention in ("exact", "model"):
+        return float(flops_per_token(shape, seq_len)) * tokens
+    if convention not in get_args(Convention):
+        known = get_args(Convention)
+        raise UserError(f"--convention {convention}{nearest(convention, known)}: known are {', '.join(known)}")
+    tables = 2 if convention == "6nd-total" else 1
+    params = matrix_params(shape, active=True) + tables * shape.vocab_size * shape.d_model
+    return 6.0 * params * tokens
+
+
+# ---- ladders drawn again ----
+@dataclass(frozen=True)
+class Trials:
+    """The learning-rate trials of an optimizer on a rung, and the seeds at the rate chosen."""
+
+    rates: np.ndarray
+    losses: np.ndarray
+    """Final loss of each rate's trial [nats/token]."""
+    chosen: int
+    """Index of the chosen rate."""
+    seeds: np.ndarray
+    """Final losses at the chosen rate, one per seed; the first `trial_seeds` are its trial."""
+    trial_seeds: int = 1
+    """Seeds of every trial; `losses` are means over them."""
+    length: float = 1.0
+    """Steps of each run per parameter, up to a common factor: the noise depends on them."""
+
+    @classmethod
+    def of(cls, tuned: Tuned) -> "Trials":
+        """Where other dials were moved after the rate, its trials are moved by what these lowered the loss."""
+        known = {row["lr"]: row["final_loss"] for row in tuned.rate_trials} or {tuned.lr: tuned.losses[0]}
+        repeats = tuned.rate_trials[0]["trial_seeds"] if tuned.rate_trials else 1
+        rates = sorted(known)
+        known[tuned.lr] = float(tuned.losses[:repeats].mean())
+        losses = np.array([known[rate] for rate in rates])
+        return cls(np.array(rates), losses, rates.index(tuned.lr), tuned.losses, repeats, tuned.steps_per_param)
+
+
+class Redraw:
+    """Losses of an optimizer's rungs as they would be if the ladder were run again, its rates tuned again.
+
+    `freedom`: degrees of freedom of the noise; 0: no rung has several seeds, and nothing is known.
+    """
+
+    def __init__(self, rungs: Sequence[Trials]):
+        self._rungs = rungs
+        self._noise, self.freedom = _noise(rungs)
+        self._excess = _excess_losses(rungs)
+
+    def shifts(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """`shift` of every rung."""
+        return [self.shift(i, rng) for i in range(len(self._rungs))]
+
+    def shift(self, i: int, rng: np.random.Generator) -> np.ndarray:
+        """Of the i-th rung, log(new loss / measured loss) of each seed."""
+        rung, above, noise = self._rungs[i], self._excess[i], self._noise[i]
+        own = rung.trial_seeds
+        trials = above + noise / math.sqrt(own) * rng.standard_normal(len(above))
+        best = int(np.argmin(trials))
+        logs = above[best] - above[rung.chosen] + noise * rng.standard_normal(len(rung.seeds))
+        logs[:own] += trials[best] - above[rung.chosen] - logs[:own].mean()  # these seeds are the trial that was chosen
+        measured = np.log(rung.seeds)
+        return measured.mean() + logs - measured
+
+
+def _noise(rungs: Sequence[Trials]) -> tuple[np.ndarray, float]:
+    """Standard deviation of log losses over seeds on each rung, and its degrees of freedom.
+
+    Variance c steps^b by the likelihood of normal samples: long runs vary less than short ones. Pooled where repeated
+    runs span less than a factor of 4 in steps, or are of fewer than three lengths.
+    """
+    t = np.log([rung.length for rung in rungs])
+    freedom = np.array([len(rung.seeds) - 1 for rung in rungs])
+    variances = np.array([np.log(rung.seeds).var(ddof=1) if len(rung.seeds) > 1 else 0.0 for rung in rungs])
+    total = float(freedom.sum())
+    if not total:
+        return np.zeros(len(rungs)), 0.0
+    pooled = float(freedom @ variances) / total
+    known = t[freedom > 0]
+    if not pooled or len(set(known)) < 3 or np.ptp(known) < math.log(4):
+        return np.full(len(rungs), math.sqrt(pooled)), total
+
+    def cost(law: np.ndarray) -> float:
+        log_variance = law[0] + law[1] * (t - t.mean())
+        return float(freedom @ (log_variance + variances * np.exp(-log_variance)))
+
+    optimize = import_extra("scipy.optimize", "intervals")
+    found = optimize.minimize(cost, [math.log(pooled), 0.0], method="Nelder-Mead").x
+    return np.exp((found[0] + found[1] * (t - t.mean())) / 2), total - 1
+
+
+def _excess_losses(rungs: Sequence[Trials]) -> list[np.ndarray]:
+    """log(loss / best loss) of each rate, by parabolas of one curvature; as measured where there is no curvature."""
+    trials = []
+    for rung in rungs:
+        logs = np.log(rung.losses)
+        logs[rung.chosen] = np.log(rung.seeds).mean()
+        trials.append((np.log(rung.rates), logs))
+    try:
+        curvature = fit_shared_curvature([(np.exp(x), y) for x, y in trials]).curvature
+    except UserError:
+        return [y - y.min() for _, y in trials]
+    excess = []
+    for x, y in trials:
+        # y = L* + k (x - x*)^2, so y - k x^2 is a line of slope -2 k x*
+        slope = float(np.polyfit(x, y - curvature * x**2, 1)[0]) if len(x) > 1 else -2 * curvature * x[0]
+        parabola = curvature * (x - np.clip(-slope / (2 * curvature), x.min(), x.max())) ** 2
+        excess.append(parabola - parabola.min())
+    return excess

@@ -1,1 +1,0 @@
-"""Optimizer classes: the base, element-wise and matrix optimizers, and wrappers around another optimizer."""

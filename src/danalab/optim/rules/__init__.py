@@ -1,1 +1,0 @@
-"""Update rules: pure functions of tensors and scalars, one file for each family, with its foreach update."""

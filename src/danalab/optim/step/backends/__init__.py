@@ -1,1 +1,0 @@
-"""Back ends of an optimizer step: eager (the reference), foreach, and one pass by C++, Triton or torch.compile."""

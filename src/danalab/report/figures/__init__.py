@@ -1,1 +1,0 @@
-"""Figures: losses, laws, compute saved, tuning, schedules."""

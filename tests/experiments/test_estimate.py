@@ -1,0 +1,120 @@
+"""What runs would take, before they run."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from danalab.cli.app import main
+from danalab.cli.ladder import Flags, run
+from danalab.errors import UserError
+from danalab.experiments.cells import expand, portable_settings
+from danalab.experiments.estimate import accelerator_rate, estimate, measured_rate, plan_of, token_rate, trained_rate
+from danalab.scaling.hardware import named
+
+
+def test_hours_follow_from_flops_and_a_named_accelerator(fixed, tmp_path):
+    (one,) = estimate(expand({}, fixed, [{"opt": "adamw"}]), tmp_path, accelerator_rate("h100", 0.5), price=2.5)
+    assert one.steps == 10
+    assert one.tokens == 10 * 4 * 16
+    assert one.device_hours == pytest.approx(one.flops / (0.5 * 989.4e12) / 3600)
+    assert one.cost == pytest.approx(2.5 * one.device_hours)
+
+
+@pytest.mark.parametrize("opt", ["adamw", "muon", "dana-muon"])
+def test_hours_count_the_optimizers_own_products_and_are_those_of_a_rate_of_tokens(opt, fixed, tmp_path):
+    cells = expand({}, fixed, [{"opt": opt}])
+    planned = plan_of(cells[0].config(tmp_path))
+    (one,) = estimate(cells, tmp_path, accelerator_rate("h100", 0.5))
+    assert one.device_hours == pytest.approx((one.flops + planned.optimizer_flops) / (0.5 * 989.4e12) / 3600)
+    assert (planned.optimizer_flops > 0) == (opt != "adamw")
+    (one,) = estimate(cells, tmp_path, token_rate(1000))
+    assert one.device_hours == pytest.approx(one.tokens / 1000 / 3600)
+
+
+def test_a_measured_rate_is_that_of_the_same_optimizer_at_the_nearest_size():
+    def row(opt, params, rate, batch=8):
+        return {
+            "opt": opt,
+            "params": params,
+            "batch": batch,
+            "flops": 3600 * rate,
+            "device_hours": 1.0,
+            "final_loss": 3.0,
+        }
+
+    rows = [row("adamw", 1000, 5.0), row("adamw", 9000, 7.0), row("adana", 9000, 4.0)]
+    rate: Any = measured_rate([*rows, {**row("adana", 10, 1.0), "final_loss": None}])
+    for opt, params, expected in (("adamw", 1500, 5.0), ("adamw", 8000, 7.0), ("adana", 10, 4.0), ("muon", 1000, 5.0)):
+        assert rate(SimpleNamespace(opt=opt, exact_params=params, global_batch=8)) == expected
+    assert measured_rate([]) is None
+    by_batch: Any = measured_rate([row("adamw", 1000, 5.0), row("adamw", 1000, 9.0, batch=64)])
+    assert by_batch(SimpleNamespace(opt="adamw", exact_params=1000, global_batch=32)) == 9.0
+
+
+def test_accelerators_are_found_as_people_type_them():
+    assert named("rtx-4090") is named("4090") is named("RTX 4090")
+    with pytest.raises(UserError, match=r"--gpu h10 .*did you mean"):
+        named("h10")
+    with pytest.raises(UserError, match="--mfu is 40"):
+        accelerator_rate("h100", 40)
+
+
+def test_a_ladder_is_planned_with_trials_and_seeds(fixed, tmp_path, capsys):
+    (tmp_path / "ladder.yaml").write_text(json.dumps({
+        "opts": ["adamw", "adana"], "sizes": [{"d_model": 16, "n_layers": 1, "n_heads": 2}], "seeds": [0, 1, 2],
+        "fixed": {key: value for key, value in fixed.items() if key not in ("lr", "d_model", "n_layers", "n_heads")},
+    }))  # fmt: skip
+    command = ["ladder", str(tmp_path / "ladder.yaml"), "--dry-run", "--out", str(tmp_path / "out"), "--gpu", "a100"]
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["runs"]) == 2 * (5 + 2)
+    assert told["device_hours"] == pytest.approx(sum(run["device_hours"] for run in told["runs"]))
+    assert main([*command, "--dollars-per-hour", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "adana d_model=16 n_layers=1 n_heads=2     7" in said
+    assert "cost [$]" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_estimate_by_rungs_follows_from_tokens_a_second(fixed, tmp_path, capsys):
+    common = {key: value for key, value in fixed.items() if key not in ("lr", "d_model", "n_layers", "n_heads")}
+    del common["iterations"]
+    (tmp_path / "ladder.yaml").write_text(json.dumps({
+        "opts": ["adamw", "adana"], "sizes": [{"d_model": 16, "n_layers": 1, "n_heads": 2}], "horizons": [0.1, 0.2],
+        "trials": 7, "dials": {"all": {"decay": [1, 0.5, 2]}}, "fixed": common,
+    }))  # fmt: skip
+    command = ["ladder", str(tmp_path / "ladder.yaml"), "--estimate", "--out", str(tmp_path / "out"), "--jobs", "2"]
+    assert main([*command, "--tokens-per-second", "1000", "--dollars-per-hour", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["runs"] == 2 * 2 * (5 + 2 + 2)
+    for rung in told["rungs"]:
+        assert rung["device_hours"] == pytest.approx(18 * rung["tokens"] / 1000 / 3600)
+        assert rung["wall_hours"] == pytest.approx(rung["device_hours"] / 2)
+        assert rung["cost"] == pytest.approx(3 * rung["device_hours"])
+        assert rung["epochs"] > 0
+    assert told["rungs"][1]["tokens"] == pytest.approx(2 * told["rungs"][0]["tokens"], rel=0.1)
+    assert main([*command, "--gpu", "h100"]) == 0
+    assert "each optimizer tries 7 settings on a rung" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_speed_is_measured_by_a_few_steps_of_each_optimizer(fixed):
+    cells = expand({"opt": ["adamw", "muon"]}, {**fixed, "iterations": 40})
+    rate = trained_rate(cells)
+    for cell in cells:
+        planned = plan_of(cell.config(Path("x")))
+        assert rate(planned) / planned.flops_per_token > 100
+
+
+def test_a_speed_without_an_estimate_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--tokens-per-second 5: is for --estimate"):
+        run(Flags(file=tmp_path / "x.yaml", tokens_per_second=5.0))
+
+
+def test_settings_say_nothing_of_the_machine():
+    said = {"data": "/home/me/a,/home/me/b", "tokenizer": "bpe-512", "run_dir": "/x", "name": "y", "lr": 1.0}
+    assert portable_settings(said) == {"data": "a,b", "tokenizer": "bpe-512", "lr": 1.0}

@@ -1,3 +1,0 @@
-"""Ladders of seconds."""
-
-from sweep.conftest import fixed as fixed
