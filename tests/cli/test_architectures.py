@@ -37,7 +37,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_tiny_run_trains_evaluates_and_speaks(capsys, tmp_path, data, arch, more):
     run = str(tmp_path / "run")
     sizes = ["--d-model", "32", "--n-layers", "1", "--n-heads", "4", "--seq-len", "32", "--batch-size", "4"]
-    steps = ["--iterations", "3", "--eval-batches", "1", "--no-tune-malloc"]
+    steps = ["--iterations", "3", "--eval-batches", "1"]
     assert main(["train", "--arch", arch, *sizes, *more, *steps, "--data", str(data), "--run-dir", run]) == 0
     config = open_run(run).config
     assert config["params"] == config["plan"]["exact_params"]
@@ -58,7 +58,7 @@ def test_plan_takes_grouped_queries(capsys):
 @pytest.mark.slow
 def test_a_run_with_experts_tells_of_their_use_and_goes_on_where_it_was(tmp_path, data):
     sizes = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--mlp-dim", "24", "--mlp-only-layers", "0"]
-    steps = ["--iterations", "6", "--log-interval", "1", "--eval-batches", "1", "--no-tune-malloc", "--data", str(data)]
+    steps = ["--iterations", "6", "--log-interval", "1", "--eval-batches", "1", "--data", str(data)]
     common = ["train", "--arch", "moe", *sizes, "--seq-len", "32", *steps]
     assert main([*common, "--batch-size", "8", "--run-dir", str(tmp_path / "whole")]) == 0
     parts = [*common, "--global-batch", "8", "--batch-size", "2", "--run-dir", str(tmp_path / "parts")]
@@ -170,7 +170,7 @@ def test_a_shape_that_cannot_be_is_refused_in_one_line(capsys, tmp_path, data, w
 def test_a_prompt_that_leaves_no_room_is_refused_in_one_line(capsys, tmp_path, data):
     run = str(tmp_path / "run")
     sizes = ["--d-model", "16", "--n-layers", "1", "--n-heads", "1", "--seq-len", "16", "--batch-size", "4"]
-    steps = ["--iterations", "1", "--warmup-steps", "0", "--eval-batches", "1", "--no-tune-malloc"]
+    steps = ["--iterations", "1", "--warmup-steps", "0", "--eval-batches", "1"]
     assert main(["train", *sizes, *steps, "--data", str(data), "--run-dir", run]) == 0
     capsys.readouterr()
     assert main(["generate", "--run", run, "--prompt", "the quick brown fox", "--json"]) == 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from danalab.models import build_model
-from danalab.train.checkpoint.weights import read_weights
+from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
 from danalab.train.run.folder import RunFolder
@@ -22,7 +22,7 @@ def train(rank: int, size: int, config: TrainConfig) -> str:
 
 def averages(run):
     model = build_model(open_run(run).model_config)
-    read_weights(RunFolder(run).store.path(6), model, AVERAGE)
+    tensors.read(RunFolder(run).store.path(6), model, prefix=AVERAGE)
     losses = [row["val/loss_average"] for row in read_rows(run / "metrics.jsonl") if "val/loss_average" in row]
     return losses, model.state_dict()
 
@@ -32,7 +32,7 @@ def averages(run):
 def test_an_average_on_two_ranks_is_that_of_one_and_resumes_bitwise(words, tmp_path, backend):
     settings = {
         "data": words, "d_model": 16, "n_layers": 1, "n_heads": 1, "seq_len": 16, "global_batch": 8, "iterations": 6,
-        "lr": 1e-3, "eval_interval": 3, "eval_batches": 1, "ckpt_interval": 0, "tune_malloc": False, "ema": 0.6,
+        "lr": 1e-3, "eval_interval": 3, "eval_batches": 1, "ckpt_interval": 0, "ema": 0.6,
     }  # fmt: skip
     one, whole, resumed = (tmp_path / name for name in ("one", "whole", "resumed"))
     run_training(TrainConfig(**settings, run_dir=one))

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from danalab.plugins import load_address
-from danalab.train.parallel import RankLayout, World, join
+from danalab.train.parallel.layout import RankLayout
+from danalab.train.parallel.world import World, join
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
 from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver

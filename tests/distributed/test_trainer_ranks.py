@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 
 from danalab.data import open_dataset
 from danalab.errors import FirstRankError, LostRankError, UserError
@@ -20,10 +21,10 @@ from danalab.train.build import build_trainer
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation import ValidationLoss
 from danalab.train.job import run_training
-from danalab.train.parallel import RankLayout, World, join
 from danalab.train.parallel import world as failures
+from danalab.train.parallel.layout import RankLayout
+from danalab.train.parallel.world import World, join
 from danalab.train.run.metrics import read_rows
-from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 from distributed.ranks import RankFailed, run_ranks
 
 CPU = torch.device("cpu")
@@ -48,7 +49,6 @@ def settings(data: Path, run_dir: Path, **given: object) -> TrainConfig:
         "log_interval": 3,
         "ckpt_interval": 0,
         "run_dir": run_dir,
-        "tune_malloc": False,
     }
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 

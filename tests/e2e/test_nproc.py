@@ -30,7 +30,7 @@ FLAGS = {
 
 def flags(data, run_dir, *more: str) -> list[str]:
     words = [word for name, value in FLAGS.items() for word in (f"--{name}", str(value))]
-    return ["train", "--data", str(data), "--run-dir", str(run_dir), "--no-tune-malloc", *words, *more]
+    return ["train", "--data", str(data), "--run-dir", str(run_dir), *words, *more]
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def run(tmp_path_factory):
     return train(
         TrainConfig(
             data=str(data), d_model=32, n_layers=1, n_heads=2, seq_len=64, batch_size=4, iterations=2,
-            run_dir=tmp_path_factory.mktemp("run") / "run", tune_malloc=False, eval_batches=1,
+            run_dir=tmp_path_factory.mktemp("run") / "run", eval_batches=1,
         )
     )  # fmt: skip
 

@@ -89,7 +89,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(
         TrainConfig(
             data=str(data), d_model=32, n_layers=1, n_heads=2, seq_len=32, batch_size=4, iterations=20, lr=3e-2,
-            eval_batches=1, tune_malloc=False, run_dir=tmp_path_factory.mktemp("run") / "run",
+            eval_batches=1, run_dir=tmp_path_factory.mktemp("run") / "run",
         )
     )  # fmt: skip
 

@@ -21,16 +21,15 @@ from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.models.loss import chunked_cross_entropy
 from danalab.optim import build_optimizer
+from danalab.train import diloco as exchange_module
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.diloco import Exchange, OuterStep
 from danalab.train.job import run_training
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
-from danalab.train.diloco import exchange as exchange_module
-from danalab.train.diloco.exchange import Exchange
-from danalab.train.diloco.worker import OuterStep
 from distributed.ranks import run_ranks
 
 Weights = dict[str, Tensor]
@@ -41,7 +40,7 @@ def settings(data: Path, run_dir: Path, **given: object) -> TrainConfig:
     values: dict[str, object] = {
         "data": str(data), "d_model": 16, "n_layers": 1, "n_heads": 2, "seq_len": 16, "global_batch": 6,
         "iterations": 12, "lr": 3e-3, "weight_decay": 0.1, "eval_interval": 6, "eval_batches": 1, "log_interval": 3,
-        "ckpt_interval": 4, "run_dir": run_dir, "tune_malloc": False, "distributed_backend": "diloco",
+        "ckpt_interval": 4, "run_dir": run_dir, "distributed_backend": "diloco",
     }  # fmt: skip
     if given.get("distributed_backend", "diloco") == "diloco":
         values |= {"diloco_steps": 5, "diloco_patience": 300.0}
@@ -227,7 +226,11 @@ def everything(folder: Path, workers: int) -> list[Weights]:
     for own in [folder, *(folder / "workers" / str(k) for k in range(1, workers))]:
         path = own / "checkpoints" / "step-00000012"
         stored = FileSystemReader(path).read_metadata().state_dict_metadata
-        tensors = {name: torch.zeros(entry.size, dtype=entry.properties.dtype) for name, entry in stored.items()}
+        tensors = {
+            name: torch.zeros(entry.size, dtype=entry.properties.dtype)
+            for name, entry in stored.items()
+            if hasattr(entry, "size")
+        }
         load(tensors, storage_reader=FileSystemReader(path), no_dist=True)
         found.append(tensors)
     return found

@@ -75,7 +75,7 @@ def test_a_run_on_bare_token_ids_generates_with_the_tokenizer_that_is_named(caps
         "--eval-batches",
         "1",
     ]
-    assert main(["train", *shape, *where, "--iterations", "1", "--no-tune-malloc"]) == 0
+    assert main(["train", *shape, *where, "--iterations", "1"]) == 0
     capsys.readouterr()
     ask = ["generate", "--run", str(tmp_path / "run"), "--prompt", "abc", "--max-tokens", "5", "--json"]
     assert main(ask) == 2

@@ -65,8 +65,8 @@ def make(tiny, source, evaluators=(), **given):
     config = tiny(iterations=8, log_interval=1, eval_interval=4, ckpt_interval=0, **given)
     dataset = open_dataset(config.data)
     spec = resolve(config, dataset)
-    spec.run_dir.mkdir(exist_ok=True)
-    return build_trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
+    spec.execution.run_dir.mkdir(exist_ok=True)
+    return build_trainer(spec, dataset, RunFolder(spec.execution.run_dir), make_stage=stage)
 
 
 def test_an_on_policy_source_sees_every_update_and_its_state_is_part_of_checkpoints(tiny, tmp_path):
@@ -98,8 +98,8 @@ def test_a_batch_without_any_target_makes_no_update(tiny):
     config = tiny(iterations=6, log_interval=1, ckpt_interval=0, opt="adamw", weight_decay=0.1)
     dataset = open_dataset(config.data)
     spec = resolve(config, dataset)
-    spec.run_dir.mkdir(exist_ok=True)
-    trainer = build_trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
+    spec.execution.run_dir.mkdir(exist_ok=True)
+    trainer = build_trainer(spec, dataset, RunFolder(spec.execution.run_dir), make_stage=stage)
     assert trainer.fit() == "finished"
     rows = read_rows(trainer.logbook.metrics_file)
     assert [row["update_norm"] == 0 for row in rows] == [True, False] * 3

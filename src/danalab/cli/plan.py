@@ -1,6 +1,6 @@
 """What a run would be: dimensions, parameters, steps, LR, weight decay, FLOPs, memory, hours; trains nothing."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -16,7 +16,6 @@ from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from danalab.data.vocabulary import Vocabulary
-    from danalab.train.step.memory import MemoryFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +35,6 @@ class Flags(JsonFlags, TrainConfig):
     """Share of the accelerator's peak that training reaches."""
     dollars_per_hour: Positive | None = None
     """Price of a device [$ an hour]; adds the cost; default a rough one of --gpu."""
-    fit_memory: bool = False
-    """Find the largest micro-batch that fits in the memory of --gpu (estimate); without --gpu, on this machine's GPU by
-    trying steps, else in this machine's memory (estimate)."""
 
 
 def run(flags: Flags) -> None:
@@ -62,17 +58,9 @@ def run(flags: Flags) -> None:
         price = price or gpu.dollars_per_hour
     costs = None if price is None else {name: value * price for name, value in hours.items()}
     acc_steps = spec.config.acc_steps or 1
-    fit = None
-    if flags.fit_memory:
-        from danalab.train.step.memory import fit_memory
-
-        fit = fit_memory(spec, ranks, flags.gpu)
     wall = {name: value / ranks for name, value in hours.items()}
     told = {**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours, "wall_hours": wall, "dollars": costs}
     told |= {"batch_size": micro_batch, "acc_steps": acc_steps, "data": vocabulary.name}
-    if fit is not None:
-        size, steps = fit.division(micro_batch * acc_steps)
-        told["fit"] = {**asdict(fit), "batch_size": size, "acc_steps": steps}
     if flags.print_json(told):
         return
     mode = config.activation_checkpointing
@@ -83,7 +71,6 @@ def run(flags: Flags) -> None:
         ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} per token)"),
         *_optimizers_share(planned),
         ("memory", f"{memory:.1f} GiB at micro-batch {micro_batch}, bf16 autocast, {how} (estimate)"),
-        *_fit(fit, micro_batch * acc_steps),
         *_time(hours, costs, price, flags),
         ("data", about_data),
     ]
@@ -135,18 +122,6 @@ def _print_own_model(flags: Flags) -> None:
     print(f"horizon       {steps:,} steps, warm-up {warmup} steps; rate and decay as for 20 tokens per parameter")
     print(f"weight decay  {decay:.6g}{how}")
     print(f'in code       build_optimizer("{flags.opt}", model, lr={peak.lr:.3e}, {given})')
-
-
-def _fit(fit: "MemoryFit | None", local_batch: int) -> list[tuple[str, str]]:
-    """The largest micro-batch, and the flags that divide a rank's batch by it."""
-    if fit is None:
-        return []
-    size, steps = fit.division(local_batch)
-    how = f"{fit.memory_gib:.1f} of {fit.limit_gib:.0f} GiB of {fit.device} ({'tried' if fit.tried else 'estimate'})"
-    return [
-        ("fits", f"micro-batch {fit.micro_batch}: {how}"),
-        ("", f"for {local_batch} sequences a rank: --batch-size {size} --acc-steps {steps}"),
-    ]
 
 
 def _time(

@@ -6,20 +6,19 @@ from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.files import validated
-from danalab.models.parametrization import Parametrized, base_sizes
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.dimensions import check_resonance
-from danalab.scaling.shape import LinearAttention, Sparsity, linear_attention, require_positive_integer, sparsity
+from danalab.scaling.shape import LinearAttention, Shape, Sparsity, linear_attention, require_positive_integer, sparsity
 
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
 MIXERS = ("oscillators", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(Parametrized):
+class ModelConfig(Shape):
     """Everything that determines the function of a model, except its weights.
 
-    Sizes and settings are those of `Parametrized` and its `Shape`; all but the first are best given by name.
+    Sizes and settings are those of `Shape`; all but the first are best given by name.
 
     Raises:
         UserError: sizes that do not fit together, or an unknown architecture or norm.
@@ -59,10 +58,6 @@ class ModelConfig(Parametrized):
         sparsity(self)  # each raises UserError for contradictory settings
         linear_attention(self)
         check_resonance(self)
-        for name, size in zip(("base_d_model", "base_n_layers"), base_sizes(self), strict=True):
-            object.__setattr__(self, name, size)
-        if self.base_d_model is not None and self.tied and self.norm_kind == "rmsnorm-1p":
-            raise UserError(f"parametrization {self.parametrization}: no rule for a tied head after norm rmsnorm-1p")
 
     def _check_attention(self) -> None:
         if self.head_dim % 2 and self.architecture.rotary:

@@ -30,7 +30,6 @@ from danalab.models.layers.attention import Rotary, document_positions, document
 from danalab.models.layers.basic import Dropout, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.mixture import Routing, make_mlp, router_losses, stacked, weighted
-from danalab.models.parametrization import multiples, weight_factors
 from danalab.models.shards import full_logits
 from danalab.scaling.dimensions import parameter_count
 from danalab.scaling.hardware import host_memory
@@ -237,10 +236,8 @@ class Decoder(nn.Module):
 
     def init_weights(self, generator: torch.Generator, init: str | None = None) -> None:
         """Draw all weights, in place, from a CPU `generator`: the same numbers on any device and any sharding."""
-        config, roles = self.config, self.parameter_roles()
-        scheme, factors = init or config.architecture.init, weight_factors(config, roles)
-        grown = multiples(config.d_model, config.n_layers, config.base_d_model, config.base_n_layers)
-        initialise(self, roles, config.n_layers, scheme, generator, factors, grown)
+        scheme = init or self.config.architecture.init
+        initialise(self, self.parameter_roles(), self.config.n_layers, scheme, generator)
 
     def parameter_roles(self) -> dict[str, str]:
         """Parameter name -> role (see `danalab.models.init`)."""
@@ -255,16 +252,11 @@ class Decoder(nn.Module):
         return {name: KIND_OF_ROLE[role] for name, role in self.parameter_roles().items()}
 
     def learning_rate_factors(self) -> dict[str, float]:
-        """Parameter name -> factor on its learning rate: of the parametrization, and that of phases."""
-        factors = weight_factors(self.config, self.parameter_roles())
+        """Parameter name -> factor on its learning rate: 1, but for the oscillators' phases."""
         return {
-            name: self.phase_lr_factor if name.endswith(".bank.weight.phi") else factor.rate
-            for name, factor in factors.items()
+            name: self.phase_lr_factor if name.endswith(".bank.weight.phi") else 1.0
+            for name, _ in self.named_parameters()
         }
-
-    def epsilon_factors(self) -> dict[str, float]:
-        """Parameter name -> factor on the optimizer's eps, of the parametrization."""
-        return {name: factor.eps for name, factor in weight_factors(self.config, self.parameter_roles()).items()}
 
     def num_parameters(self) -> int:
         """Number of weights, each counted once."""

@@ -7,8 +7,7 @@
 | standard      | 1           | 1/sqrt(fan_in) | 1/sqrt(fan_in)            | 1/sqrt(fan_in) |
 
 Each matrix of stacked experts is drawn separately; a router is drawn as a linear map, and a table that is embedding and
-head at once as a head, so that logits start near 1 in all schemes. These are the weights of the base model, if there is
-a parametrization (`danalab.models.parametrization`), and have its factors.
+head at once as a head, so that logits start near 1 in all schemes.
 
 Roles of layers also decide the optimizer group and the tensor-parallel cut of their weights:
 
@@ -32,7 +31,6 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from danalab.models.parametrization import Factors
 from danalab.models.shards import assign
 from danalab.registry import Registry
 
@@ -70,13 +68,11 @@ def initialise(
     n_layers: int,
     init: str,
     generator: torch.Generator,
-    factors: Mapping[str, Factors],
-    multiples: tuple[float, float],
 ) -> None:
-    """Draw all weights of `model` in place, in the order of its parameters; roles and factors are by parameter name.
+    """Draw all weights of `model` in place, in the order of its parameters; roles are by parameter name.
 
     `generator` is on the CPU. Every rank draws every whole weight and keeps its shard, so that the result depends
-    neither on the device nor on the number of ranks. `multiples`: width and depth over those of the base model.
+    neither on the device nor on the number of ranks.
     """
     scheme = INITS.get(init)
     with torch.no_grad():
@@ -84,10 +80,9 @@ def initialise(
             if roles[name] in _DRAWN_BY_MODULE:
                 continue  # below
             if roles[name] in _CONSTANT:
-                parameter.fill_(_CONSTANT[roles[name]] * factors[name].std)
+                parameter.fill_(_CONSTANT[roles[name]])
                 continue
-            base = parameter.shape[-1] / multiples[0], n_layers / multiples[1]
-            std = scheme(_DRAWN_AS.get(roles[name], roles[name]), *base) * factors[name].std
+            std = scheme(_DRAWN_AS.get(roles[name], roles[name]), parameter.shape[-1], n_layers)
             values = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
             assign(parameter, values)
     for module in model.modules():

@@ -186,8 +186,6 @@ class Optimizer(torch.optim.Optimizer):
                     state["step"] += 1
                 if local and type(p) is not nn.Parameter and hasattr(p, "to_local"):
                     p, g, state = local_part(p), local_gradient(g, p), {k: local_part(v) for k, v in state.items()}
-                    if not p.numel():
-                        continue
                 yield group, p, -g if turned else g, state
 
     def apply(self, rule: Rule, groups: Iterable[Group] | None = None) -> None:

@@ -30,7 +30,6 @@ from danalab.post.rollouts import Rollouts
 from danalab.post.settings import RlConfig, RlFlags
 from danalab.post.sft import COPY, continued, extend_tokenizer, prepare_start, recorded_start
 from danalab.train.checkpoint import tensors
-from danalab.train.config.backends import BACKENDS
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder, keep_tokenizer
@@ -46,7 +45,7 @@ HASHED = 10_000
 
 def configure(flags: RlFlags) -> RlConfig:
     """The configuration of a run that starts from `flags.run`; UserError: ranks that do not hold the whole model."""
-    if flags.expert_parallel or not BACKENDS.get(flags.distributed_backend or "single").whole_model:
+    if flags.expert_parallel or flags.distributed_backend in ("fsdp", "diloco"):
         what = "--expert-parallel" if flags.expert_parallel else flags.distributed_backend
         raise UserError(f"danalab rl: not with {what}: each rank samples from a whole model; take ddp or zero")
     _, settings = continued(flags, RlConfig, "rl", flags.task)

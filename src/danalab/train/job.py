@@ -11,7 +11,6 @@ from typing import Any
 from danalab.data import Dataset
 from danalab.errors import UserError
 from danalab.files import write_json
-from danalab.models.layers.precision import onednn_products
 from danalab.train.build import build_trainer
 from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve
@@ -19,12 +18,13 @@ from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
+from danalab.train.parallel.strategy import strategy_of
 from danalab.train.parallel.world import World, joined, report_lost_ranks
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.resume import ResumePoint, choose_resume_point, run_record
 from danalab.train.stage import stage_kind
 from danalab.train.step.finite_guard import NonFiniteError
-from danalab.train.system.device import device_type, tune_malloc
+from danalab.train.system.device import device_type
 from danalab.train.system.signals import NONFINITE, StopRequest
 from danalab.train.trainer import Trainer
 
@@ -111,7 +111,7 @@ def _settle(config: TrainConfig, world: World, keep: ExitStack) -> RunSpec:
     check_parallel(spec, world.layout, world.size)
     keep.enter_context(folder_of(spec, world).locked())
     stage_kind(config).prepare(config)
-    return world.layout.kind.rank_spec(spec, world)
+    return strategy_of(world.layout.backend).rank_spec(spec, world)
 
 
 def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
@@ -120,8 +120,6 @@ def _resolve(config: TrainConfig, ranks: int) -> tuple[RunSpec, Dataset]:
     if folder is not None and folder.config_file.is_file():
         with suppress(UserError):  # a damaged one is refused where the run is resumed
             began = folder.read_config()["config"]
-            if began["horizon_law"] == "none":  # as the run began: defaults change
-                config = replace(config, horizon_law="none")
             if config.data is None and began.get("data"):
                 config = replace(config, data=began["data"])
     kind, device = stage_kind(config), device_type(config.device)
@@ -139,8 +137,6 @@ def folder_of(spec: RunSpec, world: World) -> RunFolder:
 def _run(
     spec: RunSpec, dataset: Dataset, folder: RunFolder, source: ResumePoint | None, world: World, stop: StopRequest
 ) -> TrainingOutcome:
-    if spec.config.tune_malloc:
-        tune_malloc()  # after the data are open: one arena slows down the threads that tokenise
     trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec.config).make)
     if source is not None:
         source.load(trainer, world)
@@ -153,8 +149,7 @@ def _run(
             sample = None if dataset.sequence_length is None else spec.plan.seq_len
             trainer.callbacks.append(ConsoleProgress(spec.iterations, trainer.step, sample_tokens=sample))
     try:
-        with onednn_products(enabled=spec.config.onednn and trainer.device.type == "cpu"):
-            status = trainer.fit()
+        status = trainer.fit()
     except NonFiniteError:
         status = "nonfinite"
     summary = (folder.read_summary() or {}) if world.is_main else {}
@@ -188,7 +183,7 @@ def _announce(spec: RunSpec, dataset: Dataset, trainer: Trainer) -> None:
         "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
         planned.opt, planned.lr, spec.plan.lr_source, spec.config.scheduler, spec.iterations, planned.warmup,
     )  # fmt: skip
-    log.info("from step %d", trainer.step)
-    epochs = spec.batches.tokens(spec.iterations) / dataset.tokens_per_epoch(spec.plan.seq_len)
+    log.info("resuming at step %d" if trainer.step else "starting at step %d", trainer.step)
+    epochs = spec.tokens(spec.iterations) / dataset.tokens_per_epoch(spec.plan.seq_len)
     if epochs > 1:
-        log.info("the run sees its data %.1f times", epochs)
+        log.info("training for %.1f epochs", epochs)

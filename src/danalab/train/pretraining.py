@@ -69,7 +69,7 @@ def pretraining(
             batches, pin_memory=device.type == "cuda", data_seed=spec.config.data_seed, seq_len=spec.plan.seq_len
         ),
         CrossEntropy(spec.config.z_loss, spec.config.hoyer_loss, balance),
-        Consumption(spec.batches.tokens, spec.batches.sequences, spec.flops),
+        Consumption(spec.tokens, spec.sequences, spec.flops),
         [validation],
     )
 

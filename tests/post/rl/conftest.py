@@ -19,7 +19,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(
         TrainConfig(
             data=str(data), d_model=32, n_layers=1, n_heads=2, seq_len=48, batch_size=4, iterations=2, lr=3e-3,
-            opt="adamw", run_dir=tmp_path_factory.mktemp("base") / "run", tune_malloc=False, eval_batches=1,
+            opt="adamw", run_dir=tmp_path_factory.mktemp("base") / "run", eval_batches=1,
         )
     )  # fmt: skip
 
@@ -40,7 +40,7 @@ def rl(base: Path, low_bytes: str, tmp_path: Path) -> Callable[..., RlConfig]:
         settings = {
             "run": base, "task": ("arithmetic:max=9",), "reward": low_bytes, "problems": 4, "samples": 4,
             "max_answer": 6, "iterations": 6, "lr": 1e-2, "eval_interval": 3, "eval_problems": 4, "ckpt_interval": 2,
-            "run_dir": tmp_path / "rl", "tune_malloc": False,
+            "run_dir": tmp_path / "rl",
         }  # fmt: skip
         return configure(RlFlags(**{**settings, **given}))
 

@@ -78,14 +78,14 @@ def test_no_length_of_rows_gives_nan(tmp_path, text, seq_len):
     base = train(
         TrainConfig(
             data=str(text), d_model=32, n_layers=1, n_heads=1, seq_len=16, context_len=seq_len,
-            batch_size=1, iterations=2, run_dir=tmp_path / "base", tune_malloc=False, eval_batches=1,
+            batch_size=1, iterations=2, run_dir=tmp_path / "base", eval_batches=1,
         )
     )  # fmt: skip
     file = tmp_path / "chats.jsonl"
     sizes = [1, 1, 2, 3, 5, 400, 3000] * 6
     line = '{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "%s"}]}\n'
     file.write_text("".join(line % ("a" * size) for size in sizes))
-    flags = SftFlags(run=base, data=(str(file),), seq_len=seq_len, iterations=6, log_interval=1, tune_malloc=False)
+    flags = SftFlags(run=base, data=(str(file),), seq_len=seq_len, iterations=6, log_interval=1)
     outcome = run_training(configure(flags, SftConfig))
     losses = [row["train/loss"] for row in open_run(outcome.folder).metrics()]
     assert len(losses) == 6
@@ -148,9 +148,9 @@ def test_a_base_run_without_special_tokens_is_extended(size, grows, tmp_path, ch
     inputs = {"inputs": [tmp_path / "text.txt"], "val_inputs": [tmp_path / "val.txt"]}
     data = prepare("text", str(bare), tmp_path / "bare", **inputs, workers=1, progress=False)
     shape = {"d_model": 32, "n_layers": 1, "n_heads": 1, "seq_len": 64, "batch_size": 4, "iterations": 3}
-    base = train(TrainConfig(data=str(data), **shape, run_dir=tmp_path / "base", tune_malloc=False))
+    base = train(TrainConfig(data=str(data), **shape, run_dir=tmp_path / "base"))
     with caplog.at_level("INFO"):
-        flags = SftFlags(run=base, data=(str(chats),), iterations=2, tune_malloc=False)
+        flags = SftFlags(run=base, data=(str(chats),), iterations=2)
         outcome = run_training(configure(flags, SftConfig))
     assert outcome.folder == tmp_path / "base-sft"
     assert f"8 special tokens are added, ids {size - 8} to {size - 1}" in caplog.text
@@ -172,7 +172,7 @@ def bare_base(tmp_path):
     inputs = {"inputs": [tmp_path / "train.txt"], "val_inputs": [tmp_path / "val.txt"]}
     data = prepare("text", str(bare), tmp_path / "bare", **inputs, workers=1, progress=False)
     shape = {"d_model": 32, "n_layers": 1, "n_heads": 1, "seq_len": 64, "batch_size": 4, "iterations": 2}
-    config = TrainConfig(data=str(data), **shape, run_dir=tmp_path / "base", tune_malloc=False)
+    config = TrainConfig(data=str(data), **shape, run_dir=tmp_path / "base")
     train(config)
     return config
 
@@ -180,7 +180,7 @@ def bare_base(tmp_path):
 def test_a_stage_starts_from_the_newest_weights_until_it_has_its_own(bare_base, chats, tmp_path, monkeypatch):
     """Printing the configuration writes nothing, and a copy of older weights is replaced before the first step."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    flags = SftFlags(run=bare_base.run_dir, data=(str(chats),), iterations=4, ckpt_interval=2, tune_malloc=False)
+    flags = SftFlags(run=bare_base.run_dir, data=(str(chats),), iterations=4, ckpt_interval=2)
     words = ["sft", "--run", str(bare_base.run_dir), "--data", str(chats), "--print-config"]
     before = sorted(tmp_path.rglob("*"))
     assert main(words) == 0
@@ -280,7 +280,7 @@ def test_an_imported_model_is_fine_tuned_with_the_law_s_rate(base, chats, tmp_pa
 
     export_run(base, tmp_path / "export")
     import_folder(tmp_path / "export", tmp_path / "imported")
-    flags = SftFlags(run=tmp_path / "imported", data=(str(chats),), iterations=2, tune_malloc=False)
+    flags = SftFlags(run=tmp_path / "imported", data=(str(chats),), iterations=2)
     config = configure(flags, SftConfig)
     assert (config.opt, config.lr, config.lr_multiplier) == ("adana", None, 0.8)
     assert run_training(config).status == "finished"

@@ -75,13 +75,16 @@ _ODD = {
 def test_runs_that_differ_in_a_setting_have_different_default_folders(name):
     base = TrainConfig(heads=4, iterations=1000, opt="adana" if name != "beta1" else "adamw")
     other = replace(base, **{name: _ODD[name]})
-    assert resolve(base, Words()).run_dir != resolve(other, Words()).run_dir
+    assert resolve(base, Words()).execution.run_dir != resolve(other, Words()).execution.run_dir
 
 
 def test_default_names_of_plain_runs_are_those_of_version_0_1():
-    name = resolve(TrainConfig(heads=4, iterations=1000), Words()).run_dir.name
+    name = resolve(TrainConfig(heads=4, iterations=1000), Words()).execution.run_dir.name
     assert name == "enoki-adana-h4-words-b32x2048-i1000-lr0.00251-s0"
-    assert "-cos-k0.8" in resolve(TrainConfig(heads=4, iterations=9, scheduler="cos", kappa=0.8), Words()).run_dir.name
+    assert (
+        "-cos-k0.8"
+        in resolve(TrainConfig(heads=4, iterations=9, scheduler="cos", kappa=0.8), Words()).execution.run_dir.name
+    )
 
 
 def test_annotations_are_types_that_flags_can_have():

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.scaling.shape import LinearAttention
 from danalab.models.huggingface import common
 from danalab.models.huggingface.llama_qwen import MLP_NAMES
+from danalab.scaling.shape import LinearAttention
 
 
 def entries(config: ModelConfig, read: common.TensorReader | None = None) -> list[common.Entry]:

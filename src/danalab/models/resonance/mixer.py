@@ -26,11 +26,11 @@ from torch.nn import functional as F
 
 from danalab.models.cache import ConvState, MatrixState
 from danalab.models.config import ModelConfig
+from danalab.models.delta_rule import ShortConvolution
 from danalab.models.layers.basic import Linear
 from danalab.models.layers.precision import full_precision
-from danalab.models.shards import assign, local_shard
-from danalab.models.delta_rule import ShortConvolution
 from danalab.models.resonance import convolution
+from danalab.models.shards import assign, local_shard
 
 MAX_QUALITY = 32.0
 """Bound of omega / (2 gamma): with less damping, gradients grow with the lag, and float32 cannot resolve the phase

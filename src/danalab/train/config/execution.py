@@ -1,6 +1,5 @@
 """Settings of how a job runs: device, ranks, run folder, checkpoints, evaluation, tracking. Needs no torch."""
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from danalab.errors import UserError
-from danalab.train.config.backends import BACKENDS
 from danalab.train.config.fields import Count, Dtype, Natural, Positive, Section, flag, setting
 
 
@@ -30,10 +28,6 @@ class ExecutionSettings(Section):
     """Trade time for memory: none, full, every-n:K or selective."""
     deterministic: bool = setting(False, kind="execution")
     """Only deterministic kernels (GPUs; CPU runs are deterministic for a given number of threads)."""
-    tune_malloc: bool = setting(True, kind="execution")
-    """CPU on Linux with glibc: keep freed memory in the process; up to twice as fast with large vocabularies."""
-    onednn: bool = setting(True, kind="execution")
-    """AMD CPUs with AVX-512: float32 products by oneDNN instead of MKL, twice as fast and as exact."""
     gc_interval: Natural = setting(1000, kind="execution")
     """Steps between Python garbage collections (never in between); 0: leave it to Python."""
     on_nonfinite: Literal["stop", "skip"] = setting("stop", kind="execution")
@@ -50,9 +44,11 @@ class ParallelSettings(Section):
 
     nproc: Annotated[int, Ge(1), Le(1024)] | None = setting(None, kind="execution", main=True)
     """Processes on this machine, one for each GPU; leave it out under torchrun and srun, whose ranks join the run."""
-    distributed_backend: str | None = setting(None, kind="execution", choices=BACKENDS.spellings)
-    """single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded. Default ddp with
-    several ranks."""
+    distributed_backend: Literal["single", "ddp", "nccl", "gloo", "zero", "fsdp", "diloco"] | None = setting(
+        None, kind="execution"
+    )
+    """single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: workers
+    that exchange weights only now and then. Default ddp with several ranks."""
     tp_size: Count = setting(1, kind="execution")
     """fsdp: ranks that share each matrix product."""
     expert_parallel: bool = setting(False, kind="execution")
@@ -62,14 +58,23 @@ class ParallelSettings(Section):
     collective_timeout: Annotated[float, Ge(1), Lt(float("inf"))] = setting(600.0, kind="execution")
     """How long ranks wait for one that doesn't answer, after the first step (which may take half an hour) [s]."""
 
+    diloco_steps: Count = 500
+    """diloco: steps of each worker between two outer steps."""
+    diloco_lr: Positive = 0.7
+    """diloco: learning rate of the outer step."""
+    diloco_momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """diloco: Nesterov momentum of the outer step."""
+    diloco_patience: Positive = setting(600.0, kind="execution")
+    """diloco: how long workers wait for a missing one before they continue without it [s]."""
+
     def check(self) -> None:
         super().check()
-        backend = None if self.distributed_backend is None else BACKENDS.canonical(self.distributed_backend)
-        object.__setattr__(self, "distributed_backend", backend)
-        for other in BACKENDS:
-            for name in BACKENDS.get(other).defaults if other != backend else ():
-                if (value := getattr(self, name, None)) is not None:
-                    raise UserError(f"{flag(name)} {value}: only with --distributed-backend {other}")
+        if self.distributed_backend in ("nccl", "gloo"):
+            object.__setattr__(self, "distributed_backend", "ddp")
+        backend = self.distributed_backend
+        for name in ("diloco_steps", "diloco_lr", "diloco_momentum", "diloco_patience"):
+            if (value := getattr(self, name)) != getattr(ParallelSettings, name) and backend != "diloco":
+                raise UserError(f"{flag(name)} {value}: only with --distributed-backend diloco")
         if self.expert_parallel and backend not in (None, "ddp", "fsdp"):
             raise UserError(f"--expert-parallel needs --distributed-backend fsdp or ddp, not {backend}; leave one out")
         for name in ("tp_size", "replicas"):
@@ -172,14 +177,7 @@ class EvaluationSettings(Section):
     final_eval_batches: Natural | None = setting(None, kind="execution")
     """Size of the last evaluation, likewise; default the whole split, or as many sequences as the run trains on."""
     ema: Annotated[float, Gt(0), Lt(1)] | None = setting(None, kind="execution")
-    """Short for --average ema:VALUE, as in 0.999."""
-    average: str | None = setting(None, kind="execution")
-    """Average of the weights, evaluated and saved beside them. ema:0.999: exponential; tail:0.2: mean over the last 20%
-    of the steps; log:8: average in logarithmic time, where step t has the rate 8/(8 + t)."""
-
-    def check(self) -> None:
-        super().check()
-        self.weight_average()
+    """Decay of an exponential average of the weights, as in 0.999, which is evaluated and saved beside them."""
 
     def evaluation_sizes(self, sequences: int, steps: int) -> dict[str, int]:
         """Interval and sizes; a forward pass of one of the run's `sequences` is a third of its training."""
@@ -194,21 +192,6 @@ class EvaluationSettings(Section):
             final = max(fixed, -(-sequences // FIXED_BATCH)) if fixed else 0
         return {"eval_interval": interval, "eval_batches": fixed, "final_eval_batches": final}
 
-    def weight_average(self) -> tuple[str, float] | None:
-        """(ema, tail or log; its number)."""
-        if self.ema is not None and self.average is not None:
-            raise UserError(f"--ema {self.ema:g}: --average {self.average} is given, too; leave one of them out")
-        kind, _, number = (self.average or f"ema:{self.ema}").partition(":")
-        if self.average is None and self.ema is None:
-            return None
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if not 0 < value < {"ema": 1, "tail": 1, "log": math.inf}.get(kind, 0):
-            raise UserError(f"--average {self.average}: ema:D or tail:SHARE, between 0 and 1, or log:DELTA is expected")
-        return kind, value
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingSettings(Section):
@@ -220,8 +203,6 @@ class TrackingSettings(Section):
     """Steps between rows of metrics.jsonl."""
     tensorboard: bool = setting(False, kind="execution")
     """Mirror the metrics for TensorBoard, in the run folder's tensorboard/."""
-    trackio: bool = setting(False, kind="execution")
-    """Mirror the metrics to Trackio on this machine, project danalab; `trackio show --project danalab` draws them."""
     wandb: bool = setting(False, kind="execution")
     """Mirror the metrics to Weights & Biases; a resumed run continues under its id."""
     wandb_project: str | None = setting(None, kind="execution")
@@ -239,5 +220,3 @@ class TrackingSettings(Section):
     family also signal-to-noise ratios and how often their bound acts: signal.jsonl."""
     collect_tau_stats: bool = setting(False, kind="execution")
     """dana-star's: order statistics of tau at evaluations number 10, 20, 40, ..., in the run folder's tau/."""
-    profile: bool = setting(False, kind="execution")
-    """Trace a few early steps of this job by torch's profiler, in the run folder's profile/."""

@@ -64,13 +64,6 @@ class ModelSettings(Section):
     """One matrix for embedding and head; default as the architecture (gpt has)."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Probability that a feature of the embedding, or of what an attention or MLP adds, is 0 in a training step."""
-    parametrization: Literal["standard", "mup", "completep"] = "standard"
-    """How initial weights and learning rates follow from width (mup, completep) and depth (completep), for Adam-like
-    optimizers; an automatic peak rate is then that of the base model."""
-    base_d_model: Count | None = None
-    """mup, completep: width at which nothing differs from standard; default 256."""
-    base_n_layers: Count | None = None
-    """completep: number of blocks at which nothing differs from mup; default 2."""
     n_experts: Count | None = setting(None, aliases=("moe-num-experts",))
     """Experts instead of each MLP, of any architecture with attention; default 8 (moe, qwen3next), else none."""
     top_k: Count | None = None
@@ -123,8 +116,6 @@ class SequenceSettings(Section):
     """Context length [tokens]; default 2048, or the length of the sequences of pre-tokenised arrays."""
     context_len: Count | None = None
     """Context that the model can read [tokens], where it is longer than --seq-len; default --seq-len."""
-    seq_len_ramp: str | None = None
-    """Shorter contexts at first: LENGTH:STEP,...; cuts the same tokens into pieces, which divide --seq-len."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +129,6 @@ class DataSettings(SequenceSettings):
     --heads or --size the corpus of that rule, FineWeb (resonance: FineWeb-Edu); else Python's own files, stdlib."""
     tokenizer: PathText | None = setting(None, kind="data")
     """Tokenizer, where --data is the name of a source; default the source's."""
-    packing: Literal["windows", "documents"] = "windows"
-    """Rows of tokens: windows of the stream, or whole documents, best fit, without padding."""
     document_mask: bool = False
     """Attention is limited to the token's own document, where positions restart (needs the end-of-text id)."""
     array_cache_gib: NonNegative = setting(4.0, kind="execution")
@@ -152,8 +141,7 @@ SHARED_SETTINGS = {
     "kappa": f"The Dana family's damping exponent; default {KAPPA:g}.",
     "delta": f"The Dana family's averaging window: beta(t) = 1 - delta / (delta + t); default {DELTA:g}.",
     "omega": f"Weight-decay strength, as in omega / t; default that of --rules, else {OMEGA:g}.",
-    "clipsnr": "Bound of the damped momentum's signal-to-noise ratio; default 2, for the "
-    "optimizers that clip.",
+    "clipsnr": "Bound of the damped momentum's signal-to-noise ratio; default 2, for the optimizers that clip.",
     "gamma3": "Scale of the Dana family's momentum term; default 1.",
     "beta1": "First of the optimizer's betas, AdamW's rate of the first moment; default as `danalab optim list --opt` "
     "shows.",
@@ -334,8 +322,6 @@ class BatchSettings(Section):
     """Micro-batches in a step; default 1, or the number that --global-batch needs."""
     global_batch: Count | None = None
     """Sequences in a step, over all ranks and micro-batches; default batch-size x ranks x acc-steps."""
-    batch_ramp: str | None = None
-    """Smaller global batches at first: SEQUENCES:STEP,...; 8:1000,16:3000 is 8 before step 1000, 16 before 3000."""
     iterations: Count | None = setting(None, main=True)
     """Length of the run [steps]; default by --tokens-per-param."""
     epochs: Positive | None = setting(None, kind="input")

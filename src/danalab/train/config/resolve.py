@@ -14,19 +14,17 @@ from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.config import ModelConfig, checkpointing_rule
-from danalab.models.parametrization import BASE_D_MODEL, BASE_N_LAYERS, multiples
-from danalab.scaling import Dimensions, dimensions, explicit_dimensions, flops_per_token
+from danalab.scaling import Dimensions, dimensions, explicit_dimensions
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.dimensions import check_resonance, if_resonance
 from danalab.scaling.learning_rate import PeakRate, at_horizon, decay_lr
 from danalab.scaling.optimizers import canonical_name, facts_of
 from danalab.scaling.plan import OMEGA, OptimizerPlan, TrainingBudget, budget_of, decay_of, horizon_of, law_rate
 from danalab.scaling.shape import EXPERT_SETTINGS, RESONANCE_SETTINGS, ROUTER_SETTINGS
-from danalab.train.config.backends import BACKENDS
 from danalab.train.config.experiment import ModelSettings
 from danalab.train.config.fields import flag
 from danalab.train.config.rules import Rules, SizeRule, read_rules
-from danalab.train.config.run_spec import BatchSchedule, Execution, RunBudget, RunSpec, checked_settings
+from danalab.train.config.run_spec import Execution, RunBudget, RunSpec, checked_settings
 from danalab.train.config.train_config import TrainConfig, default_name
 
 DEFAULT_SEQ_LEN = 2048
@@ -36,8 +34,7 @@ omega / t, would take more than the whole weight."""
 NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
 MODEL_FLAGS = (
     "arch", *NUMBERS, "vocab_size", "seq_len", "n_kv_heads", "attention_gate", "tied_head", "num_frequencies", "mixer",
-    "full_attention_interval", *EXPERT_SETTINGS, *RESONANCE_SETTINGS, "parametrization", "base_d_model",
-    "base_n_layers",
+    "full_attention_interval", *EXPERT_SETTINGS, *RESONANCE_SETTINGS,
 )  # fmt: skip
 """Settings of a run that describe its model, apart from those of a router."""
 
@@ -49,16 +46,13 @@ def resolve(config: TrainConfig, dataset: Vocabulary, world_size: int = 1, devic
     """
     rules = Rules() if config.rules is None else read_rules(config.rules)
     given = replace(config, optimizer_settings=checked_settings(config))
-    usual = BACKENDS.get(given.usual_backend(world_size)).defaults
-    given = replace(given, **{name: value for name, value in usual.items() if getattr(given, name) is None})
     seq_len, vocab_size = choose_data(given, dataset)
     batch_size, acc_steps, global_batch = given.batch_sizes(world_size)
     dims, model = choose_model(given, vocab_size, seq_len, rules)
-    nominal, budget = choose_budget(given, dataset, dims, seq_len, global_batch)
-    peak, f = choose_rate(given, dims, nominal, rules)
+    budget = choose_budget(given, dataset, dims, seq_len, global_batch)
+    peak, f = choose_rate(given, dims, budget, rules)
     chosen, notes = choose_decay(given, dims, budget, peak, f, rules)
-    batches = BatchSchedule.of(global_batch, seq_len, given.batch_ramp, given.seq_len_ramp)
-    evaluation = given.evaluation_sizes(batches.sequences(budget.steps), budget.steps)
+    evaluation = given.evaluation_sizes(budget.steps * global_batch, budget.steps)
     whole = RunBudget(**vars(budget), batch_size=batch_size, acc_steps=acc_steps, **evaluation)
     parts: dict[str, Any] = {"given": given, "model": model, "budget": whole, "optimizer": chosen}
     spec = RunSpec(**parts, execution=choose_execution(given, model, chosen, whole, dataset, world_size, device_type))
@@ -142,23 +136,16 @@ def model_dimensions(settings: ModelSettings, vocab_size: int, rule: SizeRule | 
 
 def choose_budget(
     given: TrainConfig, dataset: Vocabulary, dims: Dimensions, seq_len: int, global_batch: int
-) -> tuple[TrainingBudget, TrainingBudget]:
-    """(the budget at a constant batch, which decides the horizon; that of the run, with its ramps)."""
-    batches = BatchSchedule.of(global_batch, seq_len, given.batch_ramp, given.seq_len_ramp)
+) -> TrainingBudget:
+    """Steps, warm-up, tokens and FLOPs of the run."""
     asked = given
     if given.epochs is not None:
         tokens = getattr(dataset, "tokens_per_epoch", None)
         asked = replace(given, iterations=given.steps_of_epochs(tokens and tokens(seq_len), seq_len, global_batch))
-    nominal = budget = budget_of(asked, dims, seq_len, global_batch)
-    if batches.batch.stages and asked.iterations is None:  # more steps, for as many tokens
-        steps = max(1, batches.batch.steps_within(nominal.steps * global_batch))
-        budget = budget_of(replace(given, iterations=steps), dims, seq_len, global_batch)
-    if batches.batch.stages or batches.length.stages:
-        flops = batches.flops(budget.steps, lambda length: flops_per_token(dims, length))
-        budget = replace(budget, tokens=batches.tokens(budget.steps), flops=flops)
+    budget = budget_of(asked, dims, seq_len, global_batch)
     if given.extend_to is not None and given.extend_to < budget.steps:
         raise UserError(f"--extend-to {given.extend_to}: the run has {budget.steps} steps already")
-    return nominal, budget
+    return budget
 
 
 # ---- learning rate ----
@@ -168,19 +155,15 @@ def choose_rate(given: TrainConfig, dims: Dimensions, nominal: TrainingBudget, r
     """(peak learning rate: as given, by --rules, or by the fitted law; the horizon f that weight decay follows)."""
     if given.lr is not None:
         return PeakRate(given.lr, "given"), 1.0
-    opt, rate_size, f = canonical_name(given.opt), 1.0, 1.0
-    if given.parametrization != "standard":  # of the base model, embeddings apart
-        layers = (given.base_n_layers or BASE_N_LAYERS) if given.parametrization == "completep" else None
-        m, n = multiples(dims.d_model, dims.n_layers, given.base_d_model or BASE_D_MODEL, layers)
-        rate_size = 1 / (m * m * n)
+    opt, f = canonical_name(given.opt), 1.0
     fitted = rules.law(given.arch, opt, nominal.global_batch, given.kappa)
     if fitted is not None:
         law, source = fitted
-        peak = PeakRate(law(rate_size * dims.non_emb_params), source, law.batch)
+        peak = PeakRate(law(dims.non_emb_params), source, law.batch)
     else:
         if given.horizon_law == "measured":
             f = horizon_of(dims, nominal, given.horizon_basis)
-        peak = at_horizon(law_rate(dims, opt, given.kappa, nominal.tokens_per_step, rate_size), opt, f)
+        peak = at_horizon(law_rate(dims, opt, given.kappa, nominal.tokens_per_step), opt, f)
     if given.lr_multiplier != 1:
         source = f"{peak.source}, times {given.lr_multiplier:g}"
         peak = replace(peak, lr=peak.lr * given.lr_multiplier, source=source)

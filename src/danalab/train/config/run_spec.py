@@ -3,13 +3,12 @@
 flags -> TrainConfig -> resolve -> RunSpec(given, model, budget, optimizer, execution) -> model, optimizer, batches
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from danalab.data.order.ramps import Ramp
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.optim.schedules import Schedule, get_schedule
@@ -90,18 +89,9 @@ class RunSpec:
             iterations=budget.steps,
             warmup_steps=budget.warmup,
             init=given.init or self.model.architecture.init,
-            base_d_model=self.model.base_d_model,
-            base_n_layers=self.model.base_n_layers,
             run_dir=own.run_dir,
             name=own.name,
         )
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "micro_batch":  # version 0.2
-            return self.budget.batch_size
-        if not name.startswith("__") and name in Execution.__annotations__:  # its place until version 0.3
-            return getattr(self.execution, name)
-        raise AttributeError(f"a RunSpec has no {name}")
 
     @property
     def automatic(self) -> frozenset[str]:
@@ -109,19 +99,21 @@ class RunSpec:
         return frozenset(name for name, value in vars(self.given).items() if value is None)
 
     @cached_property
-    def batches(self) -> "BatchSchedule":
-        """Global batch and sequence length of each step."""
-        given, budget = self.given, self.budget
-        return BatchSchedule.of(budget.global_batch, budget.seq_len, given.batch_ramp, given.seq_len_ramp)
-
-    @cached_property
     def optimizer_settings(self) -> dict[str, Any]:
         """The settings of the optimizer for `build_optimizer`, or a UserError for one it lacks; imports torch."""
         return optimizer_settings(self.given, self.optimizer, self.budget.steps)
 
+    def sequences(self, steps: int) -> int:
+        """Sequences of the first `steps` steps."""
+        return steps * self.budget.global_batch
+
+    def tokens(self, steps: int) -> int:
+        """Tokens of the first `steps` steps."""
+        return self.sequences(steps) * self.budget.seq_len
+
     def flops(self, steps: int) -> int:
         """Training FLOPs of the first `steps` steps."""
-        return self.batches.flops(steps, lambda length: flops_per_token(self.model, length))
+        return self.tokens(steps) * flops_per_token(self.model, self.budget.seq_len)
 
     @property
     def iterations(self) -> int:
@@ -211,8 +203,8 @@ def dimensions_of(model: ModelConfig) -> Dimensions:
 
 
 def recorded_dtype(record: Mapping[str, Any]) -> str:
-    """The number format of a run from its config.json; version 0.1 did not record an automatic one."""
-    return record["config"].get("dtype") or ("float32" if record.get("device", "cpu") == "cpu" else "bfloat16")
+    """The number format of a run from its config.json."""
+    return record["config"]["dtype"]
 
 
 def run_memory_gib(
@@ -225,7 +217,7 @@ def run_memory_gib(
         micro_batch,
         activation_bytes,
         moment_bytes=2.0 if spec.given.optimizer_settings.get("stochastic_rounding") == "moments" else 4.0,
-        averaged=spec.given.weight_average() is not None,
+        averaged=spec.given.ema is not None,
         weight_shards=ranks if spec.execution.backend == "fsdp" else 1,
         state_shards=ranks if spec.execution.backend in ("fsdp", "zero") else 1,
         checkpointing=[rule(layer) for layer in range(spec.plan.n_layers)],
@@ -280,44 +272,3 @@ def optimizer_settings(config: TrainConfig, planned: OptimizerPlan, steps: int) 
         raise UserError(f"{flags}: {config.opt} has no constant betas; leave them out")
     # `planned` has omega as a weight decay.
     return settings | betas | {name: value for name, value in given.items() if name in known and name != "omega"}
-
-
-@dataclass(frozen=True)
-class BatchSchedule:
-    """Sequences of each step, and the lengths that they are cut into.
-
-    sequences(k) = sum of the first k global batches, tokens(k) = sequences(k) x seq_len. A ramp of lengths cuts
-    sequences into pieces (`data.order.batches`), so it changes neither; it makes attention cheaper, which FLOPs show.
-    """
-
-    batch: Ramp
-    length: Ramp
-
-    @classmethod
-    def of(cls, global_batch: int, seq_len: int, batch_ramp: str | None, seq_len_ramp: str | None) -> "BatchSchedule":
-        """The schedule that the flags describe."""
-        schedule = cls(
-            Ramp.parse(batch_ramp, global_batch, "--batch-ramp"), Ramp.parse(seq_len_ramp, seq_len, "--seq-len-ramp")
-        )
-        for length in schedule.length.values:
-            if seq_len % length:
-                raise UserError(f"--seq-len-ramp {seq_len_ramp}: {length} does not divide --seq-len {seq_len}")
-        return schedule
-
-    def sequences(self, steps: int) -> int:
-        """Sequences of full length that the first `steps` steps consume."""
-        return self.batch.total(steps)
-
-    def tokens(self, steps: int) -> int:
-        """Tokens that the first `steps` steps consume."""
-        return self.sequences(steps) * self.length.final
-
-    def flops(self, steps: int, per_token: Callable[[int], int]) -> int:
-        """Training FLOPs of the first `steps` steps; `per_token(length)` is the cost of a token."""
-        total = begin = 0
-        for end in [*(until for _, until in self.length.stages), steps]:
-            end = min(end, steps)
-            if end > begin:
-                total += (self.tokens(end) - self.tokens(begin)) * per_token(self.length.at(begin))
-                begin = end
-        return total

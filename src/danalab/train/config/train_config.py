@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 from danalab.errors import UserError
 from danalab.scaling.architectures import ARCHITECTURES
 from danalab.scaling.optimizers import OMEGA, short_name
-from danalab.train.config.backends import BACKENDS
 from danalab.train.config.execution import (
     CheckpointSettings,
     EvaluationSettings,
@@ -46,17 +45,12 @@ BUILT_IN_TEXT = "stdlib"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankSettings(*(kind.settings for kind in BACKENDS.bundled().values() if kind.settings), ParallelSettings):
-    """Ranks, how they share the work, and the own settings of each way."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunSettings(
     JobSettings,
     TrackingSettings,
     EvaluationSettings,
     CheckpointSettings,
-    RankSettings,
+    ParallelSettings,
     ExecutionSettings,
     LossSettings,
     ScheduleSettings,

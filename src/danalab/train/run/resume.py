@@ -77,7 +77,7 @@ class ResumePoint:
                 weights_only |= imported
                 reads_optimizer = not imported and (self.with_optimizer or not weights_only)
                 optimizer = trainer.driver.optimizer if reads_optimizer else None
-                tensors.read(path, trainer.model, optimizer, meta.get("optimizer"), keep_settings=not self.own)
+                tensors.read(path, trainer.model, optimizer, keep_settings=not self.own)
                 if not weights_only:
                     _restore(trainer, meta, path, world)
             except UserError as error:
@@ -300,9 +300,8 @@ def _plugin_digests(spec: RunSpec) -> dict[str, str]:
 def require_same_run(spec: RunSpec, dataset: Dataset, folder: RunFolder) -> RunSpec:
     """Compare with the run that made the folder; returns the run with that run's automatic settings and extension."""
     saved, stage = folder.read_config(), stage_kind(spec.config).name
-    if "dataset" not in saved or "merged_from" in saved:
-        kind = "a merged" if "merged_from" in saved else "an imported"
-        raise UserError(f"{folder.path} is {kind} model; take another --run-dir, and --init-from {folder.path}")
+    if "dataset" not in saved:
+        raise UserError(f"{folder.path} is an imported model; take another --run-dir, and --init-from {folder.path}")
     if saved.get("stage", "pretraining") != stage:
         there = saved.get("stage", "pretraining")
         raise UserError(f"{folder.path} is the folder of a run of {there}, not of {stage}; take another --run-dir")

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -123,16 +122,6 @@ def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
         if any(kind.__module__.startswith(compiler) for kind in type(error).__mro__):
             raise UserError(f"--compile failed: {first_line(error)}; leave it out or give --no-compile") from error
         raise
-
-
-def tune_malloc() -> bool:
-    """Make glibc keep freed memory (whether it does): paging logits in anew takes up to half of the time."""
-    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = ctypes.CDLL("libc.so.6").mallopt
-    trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8
-    settings = {mmap_max: 0, trim_threshold: 2**31 - 1, top_pad: 256 << 20, arena_max: 1}
-    return all(mallopt(option, value) for option, value in settings.items())
 
 
 def peak_memory_gib(device: torch.device) -> float:
