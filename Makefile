@@ -6,7 +6,7 @@
 #   make test-machines   the tests that compute, with the kernels of other processors
 #   make bench   the benchmarks; results in bench/results
 #   make dist    wheel and sdist in dist/, checked, and the wheel tried beside torch alone
-#   make gpu-check   tests and benchmarks on a GPU
+#   make gpu-check   correctness and speed on a GPU, in eight minutes; installs nothing
 #   make docs    the site, in build/docs
 #   make vendor   the chat page's libraries from npm again, or another version: make vendor VERSIONS=temml=0.13.5
 #   make docs-check   every command and code block of README and docs, in about 15 minutes on two idle cores
@@ -51,10 +51,8 @@ dist: $(VENV)/.dist
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python scripts/check_wheel.py dist/danalab-*.whl
 
-gpu-check: $(VENV)/.dev
-	$(PYTEST) -m gpu -n 0
-	$(BIN)/danalab bench optim --device cuda --output bench/results
-	$(BIN)/danalab bench train --device cuda --output bench/results
+gpu-check:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu_check.py
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/docs

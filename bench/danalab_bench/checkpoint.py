@@ -60,20 +60,21 @@ class Matrices(nn.Module):
 def _measure_one(millions: float, rounds: int, place: Path, device: str) -> dict[str, Any]:
     model = Matrices(millions).to(device)
     optimizer = build_optimizer("adana", model, lr=1e-3)
-    collected, plain = flat.collect(model, optimizer)
+    state = flat.state_of(model, optimizer)
+    collected, _ = flat.flatten(state)
     values = {name: value for name, value in collected.items() if isinstance(value, Tensor)}
     saver = Saver(CheckpointStore(place / "ours"))
     held: list[float] = []
     steps = iter(range(1, 10**6))
 
     def ours() -> None:
-        held.append(saver.save(next(steps), values, {"optimizer": plain}))
+        held.append(saver.save(next(steps), state, {}))
         saver.drain()
 
     def load() -> None:
         path = saver.store.path(saver.store.steps()[-1])
         verify(path)
-        flat.read(path, model, optimizer, plain)
+        flat.read(path, model, optimizer)
 
     work = {
         "committed": ours,

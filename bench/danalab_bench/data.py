@@ -23,7 +23,7 @@ from danalab.data.sources import Source, StdlibSource
 from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
 from danalab.errors import UserError
 from danalab.hardware import available_cores
-from danalab.train.system.device import machine, tune_malloc
+from danalab.train.system.device import machine
 from danalab_bench.timing import Say
 
 
@@ -162,7 +162,6 @@ def measure(rounds: int, say: Say) -> dict[str, Any]:
         folder = Path(name)
         results: dict[str, Any] = {"benchmark": "data", "machine": machine("cpu")}
         results["preparation"] = preparation(folder, {"bpe-4096": 9, "gpt2": 28}, rounds, say)
-        tune_malloc()  # as the trainer does, once its data are there
         results["loader"] = loader(folder)
     for shape, row in results["loader"].items():
         say(

@@ -28,10 +28,9 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.models.layers.precision import onednn_products
 from danalab.native_library import multiplies_bfloat16
 from danalab.scaling import dimensions, flops_per_token
-from danalab.train.system.device import machine, tune_malloc
+from danalab.train.system.device import machine
 from danalab.train.trainer import Trainer
 from danalab_bench import environment
 from danalab_bench.timing import WARM_UP, Say, ratios, spread
@@ -177,12 +176,10 @@ def main() -> None:
             start = time.perf_counter()
             plain.run(block)
             seconds = time.perf_counter() - start
-            with onednn_products():
-                tell(seconds=seconds, matrix_rate=matrix_rate(dtype))
+            tell(seconds=seconds, matrix_rate=matrix_rate(dtype))
     else:
-        tune_malloc()
         trainer = make_trainer(case, data, Path(task["scratch"]), rounds * block + 1, "cpu", task["dtype"])
-        with _stopwatch(trainer) as worked, onednn_products(), contextlib.suppress(BlocksTimed):
+        with _stopwatch(trainer) as worked, contextlib.suppress(BlocksTimed):
             began = []
 
             def begin() -> None:

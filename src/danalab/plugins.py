@@ -28,9 +28,6 @@ ENVIRONMENT = "DANALAB_PLUGINS"
 GROUP = "danalab.plugins"
 MODULES: dict[str, tuple[str, ...]] = {
     "callback": ("train.statistics", "train.trackers"),
-    "data command": ("cli.data_more",),
-    "data layout": ("data.arrays",),
-    "data source": ("data.sources.hub",),
     "distributed backend": ("train.diloco",),
     "optim command": ("cli.optim_more",),
     "study": ("theory.studies",),

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from danalab.cli.app import main
-from danalab.train.run.exchange import FORMATS, ExchangeResult, ModelFormat
 from danalab.train.run.open import open_run
-from decoding import greedy
 from text_data import prepare_texts
 
 transformers = pytest.importorskip("transformers")
@@ -24,7 +23,6 @@ ARCHITECTURES = {
     "gated": ["--arch", "qwen3", "--n-kv-heads", "1"],
     "qwen3next": ["--arch", "qwen3next", "--full-attention-interval", "2", "--n-kv-heads", "2"],
     "enoki": [],
-    "resonance": ["--arch", "resonance", "--num-frequencies", "8"],
 }
 TINY = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--seq-len", "32", "--batch-size", "4",
         "--eval-batches", "1", "--lr", "0.01"]  # fmt: skip
@@ -49,7 +47,7 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypatch, tmp_path, runs, data, arch):
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    trust = {"trust_remote_code": True} if arch in ("gated", "enoki", "resonance") else {}
+    trust = {"trust_remote_code": True} if arch in ("gated", "enoki") else {}
     out, back = tmp_path / "hf", tmp_path / "back"
     assert main(["export", str(runs / arch), "--out", str(out)]) == 0
     model, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True, **trust)
@@ -114,23 +112,6 @@ def test_what_cannot_be_sampled_from_is_refused_in_one_line(capsys, tmp_path, ru
         assert message in said
         assert len(said.splitlines()) == 1
     assert main(["generate", "--from", str(silent), "--tokenizer", str(out), "--max-tokens", "3"]) == 0
-
-
-def test_transformers_generates_from_a_state_what_danalab_does_also_with_beams_and_padding(monkeypatch, tmp_path, runs):
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    assert main(["export", str(runs / "resonance"), "--out", str(tmp_path / "hf")]) == 0
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", trust_remote_code=True)
-    ours = open_run(runs / "resonance").load_model().model
-    rows = torch.randint(0, 256, (2, 6), generator=torch.Generator().manual_seed(0))
-    settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    expected = [greedy(ours, row.tolist(), 12) for row in rows]
-    assert model.generate(rows, **settings)[:, 6:].tolist() == expected
-    assert model.generate(rows, use_cache=False, **settings)[:, 6:].tolist() == expected
-    padded = torch.cat((torch.zeros(2, 3, dtype=torch.int64), rows), 1)
-    mask = (torch.arange(9) >= 3).int().expand(2, 9)
-    assert model.generate(padded, attention_mask=mask, **settings)[:, 9:].tolist() == expected
-    beams = [model.generate(rows, num_beams=3, use_cache=kept, **settings).tolist() for kept in (True, False)]
-    assert beams[0] == beams[1]
 
 
 def test_an_imported_model_is_trained_on(capsys, tmp_path, runs, data):
@@ -208,18 +189,37 @@ def test_a_checkpoint_in_sixteen_bits_has_a_card_with_the_runs_facts(tmp_path, r
         assert fact in card
 
 
-def test_a_plug_in_adds_a_format(capsys, monkeypatch, tmp_path, runs):
-    def export(run, out, **settings):
-        out.mkdir()
-        (out / "format").write_text(str(sorted(settings)))
-        return ExchangeResult(out, "gpt", 1, 2, None)
+def tiny_llama(seed: int, **more):
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(vocab_size=64, max_position_embeddings=32, **sizes, **more)
+    return transformers.LlamaForCausalLM(config).eval()
 
-    known = {"own": ModelFormat(export, export, lambda path: False, lambda done: "read it")}
-    monkeypatch.setattr(FORMATS, "_items", FORMATS.bundled() | known)
-    assert main(["export", str(runs / "gpt"), "--out", str(tmp_path / "own"), "--format", "own"]) == 0
-    assert (tmp_path / "own" / "format").read_text() == "['chat_template', 'dtype', 'quantize', 'step']"
-    assert main(["export", str(runs / "gpt"), "--out", str(tmp_path / "other"), "--format", "onw"]) == 2
-    assert "unknown model format 'onw' (did you mean 'own'?)" in capsys.readouterr().err
+
+def assert_imported(folder, theirs):
+    assert main(["import", str(folder), "--out", str(folder.with_name("imported"))]) == 0
+    ours = open_run(folder.with_name("imported")).load_model().model.eval()
+    tokens = torch.arange(20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_files_of_an_older_save_that_the_index_does_not_name_are_left_out(tmp_path):
+    new, old = tiny_llama(0), tiny_llama(1)
+    new.save_pretrained(tmp_path / "model", max_shard_size="30KB")
+    old.save_pretrained(tmp_path / "old", max_shard_size="20KB")
+    for file in (tmp_path / "old").glob("model-*.safetensors"):
+        shutil.copy(file, tmp_path / "model" / file.name)
+    assert_imported(tmp_path / "model", new)
+
+
+def test_a_tied_weight_that_is_stored_under_its_other_name_is_found(tmp_path):
+    from safetensors.torch import save_model
+
+    model = tiny_llama(0, tie_word_embeddings=True)
+    model.save_pretrained(tmp_path / "model")
+    save_model(model, str(tmp_path / "model" / "model.safetensors"))
+    assert_imported(tmp_path / "model", model)
 
 
 def test_what_cannot_be_exchanged_is_said_in_one_line(capsys, tmp_path, runs):

@@ -10,7 +10,8 @@ import torch
 
 from danalab.models import ModelConfig
 from danalab.plugins import load_address
-from danalab.train.parallel import RankLayout, World, join
+from danalab.train.parallel.layout import RankLayout
+from danalab.train.parallel.world import World, join
 from danalab.train.step.gradients import GradientStep, UpdateNorm
 from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from danalab.models import build_model
-from danalab.train.checkpoint.weights import read_weights
+from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
 from danalab.train.run.folder import RunFolder
@@ -22,7 +22,7 @@ def train(rank: int, size: int, config: TrainConfig) -> str:
 
 def averages(run):
     model = build_model(open_run(run).model_config)
-    read_weights(RunFolder(run).store.path(6), model, AVERAGE)
+    tensors.read(RunFolder(run).store.path(6), model, prefix=AVERAGE)
     losses = [row["val/loss_average"] for row in read_rows(run / "metrics.jsonl") if "val/loss_average" in row]
     return losses, model.state_dict()
 

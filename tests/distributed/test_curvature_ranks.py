@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from danalab.plugins import load_address
-from danalab.train.parallel import RankLayout, World, join
+from danalab.train.parallel.layout import RankLayout
+from danalab.train.parallel.world import World, join
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
 from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
@@ -28,9 +29,7 @@ def setup(world: World) -> tuple[Any, CurvatureEstimator, OptimizerDriver, Gradi
     strategy = load_address(world.layout.kind.strategy)(world)
     model = strategy.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     strategy.wrap(model, None)
-    driver = OptimizerDriver(
-        strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), "sophia"
-    )
+    driver = OptimizerDriver(strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), "sophia")
     settings = {"autocast": contextlib.nullcontext, "strategy": strategy}
     loss = CrossEntropy(1e-4)
     gradients = GradientStep(model, driver.parameters, micro_batch=ROWS // 4, grad_clip=0.5, loss=loss, **settings)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 import torch
 
-from danalab.train.parallel import RankLayout
+from danalab.train.parallel.layout import RankLayout
 from distributed.curves import STEPS, Case, curve, curves
 from distributed.ranks import run_ranks
 

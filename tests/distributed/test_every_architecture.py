@@ -22,7 +22,7 @@ MODES = {
     },
 }  # fmt: skip
 CASES = {
-    **{arch: {"arch": arch} for arch in ARCHITECTURES},
+    **{arch: {"arch": arch} for arch in ARCHITECTURES.names()},
     "qwen3next-delta": {"arch": "qwen3next", "full_attention_interval": 2, "n_layers": 2},
 }
 
@@ -32,7 +32,7 @@ def config(words: Path, run_dir: Path, **given: object) -> TrainConfig:
     values: dict[str, object] = {
         "opt": "d-muon", "data": str(words), "d_model": 16, "n_layers": 1, "n_heads": 2, "mlp_dim": 32,
         "seq_len": 16, "global_batch": 4, "iterations": 3, "lr": 1e-3, "weight_decay": 0.1, "log_interval": 1,
-        "eval_batches": 1, "ckpt_interval": 0, "run_dir": run_dir, 
+        "eval_batches": 1, "ckpt_interval": 0, "run_dir": run_dir,
     }  # fmt: skip
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
-from danalab.train.parallel import RankLayout
+from danalab.train.parallel.layout import RankLayout
 from danalab.train.run.metrics import read_rows
 from distributed.curves import Case, curve, curves
 from distributed.ranks import run_ranks
@@ -96,22 +96,21 @@ def test_a_model_with_experts_makes_the_curve_of_one_in_every_mode(layout):
 def test_what_ranks_with_experts_save_one_process_reads_and_back(tmp_path: Path):
     def saved(rank: int, size: int, folder: Path):
         model, optimizer = trained(init_device_mesh("cpu", (size,)), rank, size)
-        found, meta = tensors.collect(model, optimizer)
-        tensors.write(found, folder, world(rank, size))
-        return meta
+        found, paths = tensors.flatten(tensors.state_of(model, optimizer))
+        tensors.write(found, folder, world(rank, size), paths)
 
-    def read(rank: int, size: int, folder: Path, meta):
+    def read(rank: int, size: int, folder: Path):
         model = build_model(CONFIG, seed=5)
         apply_expert_parallel(model, CONFIG, init_device_mesh("cpu", (size,)))
         optimizer = build_optimizer("adana", model, lr=1e-2)
-        tensors.read(folder, model, optimizer, meta)
+        tensors.read(folder, model, optimizer)
         return {name: p.full_tensor() if isinstance(p, DTensor) else p.detach() for name, p in model.named_parameters()}
 
-    meta = run_ranks(saved, 2, tmp_path)[0]
+    run_ranks(saved, 2, tmp_path)
     alone, _ = trained(None, 0, 1)
     model = build_model(CONFIG, seed=5)
-    tensors.read(tmp_path, model, build_optimizer("adana", model, lr=1e-2), meta)
-    four = run_ranks(read, 4, tmp_path, meta)[0]
+    tensors.read(tmp_path, model, build_optimizer("adana", model, lr=1e-2))
+    four = run_ranks(read, 4, tmp_path)[0]
     for name, p in alone.named_parameters():
         torch.testing.assert_close(model.get_parameter(name), p, rtol=1e-5, atol=1e-5, msg=name)
         assert torch.equal(four[name], model.get_parameter(name)), name
@@ -132,7 +131,7 @@ def trained(mesh, rank: int, size: int):
 
 
 def world(rank: int, size: int):
-    from danalab.train.parallel import World
+    from danalab.train.parallel.world import World
 
     return World(rank=rank, size=size, control=torch.distributed.new_group(backend="gloo"))  # pyright: ignore
 
@@ -141,7 +140,7 @@ def config(words: Path, run_dir: Path, **given: object) -> TrainConfig:
     values: dict[str, object] = {
         "arch": "qwen3next", "full_attention_interval": 2, "opt": "d-muon", "data": str(words), "d_model": 16,
         "n_layers": 2, "n_heads": 2, "mlp_dim": 36, "n_experts": 4, "seq_len": 16, "global_batch": 4, "iterations": 8,
-        "lr": 1e-3, "log_interval": 1, "eval_batches": 1, "run_dir": run_dir, 
+        "lr": 1e-3, "log_interval": 1, "eval_batches": 1, "run_dir": run_dir,
     }  # fmt: skip
     return TrainConfig(**{**values, **given})  # type: ignore[arg-type]
 

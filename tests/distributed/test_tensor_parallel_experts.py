@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from danalab.models.moe.mixture import Router, Usage, router_losses, weighted
 from danalab.models.parallel import apply_expert_parallel, apply_tensor_parallel, check_tensor_parallel
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
-from danalab.train.parallel import RankLayout, World
+from danalab.train.parallel.layout import RankLayout
+from danalab.train.parallel.world import World
 from distributed.curves import Case, curve, curves
 from distributed.ranks import run_ranks
 
@@ -166,18 +168,18 @@ def test_what_ranks_with_features_of_experts_save_any_other_arrangement_reads(tm
     config = MODELS["gelu"]
 
     def saved(rank: int, size: int):
-        found, meta = tensors.collect(*stepped(cut(config, size)))
-        tensors.write(found, tmp_path, World(rank=rank, size=size, control=torch.distributed.new_group(backend="gloo")))  # pyright: ignore
-        return meta
+        found, paths = tensors.flatten(tensors.state_of(*stepped(cut(config, size))))
+        control: Any = torch.distributed.new_group(backend="gloo")
+        tensors.write(found, tmp_path, World(rank=rank, size=size, control=control), paths)
 
-    def read(rank: int, size: int, meta):
+    def read(rank: int, size: int):
         found = []
         for by_features in (True, False):
             model = cut(config, size) if by_features else build_model(config, seed=5)
             if not by_features:
                 apply_expert_parallel(model, config, init_device_mesh("cpu", (size,)))
             optimizer = build_optimizer("adana", model, lr=1e-2)
-            tensors.read(tmp_path, model, optimizer, meta)
+            tensors.read(tmp_path, model, optimizer)
             values = {n: p.full_tensor() if isinstance(p, DTensor) else p.detach() for n, p in model.named_parameters()}
             for n, p in model.named_parameters():
                 moment = optimizer.state[p]["exp_avg"]
@@ -185,12 +187,12 @@ def test_what_ranks_with_features_of_experts_save_any_other_arrangement_reads(tm
             found.append(values)
         return found
 
-    meta = run_ranks(saved, 2)[0]
+    run_ranks(saved, 2)
     alone, moments = stepped(build_model(config))
     model = build_model(config, seed=5)
     optimizer = build_optimizer("adana", model, lr=1e-2)
-    tensors.read(tmp_path, model, optimizer, meta)
-    for found in run_ranks(read, 2, meta)[0]:
+    tensors.read(tmp_path, model, optimizer)
+    for found in run_ranks(read, 2)[0]:
         for name, p in alone.named_parameters():
             own = model.get_parameter(name)
             torch.testing.assert_close(own, p, msg=name)

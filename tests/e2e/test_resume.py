@@ -101,7 +101,7 @@ def test_the_command_line_resumes_after_sigterm_with_exit_code_85(data, tmp_path
         "-m",
         "danalab",
         "train",
-        *(f for f in flags),
+        *flags,
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)

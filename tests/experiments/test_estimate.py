@@ -1,7 +1,6 @@
 """What runs would take, before they run."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ from danalab.cli.app import main
 from danalab.cli.ladder import Flags, run
 from danalab.errors import UserError
 from danalab.experiments.cells import expand, portable_settings
-from danalab.experiments.estimate import accelerator_rate, estimate, measured_rate, plan_of, token_rate, trained_rate
+from danalab.experiments.estimate import accelerator_rate, estimate, measured_rate, plan_of, token_rate
 from danalab.hardware import named
 
 
@@ -99,15 +98,6 @@ def test_an_estimate_by_rungs_follows_from_tokens_a_second(fixed, tmp_path, caps
     assert main([*command, "--gpu", "h100"]) == 0
     assert "each optimizer tries 7 settings on a rung" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_speed_is_measured_by_a_few_steps_of_each_optimizer(fixed):
-    cells = expand({"opt": ["adamw", "muon"]}, {**fixed, "iterations": 40})
-    rate = trained_rate(cells)
-    for cell in cells:
-        planned = plan_of(cell.config(Path("x")))
-        assert rate(planned) / planned.flops_per_token > 100
 
 
 def test_a_speed_without_an_estimate_is_refused(tmp_path):

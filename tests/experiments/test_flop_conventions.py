@@ -59,7 +59,8 @@ def test_compute_saved_counts_the_optimizer_and_tokens_saved_do_not(tmp_path):
         points = [{"step": t, "tokens": t, "flops": 6 * t, "val/loss": 2 + (t / factor) ** -0.5} for t in law]
         (tmp_path / f"{opt}.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
         rows.append({"name": opt, "opt": opt, "params": 100, "lr": 0.1, "tokens": 1000, "flops": 6000.0,
-                     "non_emb_params": 100, "final_loss": points[-1]["val/loss"], "curve": str(tmp_path / f"{opt}.jsonl"),
+                     "non_emb_params": 100, "final_loss": points[-1]["val/loss"],
+                     "curve": str(tmp_path / f"{opt}.jsonl"),
                      "optimizer_flops": 0.0 if opt == "adamw" else 3000.0})  # fmt: skip
     found = analyse([checked_row(row) for row in rows])
     assert found.tokens_saved["muon"][100].saved == pytest.approx(0.5, abs=0.01)

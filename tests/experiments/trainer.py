@@ -13,7 +13,8 @@ import sys
 words = sys.argv[1:] if sys.argv[1].startswith("--") else sys.argv[2:]
 folder = pathlib.Path(words[words.index("--run-dir") + 1])
 said = dict(word[2:].replace("-", "_").split("=", 1) for word in words if "=" in word)
-print(folder.name, file=open(os.environ["MADE"], "a"))
+with open(os.environ["MADE"], "a") as names:
+    print(folder.name, file=names)
 if folder.name in os.environ.get("BROKEN", "").split():
     sys.exit("danalab: error: no room for " + folder.name)
 first = not (folder / "config.json").exists()

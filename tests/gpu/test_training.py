@@ -18,7 +18,7 @@ from danalab.train.parallel.world import World
 from danalab.train.run.metrics import read_rows
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
-from danalab.train.step.memory import check_memory
+from danalab.train.step.memory import try_step
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system.device import random_state
 from models.architectures import LENGTH, VOCAB, tiny
@@ -68,7 +68,7 @@ def test_the_memory_check_changes_nothing(device):
         autocast=contextlib.nullcontext,
     )  # fmt: skip
     before, random = [p.detach().clone() for p in model.parameters()], random_state()
-    peak = check_memory(gradients, driver, device=device)
+    peak = try_step(gradients, driver, device=device)
     assert (peak > 0) == (device.type == "cuda")
     assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
     assert all(p.grad is None for p in model.parameters())

@@ -11,16 +11,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
-from danalab.models import ModelConfig, build_model
+from danalab.models import ModelConfig, build_model, delta_rule
 from danalab.optim.groups import KINDS
 from danalab.scaling import flops_per_token, parameter_count
 from danalab.models.architectures import ARCHITECTURES
 from danalab.models.config import CHUNK
-from danalab.models import delta_rule
 from decoding import greedy
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny
 
-every_architecture = pytest.mark.parametrize("arch", ARCHITECTURES)
+every_architecture = pytest.mark.parametrize("arch", ARCHITECTURES.names())
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 
-DATA = Path(__file__).parents[1] / "fixtures" / "runs_0_1" / "data"
+DATA = "stdlib"
 HUGE = {
     "width": {"d_model": 100_000_000},
     "mlp": {"mlp_dim": 4_000_000_000},

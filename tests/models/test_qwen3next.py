@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
-from danalab.scaling import flops_per_token, parameter_count
 from danalab.models.delta_rule import DecayGate, GatedDeltaNet, ShortConvolution
+from danalab.scaling import flops_per_token, parameter_count
 from decoding import greedy
 
 

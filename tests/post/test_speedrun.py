@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import time
@@ -17,7 +16,7 @@ from danalab.models import ModelConfig
 from danalab.models.huggingface.convert import obstacle
 from danalab.post.settings import STAGES, MidFlags, RlFlags, SftFlags
 from danalab.post.speedrun.pipeline import CALLS, InterruptedRunError, Speedrun
-from danalab.post.speedrun.report import _duration, as_json, scores_table, write_report
+from danalab.post.speedrun.report import as_json, scores_table, write_report
 from danalab.post.speedrun.settings import PRESETS, Preset, SpeedrunConfig
 from danalab.train import job
 from danalab.train.config.train_config import TrainConfig
@@ -75,27 +74,10 @@ def test_every_stage_leaves_a_run_folder_and_scores(finished):
 
 
 def test_the_report_has_scores_stages_samples_and_the_way_to_talk(finished):
-    markdown, html = (file.read_text() for file in write_report(finished))
-    for text in (markdown, html):
-        for part in ("Scores", "Stages", "Samples", "Environment", f"danalab chat --run {finished.folder('rl')}"):
-            assert part in text
-        assert "reinforcement learning" in text
-        assert "What is" in text
-    assert html.count("<svg") == 1
-    assert "<script" not in html
-    [title] = re.findall("<h1>(.*)</h1>", html)
-    assert re.fullmatch(r".+: \d+ to \d+% in \d+ seconds?", title)
-    assert html.count("<section>") == sum(min(len(task["examples"]), 2) for task in finished.scores("rl").tasks)
-    assert html.count("<dt>sft") == html.count("<section>")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.2, "1 second"), (40, "40 seconds"), (95, "two minutes"), (250, "four minutes"), (1800, "30 minutes"),
-     (9000, "2.5 hours")],
-)  # fmt: skip
-def test_times_are_said_as_people_do(seconds, words):
-    assert _duration(seconds) == words
+    report = write_report(finished).read_text()
+    for part in ("## Scores", "## Stages", "## Samples", "## Settings", f"danalab serve --run {finished.folder('rl')}"):
+        assert part in report
+    assert (finished.out / "curves.png").stat().st_size > 10_000
 
 
 def test_the_same_command_again_changes_nothing(finished):

@@ -49,7 +49,7 @@ def base_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(
         TrainConfig(
             data=str(text), arch="qwen3", d_model=32, n_layers=2, n_heads=2, seq_len=128, batch_size=4, iterations=3,
-            lr=1e-3, opt="adamw", run_dir=tmp_path_factory.mktemp("base") / "tiny-run", 
+            lr=1e-3, opt="adamw", run_dir=tmp_path_factory.mktemp("base") / "tiny-run",
         )
     )  # fmt: skip
 

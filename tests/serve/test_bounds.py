@@ -55,7 +55,7 @@ CHAT = {
     "open calls": {"messages": [USER, {"role": "assistant", "tool_calls": [CALL] * 9000}]},
     "n": {"messages": [USER], "n": 10**9},
     "schema of multiples": form({"allOf": [{"type": "integer", "multipleOf": p} for p in (97, 101, 103, 107)]}),
-    "schema of alternatives": form({"anyOf": [{"enum": [f"v{i}"]} for i in range(50_000)]}),
+    "schema of alternatives": form({"anyOf": [{"enum": [f"v{i}"]} for i in range(40_000)]}),
     "schema of combinations": form({"allOf": [{"anyOf": [{"minimum": i * j} for i in range(9)]} for j in range(9)]}),
     "schema of properties": form({"properties": {f"k{i}": {} for i in range(50_000)}}),
     "schema of a pattern": form({"type": "string", "pattern": "(a{1000}){1000}"}),
@@ -79,8 +79,8 @@ RAW = {
     "text without end": '"' + "a" * (LIMIT - 1),
 }
 SHAPES = {
-    **{f"chat: {name}": ("/v1/chat/completions", json.dumps(body)) for name, body in CHAT.items()},
-    **{f"completions: {name}": ("/v1/completions", json.dumps(body)) for name, body in COMPLETIONS.items()},
+    **{f"chat: {name}": ("/v1/chat/completions", body) for name, body in CHAT.items()},
+    **{f"completions: {name}": ("/v1/completions", body) for name, body in COMPLETIONS.items()},
     **{f"raw: {name}": ("/v1/chat/completions", text) for name, text in RAW.items()},
 }
 
@@ -93,8 +93,9 @@ def bounded():
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_body_is_answered_or_refused_while_the_server_lives(bounded, name):
-    path, body = SHAPES[name]
-    assert len(body) < 1.9 * LIMIT
+    path, content = SHAPES[name]
+    body = content if isinstance(content, str) else json.dumps(content, separators=(",", ":"))
+    assert len(body) <= LIMIT
     waits, ended = [], threading.Event()
 
     def watch() -> None:

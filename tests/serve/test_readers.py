@@ -31,7 +31,7 @@ class Forcing:
 def read(*pieces: str | int, finish: str | None = "stop", stop: tuple[str, ...] = ()) -> tuple[Answer, list, list[int]]:
     """The answer of a reader to texts and special tokens, the text of each delta, and what was forced."""
     request = Request([1], SamplingParameters(max_tokens=99, stop=stop, stop_tokens=FORMAT.stop_tokens))
-    reader, answer, texts, engine = ChatReader(MODEL, request), Answer(), [], Forcing()
+    reader, answer, texts, engine = ChatReader(FORMAT, request), Answer(), [], Forcing()
     tokens = [id_ for piece in pieces for id_ in ([piece] if isinstance(piece, int) else MODEL.tokenizer.encode(piece))]
     for place, token in enumerate(tokens):
         reason = finish if place == len(tokens) - 1 else None
@@ -74,7 +74,7 @@ def test_a_stop_text_ends_the_answer():
 def test_an_engine_that_cannot_draw_is_an_error():
     request = Request([1], SamplingParameters(max_tokens=9))
     with pytest.raises(RequestError, match="not finite"):
-        ChatReader(MODEL, request).read(TokenEvent(0, -1, math.nan, [], "error"), None)  # pyright: ignore[reportArgumentType]
+        ChatReader(FORMAT, request).read(TokenEvent(0, -1, math.nan, [], "error"), None)  # pyright: ignore[reportArgumentType]
 
 
 def test_each_choice_has_a_seed_of_its_own():

@@ -17,6 +17,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare_lines(folder, 400, 12, end=".")
 
 
+@pytest.fixture(scope="session")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared data set, bytes as tokens: 57,000 to train on, 800 for validation."""
+    return prepare_lines(tmp_path_factory.mktemp("words"), 1400, 20, words=["one", "two", "three", "four"], per_line=9)
+
+
 @pytest.fixture
 def tiny(data: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
     """Make a configuration: 20 steps of a 2-layer model of width 32; what is given wins."""

@@ -21,16 +21,15 @@ from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.models.loss import chunked_cross_entropy
 from danalab.optim import build_optimizer
+from danalab.train import diloco as exchange_module
 from danalab.train import job as job_module
 from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.diloco import Exchange, OuterStep
 from danalab.train.job import run_training
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
-from danalab.train.diloco import exchange as exchange_module
-from danalab.train.diloco.exchange import Exchange
-from danalab.train.diloco.worker import OuterStep
 from distributed.ranks import run_ranks
 
 Weights = dict[str, Tensor]
@@ -227,7 +226,11 @@ def everything(folder: Path, workers: int) -> list[Weights]:
     for own in [folder, *(folder / "workers" / str(k) for k in range(1, workers))]:
         path = own / "checkpoints" / "step-00000012"
         stored = FileSystemReader(path).read_metadata().state_dict_metadata
-        tensors = {name: torch.zeros(entry.size, dtype=entry.properties.dtype) for name, entry in stored.items()}
+        tensors = {
+            name: torch.zeros(entry.size, dtype=entry.properties.dtype)
+            for name, entry in stored.items()
+            if hasattr(entry, "size")
+        }
         load(tensors, storage_reader=FileSystemReader(path), no_dist=True)
         found.append(tensors)
     return found

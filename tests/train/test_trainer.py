@@ -283,20 +283,6 @@ def test_another_configuration_is_refused_with_the_settings_that_differ(tiny):
         train(tiny(lr=0.01, seed=3))
 
 
-def test_a_run_from_before_the_law_of_the_horizon_goes_on_at_its_own_rate(tiny):
-    long = {"d_model": 8, "n_layers": 1, "n_heads": 1, "batch_size": 256, "iterations": 40, "opt": "adamw", "lr": None}
-    folder = train(tiny(**long, horizon_law="none", iterations_to_run=5))
-    file = RunFolder(folder).config_file
-    record = json.loads(file.read_text())
-    del record["given"]["horizon_law"]
-    file.write_text(json.dumps(record))
-    train(tiny(**long))
-    assert rows(folder)[-1]["step"] == 40
-    assert open_run(folder).config["config"]["lr"] == record["optimizer"]["lr"]
-    with pytest.raises(UserError, match=r"--lr 0.0\d+ here, 0.0\d+ there"):
-        train(tiny(**long, horizon_law="none", run_dir=train(tiny(**long, run_dir=folder.parent / "new"))))
-
-
 def test_no_auto_resume_refuses_a_folder_with_checkpoints(tiny):
     train(tiny(iterations_to_run=5))
     with pytest.raises(UserError, match="--no-auto-resume"):
@@ -465,7 +451,7 @@ def test_only_the_checkpoint_that_is_gone_on_from_is_verified(tiny, monkeypatch)
 def test_same_seed_same_weights_and_another_seed_others(tiny, data):
     def first_weights(config):
         resolved = resolve(config, open_dataset(data))
-        folder = RunFolder(resolved.run_dir)
+        folder = RunFolder(resolved.execution.run_dir)
         folder.path.mkdir(exist_ok=True)
         trainer = build_trainer(resolved, open_dataset(data), folder)
         return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])

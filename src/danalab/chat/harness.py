@@ -81,7 +81,7 @@ def _found(tasks: list[str]) -> tuple[list[str], Any]:
     from lm_eval.tasks import TaskManager
 
     files = {task: Path(task) for task in tasks if task.endswith((".yaml", ".yml"))}
-    folders = sorted({str(file.parent.resolve()) for file in files.values()})
+    folders: list[str | Path] = [*sorted({file.parent.resolve() for file in files.values()})]
     manager = TaskManager(include_path=folders or None, include_defaults=len(files) < len(tasks))
     names = [read_yaml(files[task], own_tags=True).get("task") if task in files else task for task in tasks]
     for task, name in zip(tasks, names, strict=True):

@@ -1,6 +1,6 @@
 """Optimizers at several sizes, learning rates tuned alike, several seeds; resumable.
 
-danalab ladder bench/ladder_cpu.yaml --estimate
+danalab ladder bench/ladder_cpu.yaml --estimate --tokens-per-second 20000
 danalab ladder pack ladders/ladder_cpu --out published         # one file that report and ladder read as the folder
 """
 
@@ -32,9 +32,9 @@ class Flags(SweepFlags):
     sizes: int | None = None
     """Only this number of sizes, from the first."""
     estimate: bool = False
-    """Measure the speed of each optimizer at each size by a few steps, print hours and costs by rung, and stop."""
+    """Print hours and costs by rung, and stop; by --gpu, --tokens-per-second or the runs that are finished."""
     tokens_per_second: float | None = None
-    """With --estimate: speed of a device at every size, instead of a measurement."""
+    """With --estimate: speed of a device at every size."""
 
 
 def run(flags: Flags) -> int:

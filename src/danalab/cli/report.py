@@ -1,4 +1,4 @@
-"""A ladder's results: compute saved, laws of learning rate and loss, curves, tuning, cost; report.md, or tables only."""
+"""A ladder's results: compute saved, laws of learning rate and loss, curves, cost; report.md, or tables only."""
 
 from dataclasses import dataclass
 from pathlib import Path

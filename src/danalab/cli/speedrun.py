@@ -13,9 +13,7 @@ class Flags(JsonFlags, SpeedrunConfig):
 
 
 def run(flags: Flags) -> int:
-    """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues. danalab
-    export writes each stage for transformers, or as GGUF for llama.cpp; its calculator works in danalab chat and serve.
-    """
+    """Base, mid-training, fine-tuning, reinforcement learning, scores, report; the same command continues."""
     from danalab.train.system.signals import StopRequest
 
     with StopRequest() as stop:  # before the imports below, which take seconds
@@ -37,7 +35,7 @@ def run(flags: Flags) -> int:
     headings, rows = scores_table(speedrun)
     print_table(headings, rows)
     print(f"\nshares of right answers in percent, with standard errors; report in {report}\n")
-    print("talk to it:")
+    print("talk to it in the terminal, or start the page:")
     for command in talk_commands(speedrun):
         print(f"  {command}")
     return 0

@@ -193,10 +193,9 @@ def analyse(
         _compare_at_sizes(found, opt, redraws, seed)
     for opt in found.contenders:
         if opt in found.compute_laws and base in found.compute_laws:
-            with found.noting(f"compute saved by the laws of {opt}"):
-                gain = compute_gain(found.loss_laws[base], found.loss_laws[opt])
-                between = interpolated_saving(_frontier(found, base), _frontier(found, opt))
-                found.gains[opt] = replace(gain, interpolated=between)
+            gain = compute_gain(found.loss_laws[base], found.loss_laws[opt])
+            between = interpolated_saving(_frontier(found, base), _frontier(found, opt))
+            found.gains[opt] = replace(gain, interpolated=between)
     return found
 
 

@@ -1,6 +1,6 @@
 """Common parts of figures: two themes, legends, ticks, the look of each optimizer.
 
-A figure is a function that draws; `save_figure` calls it once a theme: NAME.png, NAME.svg, NAME-dark.png, NAME-dark.svg.
+A figure is a function that draws; `save_figure` calls it once a theme, for NAME.png, NAME.svg and NAME-dark.*
 """
 
 import math

@@ -2,18 +2,16 @@
 
     device-hours = FLOPs / (FLOP/s of one device) / 3600          with the FLOPs of the optimizer's own matrix products
 
-The rate is that of a named accelerator at a share of its peak, a number of tokens a second, the measured rate of
-finished runs in the folder (of the same optimizer where possible, and of the nearest size), or measured now by a few
-steps.
+The rate is that of a named accelerator at a share of its peak, a number of tokens a second, or the measured rate of
+finished runs in the folder (of the same optimizer where possible, and of the nearest size).
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 Rate = Callable[["Plan"], float]
 """Plan of a run -> FLOP/s of one device."""
-MEASURED_STEPS = 30  # steps of a measurement; the rate is that of the last third
 _SIZES_AND_SEEDS = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "seed", "data_seed", "lr",
                     "lr_multiplier", "iterations", "tokens_per_param", "global_batch", "omega")  # fmt: skip
 """Settings whose values make no optimizer refuse the others."""
@@ -64,30 +61,6 @@ def token_rate(tokens_per_second: float) -> Rate:
     if not 0 < tokens_per_second < math.inf:
         raise UserError(f"--tokens-per-second is {tokens_per_second:g}; it must be positive [tokens/s]")
     return lambda planned: tokens_per_second * planned.total_flops / planned.tokens
-
-
-def trained_rate(cells: Sequence[Cell]) -> Rate:
-    """The rate of a few training steps of each optimizer at each size and batch, on this machine; seconds for each."""
-    from danalab.train.job import run_training
-    from danalab.train.run.folder import RunFolder
-    from danalab.train.run.metrics import last_rows
-
-    rates: dict[tuple[str, int, int], float] = {}
-    for cell in cells:
-        with TemporaryDirectory() as folder:
-            run_dir = Path(folder) / "run"
-            config = replace(
-                cell.config(run_dir),
-                iterations_to_run=MEASURED_STEPS, log_interval=MEASURED_STEPS // 3, eval_interval=0,
-            )  # fmt: skip
-            planned = plan_of(config)
-            key = planned.opt, planned.model.exact_params, planned.global_batch
-            if key in rates:
-                continue
-            run_training(config)
-            last = [row for row in last_rows(RunFolder(run_dir).metrics_file) if "tokens_per_second" in row][-1]
-        rates[key] = last["tokens_per_second"] * planned.total_flops / planned.tokens
-    return lambda planned: rates[planned.opt, planned.model.exact_params, planned.global_batch]
 
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
@@ -155,7 +128,7 @@ def check_optimizers(cells: Sequence[Cell]) -> None:
 
 def plan_of(config: "TrainConfig") -> "Plan":
     """Size, steps and FLOPs of a run."""
-    return _resolved(config).planned
+    return _resolved(config).plan
 
 
 def _resolved(config: "TrainConfig") -> Any:

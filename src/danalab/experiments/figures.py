@@ -21,7 +21,7 @@ from danalab.experiments.analysis import Analysis, curves_of
 from danalab.experiments.formats import fraction, short
 from danalab.experiments.horizon import HorizonAnalysis
 from danalab.experiments.rows import Row, is_usable
-from danalab.experiments.saving import LEAST_SEEDS, compute_gain
+from danalab.experiments.saving import LEAST_SEEDS
 from danalab.experiments.tuning import value_of
 
 TALLEST = 5.0  # a panel of losses shows this many times the median excess
@@ -36,43 +36,6 @@ def headline_figure(found: Analysis) -> Figure:
     few = any(each.interval is None for opt in found.contenders for each in found.saved[opt].values())
     unknown = f"fewer than {LEAST_SEEDS} seeds" if few else ""
     drawing.legend(figure, laws=bool(found.compute_laws), unknown=unknown)
-    return figure
-
-
-def gain_figure(found: Analysis) -> Figure | None:
-    """Compute saved at equal loss, by the laws, over the losses that both measured, and dashed beyond."""
-    if not found.gains:
-        return None
-    base, color = found.loss_laws[found.baseline], optimizer_color(found.baseline)
-    figure, axes = drawing.canvas(f"{found.baseline}'s compute at the same loss [FLOPs]", _saved_against(found))
-    axes.axhline(0, color=color, linewidth=1.4, label=f"{found.baseline} (baseline)")
-    seen = []
-    for opt, gain in found.gains.items():
-        color, inside = optimizer_color(opt), [point for point in gain.points if not point.extrapolated]
-        axes.plot([p.baseline_compute for p in inside], [p.saved for p in inside], color=color, label=opt)
-        bounds = [(p.baseline_compute, p.interval.low, p.interval.high) for p in inside if p.interval is not None]
-        if bounds:
-            axes.fill_between(*np.array(bounds).T, color=color, alpha=0.12, linewidth=0)
-        start = max(p.baseline_compute for p in inside)
-        further = base(np.geomspace(start, drawing.EXTRAPOLATED * base.measured[0][1], 20))
-        beyond = compute_gain(base, found.loss_laws[opt], further).points
-        line: dict[str, Any] = {"color": color, "linewidth": 1.2, "linestyle": drawing.DASHED}
-        axes.plot([p.baseline_compute for p in beyond], [p.saved for p in beyond], **line)
-        seen += [p.saved for p in (*inside, *beyond)]
-        seen += [end for _, *ends in bounds for end in ends if abs(end) < 0.6]
-    axes.set_xscale("log")
-    drawing.limit_shares(axes, seen)
-    drawing.legend(figure, laws=True)
-    return figure
-
-
-def law_figure(found: Analysis) -> Figure:
-    """Final loss against compute with its laws, and its distance from the baseline's at the same size."""
-    figure, (left, right) = drawing.panels(2, columns=2, each=(4.3, 3.7))
-    _draw_laws(left, found)
-    _draw_distances(right, found)
-    alone = any(len(each.runs) == 1 for each in found.tuned)
-    drawing.legend(figure, laws=bool(found.compute_laws), unknown="one seed" if alone else "")
     return figure
 
 
@@ -187,24 +150,6 @@ def _draw_laws(axes: Axes, found: Analysis) -> None:
             drawing.law_lines(axes, optimizer_color(opt), law, *law.measured[0], law.samples)
     axes.set(xscale="log", yscale="log", xlabel=drawing.COMPUTE, ylabel="final " + drawing.LOSS)
     drawing.plain(axes.yaxis)
-
-
-def _draw_distances(axes: Axes, found: Analysis) -> None:
-    """Final loss minus the baseline's at the same size and horizon, bars over seeds."""
-    base = {(each.params, each.tokens): each for each in found.at(found.baseline)}
-    color = optimizer_color(found.baseline)
-    axes.axhline(0, color=color, linewidth=1.4)
-    spread = [(each.flops, each.losses - each.loss) for each in base.values()]
-    axes.fill_between(
-        [x for x, _ in spread], [d.min() for _, d in spread], [d.max() for _, d in spread],
-        color=color, alpha=0.2, linewidth=0,
-    )  # fmt: skip
-    for position, opt in enumerate(found.contenders):
-        factor = drawing.aside(position, len(found.contenders))
-        both = [each for each in found.at(opt) if (each.params, each.tokens) in base]
-        gaps = [(each.flops * factor, each.losses - base[each.params, each.tokens].loss) for each in both]
-        drawing.group(axes, opt, gaps, opt, linestyle="-", linewidth=1.0)
-    axes.set(xscale="log", xlabel=drawing.COMPUTE, ylabel=f"final loss minus {found.baseline}'s [nats/token]")
 
 
 # ---- horizons ----
@@ -322,12 +267,6 @@ FIGURES: dict[str, tuple[Callable[[Analysis], Figure | None], str]] = {
         "fitted laws and their 95% bands. Right: compute saved at equal loss; bars are 95% intervals, hollow points "
         "have too few seeds for one.",
     ),
-    "compute-saved-laws": (
-        gain_figure,
-        "Compute saved at equal loss, read off the fitted laws; bands are 95% intervals. Dashed: beyond what was "
-        "measured.",
-    ),
-    "loss-compute": (law_figure, "Final loss against compute; right: distance from the baseline at the same size."),
     "loss-curves": (curves_figure, "Validation loss over training at the best settings of each size."),
     "lr-law": (lr_law_figure, "Best learning rate of each size, all that were tried (small), and the law."),
     "lr-sensitivity": (sensitivity_figure, "Loss of each learning rate above the best trial."),

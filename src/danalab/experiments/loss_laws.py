@@ -214,56 +214,49 @@ def _interval(name: str, value: float, drawn: Sequence[float], freedom: float, l
 
 def _best_laws(data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] | None = None) -> list[LossLaw]:
     """The best laws with one E for all, from near ones, or else from a grid of starting points."""
-    n_terms = KINDS[kind]
     floor = min(float(each.loss.min()) for each in data)
     # Scaled to a geometric mean of 1, amplitudes and exponents hardly depend on each other.
-    scales = [[float(np.exp(np.mean(np.log(column)))) for column in each.columns] for each in data]
-    logs = [
-        [np.log(c / s) for c, s in zip(each.columns, own, strict=True)] for each, own in zip(data, scales, strict=True)
-    ]
+    scales = [np.array([np.exp(np.mean(np.log(column))) for column in each.columns]) for each in data]
+    logs = [np.log(np.stack(each.columns, 1) / scale) for each, scale in zip(data, scales, strict=True)]
+    x, y = np.concatenate(logs), np.log(np.concatenate([each.loss for each in data]))  # [points, terms], [points]
+    which = np.repeat(np.arange(len(data)), [len(each.loss) for each in data])
 
     def unpack(theta: np.ndarray) -> tuple[float, np.ndarray]:
         """E, between 0 and the least loss, and for each law its terms' (log amplitude, log exponent)."""
-        return floor / (1 + math.exp(-min(max(theta[0], -500), 500))), theta[1:].reshape(len(data), n_terms, 2)
+        return floor / (1 + math.exp(-min(max(theta[0], -500), 500))), theta[1:].reshape(len(data), -1, 2)
 
-    def residuals_of(theta: np.ndarray) -> list[np.ndarray]:
+    def residuals(theta: np.ndarray) -> np.ndarray:
         E, terms = unpack(theta)
-        errors = []
-        for each, own, xs in zip(data, terms, logs, strict=True):
-            powers = [a - math.exp(min(b, 50)) * x for (a, b), x in zip(own, xs, strict=True)]
-            errors.append(np.log(E + sum(np.exp(np.minimum(power, 300)) for power in powers)) - np.log(each.loss))
-        return errors
+        powers = terms[which, :, 0] - np.exp(np.minimum(terms[which, :, 1], 50)) * x
+        return np.log(E + np.exp(np.minimum(powers, 300)).sum(axis=1)) - y
 
     starts = _starts(data, logs, floor, kind) if start is None else [_theta(start, floor, scales)]
     least_squares = import_extra("scipy.optimize", "laws of the loss").least_squares
-    solutions = [
-        least_squares(
-            lambda theta: np.concatenate(residuals_of(theta)), theta, loss="huber", f_scale=HUBER, max_nfev=500
-        )
-        for theta in starts
-    ]
-    best = min(solutions, key=lambda solution: solution.cost).x
+    fits = [least_squares(residuals, theta, loss="huber", f_scale=HUBER, max_nfev=500) for theta in starts]
+    best = min(fits, key=lambda fit: fit.cost).x
     E, terms = unpack(best)
+    errors = residuals(best)
     laws = []
-    for each, own, scale, errors in zip(data, terms, scales, residuals_of(best), strict=True):
-        fitted = [(math.exp(a + math.exp(b) * math.log(s)), math.exp(b)) for (a, b), s in zip(own, scale, strict=True)]
+    for i, each in enumerate(data):
+        alphas = np.exp(terms[i, :, 1])
+        fitted = list(zip((np.exp(terms[i, :, 0]) * scales[i] ** alphas).tolist(), alphas.tolist(), strict=True))
         if kind == "broken":
             fitted.sort(key=lambda term: -term[1])  # terms are ordered by exponent
-        spread = float(np.var(np.log(each.loss)))
-        r2 = 1 - float(np.mean(errors**2)) / spread if spread else math.nan
+        own, spread = errors[which == i], float(np.var(np.log(each.loss)))
+        r2 = 1 - float(np.mean(own**2)) / spread if spread else math.nan
         measured = tuple((float(column.min()), float(column.max())) for column in each.columns)
-        laws.append(LossLaw(kind, E, tuple(fitted), measured, r2, errors))
+        laws.append(LossLaw(kind, E, tuple(fitted), measured, r2, own))
     return laws
 
 
-def _starts(data: Sequence[LossPoints], logs: Sequence[list[np.ndarray]], floor: float, kind: str) -> list[np.ndarray]:
+def _starts(data: Sequence[LossPoints], logs: Sequence[np.ndarray], floor: float, kind: str) -> list[np.ndarray]:
     """For each of some E, straight lines through the logarithm of the excess; a second term with some exponents."""
     starts = []
     for share, second in itertools.product(SHARES, EXPONENTS if KINDS[kind] == 2 else (0.0,)):
         theta = [math.log(share / (1 - share))]
         for each, xs in zip(data, logs, strict=True):
             excess = np.log(each.loss - 0.999 * share * floor)
-            slope, level = np.polyfit(xs[0], excess, 1)
+            slope, level = np.polyfit(xs[:, 0], excess, 1)
             theta += [float(level), math.log(max(-slope, 0.02))]
             if second:
                 theta[-2] -= math.log(2)
@@ -272,7 +265,7 @@ def _starts(data: Sequence[LossPoints], logs: Sequence[list[np.ndarray]], floor:
     return starts
 
 
-def _theta(laws: Sequence[LossLaw], floor: float, scales: Sequence[list[float]]) -> np.ndarray:
+def _theta(laws: Sequence[LossLaw], floor: float, scales: Sequence[np.ndarray]) -> np.ndarray:
     """theta of these laws."""
     share = min(max(laws[0].E / floor, 1e-6), 1 - 1e-6)
     theta = [math.log(share / (1 - share))]

@@ -116,8 +116,8 @@ def _write(config: CompareConfig, found: Comparison) -> None:
     trials, seeds = len(found.results[0].trials), len(found.results[0].best)
     lines = [
         f"The same number of learning-rate trials for each optimizer ({trials}), by one rule from its usual rate on; "
-        f"then {seeds} runs at the best. One learning-rate schedule for all. Small problems show what an optimizer does, "
-        "not which is best for a large model.",
+        f"then {seeds} runs at the best. One learning-rate schedule for all. Small problems show what an optimizer "
+        "does, not which is best for a large model.",
         "A quick look: the runs are far too short to judge by." if config.quick else "",
         as_markdown(results_table(found.results)),
         *(f"- {each.name}: {each.title}; {each.steps} steps; measured: {each.unit}" for each in found.problems),

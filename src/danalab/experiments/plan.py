@@ -233,8 +233,8 @@ def read_plan(path: Path, **changed: Any) -> LadderPlan:
 
     A UserError names the file and the key.
     """
-    loaded = {key: value for key, value in parse_plan(path, ("start", "dials", "variants")).items()}
-    given = {key: value for key, value in {**loaded, **changed}.items() if value is not None}
+    loaded = {**parse_plan(path, ("start", "dials", "variants")), **changed}
+    given = {key: value for key, value in loaded.items() if value is not None}
     for key in given:
         if key not in LadderPlan.model_fields:
             raise UserError(f"{path}: unknown key '{key}'{nearest(key, LadderPlan.model_fields)}")

@@ -40,7 +40,7 @@ class LRLaw:
         return self.a * (self.b + np.asarray(params, float)) ** self.d
 
     def interval(self, params: float, level: float = 0.95) -> Interval:
-        """Interval of the learning rate at a size, with n_sizes - 3 degrees of freedom; infinite without a bootstrap."""
+        """Of the learning rate at a size, with n_sizes - 3 degrees of freedom; infinite without a bootstrap."""
         logs = np.array([math.log(a) + d * math.log(b + params) for a, b, d in self.samples])
         drawn = logs * math.sqrt(self.n_sizes / (self.n_sizes - 1))
         return interval(math.log(float(self(params))), drawn, self.n_sizes - LEAST_SIZES, level).exp()

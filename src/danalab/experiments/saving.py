@@ -62,7 +62,7 @@ def compute_saved(
     redraw: Callable[[np.random.Generator], Shifts] | None = None,
     freedom: float | None = None,
     level: float = 0.95,
-    n_bootstrap: int = 1000,
+    n_bootstrap: int = 400,
     seed: int = 0,
 ) -> Saved:
     """Compute that the contender saves at equal loss.
@@ -207,50 +207,30 @@ def on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class GainPoint:
-    """Compute saved at one loss."""
-
-    loss: float
-    baseline_compute: float
-    saved: float
-    interval: Interval | None
-    extrapolated: bool
-
-
-@dataclass(frozen=True)
 class Gain:
     """Compute saved over a range of losses."""
 
-    points: tuple[GainPoint, ...]
     mean: float | None
-    """Of the measured points, by the mean of log ratios; None: the two measured no loss in common."""
+    """By the mean of log ratios over the losses that both measured; None: they have none in common."""
     interval: Interval | None
     interpolated: float | None = None
     """The same mean without a law, between the measured points (`interpolated_saving`)."""
 
 
-def compute_gain(
-    baseline: LossLaw, contender: LossLaw, losses: ArrayLike | None = None, *, n_points: int = 25, level: float = 0.95
-) -> Gain:
-    """Compute saved between two laws of compute that were fitted together (their resamples are taken in pairs).
-
-    They are compared at `losses`, or at `n_points` over the range that both measured. UserError: laws of parameters and
-    tokens, or nothing in common and no `losses` given.
-    """
-    least, most = ([float(law(law.measured[0][end])) for law in (baseline, contender)] for end in (1, 0))
-    low, high = max(least), min(most)
-    if losses is None:
-        if low >= high:
-            raise UserError("the two optimizers measured no loss in common; give the losses at which to compare them")
-        losses = np.linspace(high, low, n_points)
-    points = []
-    for loss in np.atleast_1d(np.asarray(losses, float)):
-        saved, around = _saved(baseline, contender, [float(loss)], level)
-        points.append(GainPoint(float(loss), baseline.compute_for(loss), saved, around, not low <= loss <= high))
-    inside = [point.loss for point in points if not point.extrapolated]
-    if not inside:
-        return Gain(tuple(points), None, None)
-    return Gain(tuple(points), *_saved(baseline, contender, inside, level))
+def compute_gain(baseline: LossLaw, contender: LossLaw, *, n_points: int = 25, level: float = 0.95) -> Gain:
+    """Compute saved between two laws of compute that were fitted together (their samples are taken in pairs)."""
+    low, high = (
+        limit(float(law(law.measured[0][end])) for law in (baseline, contender)) for limit, end in ((max, 1), (min, 0))
+    )
+    if low >= high:
+        return Gain(None, None)
+    losses = np.linspace(high, low, n_points).tolist()
+    log_ratio = _mean_log_ratio(baseline, contender, losses)
+    drawn = [_mean_log_ratio(*pair, losses) for pair in zip(baseline.samples, contender.samples, strict=False)]
+    if len(drawn) < 2 or not math.isfinite(log_ratio):
+        return Gain(1 - exp(log_ratio), None)
+    logs = interval(log_ratio, drawn, baseline.freedom, level)
+    return Gain(1 - exp(log_ratio), Interval(1 - exp(logs.high), 1 - exp(logs.low), level))
 
 
 def interpolated_saving(baseline: Curve, contender: Curve) -> float | None:
@@ -269,17 +249,6 @@ def interpolated_saving(baseline: Curve, contender: Curve) -> float | None:
         return None
     base, other = (np.interp(np.linspace(low, high, 25), y, x) for y, x in frontiers)
     return 1 - exp(float(np.mean(other - base)))
-
-
-def _saved(base: LossLaw, other: LossLaw, losses: Sequence[float], level: float) -> tuple[float, Interval | None]:
-    """Compute saved over some losses by the mean of log ratios, and its interval where the laws have samples."""
-    log_ratio = _mean_log_ratio(base, other, losses)
-    drawn = [_mean_log_ratio(*pair, losses) for pair in zip(base.samples, other.samples, strict=False)]
-    around = None
-    if len(drawn) > 1 and math.isfinite(log_ratio):
-        logs = interval(log_ratio, drawn, base.freedom, level)
-        around = Interval(1 - exp(logs.high), 1 - exp(logs.low), level)
-    return 1 - exp(log_ratio), around
 
 
 def _mean_log_ratio(base: LossLaw, other: LossLaw, losses: Sequence[float]) -> float:

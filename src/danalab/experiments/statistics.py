@@ -1,8 +1,8 @@
 """Intervals of estimates from few runs.
 
-One way for all: the runs of a ladder are drawn again, each with new noise and with the choice of the learning rate made
-again (`danalab.experiments.tuning.Redraw`), and the whole calculation is repeated. The standard deviation of its results
-is the standard error; Student's t takes the place of the normal quantile, as the noise is known from few seeds.
+One way for all: the runs of a ladder are drawn again, each with new noise and with the choice of the learning rate
+made again (`danalab.experiments.tuning.Redraw`), and the whole calculation is repeated. The standard deviation of its
+results is the standard error; Student's t replaces the normal quantile, as the noise is known from few seeds.
 """
 
 import math

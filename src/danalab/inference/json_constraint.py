@@ -20,13 +20,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from danalab.errors import UserError, import_extra
+from danalab.errors import UserError, first_line, import_extra
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
 
-CPU_SECONDS, MEMORY_BYTES, WALL_SECONDS = 0.5, 512 << 20, 5
+MAX_SCHEMA = 100_000  # characters
+CPU_SECONDS, MEMORY_BYTES, WALL_SECONDS = 0.4, 512 << 20, 5
 """Limits on the child: time after its imports, address space, and time by the clock."""
+TOO_LARGE = "it is too large, or takes too long to compile"
 MAX_INTEGER = 10**15 - 1
 _FUEL = 150_000  # of llguidance, for compiling: some tenths of a second
 _AHEAD = 64  # tokens that are tried
@@ -45,6 +47,7 @@ signal.setitimer(signal.ITIMER_PROF, {CPU_SECONDS})
 grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
 limits = llguidance.LLParserLimits(initial_lexer_fuel={_FUEL})
 matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar, log_level=0, limits=limits)
+print(matcher.get_error())
 if not matcher.is_error():
     matcher.compute_bitmask()
 """
@@ -68,43 +71,39 @@ class JsonConstraint:
         schema = {"type": "object"} if schema is None else schema
         try:
             given = json.dumps(schema)
-            closed = json.dumps(_closed(schema))
+            obstacle = TOO_LARGE if len(given) > MAX_SCHEMA else ""
+            if not obstacle and self._compile(tokenizer, json.dumps(_closed(schema)), whitespace):
+                obstacle = self._compile(tokenizer, given, whitespace)  # closed, a schema may allow nothing
         except RecursionError:
-            raise UserError("the JSON schema cannot be used: it is nested too deeply") from None
-        try:
-            self._compile(tokenizer, closed, whitespace)
-        except UserError:  # closed, a schema may allow nothing
-            if closed == given:
-                raise
-            self._compile(tokenizer, given, whitespace)
+            obstacle = "it is nested too deeply"
+        if obstacle:
+            raise UserError(f"the JSON schema cannot be used: {obstacle}")
 
-    def _compile(self, tokenizer: Tokenizer, schema: str, whitespace: bool) -> None:
-        if not _is_bounded(schema):
-            raise UserError("the JSON schema cannot be used: it is too large, or takes too long to compile")
+    def _compile(self, tokenizer: Tokenizer, schema: str, whitespace: bool) -> str:
+        """Make the grammar of a schema; returns what is wrong with it, empty: nothing."""
         import llguidance
 
-        try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=None if whitespace else _COMPACT)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"the JSON schema cannot be used: {str(error).splitlines()[0]:.300}") from None
+        obstacle = _obstacle(schema)
+        if obstacle:
+            return obstacle
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=None if whitespace else _COMPACT)
         limits = llguidance.LLParserLimits(initial_lexer_fuel=_FUEL)
         self._matcher = llguidance.LLMatcher(_tokenizer(tokenizer), grammar, log_level=0, limits=limits)
-        if self._matcher.is_error():
-            raise UserError(f"the JSON schema cannot be used: {self._matcher.get_error().splitlines()[0]:.300}")
-        self._check_text()
+        return first_line(self._matcher.get_error()) if self._matcher.is_error() else self._dead_end()
 
-    def _check_text(self) -> None:
-        """UserError: no text is allowed, as far as tokens follow without a choice."""
+    def _dead_end(self) -> str:
+        """What is wrong where no text is allowed, as far as tokens follow without a choice; else empty."""
         ahead = self.copy()
         for _ in range(_AHEAD):
             allowed = np.flatnonzero(ahead.mask())
             if not len(allowed):  # e.g. a schema that only refers to itself
-                raise UserError("the JSON schema cannot be used: it allows no text")
+                return "it allows no text"
             if len(allowed) > 1:
-                return
+                break
             ahead.advance(int(allowed[0]))
             if ahead._matcher.is_stopped() and not ahead._matcher.is_error():
-                return
+                break
+        return ""
 
     def copy(self) -> JsonConstraint:
         """One for another text, without the work of compiling the schema."""
@@ -125,16 +124,17 @@ class JsonConstraint:
 
 
 @lru_cache(maxsize=256)
-def _is_bounded(schema: str) -> bool:
-    """Whether a child process compiles the schema within its limits."""
+def _obstacle(schema: str) -> str:
+    """What is wrong with a schema, by a child process that compiles it within its limits; empty: nothing."""
     try:
         command = [sys.executable, "-c", _CHILD]
-        return subprocess.run(command, input=schema.encode(), timeout=WALL_SECONDS, capture_output=True).returncode in (
-            0,
-            1,
-        )
+        done = subprocess.run(command, input=schema, timeout=WALL_SECONDS, capture_output=True, text=True)
     except subprocess.TimeoutExpired:
-        return False
+        return TOO_LARGE
+    if done.returncode < 0:  # killed by a limit
+        return TOO_LARGE
+    said = (done.stdout or done.stderr).strip().splitlines()
+    return said[0 if done.stdout else -1][:300] if said else ""
 
 
 def _closed(schema: Any) -> Any:

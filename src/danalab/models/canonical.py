@@ -1,4 +1,4 @@
-"""Weights for other programs: under canonical names, which are independent of ours, and in the formats of libraries.
+"""Weights for other programs, under canonical names, which are independent of ours.
 
 Canonical: `token_embedding`, `layers.i.` + (`attention_norm`, `attention.q`, `attention.k`, `attention.v` or the three
 stacked as `attention.qkv`, `attention.q_norm`, `attention.k_norm`, `attention.out`, `mlp_norm`, `mlp.up`, `mlp.gate`,
@@ -7,37 +7,16 @@ head_dim query rows and then head_dim gate rows. Ours keep q, k, v and gate apar
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from danalab.errors import UserError, nearest
-from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
 from danalab.models.shards import assign
-from danalab.registry import Registry
 
 Weights = dict[str, Tensor]
-
-
-class WeightFormat(NamedTuple):
-    """How a library names and lays out models."""
-
-    write: Callable[[ModelConfig, Mapping[str, Tensor]], tuple[dict[str, Any], Weights]]
-    """Our configuration and state dict -> its config.json and tensors; UserError: it has no such model."""
-    read: Callable[[Mapping[str, Any], Mapping[str, Tensor]], tuple[ModelConfig, Weights]]
-    """The inverse; UserError: we have no such model, or the tensors are not those of config.json."""
-    require: Callable[[ModelConfig], None]
-    """UserError: neither a class of the library nor one of ours computes this model."""
-    obstacle: Callable[[ModelConfig], str | None]
-    """Why the library itself has no class for this model; None where it has one."""
-    module_file: Callable[[ModelConfig], Path]
-    """The file with our class, which an export carries where the library has none."""
-
-
-WEIGHT_FORMATS: Registry[WeightFormat] = Registry("weight format")
 
 
 def canonical_arrays(model: Decoder, of: Callable[[Tensor], Tensor] = Tensor.detach) -> dict[str, Tensor]:

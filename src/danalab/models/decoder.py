@@ -23,15 +23,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from danalab.errors import UserError
-from danalab.hardware import host_memory
 from danalab.models.cache import Cache, State
-from danalab.models.config import ModelConfig, checkpointing_rule, parameter_count
+from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
 from danalab.models.layers.basic import Dropout, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.mixture import Routing, make_mlp, router_losses, stacked, weighted
 from danalab.models.shards import full_logits
+from danalab.models.config import parameter_count
+from danalab.hardware import host_memory
 
 _BLOCK_OBJECTS = 50_000  # Python objects of one block [bytes]
 
@@ -251,9 +252,10 @@ class Decoder(nn.Module):
         return {name: KIND_OF_ROLE[role] for name, role in self.parameter_roles().items()}
 
     def learning_rate_factors(self) -> dict[str, float]:
-        """Parameter name -> factor on its learning rate: that of the phases of oscillators."""
+        """Parameter name -> factor on its learning rate: 1, but for the oscillators' phases."""
         return {
-            name: self.phase_lr_factor if name.endswith(".bank.weight.phi") else 1.0 for name in self.parameter_roles()
+            name: self.phase_lr_factor if name.endswith(".bank.weight.phi") else 1.0
+            for name, _ in self.named_parameters()
         }
 
     def num_parameters(self) -> int:

@@ -38,6 +38,8 @@ def parameter_kinds(model: nn.Module) -> dict[str, str]:
     vocabularies -= {module.in_features for module in modules.values() if isinstance(module, nn.Linear)}
     kinds: dict[str, str] = {}
     for name, p in model.named_parameters():
+        if hasattr(p, "_fsdp_flattened") or name.endswith("_flat_param"):
+            raise ValueError("FSDP1 keeps parameters as flat shards without rows; use FSDP2 (fully_shard)")
         path, _, own = name.rpartition(".")
         owner = modules.get(path)
         if name in declared:

@@ -24,10 +24,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .base import Group, Moving, Optimizer, Rule, State, decay_rate, working_dtype
+from .adamw import adam_scalars, adamw_update
+from .base import Group, Moving, Optimizer, Rule, State, decay_rate, local_gradient, local_part, working_dtype
 from .dana import dana_star_scalars, dana_star_update
 from .groups import KINDS, ORTHOGONALISED, kind_groups, split_group
-from .newton_schulz import EPS, METHODS, coefficients, matrix_shape, orthogonalize_each
+from .newton_schulz import EPS, METHODS, Coefficients, coefficients, matrix_shape, orthogonalize_each
 
 NORMALISATIONS = (None, "rows", "columns", "normuon")
 ROW_BETA = 0.95
@@ -37,24 +38,24 @@ ROW_BETA = 0.95
 # ---- the rule of matrices ----
 
 
-def momentum_scalars(group: Mapping[str, Any], t: int) -> dict[str, float]:
+def momentum_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     """Of step t: B <- decay B + gain g, then X = new g + weight B."""
     if group.get("dana_momentum"):
         gain = group["delta"] / (group["delta"] + t)
-        return {"decay": 1 - gain, "gain": gain, "new": 1.0, "weight": float(t) ** (1 - group["kappa"])}
+        return {"decay": 1 - gain, "gain": gain, "new": True, "weight": float(t) ** (1 - group["kappa"])}
     momentum = group["momentum"]
     if group["nesterov"]:
-        return {"decay": momentum, "gain": 1.0, "new": 1.0, "weight": momentum}
+        return {"decay": momentum, "gain": 1.0, "new": True, "weight": momentum}
     plain = group["matched_rms"] is None  # Muon without nesterov takes the gradient alone
-    return {"decay": momentum, "gain": 1.0, "new": float(plain), "weight": float(not plain)}
+    return {"decay": momentum, "gain": 1.0, "new": plain, "weight": float(not plain)}
 
 
 def momentum_update(
-    g: Tensor, buffer: Tensor, *, decay: float, gain: float, new: float, weight: float
+    g: Tensor, buffer: Tensor, *, decay: float, gain: float, new: bool, weight: float
 ) -> tuple[Tensor, Tensor]:
     """The direction X and the new momentum B."""
-    buffer = decay * buffer + gain * g
-    return new * g + weight * buffer, buffer
+    buffer = torch.add(decay * buffer, g, alpha=gain)
+    return torch.add(g, buffer, alpha=weight) if new else weight * buffer, buffer
 
 
 def matrix_update(
@@ -62,25 +63,25 @@ def matrix_update(
 ) -> Tensor:
     """p after the step; where `cautious` only coordinates decay that the step moves towards zero."""
     decayed = torch.where(o.sign() * p > 0, decay_factor * p, p) if cautious else decay_factor * p
-    return decayed - lr * scale * o
+    return torch.add(decayed, o, alpha=-lr * scale)
 
 
 def normalised(o: Tensor, how: str | None) -> Tensor:
-    """O [rows, columns] with rows or columns of equal norms; its own norm stays."""
+    """O [..., rows, columns] with rows or columns of equal norms; the norm of each matrix stays."""
     if how not in ("rows", "columns"):
         return o
-    norm = o.norm()
-    o = o / o.norm(dim=1 if how == "rows" else 0, keepdim=True).clamp_min(EPS)
-    return o * (norm / o.norm().clamp_min(EPS))
+    norm = o.square().sum(dim=(-2, -1), keepdim=True).sqrt()
+    o = o / o.square().sum(dim=-1 if how == "rows" else -2, keepdim=True).sqrt().clamp_min(EPS)
+    return o * (norm / o.square().sum(dim=(-2, -1), keepdim=True).sqrt().clamp_min(EPS))
 
 
 def normuon(o: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """O with each row divided by the root of its second moment v [rows, 1], of the same norm; and the new v."""
-    squares = o.square().mean(dim=1, keepdim=True)
+    """O with each row divided by the root of its second moment v [..., rows, 1], of the same norm; and the new v."""
+    squares = o.square().sum(dim=-1, keepdim=True) / o.shape[-1]
     v = v + (1 - ROW_BETA) * (squares - v)
     roots = v.sqrt() + 1e-10
-    after = (squares / roots.square()).sum().clamp_min(torch.finfo(v.dtype).tiny)
-    return o * ((squares.sum() / after).sqrt() / roots), v
+    after = (squares / roots.square()).sum(dim=-2, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    return o * ((squares.sum(dim=-2, keepdim=True) / after).sqrt() / roots), v
 
 
 def scale_of(shape: Sequence[int], matched_rms: float | None) -> float:
@@ -94,27 +95,6 @@ def scale_of(shape: Sequence[int], matched_rms: float | None) -> float:
 # ---- the rules of other parameters, with decay before the step and multiplied by the learning rate ----
 
 
-def adam_update(
-    p: Tensor,
-    g: Tensor,
-    m: Tensor,
-    v: Tensor,
-    *,
-    lr: Any,
-    gain: Any,
-    gain2: Any,
-    correction1: Any,
-    correction2: Any,
-    eps: Any,
-    decay_factor: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of Adam: the new p, m and v."""
-    m = m + gain * (g - m)
-    v = v + gain2 * (g * g - v)
-    step = (m / correction1) / (v.sqrt() / correction2**0.5 + eps)
-    return decay_factor * (p - lr * step), m, v
-
-
 def coupled(group: Mapping[str, Any], t: int) -> dict[str, float]:
     """`lr` and `decay_factor` of a rule k (p - lr' u) that is p k - lr u: lr' = lr / k."""
     factor = 1 - float(group["lr"]) * decay_rate(group, t)
@@ -123,18 +103,10 @@ def coupled(group: Mapping[str, Any], t: int) -> dict[str, float]:
     return {"lr": float(group["lr"]) / factor, "decay_factor": factor}
 
 
-def adam_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
-    """The scalars of `adam_update`; eps is added to the root before its bias is corrected."""
-    beta1, beta2 = group["betas"]
-    correction = 1 - beta2**t
-    return {
-        **coupled(group, t),
-        "gain": 1 - beta1,
-        "gain2": 1 - beta2,
-        "correction1": 1 - beta1**t,
-        "correction2": correction,
-        "eps": group["eps"] / correction**0.5,
-    }
+def coupled_adam_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """The scalars of `adamw_update`; eps is added to the root before its bias is corrected."""
+    scalars = adam_scalars(group, t)
+    return {**scalars, **coupled(group, t), "eps": group["eps"] / scalars["correction2"] ** 0.5}
 
 
 def star_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
@@ -143,7 +115,7 @@ def star_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     return {**dana_star_scalars(usual, t), **coupled(group, t)}
 
 
-ADAM = Rule(adam_update, adam_scalars, ("exp_avg", "exp_avg_sq"), kernel="adamw")
+ADAM = Rule(adamw_update, coupled_adam_scalars, ("exp_avg", "exp_avg_sq"), kernel="adamw")
 DANA_STAR = Rule(dana_star_update, star_scalars, ("exp_avg", "exp_avg_sq", "tau"), kernel="dana_star")
 
 
@@ -151,7 +123,30 @@ DANA_STAR = Rule(dana_star_update, star_scalars, ("exp_avg", "exp_avg_sq", "tau"
 
 
 class Hybrid(Optimizer):
-    """A rule for matrices, another for the rest."""
+    """A rule for matrices, another for the rest.
+
+    Args:
+        params: a model, parameters, named parameters or groups.
+        lr: learning rate of matrices.
+        momentum: rate of the momentum, a sum of gradients.
+        nesterov: look ahead by one step of momentum.
+        dana_momentum: momentum in logarithmic time for matrices, too.
+        delta: the averages cover about the last 1/delta of the run.
+        kappa: exponent of the damping t^(1-kappa); 1 is none.
+        clipsnr: bound of the damped momentum of other parameters; none = no bound.
+        matched_rms: root mean square of the update of a matrix, in units of lr.
+        betas: AdamW's rates, of other parameters.
+        eps: added to the root of the second moment.
+        weight_decay: weight decay, times the learning rate.
+        wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
+        omega: in place of weight_decay: omega / (lr horizon), at most 1.
+        horizon: length of the run, with omega [steps]; where the decay falls it is wd_ts, too.
+        aux_lr_factor: learning rate of other parameters, in units of lr; none = one for each kind.
+        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
+        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
+        ns_method: newton-schulz or polar-express.
+        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
+    """
 
     other_rule: ClassVar[Rule] = ADAM
     aux_factors: ClassVar[Mapping[str, float]] = {}
@@ -201,8 +196,7 @@ class Hybrid(Optimizer):
             return super().new_state(group, p)
         state = {"momentum_buffer": torch.zeros_like(p, dtype=working_dtype(p), requires_grad=False)}
         if group.get("normalise") == "normuon":
-            shape = p.shape[:-1] if group["kind"] == "experts" else p.shape[:1]
-            state["row_moment"] = torch.zeros(*shape, 1, dtype=working_dtype(p), device=p.device)
+            state["row_moment"] = row_zeros(p, group["kind"] == "experts")
         return state
 
     def update(self) -> None:
@@ -211,82 +205,69 @@ class Hybrid(Optimizer):
 
     def step_matrices(self, groups: Sequence[Group]) -> None:
         """One step of matrices and stacks of them; all of one shape are orthogonalised in one batch."""
-        moved: list[Moving] = []
-        directions: list[list[Tensor]] = []
-        for group, p, g, state in self.moving(groups, local=False):
+        chains: dict[tuple[str, int], list[tuple[Moving, Tensor]]] = {}
+        for moving in self.moving(groups, local=False):
+            group, p, g, state = moving
             buffer = state["momentum_buffer"]
             if buffer.device != p.device:
                 buffer = state["momentum_buffer"] = buffer.to(p.device)
+            if getattr(g, "placements", None) != getattr(p, "placements", None):  # a sum of tensor parallelism
+                g = g.redistribute(placements=p.placements)  # pyright: ignore[reportAttributeAccessIssue]
             x, new = momentum_update(g.to(buffer.dtype), buffer, **momentum_scalars(group, int(state["step"])))
             buffer.copy_(new)
-            x = whole(x)
-            directions.append(list(x) if group["kind"] == "experts" else [x.flatten(1)])
-            moved.append((group, p, g, state))
-        ways = [(group.get("ns_method", "newton-schulz"), group.get("ns_steps", 5)) for group, *_ in moved]
-        for way in dict.fromkeys(ways):
-            chosen = [k for k in range(len(moved)) if ways[k] == way]
-            os = iter(orthogonalize_each([x for k in chosen for x in directions[k]], coefficients(*way)))
-            for k in chosen:
-                self._apply(*moved[k], [next(os) for _ in directions[k]])
+            chain = group.get("ns_method", "newton-schulz"), group.get("ns_steps", 5)
+            chains.setdefault(chain, []).append((moving, x if group["kind"] == "experts" else x.flatten(1)))
+        for chain, entries in chains.items():
+            os = orthogonalized([x for _, x in entries], coefficients(*chain))
+            for ((group, p, _, state), _), o in zip(entries, os, strict=True):
+                self._apply(group, p, state, o.to(working_dtype(p)))
 
-    def _apply(self, group: Group, p: Tensor, _: Tensor, state: State, each: list[Tensor]) -> None:
-        dtype = working_dtype(p)
-        each = [normalised(o.to(dtype), group.get("normalise")) for o in each]
+    def _apply(self, group: Group, p: Tensor, state: State, o: Tensor) -> None:
+        o = normalised(o, group.get("normalise"))
         if "row_moment" in state:
-            moments = state["row_moment"].view(len(each), -1, 1)
-            for k, o in enumerate(each):
-                each[k], new = normuon(o, moments[k])
-                moments[k].copy_(new)
-        o = torch.stack(each) if group["kind"] == "experts" else each[0]
-        shape = p.shape[1:] if group["kind"] == "experts" else p.shape
-        lr = float(group["lr"])
-        own, o = part_of(o.reshape(p.shape), p)
+            o, new = normuon(o, state["row_moment"])
+            state["row_moment"].copy_(new)
+        own, lr = local_part(p), float(group["lr"])
         new = matrix_update(
-            own.to(dtype),
-            o,
+            own.to(o.dtype),
+            local_gradient(o, p).reshape(own.shape),
             lr=lr,
-            scale=scale_of(shape, group["matched_rms"]),
+            scale=scale_of(p.shape[1:] if group["kind"] == "experts" else p.shape, group["matched_rms"]),
             decay_factor=1 - lr * group["weight_decay"],
             cautious=bool(group.get("cautious_decay")),
         )
         own.copy_(new)
 
 
-def whole(x: Any) -> Tensor:
-    """A tensor, or a DTensor gathered from its ranks."""
-    return x.full_tensor() if hasattr(x, "full_tensor") else x
+def orthogonalized(xs: Sequence[Any], chain: Sequence[Coefficients]) -> list[Any]:
+    """O of matrices and of each matrix in stacks; DTensors give DTensors of the same placements."""
+    out: list[Any] = [*xs]
+    whole = [i for i, x in enumerate(xs) if not hasattr(x, "to_local")]
+    each = iter(orthogonalize_each([m for i in whole for m in (xs[i] if xs[i].ndim > 2 else xs[i][None])], chain))
+    for i in whole:
+        out[i] = torch.stack([next(each) for _ in xs[i]]) if xs[i].ndim > 2 else next(each)
+    if len(whole) < len(xs):
+        from .gathered import orthogonalize_sharded
+
+        spread = [i for i in range(len(xs)) if i not in whole]
+        for i, o in zip(spread, orthogonalize_sharded([xs[i] for i in spread], chain), strict=True):
+            out[i] = o
+    return out
 
 
-def part_of(o: Tensor, p: Any) -> tuple[Tensor, Tensor]:
-    """(p, O), or of a DTensor p its local part and that part of O, which every rank has in whole."""
-    if not hasattr(p, "to_local"):
-        return p, o
-    from torch.distributed.tensor import DTensor, Replicate
+def row_zeros(p: Any, stacked: bool) -> Any:
+    """Zeros for the second moments of rows, [rows, 1], or [matrices, rows, 1] of a stack."""
+    if hasattr(p, "to_local"):
+        from .gathered import row_zeros
 
-    replicated = DTensor.from_local(o, p.device_mesh, [Replicate()] * p.device_mesh.ndim, run_check=False)
-    return p.to_local(), replicated.redistribute(placements=p.placements).to_local()
+        return row_zeros(p, stacked, working_dtype(p))
+    return torch.zeros(*p.shape[: 2 if stacked else 1], 1, dtype=working_dtype(p), device=p.device)
 
 
 class Muon(Hybrid):
-    """Orthogonalised momentum on matrices, AdamW on embeddings, heads and vectors.
+    """Orthogonalised momentum on matrices, AdamW on embeddings, heads and vectors; arguments as in `Hybrid`.
 
     Convolutions count as matrices [out, in * kernel]. A group may have a `kind` (groups.py), or `use_muon`.
-
-    Args:
-        params: a model, parameters, named parameters or groups.
-        lr: learning rate of matrices.
-        momentum: rate of the momentum, a sum of gradients.
-        nesterov: look ahead by one step of momentum.
-        weight_decay: weight decay, times the learning rate.
-        omega: in place of weight_decay: omega / (lr horizon), at most 1.
-        horizon: length of the run, with omega [steps].
-        aux_lr_factor: learning rate of other parameters, in units of lr.
-        betas: AdamW's rates, of other parameters.
-        eps: added to the root of the second moment.
-        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
-        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
-        ns_method: newton-schulz or polar-express.
-        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
     """
 
     def __init__(
@@ -328,21 +309,7 @@ class Muon(Hybrid):
 class DMuon(Hybrid):
     """Muon with the update size of AdamW, so that one learning rate and one weight decay suit all parameters.
 
-    Args:
-        params: a model, parameters, named parameters or groups.
-        lr: learning rate.
-        momentum: rate of the momentum, a sum of gradients.
-        nesterov: look ahead by one step of momentum.
-        matched_rms: root mean square of the update of a matrix, in units of lr.
-        weight_decay: weight decay, times the learning rate.
-        omega: in place of weight_decay: omega / (lr horizon), at most 1.
-        horizon: length of the run, with omega [steps].
-        aux_lr_factor: learning rate of other parameters, in units of lr.
-        betas: AdamW's rates, of other parameters.
-        eps: added to the root of the second moment.
-        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
-        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
-        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
+    Arguments as in `Hybrid`.
     """
 
     def __init__(
@@ -384,24 +351,8 @@ class DMuon(Hybrid):
 class DanaMuon(Hybrid):
     """Orthogonalised matrices with momentum in logarithmic time; DanaStarMK4 for embeddings, heads and vectors.
 
-    Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)).
-
-    Args:
-        params: a model, parameters, named parameters or groups.
-        lr: learning rate of matrices.
-        delta: the averages cover about the last 1/delta of the run.
-        kappa: exponent of the damping t^(1-kappa); 1 is none.
-        clipsnr: bound of the damped momentum of other parameters; none = no bound.
-        eps: added to the root of the second moment.
-        matched_rms: root mean square of the update of a matrix, in units of lr.
-        weight_decay: weight decay, times the learning rate.
-        wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
-        omega: in place of weight_decay: omega / (lr horizon), at most 1, and wd_ts = horizon.
-        horizon: length of the run, with omega [steps].
-        aux_lr_factor: learning rate of other parameters, in units of lr; none = 0.0625 for vectors and 0.25 for others.
-        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
-        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
-        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
+    Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)). Arguments as in `Hybrid`; without
+    aux_lr_factor the learning rate is 0.0625 lr for vectors and 0.25 lr for others.
     """
 
     other_rule = DANA_STAR
@@ -448,24 +399,7 @@ class DanaMuon(Hybrid):
 
 
 class Manau(Hybrid):
-    """DMuon on matrices, DanaStarMK4 on other parameters.
-
-    Args:
-        params: a model, parameters, named parameters or groups.
-        lr: learning rate.
-        momentum: rate of the momentum, a sum of gradients.
-        nesterov: look ahead by one step of momentum.
-        dana_momentum: momentum in logarithmic time for matrices, too.
-        delta: the averages cover about the last 1/delta of the run.
-        kappa: exponent of the damping; 1 is none.
-        clipsnr: bound of the damped momentum of other parameters; none = no bound.
-        eps: added to the root of the second moment.
-        matched_rms: root mean square of the update of a matrix, in units of lr.
-        weight_decay: weight decay, times the learning rate.
-        wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
-        omega: in place of weight_decay: omega / (lr horizon), at most 1, and wd_ts = horizon.
-        horizon: length of the run, with omega [steps].
-    """
+    """DMuon on matrices, DanaStarMK4 on other parameters; arguments as in `Hybrid`."""
 
     other_rule = DANA_STAR
     falls = True

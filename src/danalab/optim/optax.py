@@ -11,7 +11,6 @@ Source: arXiv 2602.05298.
 """
 
 import math
-import re
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ except ImportError as error:
 
 from .base import FREE_WD_TS, RANGES
 from .dana import LogTimeOptimizer
+from .groups import ORTHOGONALISED, kind_by_name
 
 ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 """A learning rate, or a function of the 0-based number of the step."""
@@ -250,9 +250,17 @@ def dana_muon(
         rate = peak_lr if callable(learning_rate) else learning_rate
         if rate is None or horizon is None:
             raise UserError("omega needs horizon, and with a learning-rate schedule peak_lr")
-        weight_decay, wd_ts = jnp.minimum(omega / (rate * horizon), 1.0), horizon  # pyright: ignore
+        decay: Any = omega / (rate * horizon)
+        weight_decay = min(decay, 1.0) if isinstance(decay, Real) else jnp.minimum(decay, 1.0)  # pyright: ignore
+        wd_ts = horizon
     rule = {"delta": delta, "kappa": kappa, "eps": eps, "clipsnr": clipsnr}
-    others = {"matched_rms": matched_rms, "weight_decay": weight_decay, "wd_ts": wd_ts, "learning_rate": learning_rate}
+    others = {
+        "matched_rms": matched_rms,
+        "aux_lr_factor": aux_lr_factor,
+        "weight_decay": weight_decay,
+        "wd_ts": wd_ts,
+        "learning_rate": learning_rate,
+    }
     _check({**rule, **others})
 
     def step(p: Any, g: Any, state: Moments, t: Any, lr: Any, kind: str, shape: Any) -> tuple[Any, Moments]:
@@ -329,11 +337,11 @@ def _transformation(
             (jax.tree_util.keystr(path, simple=True, separator="."), jnp.shape(p))
             for path, p in jax.tree_util.tree_leaves_with_path(params)
         ]
-        kinds = [kind_of(name, shape) for name, shape in named]
+        kinds = [kind_by_name(name, shape) for name, shape in named]
         if matrices == "kinds":
-            chosen = [kind == "matrix" for kind in kinds]
+            chosen = [kind in ORTHOGONALISED for kind in kinds]
             return [
-                (kind, matrix_shape(*own) if is_matrix else None)
+                (kind, matrix_shape(*own, kind) if is_matrix else None)
                 for kind, own, is_matrix in zip(kinds, named, chosen, strict=True)
             ]
         chosen = _choice(matrices, params, tree)
@@ -393,24 +401,10 @@ def _transformation(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-_EMBEDDING = re.compile(r"embed|(^|[._])(wte|wpe|emb|pos|position|tokens?)([._]|$)")
-_HEAD = re.compile(r"(^|[._])(lm_head|head|unembed|classifier)([._]|$)")
-
-
-def kind_of(path: str, shape: tuple[int, ...]) -> str:
-    """What a parameter is by its path and shape: vector, embedding, head or matrix (or a stack of them)."""
-    name = path.lower()
-    if len(shape) < 2 or re.search(r"norm|(^|[._])(bias|scale)$", name):
-        return "vector"
-    if _HEAD.search(name):
-        return "head"
-    return "embedding" if _EMBEDDING.search(name) else "matrix"
-
-
-def matrix_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A matrix as it is, a stack of three dimensions, too; a convolution [*kernel, in, out] of flax, called kernel, or
-    [out, in, *kernel] of torch as a matrix."""
-    if len(shape) < 4 and not (len(shape) == 3 and path.endswith("kernel")):
+def matrix_shape(path: str, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
+    """A matrix or a stack of them as it is; a convolution as a matrix: [*kernel, in, out] of flax, which is called
+    kernel, or [out, in, *kernel] of torch."""
+    if len(shape) == 2 or kind == "experts":
         return shape
     return (-1, shape[-1]) if path.endswith("kernel") else (shape[0], -1)
 

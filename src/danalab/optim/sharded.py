@@ -21,6 +21,7 @@ from danalab.errors import UserError
 
 from .base import Optimizer
 from .build import build_optimizer, find_optimizer
+from .gathered import owners
 from .groups import ORTHOGONALISED, decay_groups, kind_groups
 from .muon import Hybrid
 
@@ -539,17 +540,3 @@ def _within_row(
     begin = index * math.prod(shape[1:])
     for offsets, sizes in blocks_of(shape[1:], start - begin, stop - begin):
         yield (index, *offsets), (1, *sizes)
-
-
-def owners(costs: Sequence[float], ranks: int) -> list[int]:
-    """Rank that owns each item: heaviest items first, each to the rank with the smallest load so far.
-
-    The largest load exceeds the mean by less than one item; equal costs are assigned in turn. Deterministic.
-    """
-    loads = [0.0] * ranks
-    chosen = [0] * len(costs)
-    for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        rank = min(range(ranks), key=lambda r: (loads[r], r))
-        chosen[i] = rank
-        loads[rank] += costs[i]
-    return chosen

@@ -220,7 +220,7 @@ class TokenizedConversations:
     def pick(self, numbers: np.ndarray) -> TokenizedConversations:
         """Some of the conversations, in the order of their numbers."""
         starts = self.starts
-        places = [np.arange(starts[number], self.ends[number]) for number in numbers]
+        places = [np.arange(int(starts[number]), int(self.ends[number])) for number in numbers]
         chosen = np.concatenate(places)
         return TokenizedConversations(self.ids[chosen], self.said[chosen], np.cumsum([len(each) for each in places]))
 

@@ -30,7 +30,6 @@ from danalab.post.rollouts import Rollouts
 from danalab.post.settings import RlConfig, RlFlags
 from danalab.post.sft import COPY, continued, extend_tokenizer, prepare_start, recorded_start
 from danalab.train.checkpoint import tensors
-from danalab.train.config.backends import BACKENDS
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder, keep_tokenizer
@@ -46,7 +45,7 @@ HASHED = 10_000
 
 def configure(flags: RlFlags) -> RlConfig:
     """The configuration of a run that starts from `flags.run`; UserError: ranks that do not hold the whole model."""
-    if flags.expert_parallel or not BACKENDS.get(flags.distributed_backend or "single").whole_model:
+    if flags.expert_parallel or flags.distributed_backend in ("fsdp", "diloco"):
         what = "--expert-parallel" if flags.expert_parallel else flags.distributed_backend
         raise UserError(f"danalab rl: not with {what}: each rank samples from a whole model; take ddp or zero")
     _, settings = continued(flags, RlConfig, "rl", flags.task)
@@ -67,15 +66,10 @@ def _open(config: RlConfig) -> Dataset:
 
 
 def _stage(
-    spec: TrainConfig,
-    dataset: Dataset,
-    folder: RunFolder,
-    world: World,
-    device: torch.device,
-    autocast: Callable[[], Any],
+    spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
     assert isinstance(dataset, TaskDataset)
-    settings = spec
+    settings = spec.config
     assert isinstance(settings, RlConfig)
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
@@ -95,7 +89,7 @@ def _stage(
         scalars=rollouts.scalars,
         balance=None if spec.model.sparsity is None else RouterBalance(spec.model, device),
     )
-    per_step, flops_per_token = settings.problems * settings.samples, spec.planned.flops_per_token
+    per_step, flops_per_token = settings.problems * settings.samples, spec.flops / spec.tokens
     consumption = Consumption(
         rollouts.tokens,
         lambda step: per_step * step,

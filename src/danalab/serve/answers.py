@@ -22,8 +22,9 @@ from danalab.inference.request import Request, TextStream, TokenConstraint, Toke
 from danalab.serve.errors import RequestError
 
 if TYPE_CHECKING:
+    from danalab.chat.formats import PlainFormat, TemplateFormat
+    from danalab.data.tokenizers import Tokenizer
     from danalab.inference.engine import Engine
-    from danalab.serve.chat_model import ChatModel
 
 JsonObject = dict[str, Any]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -37,6 +38,12 @@ class TokenText(NamedTuple):
     """None: the first of a prompt, which nothing predicts."""
     top: tuple[tuple[bytes, float], ...] = ()
     """The most likely tokens: (bytes, log-probability)."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, token: int, logprob: float | None, top: Sequence[tuple[int, float]]) -> TokenText:
+        """A token with its text, and those of the most likely ones."""
+        decode = tokenizer.decode_bytes
+        return cls(decode([token]), logprob, tuple((decode([each]), value) for each, value in top))
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,10 @@ class Answer:
 class TextReader:
     """Reads plain text, after an `echo` of the prompt with its tokens; special tokens have no text."""
 
-    def __init__(self, chat_model: ChatModel, request: Request, echo: str = "", scored: Sequence[TokenText] = ()):
-        self.chat_model, self.request, self._constraint = chat_model, request, request.constraint
-        self._stream = TextStream(chat_model.tokenizer, request.parameters.stop)
-        self._specials = frozenset(chat_model.tokenizer.specials.values())
+    def __init__(self, tokenizer: Tokenizer, request: Request, echo: str = "", scored: Sequence[TokenText] = ()):
+        self.tokenizer, self.request, self._constraint = tokenizer, request, request.constraint
+        self._stream = TextStream(tokenizer, request.parameters.stop)
+        self._specials = frozenset(tokenizer.specials.values())
         self._echo = echo
         self._held: list[TokenText] = [*scored]
         """Tokens whose text is held back: a part of a character, or the possible beginning of a stop string."""
@@ -104,7 +111,7 @@ class TextReader:
         is_special = event.token in self._specials
         # After an echo a special token is listed, too: its reader counts tokens from the end of the prompt.
         if self.request.parameters.logprobs is not None and event.token >= 0 and (text or not is_special):
-            self._held.append(self.chat_model.token_text(event.token, event.logprob, event.top_logprobs))
+            self._held.append(TokenText.of(self.tokenizer, event.token, event.logprob, event.top_logprobs))
         if event.token >= 0 and not is_special:
             text += self._stream.feed(event.token)
         return self._delta(text, event)
@@ -127,11 +134,16 @@ class ChatReader(TextReader):
     """The assistant's message of a conversation, a call from its first token (`is_call`) or by choice, under `call`."""
 
     def __init__(
-        self, chat_model: ChatModel, request: Request, call: TokenConstraint | None = None, *, is_call: bool = False
+        self,
+        chat: ChatFormat | TemplateFormat | PlainFormat,
+        request: Request,
+        call: TokenConstraint | None = None,
+        *,
+        is_call: bool = False,
     ):
-        super().__init__(chat_model, request)
+        super().__init__(chat.tokenizer, request)
         self._call, self._is_call = call, is_call
-        self._chat = chat_model.format if isinstance(chat_model.format, ChatFormat) else None
+        self._chat = chat if isinstance(chat, ChatFormat) else None
         self._follower = None if self._chat is None else CallFollower(self._chat)
         self._tokens: list[int] = []  # all tokens of the answer up to a call
         self._arguments: list[int] = []  # tokens of the call
@@ -170,7 +182,7 @@ class ChatReader(TextReader):
         if event.finish_reason is None:
             return Delta()
         try:
-            call = json.loads(self.chat_model.tokenizer.decode(self._arguments))
+            call = json.loads(self.tokenizer.decode(self._arguments))
         except ValueError:  # cut off by max_tokens
             return Delta(finish_reason="length")
         arguments = json.dumps(call["arguments"], ensure_ascii=False)

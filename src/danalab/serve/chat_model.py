@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -110,12 +110,7 @@ class ChatModel:
     def scored(self, ids: list[int], top: int) -> list[TokenText]:
         """The tokens of a prompt with their log-probabilities, by the model's own layers, and the `top` most likely."""
         scores = [(None, ()), *prompt_scores(self.model, ids, self.n_ids, top)]
-        return [self.token_text(token, *score) for token, score in zip(ids, scores, strict=True)]
-
-    def token_text(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]]) -> TokenText:
-        """A token with its text, and those of the most likely ones."""
-        decode = self.tokenizer.decode_bytes
-        return TokenText(decode([token]), logprob, tuple((decode([each]), value) for each, value in top))
+        return [TokenText.of(self.tokenizer, token, *score) for token, score in zip(ids, scores, strict=True)]
 
     def engine(self, **settings: Any) -> Engine:
         """An engine for the model, on one thread where it is small."""
@@ -201,7 +196,7 @@ class ChatSession:
             stop=model.format.stop_texts,
         )
         request = Request(prompt, sampling)
-        reader, answer = ChatReader(model, request), Answer()
+        reader, answer = ChatReader(model.format, request), Answer()
         number = self._engine.submit(request)
         try:
             while answer.finish_reason is None:

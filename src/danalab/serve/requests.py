@@ -205,7 +205,7 @@ def plan_chat(asked: ChatRequest, chat_model: ChatModel, max_choices: int, scope
     pairs: list[tuple[Request, TextReader]] = []
     for index in range(n):
         request = Request(prompt, _seeded(sampling, index), constraint and constraint.copy(), scope)
-        pairs.append((request, ChatReader(chat_model, request, call and call.copy(), is_call=bool(forced))))
+        pairs.append((request, ChatReader(chat, request, call and call.copy(), is_call=bool(forced))))
     return EngineWork(pairs, len(prompt))
 
 
@@ -230,7 +230,7 @@ def plan_completion(asked: CompletionRequest, chat_model: ChatModel, max_choices
         scored = chat_model.scored(ids, own.logprobs) if text and own.logprobs is not None else []
         for index in range(n):
             request = Request(ids, _seeded(own, index), None, scope)
-            pairs.append((request, TextReader(chat_model, request, text, scored)))
+            pairs.append((request, TextReader(chat_model.tokenizer, request, text, scored)))
     return EngineWork(pairs, total)
 
 

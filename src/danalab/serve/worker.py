@@ -240,7 +240,7 @@ class Metrics:
         self.per_token = self._add(Histogram, "time_per_output_token_seconds", "Between two tokens [s]")
 
     def _add(self, kind: Any, name: str, text: str, *labels: str) -> Any:
-        more = {"buckets": _BUCKETS} if kind is Histogram else {}
+        more: dict[str, Any] = {"buckets": _BUCKETS} if kind is Histogram else {}
         return kind(f"danalab_{name}", text, registry=self._registry, labelnames=["model", *labels], **more)
 
     def finished(self, model: str, generation: Generation, reason: str) -> None:

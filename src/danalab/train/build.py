@@ -7,12 +7,12 @@ from torch import nn
 
 from danalab.data import Dataset
 from danalab.errors import UserError
-from danalab.plugins import load_address
-from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
+from danalab.tables import load
+from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Retention, Saver, local_folder
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.parallel.strategy import ParallelStrategy
+from danalab.train.parallel.strategy import strategy_of
 from danalab.train.parallel.world import World
 from danalab.train.pretraining import pretraining
 from danalab.train.run.folder import RunFolder
@@ -44,9 +44,9 @@ def build_trainer(
     make_stage: MakeStage = pretraining,
 ) -> Trainer:
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
-    config = spec
+    config = spec.config
     stop = StopRequest() if stop is None else stop
-    strategy: ParallelStrategy = load_address(world.layout.kind.strategy).build(spec, folder, world, stop)
+    strategy = strategy_of(world.layout.backend).build(spec, folder, world, stop)
     device = choose_device(config.device)
     check_training_memory(spec, world, device)
     set_numerics(config.deterministic)
@@ -96,25 +96,28 @@ def build_trainer(
         world=world,
         local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
     )
-    rule = None if config.ema is None else ("ema", config.ema)
-    if rule is not None and driver.switches:
-        raise UserError(f"--average: {spec.opt} averages the weights itself; leave it out")
-    average = None if rule is None else WeightAverage(model, rule, spec.last_step)
+    if config.ema is not None and driver.switches:
+        raise UserError(f"--ema {config.ema:g}: {spec.opt} averages the weights itself; leave it out")
+    average = None if config.ema is None else WeightAverage(model, config.ema)
     return Trainer(
         spec, stage, model, driver, spec.schedule(), gradients, guard, logbook, saver, strategy, device, stop,
         callbacks, curvature, loss_scale, average,
     )  # fmt: skip
 
 
-BUILT_IN = [
-    "danalab.train.callbacks.console:SpikeMonitor",
-    "danalab.train.callbacks.console:TextSamples",
+CALLBACKS = [
+    (None, "danalab.train.callbacks.console:SpikeMonitor"),
+    ("sample_prompts", "danalab.train.callbacks.console:TextSamples"),
+    ("log_dynamics", "danalab.train.statistics:Dynamics"),
+    ("log_dynamics", "danalab.train.statistics:SignalToNoise"),
+    ("collect_tau_stats", "danalab.train.statistics:TauStatistics"),
+    ("tensorboard", "danalab.train.trackers:TensorBoardMirror"),
+    ("wandb", "danalab.train.trackers:WandbMirror"),
 ]
-"""Callbacks of every run, or of those whose settings ask for them, in the order in which they are called."""
+"""(the setting that asks for a callback, or None: every run has it; its class), in the order of their calls."""
 
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
-    kinds: list[type[Callback]] = [*map(load_address, BUILT_IN), *map(CALLBACKS.get, CALLBACKS.names())]
-    asked_for = [kind for kind in kinds if kind.setting is None or getattr(context.spec, kind.setting, False)]
+    asked_for = [load(address) for name, address in CALLBACKS if name is None or getattr(context.spec.config, name)]
     return [callback for kind in asked_for if (callback := kind.build(context)) is not None]

@@ -20,13 +20,11 @@ from torch import Tensor, nn
 from danalab.data import open_data
 from danalab.data.open import is_there
 from danalab.errors import UserError
-from danalab.models.layers.precision import onednn_products
 from danalab.train.parallel.world import World
 from danalab.train.run.open import open_run
 from danalab.train.step.loss import IGNORED
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
-__path__: list[str] = []  # a package until 0.2, whose modules `danalab.moved` knows
 N_RANGES = 8
 """Maximum number of position ranges that are reported separately."""
 
@@ -226,8 +224,7 @@ def evaluate_run(
         autocast=autocast,
         device=chosen,
     )
-    with onednn_products(enabled=config.get("onednn", True) and chosen.type == "cpu"):
-        result = evaluator.full(loaded.model)
+    result = evaluator.full(loaded.model)
     assert result is not None
     perplexity = math.exp(min(result.loss, 700.0))
     return RunEvaluation(**vars(result), step=loaded.step, split=split, perplexity=perplexity)

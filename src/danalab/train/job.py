@@ -11,19 +11,20 @@ from typing import Any
 from danalab.data import Dataset
 from danalab.errors import UserError
 from danalab.files import write_json
-from danalab.models.layers.precision import onednn_products
 from danalab.train.build import build_trainer
 from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
+from danalab.train.parallel.strategy import strategy_of
 from danalab.train.parallel.world import World, joined, report_lost_ranks
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.resume import ResumePoint, choose_resume_point, run_record
 from danalab.train.stage import stage_kind
 from danalab.train.step.finite_guard import NonFiniteError
-from danalab.train.system.device import device_type, tune_malloc
+from danalab.train.system.device import allow_many_files, device_type
 from danalab.train.system.signals import NONFINITE, StopRequest
 from danalab.train.trainer import Trainer
 
@@ -69,13 +70,14 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
     stop = StopRequest() if stop is None else stop
     if config.nproc is not None and find_place(os.environ) is None:
         return _launch(config, stop)
+    allow_many_files()
     layout = layout_of(config, os.environ)
     with joined(layout, device_type(config.device)) as world, report_lost_ranks(world), stop, ExitStack() as keep:
         if not world.is_console_rank:
             logging.getLogger("danalab").setLevel(logging.ERROR)
         spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
         folder = folder_of(spec, world)
-        dataset = stage_kind(config).open_data(spec)
+        dataset = stage_kind(config).open_data(spec.given)
         spec, source = world.compute_on_rank0(partial(choose_resume_point, spec, dataset, folder))
         if source is not None and source.finished:
             if world.is_main:
@@ -110,7 +112,7 @@ def _settle(config: TrainConfig, world: World, keep: ExitStack) -> TrainConfig:
     check_parallel(spec, world.layout, world.size)
     keep.enter_context(folder_of(spec, world).locked())
     stage_kind(config).prepare(config)
-    return world.layout.kind.rank_spec(spec, world)
+    return strategy_of(world.layout.backend).rank_spec(spec, world)
 
 
 def _resolve(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Dataset]:
@@ -136,8 +138,7 @@ def folder_of(spec: TrainConfig, world: World) -> RunFolder:
 def _run(
     spec: TrainConfig, dataset: Dataset, folder: RunFolder, source: ResumePoint | None, world: World, stop: StopRequest
 ) -> TrainingOutcome:
-    tune_malloc()  # after the data are open: one arena slows down the threads that tokenise
-    trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec).make)
+    trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec.config).make)
     if source is not None:
         source.load(trainer, world)
     if world.is_main:
@@ -149,8 +150,7 @@ def _run(
             sample = None if dataset.sequence_length is None else spec.seq_len
             trainer.callbacks.append(ConsoleProgress(spec.last_step, trainer.step, sample_tokens=sample))
     try:
-        with onednn_products(enabled=trainer.device.type == "cpu"):
-            status = trainer.fit()
+        status = trainer.fit()
     except NonFiniteError:
         status = "nonfinite"
     summary = (folder.read_summary() or {}) if world.is_main else {}
@@ -161,16 +161,16 @@ def _run(
 
 
 def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
-    planned, world = spec.planned, trainer.world
+    planned, world = spec.plan, trainer.world
     for note in spec.notes:
         log.info("%s", note)
     log.info("run %s on %s", spec.run_dir, trainer.device)
     log.info("data %s: %s, %s", dataset.path, dataset.size, dataset.tokenizer_name)
     log.info(
         "model %s: %d layers, d_model %d, %d %s; %s parameters",
-        spec.arch, spec.model.n_layers, spec.model.d_model, spec.model.n_heads,
-        "heads" if not spec.model.architecture.oscillators else f"groups, {spec.model.num_frequencies} frequencies",
-        f"{spec.model.exact_params:,}",
+        planned.arch, planned.n_layers, planned.d_model, planned.n_heads,
+        "heads" if planned.num_frequencies is None else f"groups, {planned.num_frequencies} frequencies",
+        f"{planned.model.exact_params:,}",
     )  # fmt: skip
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
@@ -182,9 +182,9 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
         log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
         "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
-        planned.opt, planned.lr, spec.lr_source, spec.scheduler, spec.last_step, spec.warmup_steps,
+        planned.opt, planned.lr, spec.lr_source, spec.scheduler, spec.last_step, planned.warmup,
     )  # fmt: skip
-    log.info("from step %d", trainer.step)
+    log.info("resuming at step %d" if trainer.step else "starting at step %d", trainer.step)
     epochs = spec.tokens(spec.last_step) / dataset.tokens_per_epoch(spec.seq_len)
     if epochs > 1:
-        log.info("the run sees its data %.1f times", epochs)
+        log.info("training for %.1f epochs", epochs)

@@ -12,7 +12,9 @@ from danalab.data import Dataset, open_data
 from danalab.data.open import is_there, vocabulary_of
 from danalab.data.order.batches import Batches
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo
-from danalab.train.config.train_config import FIXED_BATCH, TrainConfig
+from danalab.train.config.execution import FIXED_BATCH
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation import ValidationLoss
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder, keep_tokenizer, starts_from
@@ -39,12 +41,7 @@ class TokenBatches(BatchSource):
 
 
 def pretraining(
-    spec: TrainConfig,
-    dataset: Dataset,
-    folder: RunFolder,
-    world: World,
-    device: torch.device,
-    autocast: Callable[[], Any],
+    spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
     """The stage of `danalab train`. UserError: no validation split, or too few tokens."""
     batches = dataset.batches(

@@ -22,7 +22,7 @@ from danalab.errors import UserError
 from danalab.files import write_atomically
 from danalab.optim.dana import signal_sums
 from danalab.optim.sharded import whole_of
-from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext, RowsCallback
+from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
 
 EPS = 1e-12
 
@@ -36,7 +36,7 @@ class Dynamics(RowsCallback):
     Costs a copy of the weights during the logged steps.
     """
 
-    name, file_name, setting = "dynamics", "dynamics.jsonl", "log_dynamics"
+    name, file_name = "dynamics", "dynamics.jsonl"
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
@@ -125,7 +125,7 @@ class SignalToNoise(RowsCallback):
     optimizer has. Takes a pass over the state in logged steps.
     """
 
-    name, file_name, setting = "signal", "signal.jsonl", "log_dynamics"
+    name, file_name = "signal", "signal.jsonl"
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
@@ -170,7 +170,7 @@ class TauStatistics(Callback):
     (order statistics at those ranks from either end), `NAME:quantiles` (at `QUANTILES`, in the file as `quantiles`).
     """
 
-    name, setting = "tau", "collect_tau_stats"
+    name = "tau"
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
@@ -218,7 +218,3 @@ def order_statistics(tau: Tensor) -> dict[str, np.ndarray]:
         "largest": values[::-1][ranks],
         "quantiles": np.quantile(values, QUANTILES),
     }
-
-
-for kind in (Dynamics, SignalToNoise, TauStatistics):
-    CALLBACKS.add(kind.name, kind)

@@ -1,67 +1,50 @@
-"""Mirrors of metrics.jsonl: Weights & Biases, Trackio and TensorBoard; the first two also without a network."""
+"""Mirrors of metrics.jsonl: Weights & Biases, also without a network, and TensorBoard."""
 
 import secrets
 import sys
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from typing import Any
 
 from danalab.errors import UserError, import_extra
-from danalab.files import read_state, write_json
-from danalab.train.callbacks.base import CALLBACKS, Callback, CallbackContext
-from danalab.train.run.metrics import read_rows, scalars
-from danalab.train.run.schemas import RunId
+from danalab.files import read_json, write_json
+from danalab.train.callbacks.base import Callback, CallbackContext
+from danalab.train.run.metrics import scalars
 
 
 class Mirror(Callback):
-    """Sends rows to a tracker; `name` is its flag. Only on the rank that writes."""
-
-    module, end = "", "finish"
-    """What is imported before anything is trained; the method that closes a run of the tracker."""
-
-    def __init__(self, context: CallbackContext):
-        super().__init__(context)
-        self._library = import_extra(self.module, f"--{self.name}")
-        self._run: Any = None
+    """Sends rows to a tracker, from the rank that writes."""
 
     @classmethod
     def build(cls, context: CallbackContext) -> "Mirror | None":
         return cls(context) if context.writes else None
 
-    def _id(self) -> str:
-        """An id that the run folder keeps, in NAME.json."""
-        file = self.context.folder / f"{self.name}.json"
-        if not file.is_file():
-            write_json(file, {"id": secrets.token_hex(6)})
-        return read_state(RunId, file)["id"]
-
-    def on_row(self, row: dict[str, Any]) -> None:
-        self._run.log({**scalars(row), "step": row["step"]})
-
-    def close(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            with redirect_stdout(sys.stderr):  # standard output belongs to --json
-                getattr(run, self.end)()
-
 
 class WandbMirror(Mirror):
-    """Rows that are repeated after a restart replace the old ones: a resumed run keeps its id.
+    """A resumed run keeps its id, and rows that are repeated after a restart replace the old ones.
 
     Settings that are not given are wandb's own variables ($WANDB_PROJECT, ...).
     """
 
-    name = module = setting = "wandb"
+    name = "wandb"
+
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
+        self._library = import_extra("wandb", "--wandb")
+        self._run: Any = None
 
     def on_start(self, step: int) -> None:
         """Connect, or open the offline folder."""
-        folder, config = self.context.folder, self.context.spec
+        folder, config = self.context.folder, self.context.spec.config
         given = {key: getattr(config, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
+        id_file = folder / "wandb.json"
+        if not id_file.is_file():
+            write_json(id_file, {"id": secrets.token_hex(6)})
         try:
             self._run = self._library.init(
-                id=self._id(),
+                id=read_json(id_file)["id"],
                 name=folder.name,
                 dir=str(folder),
-                config=self.context.spec.as_dict(),
+                config=self.context.spec.settings,
                 resume="allow",
                 settings=self._library.Settings(silent=True, console="off", init_timeout=60),
                 **{key: value for key, value in given.items() if value is not None},
@@ -71,51 +54,39 @@ class WandbMirror(Mirror):
             raise UserError(f"--wandb: {reason}; to log without a connection: --wandb-mode offline") from error
         self._run.define_metric("*", step_metric="step")
 
+    def on_row(self, row: dict[str, Any]) -> None:
+        # An offline run that is resumed would count its own steps from 0 again.
+        self._run.log(scalars(row), step=row["step"])
+
     def on_end(self, summary: dict[str, Any]) -> None:
         self._run.summary.update({f"final/{key}": value for key, value in scalars(summary).items()})
 
-
-class TrackioMirror(Mirror):
-    """Rows of the project danalab, run NAME-ID; a job writes all rows of the run anew, so none is there twice."""
-
-    name = module = setting = "trackio"
-
-    def on_start(self, step: int) -> None:
-        """Replace what earlier jobs wrote by the rows of metrics.jsonl."""
-        name = f"{self.context.folder.name}-{self._id()}"
-        try:
-            with redirect_stdout(sys.stderr):
-                with suppress(ValueError):  # there is no such project yet
-                    for run in self._library.Api().runs("danalab"):
-                        if run.name == name:
-                            run.delete()
-                config = self.context.spec.as_dict()
-                self._library.init("danalab", name=name, config=config, embed=False)
-                self._run = self._library  # its functions also end the run for its own end of the process
-        except OSError as error:
-            raise UserError(f"--trackio: {error}; $TRACKIO_DIR is the folder of its files") from error
-        for row in read_rows(self.context.folder / "metrics.jsonl"):
-            self.on_row(row)
-
-    def on_row(self, row: dict[str, Any]) -> None:
-        renamed = {"time": "seconds"}  # its own word for the clock
-        self._run.log({renamed.get(k, k): v for k, v in scalars(row).items() if k != "step"}, step=row["step"])
+    def close(self) -> None:
+        if self._run is not None:
+            with redirect_stdout(sys.stderr):  # standard output belongs to --json
+                self._run.finish()
+            self._run = None
 
 
 class TensorBoardMirror(Mirror):
     """A resumed run hides what the earlier job wrote past the resumed step."""
 
-    name = setting = "tensorboard"
-    module, end = "torch.utils.tensorboard", "close"
+    name = "tensorboard"
+
+    def __init__(self, context: CallbackContext):
+        super().__init__(context)
+        self._library = import_extra("torch.utils.tensorboard", "--tensorboard")
+        self._writer: Any = None
 
     def on_start(self, step: int) -> None:
-        self._run = self._library.SummaryWriter(str(self.context.folder / "tensorboard"), purge_step=step + 1)
+        self._writer = self._library.SummaryWriter(str(self.context.folder / "tensorboard"), purge_step=step + 1)
 
     def on_row(self, row: dict[str, Any]) -> None:
         for key, value in scalars(row).items():
-            self._run.add_scalar(key, value, row["step"])
-        self._run.flush()
+            self._writer.add_scalar(key, value, row["step"])
+        self._writer.flush()
 
-
-for mirror in (TensorBoardMirror, WandbMirror, TrackioMirror):
-    CALLBACKS.add(mirror.name, mirror)
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

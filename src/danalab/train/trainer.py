@@ -28,7 +28,7 @@ from danalab.train.step.average import WeightAverage
 from danalab.train.step.finite_guard import FiniteGuard, NonFiniteError
 from danalab.train.step.gradients import GradientStep, LossScale, StepResult, UpdateNorm
 from danalab.train.step.loss import TrainingBatch
-from danalab.train.step.memory import check_memory
+from danalab.train.step.memory import try_step
 from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
 from danalab.train.system.device import GarbageCollector, explain_errors, random_state, restore_random_state
 from danalab.train.system.signals import StopRequest
@@ -91,7 +91,7 @@ class Trainer:
             try:
                 self._start_callbacks()
                 if self.device.type == "cuda" and self.step < self.spec.last_step:
-                    self._check_memory()
+                    self._try_step()
                 self._finish_pending_row()
                 self.time.start()
                 while (status := self._why_end()) is None:
@@ -137,8 +137,8 @@ class Trainer:
         self._go_to(step)
         return self.batches.iterate(step)
 
-    def _check_memory(self) -> None:
-        peak = check_memory(self.gradients, self.driver, device=self.device, state_share=self.strategy.state_share)
+    def _try_step(self) -> None:
+        peak = try_step(self.gradients, self.driver, device=self.device, state_share=self.strategy.state_share)
         if self.world.is_main:
             has = torch.cuda.get_device_properties(self.device).total_memory / 2**30
             log.info("memory: a step needs up to %.1f of %.1f GiB", peak, has)
@@ -160,7 +160,7 @@ class Trainer:
                 self._update_norm.before()
             self.driver.step(result.finite)
             if self.average is not None:
-                self.average.update(number, result.finite)
+                self.average.update(result.finite)
             if on_gpu:
                 known = self.guard.check(number, result, wait=logged)
             self._report_updates(known)
@@ -260,11 +260,10 @@ class Trainer:
         self._add_loss()
         with self.driver.evaluating():
             self.guard.check_weights(self.step)
-            values, optimizer = tensors.collect(self.model, self.driver.optimizer)
-            meta = {**self._meta(), "optimizer": optimizer}
+            state, meta = tensors.state_of(self.model, self.driver.optimizer), self._meta()
             if self.average is not None:
-                values, meta["average"] = values | self.average.stored(), self.average.state_dict()
-            return self.saver.save(self.step, self.strategy.stored(values), meta, before=self._sync_rows, wait=wait)
+                state["average"], meta["average"] = self.average.stored(), self.average.state_dict()
+            return self.saver.save(self.step, self.strategy.stored(state), meta, before=self._sync_rows, wait=wait)
 
     def _add_loss(self) -> None:
         """Note the loss of the last step, which may have no row, for the summary."""
@@ -283,7 +282,7 @@ class Trainer:
             "step": self.step,
             "tokens": consumption.tokens(self.step),
             "sequences": consumption.sequences(self.step),
-            "config": self.spec.as_dict(),
+            "config": self.spec.settings,
             "model": self.spec.model.as_dict(),
             "random": random_state(),
             "guard": {"skipped": self.guard.skipped, "in_a_row": self.guard.in_a_row},
@@ -302,8 +301,8 @@ class Trainer:
         self.guard.skipped, self.guard.in_a_row = meta["guard"]["skipped"], meta["guard"]["in_a_row"]
         if self.loss_scale is not None and meta.get("loss_scale") is not None:
             self.loss_scale.load_state_dict(meta["loss_scale"])
-        self.stage.loss.load_state_dict(meta.get("loss", meta))  # version 0.1 has "experts" at the top
-        self.batches.load_state_dict(meta.get("batches", {}))
+        self.stage.loss.load_state_dict(meta["loss"])
+        self.batches.load_state_dict(meta["batches"])
         for callback in self.callbacks:
             if callback.name in meta["callbacks"]:
                 callback.load_state_dict(meta["callbacks"][callback.name])

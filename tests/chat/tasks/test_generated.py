@@ -39,7 +39,8 @@ def test_a_solution_earns_the_whole_reward_and_is_a_conversation(name):
 
 def test_answers_are_right():
     for problem in Arithmetic(max=30, operations="+-*")[:300]:
-        left, sign, right = re.fullmatch(r"What is (\d+) ([-+*]) (\d+)\?", problem.question).groups()
+        left, sign, right = re.fullmatch(r"(\d+)([-+*])(\d+)", problem.data["expression"]).groups()
+        assert {left, right} <= set(re.findall(r"\d+", problem.question))
         assert int(problem.answer) == {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[sign](
             int(left), int(right)
         )

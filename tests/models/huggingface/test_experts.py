@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig
+from danalab.models.huggingface import modeling_danalab
 from danalab.models.huggingface.convert import from_huggingface, require_class, to_huggingface
-from danalab.models.huggingface.remote import modeling_danalab
 from models.weights import random_model
 
 transformers = pytest.importorskip("transformers")

@@ -108,7 +108,7 @@ def behind_padding(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("config", OURS.values(), ids=OURS)
 def test_our_class_for_transformers_computes_what_the_model_does(config: ModelConfig):
-    from danalab.models.huggingface.remote import modeling_danalab
+    from danalab.models.huggingface import modeling_danalab
 
     ours = random_model(config)
     model = of_our_class(modeling_danalab.DanalabForCausalLM, modeling_danalab.DanalabConfig, ours)
@@ -119,31 +119,6 @@ def test_our_class_for_transformers_computes_what_the_model_does(config: ModelCo
         rest = model(TOKENS[:, 20:], past_key_values=first.past_key_values).logits
         torch.testing.assert_close(rest, logits[:, 20:], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(behind_padding(model), logits[:, :9], rtol=1e-5, atol=1e-5)
-
-
-OSCILLATING = {
-    "resonance": ModelConfig("resonance", *SIZES),
-    "resonance-other": ModelConfig("resonance", *SIZES, num_frequencies=8, tied_head=False, residual_scale=0.5),
-    "no-mixer": ModelConfig("resonance", *SIZES, mixer="none"),
-    "resonance-with-table": ModelConfig("resonance", *SIZES, learned_positions=True, conv_width=4),
-    "resonance-wide-convolution": ModelConfig("resonance", *SIZES, conv_width=9),
-}
-
-
-@pytest.mark.parametrize("config", OSCILLATING.values(), ids=OSCILLATING)
-def test_our_resonance_class_computes_what_the_model_does_whole_in_parts_and_padded(config: ModelConfig):
-    from danalab.models.huggingface.remote import modeling_danalab_resonance as module
-
-    ours = random_model(config)
-    model = of_our_class(module.DanalabResonanceForCausalLM, module.DanalabResonanceConfig, ours)
-    with torch.no_grad():
-        logits = ours(TOKENS)
-        torch.testing.assert_close(model(TOKENS, labels=TOKENS).logits, logits, rtol=1e-5, atol=2e-5)
-        first = model(TOKENS[:, :17], use_cache=True)
-        middle = model(TOKENS[:, 17:23], past_key_values=first.past_key_values)
-        last = model(TOKENS[:, 23:], past_key_values=middle.past_key_values).logits
-        torch.testing.assert_close(torch.cat((middle.logits, last), 1), logits[:, 17:], rtol=1e-5, atol=2e-5)
-        torch.testing.assert_close(behind_padding(model), logits[:, :9], rtol=1e-5, atol=2e-5)
 
 
 def test_files_of_a_bare_model_with_its_tables_are_read():

@@ -40,7 +40,7 @@ def rl(base: Path, low_bytes: str, tmp_path: Path) -> Callable[..., RlConfig]:
         settings = {
             "run": base, "task": ("arithmetic:max=9",), "reward": low_bytes, "problems": 4, "samples": 4,
             "max_answer": 6, "iterations": 6, "lr": 1e-2, "eval_interval": 3, "eval_problems": 4, "ckpt_interval": 2,
-            "run_dir": tmp_path / "rl", 
+            "run_dir": tmp_path / "rl",
         }  # fmt: skip
         return configure(RlFlags(**{**settings, **given}))
 

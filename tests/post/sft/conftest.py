@@ -45,7 +45,7 @@ def base(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(
         TrainConfig(
             data=str(text), arch="qwen3", d_model=32, n_layers=2, n_heads=2, seq_len=64, batch_size=4, iterations=5,
-            lr=4e-3, opt="adana", kappa=0.8, run_dir=tmp_path_factory.mktemp("base") / "run", 
+            lr=4e-3, opt="adana", kappa=0.8, run_dir=tmp_path_factory.mktemp("base") / "run",
         )
     )  # fmt: skip
 

@@ -125,7 +125,7 @@ def test_files_and_tasks_are_tokenized_together(tmp_path, chats):
     assert len(both) == 150 + 7
     assert both.sha256 == tokenize([str(chats), "arithmetic:size=7,max=9"], CHAT).sha256
     last = both.pick(np.array([156])).ids.tolist()
-    assert CHAT.tokenizer.decode(last).startswith("<|endoftext|><|user_start|>What is ")
+    assert CHAT.tokenizer.decode(last).startswith("<|endoftext|><|user_start|>")
 
 
 def test_a_text_that_the_tokenizer_cannot_encode_is_named_with_its_line(tmp_path):

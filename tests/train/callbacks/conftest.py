@@ -9,8 +9,8 @@ import pytest
 
 from danalab.train import TrainConfig
 from danalab.train.callbacks.base import CallbackContext
-from danalab.train.parallel import World
 from danalab.train.parallel.strategy import ParallelStrategy
+from danalab.train.parallel.world import World
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A callback is one file and one line of the registry; it hears what happened, and may add to rows."""
+"""A callback is one file and one line of a table; it hears what happened, and may add to rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def registered(monkeypatch):
     module = ModuleType("new_callback")
     module.Recorder = Recorder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "new_callback", module)
-    monkeypatch.setattr(build, "BUILT_IN", [*build.BUILT_IN, "new_callback:Recorder"])
+    monkeypatch.setattr(build, "CALLBACKS", [*build.CALLBACKS, (None, "new_callback:Recorder")])
     Recorder.calls = []
     return Recorder
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from danalab.data import prepare
+from danalab.data.array_split import split_arrays
 from danalab.errors import UserError
 from danalab.train import TrainConfig, train
 from danalab.train.evaluation import evaluate_run
 from danalab.train.run.open import open_run
-from danalab.data.array_split import split_arrays
 
 SMALL = {
     "d_model": 32, "n_layers": 1, "n_heads": 2, "opt": "adana", "iterations": 8, "global_batch": 8, "batch_size": 4,

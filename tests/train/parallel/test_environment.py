@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from danalab.errors import UserError
-from danalab.train.config.backends import RankLayout
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.parallel.layout import find_place, first_host, layout_of
+from danalab.train.parallel.layout import RankLayout, find_place, first_host, layout_of
 from danalab.train.parallel.world import World, own_gpu
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}

@@ -1,132 +1,84 @@
-"""--nproc: how the processes of a run end, and what is said of it. The ranks here are a few lines without torch."""
+"""--nproc: how the processes of a run end, and what is said of it. The ranks here train nothing."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
-from danalab.errors import FirstRankError, LostRankError, UserError
-from danalab.hardware import available_cores
+import launched_ranks as ranks_that
+from danalab.errors import LostRankError, UserError
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.parallel import launcher
+from danalab.train.parallel.launcher import launch
 from danalab.train.system.signals import StopRequest
-from danalab.train.diloco import RESTARTS
 
 CONFIG = TrainConfig(heads=3)
-READY = "signal.pthread_sigmask(signal.SIG_SETMASK, [])"
-"""What a rank does once it has its handlers."""
 
 
 @pytest.fixture
-def launch(monkeypatch):
-    """Launch ranks that run `script`, which knows `rank`."""
-    monkeypatch.setattr(launcher, "GRACE_SECONDS", 0.3)
+def launched(tmp_path) -> Callable[..., int]:
+    """launched(what ranks do, backend) -> how a run of two ranks ends."""
 
-    def start(script: str, ranks: int = 2, settings: TrainConfig = CONFIG) -> int:
-        body = f"import os, signal, sys, time\nrank = int(os.environ['RANK'])\n{script.replace('READY', READY)}"
-        monkeypatch.setattr(launcher, "_command", lambda config: [sys.executable, "-S", "-c", body])
-        return launcher.launch(settings, ranks, "cpu", StopRequest())
+    def run(train, backend: str | None = None) -> int:
+        config = TrainConfig(heads=3, run_dir=tmp_path, distributed_backend=backend)
+        return launch(config, 2, "cpu", StopRequest(), train)
 
-    return start
+    return run
 
 
-@pytest.mark.parametrize("code", [0, 3, 85, 130])
-def test_codes_that_ranks_agree_on_come_through(launch, code):
-    assert launch(f"sys.exit({code})") == code
+def test_ranks_know_their_place_and_one_has_the_terminal(launched, tmp_path, capfd):
+    assert launched(ranks_that.say_place) == 0
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["0 0 2 2 127.0.0.1", "1 1 2 2 127.0.0.1"]
+    assert capfd.readouterr().err == "rank 0 speaks\n"
 
 
-def test_ranks_know_their_place_and_leave_cores_to_each_other(launch, capfd, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS"]
-    assert launch(f"print(*[os.environ[n] for n in {names}], file=sys.stderr)", ranks=2) == 0
-    threads = max(1, available_cores() // 2)
-    assert capfd.readouterr().err.split() == ["0", "0", "2", "2", "127.0.0.1", str(threads)]  # rank 1's is kept back
+@pytest.mark.slow
+def test_the_code_that_ranks_agree_on_comes_through(launched):
+    assert launched(ranks_that.end_with_85) == 85
 
 
-def test_a_killed_rank_is_named_and_the_others_end(launch):
+def test_a_killed_rank_is_named_and_the_others_end(launched):
     with pytest.raises(LostRankError, match=r"rank 1 was killed by SIGKILL \(is memory short\?\)"):
-        launch("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(60)", ranks=3)
+        launched(ranks_that.be_killed)
 
 
-def test_a_rank_that_fails_by_itself_is_named_with_its_last_words(launch, capfd):
-    with pytest.raises(LostRankError, match="rank 2 failed with exit code 1: KeyError: 'x'"):
-        # The others lose it after it has failed, also on a busy machine.
-        launch("{}['x'] if rank == 2 else (time.sleep(2), sys.exit(4))", ranks=3)
-    assert "[rank 2] Traceback" in capfd.readouterr().err
+@pytest.mark.slow
+def test_a_rank_that_fails_by_itself_is_named_with_its_last_words(launched, capfd):
+    with pytest.raises(LostRankError, match="rank 1 failed with exit code 1: KeyError: 'x'"):
+        launched(ranks_that.fail)
+    assert "[rank 1] Traceback" in capfd.readouterr().err
 
 
-def test_bad_input_that_rank_0_told_of_is_not_told_again(launch):
-    with pytest.raises(FirstRankError):
-        launch("sys.exit(2)")
-
-
-def test_bad_input_of_another_rank_is_told(launch):
-    with pytest.raises(UserError, match="rank 1: no room on its disk"):
-        launch("rank and print('danalab: error: no room on its disk', file=sys.stderr); sys.exit(2 if rank else 4)")
+@pytest.mark.slow
+def test_bad_input_of_a_rank_is_told(launched):
+    with pytest.raises(UserError, match="no room on its disk"):
+        launched(ranks_that.refuse)
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130), (signal.SIGUSR1, 85)])
-def test_signals_reach_all_ranks_which_have_all_the_time_they_need(launch, tmp_path, number, code):
-    script = f"""
-signal.signal({int(number)}, lambda *_: (time.sleep(0.5), sys.exit({code})))
-READY
-open({str(tmp_path)!r} + "/" + str(rank), "w").close()
-time.sleep(60)"""
-
+@pytest.mark.parametrize("early", [False, True])
+def test_signals_reach_all_ranks_which_have_all_the_time_they_need(launched, tmp_path, number, code, early):
     def send() -> None:
-        while len(list(tmp_path.iterdir())) < 2:
+        while not early and len(list(tmp_path.iterdir())) < 2:
             time.sleep(0.01)
+        time.sleep(0.2)  # early: ranks have started, and have no handlers yet
         os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert launch(script) == code
+    assert launched(ranks_that.wait_for_a_signal) == code
     thread.join()
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_signal_waits_until_ranks_have_handlers(launch, tmp_path, number):
-    script = f"""
-open({str(tmp_path)!r} + "/" + str(rank), "w").close()
-time.sleep(0.5)
-signal.signal({int(number)}, lambda *_: sys.exit(3))
-READY
-time.sleep(60)"""
-
-    def send() -> None:
-        while len(list(tmp_path.iterdir())) < 2:
-            time.sleep(0.01)
-        os.kill(os.getpid(), number)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    assert launch(script) == 3
-    thread.join()
-
-
-def test_a_signal_between_the_starts_of_two_ranks_reaches_both(launch, monkeypatch):
-    start = launcher._start
-
-    def signalled(rank: int, *rest):
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return start(rank, *rest)
-
-    monkeypatch.setattr(launcher, "_start", signalled)
-    assert launch("signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\nREADY\ntime.sleep(60)") == 3
 
 
 def test_a_signal_that_came_before_the_launch_starts_no_rank():
     stop = StopRequest()
     stop.signal = signal.SIGTERM
-    assert launcher.launch(CONFIG, 2, "cpu", stop) == 85
+    assert launch(CONFIG, 2, "cpu", stop) == 85
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
@@ -134,28 +86,18 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match="has 1 GPUs; give --nproc 1"):
-        launcher.launch(CONFIG, 2, "cuda", StopRequest())
+        launch(CONFIG, 2, "cuda", StopRequest())
 
 
-# ---- workers of DiLoCo ----
-
-WORKERS = TrainConfig(heads=3, distributed_backend="diloco")
-
-
-def test_a_worker_that_dies_is_started_again(launch, tmp_path, caplog):
-    died = tmp_path / "died"
-    script = f"""
-if rank == 1 and not os.path.exists({str(died)!r}):
-    open({str(died)!r}, "w").close()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert launch(script, 3, WORKERS) == 0
-    assert caplog.messages == ["worker 1 was killed by SIGKILL; it is restarted"]
+@pytest.mark.slow
+def test_a_worker_of_diloco_that_dies_is_started_again(launched, tmp_path):
+    assert launched(ranks_that.be_killed_once, "diloco") == 0
+    assert (tmp_path / "died").exists()
 
 
-def test_a_run_ends_as_its_first_worker_does_whatever_became_of_the_others(launch, caplog):
-    assert launch("sys.exit(0 if rank == 0 else 1)", 2, WORKERS) == 0
-    assert caplog.messages[-1] == "worker 1 failed (code 1); the run ended without it"
-    assert sum("restarted" in message for message in caplog.messages) == RESTARTS
-    with pytest.raises(LostRankError, match="rank 0 failed with exit code 1"):
-        launch("sys.exit(1 if rank == 0 else 0)", 2, WORKERS)
+@pytest.mark.slow
+def test_a_run_of_diloco_ends_as_its_first_worker_does_whatever_became_of_the_others(launched, caplog, monkeypatch):
+    monkeypatch.setattr("danalab.train.parallel.launcher.RESTARTS", 1)
+    assert launched(ranks_that.fail_unless_first, "diloco") == 0
+    assert "worker 1: rank 1 failed with exit code 1: KeyError: 'x'" in caplog.messages[-1]
+    assert caplog.messages[-1].endswith("the run ended without it")

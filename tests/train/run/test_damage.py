@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
 
-from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.files import read_json, write_json
 from danalab.train.job import train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
-
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs_0_1"
 
 
 def weights(folder):
@@ -157,14 +151,3 @@ def test_a_row_that_does_not_fit_is_named_with_its_line(tmp_path, line, reason):
     (tmp_path / "m.jsonl").write_text('{"step": 1}\n' + line + '\n{"step": 3}\n')
     with pytest.raises(UserError, match=rf"m\.jsonl:2: not a row of metrics: {reason}"):
         read_rows(tmp_path / "m.jsonl")
-
-
-@pytest.mark.parametrize(
-    "part", [{"config": {}}, {"plan": {"non_emb_params": 1, "flops_per_token": "x"}}, {"steps": None}]
-)
-def test_a_record_without_its_settings_is_exported_without_them(tmp_path, part):
-    run = Path(shutil.copytree(FIXTURES / "single", tmp_path / "run"))
-    record = {**read_json(run / "config.json"), **part}
-    write_json(run / "config.json", {key: value for key, value in record.items() if value is not None})
-    assert main(["export", str(run), "--out", str(tmp_path / "export")]) == 0
-    assert "| parameters | 12,352 |" in (tmp_path / "export" / "README.md").read_text()

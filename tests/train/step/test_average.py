@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
-from danalab.train import TrainConfig, train
-from danalab.train.checkpoint.weights import read_weights
+from danalab.train import train
+from danalab.train.checkpoint import tensors
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import is_known, read_rows
 from danalab.train.run.open import open_run
@@ -16,54 +16,42 @@ from danalab.train.step.average import AVERAGE, WeightAverage
 YES, NO = torch.tensor(True), torch.tensor(False)
 
 
-def averaged(rule, weights, iterations=10):
+def averaged(decay, weights):
     """The average after each of the values that a weight takes; None is a skipped update."""
     model = nn.Linear(1, 1, bias=False)
-    average = WeightAverage(model, rule, iterations)
+    average = WeightAverage(model, decay)
     values = []
-    for step, weight in enumerate(weights, 1):
+    for weight in weights:
         if weight is not None:
             nn.init.constant_(model.weight, weight)
-        average.update(step, NO if weight is None else YES)
-        values.append(average.stored()[AVERAGE + "weight"].item() if average.begun else None)
+        average.update(NO if weight is None else YES)
+        values.append(average.stored()["weight"].item() if average.begun else None)
     return values
 
 
-def test_the_rules_are_their_formulas():
+def test_it_is_its_formula():
     w = np.arange(1.0, 11) ** 2
-    assert averaged(("tail", 0.3), w)[:7] == [None] * 7
-    assert averaged(("tail", 0.3), w)[7:] == pytest.approx([64, 72.5, 245 / 3])
     ema = [1.0]
     for n in range(2, 11):
         ema.append(ema[-1] + max(0.2, 1 / n) * (w[n - 1] - ema[-1]))
-    assert averaged(("ema", 0.8), w) == pytest.approx(ema)
-    # rate 2/(2 + n - 1): the weights of the past are proportional to the step
-    assert averaged(("log", 2.0), w)[-1] == pytest.approx((w * np.arange(1, 11)).sum() / 55)
+    assert averaged(0.8, w) == pytest.approx(ema)
 
 
 def test_a_skipped_update_does_not_count():
-    assert averaged(("ema", 0.5), [None, 4.0, None, 2.0]) == [None, 4.0, 4.0, 3.0]
+    assert averaged(0.5, [None, 4.0, None, 2.0]) == [None, 4.0, 4.0, 3.0]
 
 
 def test_a_model_has_the_average_only_for_a_while():
     model = nn.Linear(3, 2)
     before = model.weight.detach().clone()
-    average = WeightAverage(model, ("ema", 0.5), 10)
-    average.update(1, YES)
+    average = WeightAverage(model, 0.5)
+    average.update(YES)
     nn.init.zeros_(model.weight)
-    average.update(2, YES)
+    average.update(YES)
     with average.in_place():
         assert torch.equal(model.weight, before / 2)
     assert not model.weight.any()
-    assert torch.equal(average.stored()[AVERAGE + "weight"], before / 2)
-
-
-@pytest.mark.parametrize("average", ["mean:3", "ema", "ema:1", "tail:x", "log:0", "log:inf"])
-def test_a_rule_that_cannot_be_read_is_refused(average):
-    with pytest.raises(UserError, match=r"--average .*is expected"):
-        TrainConfig(average=average)
-    with pytest.raises(UserError, match="leave one of them out"):
-        TrainConfig(average="ema:0.9", ema=0.9)
+    assert torch.equal(average.stored()["weight"], before / 2)
 
 
 def test_a_resumed_run_has_the_same_average_and_the_raw_run_is_unchanged(tiny, tmp_path):
@@ -84,7 +72,7 @@ def test_a_resumed_run_has_the_same_average_and_the_raw_run_is_unchanged(tiny, t
     states = []
     for run in (whole, resumed):
         model = open_run(run).load_model().model
-        read_weights(RunFolder(run).store.path(6), model, AVERAGE)
+        tensors.read(RunFolder(run).store.path(6), model, prefix=AVERAGE)
         states.append(model.state_dict())
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
@@ -92,10 +80,8 @@ def test_a_resumed_run_has_the_same_average_and_the_raw_run_is_unchanged(tiny, t
 @pytest.mark.slow
 def test_an_average_that_is_added_later_starts_there(tiny, caplog):
     run = train(tiny(iterations_to_run=10))
-    train(tiny(average="log:4", iterations_to_run=5))
-    assert "has no average log:4; it starts here" in caplog.text
-    train(tiny(average="tail:0.5"))
-    assert "has no average tail:0.5; it starts here" in caplog.text
+    train(tiny(ema=0.9))
+    assert "has no average with --ema 0.9; it starts here" in caplog.text
     assert "val/loss_average" in open_run(run).summary
 
 

@@ -45,12 +45,15 @@ class GeneratedTask(Task):
         generator = random.Random(f"{self.name}|{self.seed}|{self.split}|{position}")
         for _ in range(_DRAWS):
             problem = self.draw(generator)
-            before = [each.text for each in problem.history if each.role == "user"]
-            questions = "|".join([*before, problem.question, *(turn.question for turn in problem.later)])
-            digest = hashlib.sha256(f"{self.name}|{questions}".encode()).digest()
+            digest = hashlib.sha256(f"{self.name}|{self.content(problem)}".encode()).digest()
             if (digest[0] % TEST_SHARE == 0) == (self.split == TEST):
                 return problem
         raise UserError(f"task {self.name}: its settings leave no problem for the split {self.split}; widen them")
+
+    def content(self, problem: Problem) -> str:
+        """What decides the split of a problem: its questions."""
+        before = [each.text for each in problem.history if each.role == "user"]
+        return "|".join([*before, problem.question, *(turn.question for turn in problem.later)])
 
     @abstractmethod
     def draw(self, generator: random.Random) -> Problem:
@@ -78,17 +81,60 @@ class Arithmetic(GeneratedTask):
 
     def draw(self, generator: random.Random) -> Problem:
         left, right = generator.randint(0, self.max), generator.randint(0, self.max)
-        expression = f"{left} {generator.choice(self.operations)} {right}"
+        sign = generator.choice(self.operations)
+        expression = f"{left}{sign}{right}"
         answer = call_tool(expression)
-        return Problem(
-            f"What is {expression}?", answer, "number", calculated(expression) if self.calculator else answer
-        )
+        solution = calculated(left, sign, right) if self.calculator else answer
+        question = asked_sum(generator, left, sign, right)
+        return Problem(question, answer, "number", solution, data={"expression": expression})
+
+    def content(self, problem: Problem) -> str:
+        return problem.data["expression"]  # however it is asked for
 
 
-def calculated(expression: str) -> str:
+def calculated(left: object, sign: str, right: object) -> str:
     """An answer that calls the calculator and says its result."""
+    expression = f"{left}{sign}{right}"
     result = call_tool(expression)
     return f"<<{expression}={result}>>{result}"
+
+
+_SPELLINGS = {"+": ("+", "+", "+", "plus"), "-": ("-", "-", "-", "minus"), "*": ("*", "*", "x", "times")}
+_SENTENCES = (
+    "{}", "{}", "{}", "{}?", "{} =", "{}=", "{} = ?", "What is {}?", "What is {}?", "What's {}?", "Whats {}",
+    "How much is {}?", "Calculate {}.", "Compute {}.", "Please compute {}.", "Please calculate {}", "Tell me {}.",
+    "Can you work out {}?", "What does {} equal?", "{} equals?", "{}, please", "Solve {}.", "I need {}.",
+    "What is the result of {}?", "And {}?", "Do you know {}?", "Could you tell me what {} is?", "{} is what?",
+    "What would {} be?", "What will {} be?", "Give me {}.", "I want {}.", "Find {}.", "Result of {}", "{} makes?",
+)  # fmt: skip
+_SPACES = ((" ", " "), (" ", " "), (" ", " "), ("", ""), ("", ""), (" ", ""), ("", " "))
+"""Before and after a sign."""
+_VERBS = {
+    "+": ("Add {0} and {1}.", "Add {1} to {0}.", "What is the sum of {0} and {1}?", "Sum {0} and {1}"),
+    "-": ("Subtract {1} from {0}.", "Take {1} away from {0}.", "What is {0} less {1}?", "Take {1} from {0}"),
+    "*": (
+        "Multiply {0} by {1}.",
+        "Multiply {0} and {1}",
+        "What is the product of {0} and {1}?",
+        "{0} multiplied by {1}?",
+    ),
+}
+_BEGINNINGS = ("Hi! ", "Hello, ", "Hey, ", "OK, ", "Now: ", "One question: ", "Hi, ")
+
+
+def asked_sum(generator: random.Random, left: object, sign: str, right: object) -> str:
+    """A sum as people type it: in signs or words, with and without spaces, in a sentence or alone."""
+    if generator.random() < 0.15:
+        question = generator.choice(_VERBS[sign]).format(left, right)
+    else:
+        spelling = generator.choice(_SPELLINGS[sign])
+        spaces = (" ", " ") if len(spelling) > 1 else generator.choice(_SPACES)
+        question = generator.choice(_SENTENCES).format(spelling.join((f"{left}{spaces[0]}", f"{spaces[1]}{right}")))
+    if generator.random() < 0.3:
+        question = question.rstrip("?.")
+    if generator.random() < 0.3:
+        question = question[0].lower() + question[1:]
+    return generator.choice(_BEGINNINGS) + question if generator.random() < 0.12 else question
 
 
 _CONSONANTS, _VOWELS, _CODAS = "bcdfghjklmnprstvwz", "aeiou", ("", "", "n", "r", "s", "t")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from danalab.chat.calculator import call_tool
 from danalab.chat.messages import Message
 from danalab.chat.tasks.base import Problem
-from danalab.chat.tasks.generated import GeneratedTask, calculated, make_word
+from danalab.chat.tasks.generated import GeneratedTask, asked_sum, calculated, make_word
 
 _GREETINGS = (
     "", "", "Hi! ", "Hello! ", "Hey, ", "Hello there. ", "Good morning. ", "Please tell me: ", "One question: ",
@@ -31,6 +31,10 @@ _QUESTIONS = {
     "I was trained with {name}, a pre-training lab.": (
         "Who made you", "Who trained you", "where do you come from", "How were you made", "who is your creator",
         "Which program trained you", "what were you trained with", "How did you come to be",
+    ),
+    "I am {name}, a small language model.": (
+        "Who are you", "who are you", "Who is this", "tell me who you are", "Can you introduce yourself",
+        "Introduce yourself", "Tell me about yourself", "who is there",
     ),
 }  # fmt: skip
 
@@ -58,7 +62,9 @@ class Identity(GeneratedTask):
 # ---- conversations of several turns ----
 
 CHIT_CHAT: dict[str, tuple[str, ...]] = {
-    "Hello! How can I help you?": ("hello", "hi there", "good morning", "good evening", "hey"),
+    "Hello! How can I help you?": (
+        "hello", "hi", "hello", "hi", "hi there", "hello there", "good morning", "good evening", "hey", "hey there",
+    ),
     "I am fine, thank you.": ("how are you", "how do you do", "are you well", "how is it going"),
     "You are welcome.": ("thank you", "thanks", "thanks a lot", "many thanks"),
     "Goodbye!": ("goodbye", "bye", "see you later", "I have to go"),
@@ -106,7 +112,6 @@ _NAMES = (
     "Lena", "Leo", "Maria", "Max", "Mia", "Nora", "Omar", "Paul", "Quinn", "Rosa", "Sam", "Tom", "Uma", "Vera", "Will",
     "Yara", "Zoe",
 )  # fmt: skip
-_SUMS = ("What is {}?", "{}?", "How much is {}?", "Calculate {}.", "Please calculate {}.", "Tell me {}.", "And {}?")
 _FOLLOW_UPS = {
     "+": ("Add {}.", "Add {} to that.", "Plus {}?", "And plus {}?", "Now add {} to it."),
     "-": ("Subtract {}.", "Subtract {} from that.", "Minus {}?", "And minus {}?", "Now take away {}."),
@@ -122,7 +127,8 @@ class _State:
     """What the conversation has been about."""
 
     name: str = ""
-    expression: str = ""
+    sum: tuple[str, str] = ("", "")
+    """The left side and the sign of the last sum."""
     result: str = ""
     turns: list[Problem] = field(default_factory=list)
 
@@ -162,36 +168,38 @@ class Dialogue(GeneratedTask):
 
     def _add_turn(self, state: _State, generator: random.Random) -> None:
         kinds = ["sum", "sum", "name", "chat"]
-        if state.expression:
+        if state.result:
             kinds += ["follow-up", "follow-up", "follow-up", "correction"]
         if state.name:
             kinds += ["asked", "asked"]
         match generator.choice(kinds):
             case "sum":
-                self._sum(state, generator.choice(_SUMS), self._expression(generator))
+                left, sign, right = (
+                    generator.randint(0, self.max),
+                    generator.choice("+-*"),
+                    generator.randint(0, self.max),
+                )
+                self._sum(state, asked_sum(generator, left, sign, right), str(left), sign, right)
             case "follow-up":
                 sign = generator.choice("++--*" if len(state.result) < 4 else "+-")
                 number = generator.randint(2, 9 if sign == "*" else self.max)
-                question = generator.choice(_FOLLOW_UPS[sign])
-                self._sum(state, question, f"{state.result} {sign} {number}", str(number))
+                question = generator.choice(_FOLLOW_UPS[sign]).format(number)
+                self._sum(state, question, state.result, sign, number)
             case "correction":
-                left, sign, _ = state.expression.rsplit(" ", 2)
-                again = f"{left} {sign} {generator.randint(0, 9 if sign == '*' else self.max)}"
-                self._sum(state, generator.choice(_CORRECTIONS), again)
+                left, sign = state.sum
+                right = generator.randint(0, 9 if sign == "*" else self.max)
+                self._sum(state, generator.choice(_CORRECTIONS).format(f"{left} {sign} {right}"), left, sign, right)
             case "name":
                 state.name = generator.choice((generator.choice(_NAMES), make_word(generator, 2).capitalize()))
                 state.add(generator.choice(_GIVEN).format(state.name), f"Hello, {state.name}.")
             case "asked":
                 state.add(generator.choice(_ASKED), f"Your name is {state.name}.")
             case _:
-                answer, wordings = generator.choice(list(CHIT_CHAT.items()))
-                said = generator.choice(wordings)
+                answer = generator.choice([*CHIT_CHAT, *list(CHIT_CHAT)[:3]])  # greetings and thanks more often
+                said = generator.choice(CHIT_CHAT[answer])
                 said = said[0].upper() + said[1:] if generator.random() < 0.7 else said
                 state.add(said + generator.choice(("", ".", "!", "?", " :)", ", please.")), answer)
 
-    def _expression(self, generator: random.Random) -> str:
-        return f"{generator.randint(0, self.max)} {generator.choice('+-*')} {generator.randint(0, self.max)}"
-
-    def _sum(self, state: _State, question: str, expression: str, shown: str = "") -> None:
-        state.expression, state.result = expression, call_tool(expression)
-        state.add(question.format(shown or expression), state.result, "number", calculated(expression))
+    def _sum(self, state: _State, question: str, left: str, sign: str, right: int) -> None:
+        state.sum, state.result = (left, sign), call_tool(f"{left}{sign}{right}")
+        state.add(question, state.result, "number", calculated(left, sign, right))

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from danalab.errors import UserError
 from danalab.experiments.cells import Cell
-from danalab.experiments.estimate import Estimate, Rate, estimate, token_rate, total, trained_rate
+from danalab.experiments.estimate import Estimate, estimate, token_rate, total
 from danalab.experiments.formats import print_table
 from danalab.experiments.plan import LadderPlan
 from danalab.experiments.runs import Failure, Outcome, Runner
@@ -120,7 +121,11 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
     """Print the estimate of a ladder by rungs, and its total; `jobs`: runs at a time, for the wall time."""
     rungs, price = plan.rungs(), flags.price
     cells = [[cell for runs in plan.planned(rung).values() for cell in runs] for rung in rungs]
-    rate, source = _rate([cell for each in cells for cell in each], folder, flags)
+    rate, source = flags.rate(folder)
+    if flags.tokens_per_second is not None:
+        rate, source = token_rate(flags.tokens_per_second), f"{flags.tokens_per_second:,.0f} tokens/s as given"
+    if rate is None:
+        raise UserError(f"--estimate: {source}, or --tokens-per-second")
     lines: list[dict[str, Any]] = []
     every: list[Estimate] = []
     for rung, each in zip(rungs, cells, strict=True):
@@ -160,11 +165,3 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
         f"each optimizer tries {budgets} settings on a rung, then {len(plan.seeds) - 1} more seeds; {jobs} "
         f"run{'s' * (jobs != 1)} at a time; {source}; nothing was trained (--estimate)"
     )
-
-
-def _rate(cells: Sequence[Cell], folder: Path, flags: Any) -> tuple[Rate, str]:
-    if flags.tokens_per_second is not None:
-        return token_rate(flags.tokens_per_second), f"{flags.tokens_per_second:,.0f} tokens/s as given"
-    if flags.gpu is not None:
-        return flags.rate(folder)
-    return trained_rate(cells), "speed measured here, by a few steps of each optimizer at each size"

@@ -4,7 +4,7 @@ gpt                            GPT2LMHeadModel                          `gpt2`
 llama                          LlamaForCausalLM, MixtralForCausalLM     `llama_qwen`
 qwen3 without attention gate   Qwen3ForCausalLM, Qwen3MoeForCausalLM    `llama_qwen`
 qwen3next                      Qwen3NextForCausalLM                     `qwen3_next`
-others                         a class of ours, `remote/modeling_*.py`, exported beside the weights;
+enoki, moe, qwen3, llama       otherwise a class of ours, `modeling_danalab.py`, exported beside the weights;
                                `from_pretrained(FOLDER, trust_remote_code=True)` runs it
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.models.canonical import WEIGHT_FORMATS, WeightFormat, Weights
+from danalab.models.canonical import Weights
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model
 from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
@@ -25,8 +25,10 @@ from danalab.models.huggingface.llama_qwen import MODEL_TYPES as EXPERT_TYPES
 from danalab.models.huggingface.llama_qwen import NAMINGS, expert_obstacle
 
 MODEL_TYPE = "danalab"
-ARCHITECTURES = ("enoki", "moe", "qwen3", "llama", "resonance")
-"""Architectures that our modules compute, with any of their options."""
+ARCHITECTURES = ("enoki", "moe", "qwen3", "llama")
+"""Architectures that our class computes, with any of their options."""
+MODULE = Path(__file__).with_name("modeling_danalab.py")
+"""The file of our class."""
 _CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM",
             "qwen3next": "Qwen3NextForCausalLM"}  # fmt: skip
 _MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next", **EXPERT_TYPES}
@@ -132,12 +134,6 @@ def _check_layers(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
         raise UserError(f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights")
 
 
-def module_file(config: ModelConfig) -> Path:
-    """The file with this model's class."""
-    name = "modeling_danalab_resonance.py" if config.arch == "resonance" else "modeling_danalab.py"
-    return Path(__file__).parent / "remote" / name
-
-
 def in_module(config: ModelConfig) -> bool:
     """Whether our class computes this model's function."""
     plain = config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
@@ -150,37 +146,28 @@ _SAME = ("d_model", "n_layers", "mlp_dim", "vocab_size", "seq_len", "norm_eps", 
 
 def module_settings(config: ModelConfig) -> dict[str, Any]:
     """config.json for our class; the weights keep their names."""
-    stem, name = module_file(config).stem, "DanalabResonance" if config.arch == "resonance" else "Danalab"
+    experts: dict[str, Any] = {}
+    if config.sparsity is not None:
+        experts = asdict(config.sparsity) | {"renormalise": config.renormalise}
+        experts |= {"experts_per_token": experts.pop("top_k"), "sparse_layers": list(experts.pop("layers"))}
     return {
-        "architectures": [f"{name}ForCausalLM"],
+        "architectures": ["DanalabForCausalLM"],
         "model_type": MODEL_TYPE,
-        "auto_map": {"AutoConfig": f"{stem}.{name}Config", "AutoModelForCausalLM": f"{stem}.{name}ForCausalLM"},
+        "auto_map": {
+            "AutoConfig": f"{MODULE.stem}.DanalabConfig",
+            "AutoModelForCausalLM": f"{MODULE.stem}.DanalabForCausalLM",
+        },
         **{name: getattr(config, name) for name in _SAME},
         "norm": config.norm_kind,
         "tie_word_embeddings": config.tied,
         "use_cache": True,
         "danalab_model": config.as_dict(),
-        **(_oscillator_settings(config) if config.arch == "resonance" else _attention_settings(config)),
+        "n_heads": config.n_heads,
+        "n_kv_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "attention_gate": config.gated,
+        "qk_norm": config.qk_normed,
+        "swiglu": config.architecture.mlp_matrices == 3,
+        "rope_base": config.rope_theta,
+        **experts,
     }
-
-
-def _attention_settings(config: ModelConfig) -> dict[str, Any]:
-    experts: dict[str, Any] = {}
-    if config.sparsity is not None:
-        experts = asdict(config.sparsity) | {"renormalise": config.renormalise}
-        experts |= {"experts_per_token": experts.pop("top_k"), "sparse_layers": list(experts.pop("layers"))}
-    sizes = {"n_heads": config.n_heads, "n_kv_heads": config.kv_heads, "head_dim": config.head_dim}
-    swiglu = config.architecture.mlp_matrices == 3
-    options = {"attention_gate": config.gated, "qk_norm": config.qk_normed, "swiglu": swiglu}
-    return {**sizes, **options, "rope_base": config.rope_theta, **experts}
-
-
-def _oscillator_settings(config: ModelConfig) -> dict[str, Any]:
-    from danalab.models.resonance import mixer
-
-    sizes = {"groups": config.n_heads, "modes": config.modes, "conv_width": config.conv_width}
-    bounds = {"largest_quality": mixer.MAX_QUALITY, "largest_nu": mixer.MAX_NU, "least_damping": mixer.MIN_DAMPING}
-    return {**sizes, "learned_positions": config.learns_positions, **bounds}
-
-
-WEIGHT_FORMATS.add("huggingface", WeightFormat(to_huggingface, from_huggingface, require_class, obstacle, module_file))

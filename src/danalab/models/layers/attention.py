@@ -24,14 +24,8 @@ from torch.utils.checkpoint import checkpoint
 
 from danalab.models.cache import KeyValues
 from danalab.models.config import ModelConfig
-from danalab.models.layers import attention_kernel
 from danalab.models.layers.basic import Linear, make_norm
-from danalab.models.layers.precision import uses_onednn
 
-LONGEST = 512
-"""Tokens of a row. The probabilities are kept for the backward pass, about B N L^2 / 2 numbers."""
-BLOCK = 128
-"""Queries of a product; their keys end with the last of them."""
 DOCUMENT_BLOCK = 128
 """Queries in a block of rows with several documents on CPUs; elsewhere at least twice as many."""
 FEW_KEYS = 512
@@ -62,10 +56,6 @@ class Attention(nn.Module):
         """Norms of single heads, which a cut over ranks by heads leaves whole."""
         return self.q_norm, self.k_norm
 
-    def attention_heads(self) -> dict[str, int]:
-        """Heads in the rows of the maps, for optimizers that orthogonalise by head."""
-        return {f"{name}.weight": getattr(self, name).out_features // self.head_dim for name in ("q", "k", "v")}
-
     def forward(
         self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, starts_BL: Tensor | None = None
     ) -> Tensor:
@@ -91,8 +81,6 @@ class Attention(nn.Module):
     def _attend(
         self, q_BNLH: Tensor, k_BKLH: Tensor, v_BKLH: Tensor, state: KeyValues | None, starts: Tensor | None
     ) -> Tensor:
-        if state is None and attention_kernel.usable(q_BNLH, k_BKLH, v_BKLH, starts):
-            return attention_kernel.attend_rows(q_BNLH, k_BKLH, v_BKLH, starts)
         if starts is not None:
             return attend_within_documents(q_BNLH, k_BKLH, v_BKLH, starts, grouped=self.grouped)
         if state is None:
@@ -110,19 +98,8 @@ class Attention(nn.Module):
 
 def attend(q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, *, grouped: bool) -> Tensor:
     """softmax(q k^T / sqrt(H), causal) v, [B, N, L, H]; with `grouped`, k and v may have fewer heads."""
-    length = q_BNLH.shape[2]
-    if grouped or length > LONGEST or not uses_onednn(q_BNLH):
-        q_BNLH, k_BNLH = q_BNLH.to(v_BNLH.dtype), k_BNLH.to(v_BNLH.dtype)  # within vmap, autocast does not
-        return F.scaled_dot_product_attention(q_BNLH, k_BNLH, v_BNLH, is_causal=True, enable_gqa=grouped)
-    scaled = q_BNLH * q_BNLH.shape[-1] ** -0.5
-    outputs = []
-    for start in range(0, length, BLOCK):
-        end = min(start + BLOCK, length)
-        scores = scaled[:, :, start:end] @ k_BNLH[:, :, :end].transpose(-1, -2)
-        later = torch.full((end - start, end), float("-inf"), dtype=scores.dtype).triu_(start + 1)
-        probabilities = torch.softmax(scores.add_(later), dim=-1)  # in place: its backward needs no sum
-        outputs.append(probabilities @ v_BNLH[:, :, :end])
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    q_BNLH, k_BNLH = q_BNLH.to(v_BNLH.dtype), k_BNLH.to(v_BNLH.dtype)  # within vmap, autocast does not
+    return F.scaled_dot_product_attention(q_BNLH, k_BNLH, v_BNLH, is_causal=True, enable_gqa=grouped)
 
 
 def attend_masked(q_BNLH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, mask: Tensor, *, grouped: bool) -> Tensor:

@@ -94,12 +94,12 @@ PRESETS: dict[str, Preset] = {
             "ckpt_interval": 100,
         },
         mid={
-            "data": (f"{_SUMS},size=1000", f"{_WHO}:size=400", f"{_TALK},size=1800"), "replay_share": 0.2,
+            "data": (f"{_SUMS},size=4000", f"{_WHO}:size=400", f"{_TALK},size=1500"), "replay_share": 0.2,
             "global_batch": 4,
             "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
         },
         sft={
-            "data": (f"{_SUMS},size=800", f"{_WHO}:size=1500", f"{_TALK},size=1700"), "global_batch": 4,
+            "data": (f"{_SUMS},size=4000", f"{_WHO}:size=1500", f"{_TALK},size=1300"), "global_batch": 4,
             "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
         },
         rl={

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
-from danalab.registry import Registry
 from danalab.train.run.metrics import MetricsFile
 
 if TYPE_CHECKING:
@@ -53,8 +52,6 @@ class Callback:
 
     name = "callback"
     """Key of its state in checkpoints."""
-    setting: ClassVar[str | None] = None
-    """The setting that asks for it; None: every run has it."""
 
     def __init__(self, context: CallbackContext):
         """Raises UserError where an extra is missing, or the run lacks what the callback needs."""
@@ -105,10 +102,6 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`."""
-
-
-CALLBACKS: Registry[type[Callback]] = Registry("callback")
-"""Callbacks of annexes and plugins; a run has them after those of `danalab.train.build`."""
 
 
 class RowsCallback(Callback):

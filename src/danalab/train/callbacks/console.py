@@ -170,7 +170,7 @@ class TextSamples(RowsCallback):
     A row is {"step": ..., "prompt": ..., "text": ...}. Blocks that are compiled are sampled eagerly.
     """
 
-    name, file_name, setting = "samples", "samples.jsonl", "sample_prompts"
+    name, file_name = "samples", "samples.jsonl"
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)

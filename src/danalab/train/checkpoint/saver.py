@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,8 @@ from danalab.train.checkpoint.store import CheckpointStore, run_on_all_ranks
 from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
-Writer = Callable[[Mapping[str, SavedTensor], Path], None]
+Writer = Callable[[Mapping[str, Any], Path], None]
+"""(values of a checkpoint by name, folder): writes this rank's files."""
 
 
 @dataclass(frozen=True)
@@ -80,23 +80,25 @@ class Saver:
         self._retention, self._asynchronous = retention, asynchronous
         # Collectives of the thread must not mix with those of training: it has its own group.
         self._world = replace(world, control=world.background)
-        self._write = write or partial(flat.write, world=self._world)
+        self._copies = HostCopies(world)
+        self._write = write or self._write_tensors
         if local_folder is not None:
             self._write = LocalDisk(local_folder, self._write, self._world)
-        self._copies = HostCopies(world)
         self._thread: threading.Thread | None = None
         self._job: _Job | None = None
 
     def save(
         self,
         step: int,
-        tensors: Mapping[str, SavedTensor],
+        state: Mapping[str, Any],
         meta: dict[str, Any],
         *,
         before: Callable[[], None] = lambda: None,
         wait: bool = False,
     ) -> float:
-        """Save `tensors`; returns the seconds that the caller was blocked. UserError: with `wait`, the save failed.
+        """Save a nested `state`; returns the seconds that the caller was blocked.
+
+        UserError: with `wait`, the save failed.
 
         `meta` (content of meta.json; that of rank 0, and "random" of every rank) must not change afterwards. `before`
         is called in the thread before the commit, to write what the checkpoint depends on; its OSError fails the save.
@@ -109,7 +111,7 @@ class Saver:
             return time.perf_counter() - start
         self._finish_thread()
         self._report()
-        self._copies.take(tensors)
+        self._copies.take(state)
         gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         self._job = job = _Job(step, meta, before, blocked=time.perf_counter() - start, gpu=gpu)
         self._thread = threading.Thread(target=self._run, args=(job,), name="danalab-checkpoint")
@@ -164,7 +166,10 @@ class Saver:
 
     def _commit(self, job: _Job, meta: dict[str, Any]) -> None:
         run_on_all_ranks(self._world, job.before)
-        self.store.write(job.step, meta, lambda folder: self._write(self._copies.tensors, folder), self._world)
+        self.store.write(job.step, meta, lambda folder: self._write(self._copies.values, folder), self._world)
+
+    def _write_tensors(self, values: Mapping[str, Any], folder: Path) -> None:
+        flat.write(values, folder, self._world, self._copies.paths)
 
     def _keep_and_prune(self, step: int) -> None:
         keep = self._retention.keep_steps
@@ -200,10 +205,15 @@ class HostCopies:
         self._copies: dict[str, Tensor] = {}
         self._specs: dict[str, Any] = {}
         self._shards: dict[str, TensorShard] = {}
+        self._plain: dict[str, Any] = {}
+        self.paths: flat.Paths = {}
+        """Places of the values in the nested state."""
 
-    def take(self, tensors: Mapping[str, SavedTensor]) -> None:
-        """Copy this rank's share of `tensors`; returns when it is copied."""
-        share: dict[str, Any] = share_of(tensors, self._world)
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Copy this rank's share of `state`; returns when it is copied."""
+        values, self.paths = flat.flatten(state)
+        self._plain = {name: value for name, value in values.items() if not isinstance(value, SavedTensor)}
+        share: dict[str, Any] = share_of({n: v for n, v in values.items() if n not in self._plain}, self._world)
         self._copies = {name: self._copies[name] for name in share if name in self._copies}
         self._specs = {name: value._spec for name, value in share.items() if _is_sharded(value)}
         self._shards = {name: value.with_values(None) for name, value in share.items() if not isinstance(value, Tensor)}
@@ -221,9 +231,9 @@ class HostCopies:
             torch.cuda.current_stream().synchronize()
 
     @property
-    def tensors(self) -> dict[str, SavedTensor]:
-        """The copies, sharded as the originals are."""
-        copies: dict[str, SavedTensor] = {
+    def values(self) -> dict[str, Any]:
+        """The copies, sharded as the originals are, and the plain values."""
+        copies: dict[str, Any] = self._plain | {
             name: self._shards[name].with_values(copy) if name in self._shards else copy
             for name, copy in self._copies.items()
         }

@@ -1,34 +1,39 @@
-"""Model and optimizer as flat, named tensors plus plain values, and back.
+"""Model and optimizer as one nested state, written and read by torch.distributed.checkpoint.
 
-    model.NAME                   the model's state dict
-    optim.NAME.exp_avg, ...      optimizer state, by the parameter's name
-    meta["optimizer"]            hyper-parameters of each group, and plain values of the state
+    model.NAME                           the model's state dict
+    optim.state.NAME.exp_avg, ...        optimizer state, by the parameter's name
+    optim.param_groups.0.lr, ...         hyper-parameters of each group
 
-Written and read by torch.distributed.checkpoint: a checkpoint does not depend on the number of ranks and the sharding
-that wrote it, so any number of ranks can read it in any layout.
+Tensors are blocks in files, plain values are bytes beside them. A checkpoint does not depend on the number of ranks and
+the sharding that wrote it, so any number of ranks can read it in any layout.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner, FileSystemReader
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
 from danalab.errors import UserError
 from danalab.files import naming
 from danalab.optim.sharded import SavedTensor, empty_shard, sharded_state_dict
 from danalab.train.checkpoint.store import DamagedCheckpointError
-from danalab.train.checkpoint.weights import MODEL, open_block, read_metadata, require_same_model
 from danalab.train.parallel.world import World
+
+MODEL, OPTIM = "model.", "optim."
+"""Prefixes of names in a checkpoint."""
+Paths = dict[str, tuple[Any, ...]]
+"""Name in a checkpoint -> keys in the nested state."""
 
 
 def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
@@ -37,23 +42,48 @@ def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
     return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
 
 
-def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
-    """(flat tensors that share memory with model and optimizer, this rank's shards; plain values). Collective."""
-    tensors: dict[str, SavedTensor] = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
-    state, plain = flatten(sharded_state_dict(optimizer), parameter_names(model, optimizer))
-    return tensors | state, plain
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+    """The nested state, whose tensors share memory with model and optimizer; of shards this rank's. Collective."""
+    state: dict[str, Any] = {"model": {name: value.detach() for name, value in model.state_dict().items()}}
+    if optimizer is None:
+        return state
+    own, names = sharded_state_dict(optimizer), parameter_names(model, optimizer)
+    named = dict(zip((key for group in own["param_groups"] for key in group["params"]), names, strict=True))
+    state["optim"] = {
+        **own,
+        "state": {named[key]: value for key, value in own["state"].items()},
+        "param_groups": [
+            {**_without(group, "param_names"), "params": [named[key] for key in group["params"]]}
+            for group in own["param_groups"]
+        ],
+    }
+    return state
 
 
-def write(tensors: Mapping[str, SavedTensor], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
+def flatten(state: Mapping[str, Any]) -> tuple[dict[str, Any], Paths]:
+    """(tensors, shards and plain values by name, their places in the nested state)."""
+    flat, paths = flatten_state_dict(dict(state))
+    for name, value in flat.items():
+        if not (value is None or _is_tensor(value) or isinstance(value, (bool, int, float, str, list, tuple))):
+            raise UserError(f"optimizer state {name} is a {type(value).__name__}, which a checkpoint cannot hold")
+    return {name: value.detach() if isinstance(value, Tensor) else value for name, value in flat.items()}, paths
+
+
+def write(
+    flat: Mapping[str, Any],
+    folder: Path,
+    world: World = World.single(),  # noqa: B008 - frozen
+    paths: Paths | None = None,
+) -> None:
     """Write this rank's host tensors into `folder`. Collective. OSError, on all ranks: a full or read-only disk."""
     writer = _Writer(folder, sync_files=False)  # `commit` syncs them, with everything else
     alone = world.size == 1
     try:
         with _quietly():
             dcp.save(
-                dict(tensors),
+                dict(flat),
                 storage_writer=writer,
-                planner=SavePlanner(),
+                planner=_SavePlanner(paths or {name: (name,) for name in flat}),
                 no_dist=alone,
                 process_group=None if alone else world.control,
             )
@@ -67,22 +97,22 @@ def read(
     folder: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
-    meta: Mapping[str, Any] | None = None,
     *,
     keep_settings: bool = False,
+    prefix: str = MODEL,
 ) -> None:
     """Load a verified checkpoint in place, the optimizer first (None: the model only). Each rank reads what it holds.
 
-    `meta` is the "optimizer" part of meta.json; `keep_settings` leaves the hyper-parameters of the groups as they are.
+    `keep_settings` leaves the hyper-parameters of the groups as they are; the weights are those with `prefix`.
     DamagedCheckpointError: tensors that cannot be read, or do not belong to this model and optimizer.
     """
     try:
-        stored = CheckpointReader(folder).read_metadata().state_dict_metadata
+        metadata = FileSystemReader(folder).read_metadata()
         # The model's own tensors are the target, sharded or not.
-        target = {MODEL + name: value.detach() for name, value in model.state_dict().items()}
-        require_same_model(folder, stored, target, MODEL)
-        if optimizer is not None and meta is not None:
-            _read_optimizer(folder, stored, model, optimizer, meta, keep_settings)
+        target = {prefix + name: value.detach() for name, value in model.state_dict().items()}
+        _require_same_model(folder, metadata.state_dict_metadata, target, prefix)
+        if optimizer is not None:
+            _read_optimizer(folder, metadata, model, optimizer, keep_settings)
         _load(target, folder)
     except DamagedCheckpointError:
         raise
@@ -97,52 +127,75 @@ def read(
 def read_named(folder: Path, target: Mapping[str, Tensor]) -> None:
     """Load tensors of a verified checkpoint in place, by name; DamagedCheckpointError: one is missing or unreadable."""
     try:
-        stored = CheckpointReader(folder).read_metadata().state_dict_metadata
+        stored = FileSystemReader(folder).read_metadata().state_dict_metadata
         for name in target:
             if name not in stored:
                 raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'")
-        _load(dict(target), folder)
+        _load(target, folder)
     except CheckpointException as error:
         raise DamagedCheckpointError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
 
 
 def _read_optimizer(
-    folder: Path,
-    stored: Mapping[str, Any],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    meta: Mapping[str, Any],
-    keep_settings: bool,
+    folder: Path, metadata: Metadata, model: nn.Module, optimizer: torch.optim.Optimizer, keep_settings: bool
 ) -> None:
-    names = parameter_names(model, optimizer)
-    saved_names: list[str] = meta["names"]
-    if names != saved_names or [len(group["params"]) for group in optimizer.param_groups] != meta["counts"]:
+    names, groups = parameter_names(model, optimizer), optimizer.param_groups
+    place = {name: index for index, name in enumerate(names)}
+    paths: Paths = {name: path for name, path in metadata.planner_data.items() if name.startswith(OPTIM)}
+    target: dict[str, Any] = {}
+    for name, path in paths.items():
+        entry = metadata.state_dict_metadata[name]
+        if isinstance(entry, BytesStorageMetadata):
+            target[name] = None
+        elif path[1] == "state" and path[2] in place:
+            target[name] = empty_shard(optimizer, place[path[2]], entry.size, entry.properties.dtype)
+        else:
+            target[name] = torch.zeros(entry.size, dtype=entry.properties.dtype)
+    state: dict[str, Any] = unflatten_state_dict(_load(target, folder), paths)["optim"]
+    ours = [[names.pop(0) for _ in group["params"]] for group in groups]
+    if [group["params"] for group in state["param_groups"]] != ours:
         raise DamagedCheckpointError(f"{folder}: its optimizer has other parameters or groups than this one")
-    indices = {name: index for index, name in enumerate(names)}
-    target: dict[str, SavedTensor] = {}
-
-    def place(flat: str, name: str | None) -> SavedTensor:
-        if flat in target:  # memory for each of many references
-            raise DamagedCheckpointError(f"{folder}: its optimizer state refers to {flat} twice")
-        shape, dtype = stored[flat].size, stored[flat].properties.dtype
-        target[flat] = (
-            torch.zeros(shape, dtype=dtype) if name is None else empty_shard(optimizer, indices[name], shape, dtype)
-        )
-        return target[flat]
-
-    state = unflatten(meta, list(stored), optimizer.param_groups, place)
-    state_keys = {"params", "train_mode", "weight_sum", "lr_max", "step", "d", "d_max"}
-    for group, restored in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        if keep_settings or "param_names" in group:
-            own = group if keep_settings else {"param_names": group["param_names"]}
-            restored |= {key: value for key, value in own.items() if key not in state_keys}
-    _load(target, folder)
+    state["state"] = {place[name]: value for name, value in state.get("state", {}).items()}
+    counted = {"params", "train_mode", "weight_sum", "lr_max", "step", "d", "d_max"}  # not settings
+    for group, restored in zip(groups, state["param_groups"], strict=True):
+        restored["params"] = [place[name] for name in restored["params"]]
+        kept = group if keep_settings else {key: group[key] for key in ("param_names",) if key in group}
+        restored |= _without(kept, *counted)
     optimizer.load_state_dict(state)
 
 
-def _load(target: Mapping[str, SavedTensor], folder: Path) -> None:
+def _without(group: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in names}
+
+
+def _require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping[str, Tensor], prefix: str) -> None:
+    """DamagedCheckpointError unless a model's stored tensors are those of `target`, by name and shape."""
+    for name, tensor in target.items():
+        entry = stored.get(name)
+        if entry is None:
+            why = "it is a checkpoint of another model" if prefix == MODEL else "the run keeps no such weights"
+            raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'; {why}")
+        if tuple(entry.size) != tuple(tensor.shape):
+            raise DamagedCheckpointError(f"{folder}: {name} has shape {list(entry.size)}, here {list(tensor.shape)}")
+    foreign = [name for name in stored if name.startswith(prefix) and name not in target]
+    if foreign:
+        raise DamagedCheckpointError(
+            f"{folder}: has {len(foreign)} tensors that this model does not have ('{foreign[0]}' first); "
+            "it is a checkpoint of another model"
+        )
+
+
+def _load(target: Mapping[str, SavedTensor | None], folder: Path) -> dict[str, Any]:
+    """Read into the tensors of `target`; returns it, with the plain values where it has None."""
+    planner = _LoadPlanner()
     with _quietly():
-        dcp.load(dict(target), storage_reader=CheckpointReader(folder), planner=LoadPlanner(), no_dist=True)
+        dcp.load(dict(target), storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)
+    return planner.state_dict
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, or a shard that torch.distributed.checkpoint can write."""
+    return isinstance(value, Tensor) or hasattr(value, "__create_write_items__")
 
 
 class _Writer(dcp.FileSystemWriter):
@@ -181,8 +234,16 @@ def _system_error(error: BaseException | None) -> OSError | None:
     return error
 
 
-class SavePlanner(DefaultSavePlanner):
-    """Finds the blocks of shards to write."""
+class _SavePlanner(DefaultSavePlanner):
+    """Writes a state that is flat already, and the blocks of shards."""
+
+    def __init__(self, paths: Paths):
+        super().__init__()
+        self.mappings = paths
+
+    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+        """Register what is written; torch's own method would flatten the shards' places away."""
+        self.state_dict, self.is_coordinator = state_dict, is_coordinator
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """The values to write for an index of the checkpoint."""
@@ -190,8 +251,11 @@ class SavePlanner(DefaultSavePlanner):
         return value.block(index.offset) if hasattr(value, "block") else super().lookup_object(index)
 
 
-class LoadPlanner(DefaultLoadPlanner):
-    """Finds the blocks of shards to read into."""
+class _LoadPlanner(DefaultLoadPlanner):
+    """Reads into tensors and into the blocks of shards, and plain values without running code."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False)
 
     def set_up_planner(
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
@@ -206,133 +270,6 @@ class LoadPlanner(DefaultLoadPlanner):
         value = self.state_dict[index.fqn]
         return value.block(index.offset) if hasattr(value, "block") else super().lookup_tensor(index)
 
-
-class CheckpointReader(FileSystemReader):
-    """Loads no code with the metadata, and every tensor with `weights_only`."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """See `danalab.train.checkpoint.weights.read_metadata`."""
-        metadata: Metadata = read_metadata(Path(self.path), real_classes=True)
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
-
-    def _slice_file(self, file: Any, sinfo: Any) -> IO[bytes]:
-        """The bytes of one block; torch would unpack whatever they claim."""
-        return open_block(file, sinfo)
-
-
-OPTIM, EXTRA = "optim.", "optim_extra."
-_TENSOR, _TUPLE, _PAIRS = "__tensor__", "__tuple__", "__pairs__"
-
-
-def flatten(state_dict: Mapping[str, Any], names: Sequence[str]) -> tuple[dict[str, SavedTensor], dict[str, Any]]:
-    """(tensors or shards by flat name; plain values); `names` are the parameters', in the order of the groups."""
-    tensors: dict[str, SavedTensor] = {}
-    plain: dict[str, dict[str, Any]] = {}
-    keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-    for name, key in zip(names, keys, strict=True):
-        for what, value in state_dict["state"].get(key, {}).items():
-            if _is_tensor(value):
-                tensors[f"{OPTIM}{name}.{what}"] = _detached(value)
-            else:
-                plain.setdefault(name, {})[what] = _encode(value, f"{OPTIM}{name}.{what}", tensors)
-    groups = [
-        {
-            key: value.item()
-            if isinstance(value, Tensor)
-            else _encode(list(value) if isinstance(value, tuple) else value, key, None)
-            for key, value in group.items()
-            if key not in ("params", "param_names")
-        }
-        for group in state_dict["param_groups"]
-    ]
-    meta: dict[str, Any] = {
-        "groups": groups,
-        "counts": [len(group["params"]) for group in state_dict["param_groups"]],
-        "names": list(names),
-        "state": plain,
-    }
-    extra = {
-        key: _encode(value, EXTRA + key, tensors)
-        for key, value in state_dict.items()
-        if key not in ("state", "param_groups")
-    }
-    return tensors, {**meta, "extra": extra} if extra else meta
-
-
-def unflatten(
-    meta: Mapping[str, Any],
-    stored: Sequence[str],
-    groups: Sequence[Mapping[str, Any]],
-    tensor: Callable[[str, str | None], SavedTensor],
-) -> dict[str, Any]:
-    """The state_dict that was flattened, for an optimizer with `groups`; `stored`: flat names of all tensors.
-
-    `tensor`: (flat name, name of the parameter or None) -> the tensor, or this rank's shard of it.
-    """
-    place = {name: index for index, name in enumerate(meta["names"])}
-    state: dict[int, dict[str, Any]] = {}
-    for flat in stored:
-        name, _, what = flat.removeprefix(OPTIM).rpartition(".")
-        if flat.startswith(OPTIM) and name in place:
-            state.setdefault(place[name], {})[what] = tensor(flat, name)
-    for name, values in meta["state"].items():
-        for what, value in values.items():
-            decoded = _decode(value, lambda flat, name=name: tensor(flat, name))
-            state.setdefault(place[name], {})[what] = decoded
-    restored, first = [], 0
-    for group, saved in zip(groups, meta["groups"], strict=True):
-        count = len(group["params"])
-        settings = {
-            key: tuple(value) if isinstance(group.get(key), tuple) else _decode(value, _no_tensor)
-            for key, value in saved.items()
-        }
-        restored.append({**settings, "params": list(range(first, first + count))})
-        first += count
-    extra = {key: _decode(value, lambda flat: tensor(flat, None)) for key, value in meta.get("extra", {}).items()}
-    return {"state": dict(sorted(state.items())), "param_groups": restored, **extra}
-
-
-def _encode(value: Any, flat: str, tensors: dict[str, SavedTensor] | None) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if _is_tensor(value) and tensors is not None:
-        tensors[flat] = _detached(value)
-        return {_TENSOR: flat}
-    if isinstance(value, (list, tuple)):
-        encoded = [_encode(item, f"{flat}.{n}", tensors) for n, item in enumerate(value)]
-        return {_TUPLE: encoded} if isinstance(value, tuple) else encoded
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, (str, int)):
-                raise UserError(f"optimizer state {flat}: a checkpoint cannot hold a {type(key).__name__} as key")
-        return {_PAIRS: [[key, _encode(item, f"{flat}.{key}", tensors)] for key, item in value.items()]}
-    raise UserError(f"optimizer state {flat} is a {type(value).__name__}, which a checkpoint cannot hold")
-
-
-def _is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor, or a shard that torch.distributed.checkpoint can write."""
-    return isinstance(value, Tensor) or hasattr(value, "__create_write_items__")
-
-
-def _detached(value: SavedTensor) -> SavedTensor:
-    return value.detach() if isinstance(value, Tensor) else value
-
-
-def _decode(value: Any, tensor: Callable[[str], SavedTensor]) -> Any:
-    if isinstance(value, list):
-        return [_decode(item, tensor) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if _TENSOR in value:
-        return tensor(value[_TENSOR])
-    if _TUPLE in value:
-        return tuple(_decode(item, tensor) for item in value[_TUPLE])
-    if _PAIRS in value:
-        return {key: _decode(item, tensor) for key, item in value[_PAIRS]}
-    return value
-
-
-def _no_tensor(flat: str) -> Tensor:
-    raise UserError(f"a setting of an optimizer's group refers to the tensor {flat}")
+    def load_bytes(self, read_item: Any, value: Any) -> None:
+        """Keep a plain value."""
+        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)

@@ -1,176 +1,198 @@
-"""`--nproc N`: starts N processes of one run on this machine, with the environment variables of torchrun.
+"""`--nproc N`: N processes of one run on this machine, started and watched by the agent of torch.distributed.run.
 
-Unlike torchrun's agent it forwards SIGTERM, SIGUSR1 and SIGINT, waits for the last checkpoint, and returns the run's
-exit code. Rank 0 has the terminal; the output of other ranks is kept, and shown where one of them fails.
+A rank returns the exit code of the run; one that raises or dies ends the others. Stop signals are passed on, and ranks
+have all the time they need for the last checkpoint. DiLoCo's workers have an agent each, which restarts a dead worker.
+Rank 0 has the terminal; the output of other ranks is kept in files, and the traceback of a failure is shown.
 """
 
-import contextlib
 import logging
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from danalab.errors import FirstRankError, LostRankError, UserError
-from danalab.files import write_json
+from danalab.errors import LostRankError, UserError
 from danalab.hardware import available_cores, chosen_threads
-from danalab.train.config.backends import BACKENDS
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.system.signals import INTERRUPTED, ORDERLY, REQUEUE, STOP_SIGNALS, StopRequest, holding_signals
+from danalab.train.system.signals import (
+    INTERRUPTED,
+    REQUEUE,
+    STOP_SIGNALS,
+    StopRequest,
+    holding_signals,
+    release_signals,
+)
 
 log = logging.getLogger(__name__)
 
-LOST_CODE = 4
-"""Exit code of a rank that lost another rank."""
-GRACE_SECONDS = 15.0
-"""Time that other ranks have to end by themselves after a rank failed."""
+RESTARTS = 3
+"""Number of times that a worker of DiLoCo is restarted."""
+POLL_SECONDS = 0.05
 
 
-def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest) -> int:
-    """Run `config` on `ranks` processes; returns the exit code of the run, one of `ORDERLY`.
+Train = Callable[[TrainConfig, StopRequest], int]
+"""What a rank does, in its own process; returns the exit code of the run."""
 
-    `stop` has earlier signals. UserError: bad input (`FirstRankError`: rank 0 printed it). LostRankError: a rank died.
+
+def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest, train: Train | None = None) -> int:
+    """Run `config` on `ranks` processes; returns the exit code of the run, one of `signals.ORDERLY`.
+
+    `stop` has earlier signals. UserError: bad input. LostRankError: a rank died.
     """
     import torch
-    from torch.distributed import TCPStore
 
     gpus = torch.cuda.device_count() if device_type == "cuda" else ranks
     if ranks > gpus:
         what = f"has {gpus} GPUs; give --nproc {gpus}" if gpus else "has no GPU; leave --device out"
         raise UserError(f"--nproc {ranks}: this machine {what} or give --device cpu")
-    # The store is in this process, so that it outlives any rank.
-    store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=30))
-    with tempfile.TemporaryDirectory(prefix="danalab-") as folder:
-        file = Path(folder) / "config.json"
-        kind = f"{type(config).__module__}:{type(config).__qualname__}"
-        write_json(file, {"kind": kind, "settings": {**config.as_dict(), "nproc": None}})
-        processes: list[subprocess.Popen[bytes]] = []
-        try:
-            with _forwarding_signals(processes) as (received, early):
-                if stop:
-                    return stop.exit_code
-                processes += [_start(rank, ranks, store.port, file) for rank in range(ranks)]
-                for number in early:
-                    _send(processes, number)
-                wait = BACKENDS.get(config.usual_backend(ranks)).wait or _wait
-                codes = wait(processes, received, lambda rank: _start(rank, ranks, store.port, file))
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-        return _verdict(codes, received, Path(folder))
-
-
-def _start(rank: int, ranks: int, port: int, config: Path) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
-        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks)),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-    }
-    environment["OMP_NUM_THREADS"] = chosen_threads() or str(max(1, available_cores() // ranks))
-    output: IO[bytes] | int = subprocess.DEVNULL
-    with contextlib.ExitStack() as files:
-        if rank > 0:
-            output = files.enter_context(open(_output(config.parent, rank), "wb"))
-        with holding_signals():  # `rank_main` releases them
-            return subprocess.Popen(
-                _command(config),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output if rank > 0 else sys.__stderr__,
-                stderr=output if rank > 0 else None,
-                start_new_session=True,  # Ctrl-C reaches ranks through this process, once
-            )
-
-
-def _command(config: Path) -> list[str]:
-    return [sys.executable, "-m", "danalab.train.parallel.rank_main", str(config), str(os.getpid())]
-
-
-def _output(folder: Path, rank: int) -> Path:
-    return folder / f"rank-{rank}.txt"
-
-
-@contextlib.contextmanager
-def _forwarding_signals(processes: list[subprocess.Popen[bytes]]) -> Iterator[tuple[list[int], list[int]]]:
-    """Forward signals to all processes within the block; gives those received, and those that met no process."""
-    received: list[int] = []
-    early: list[int] = []
-
-    def receive(number: int, _: Any) -> None:
-        received.append(number)
-        if processes:
-            _send(processes, number)
+    workers = config.usual_backend(ranks) == "diloco"
+    given = train or _train, replace(config, nproc=None)
+    resource_tracker.ensure_running()  # its start would release the signals that `_agent` holds
+    with (
+        tempfile.TemporaryDirectory(prefix="danalab-") as folder,
+        ThreadPoolExecutor(ranks) as pool,
+        _received_signals() as received,
+    ):
+        if stop:
+            return stop.exit_code
+        if workers:
+            agents = [pool.submit(_agent, given, Path(folder), 1, k, ranks) for k in range(ranks)]
         else:
-            early.append(number)
+            agents = [pool.submit(_agent, given, Path(folder), ranks)]
+        _pass_on(received, agents)
+        for worker, lost in enumerate(agents[1:], start=1):
+            if (error := lost.exception()) is not None:
+                log.warning("worker %d: %s; the run ended without it", worker, error)
+        try:
+            return agents[0].result()
+        except LostRankError:
+            if not received:
+                raise
+            return INTERRUPTED if received[-1] == signal.SIGINT else REQUEUE  # it died of the signal
 
+
+@contextmanager
+def _received_signals() -> Iterator[list[int]]:
+    """The list of the stop signals that come within the block."""
+    received: list[int] = []
     old = {}
     if threading.current_thread() is threading.main_thread():
-        old = {number: signal.signal(number, receive) for number in STOP_SIGNALS}
+        old = {number: signal.signal(number, lambda number, _: received.append(number)) for number in STOP_SIGNALS}
     try:
-        yield received, early
+        yield received
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
 
 
-def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
-    for process in processes:
-        if process.poll() is None:
-            process.send_signal(number)
+def _pass_on(received: list[int], agents: list[Future[int]]) -> None:
+    """Wait for the agents; each signal goes to each process once, also to one that starts later."""
+    sent: set[tuple[int | None, int]] = set()
+    while wait(agents, POLL_SECONDS).not_done:
+        for process in multiprocessing.active_children() if received else ():
+            for place, number in enumerate(received):
+                if (process.pid, place) not in sent and process.pid is not None:
+                    sent.add((process.pid, place))
+                    os.kill(process.pid, number)
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], *_: object) -> list[int | None]:
-    """Exit codes when all have ended, or some time after one failed; None for those still running."""
-    deadline = None
-    while None in (codes := [process.poll() for process in processes]):
-        if deadline is None and any(code not in (None, *ORDERLY) for code in codes):
-            deadline = time.monotonic() + GRACE_SECONDS
-        if deadline is not None and time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    return codes
+def _agent(
+    given: tuple[Train, TrainConfig], folder: Path, processes: int, worker: int | None = None, workers: int = 1
+) -> int:
+    """Run torch's agent with all ranks, or with one DiLoCo worker; returns the exit code of its processes."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
+        quiet = logging.getLogger(name)  # failures are raised below, in a line
+        quiet.addHandler(logging.NullHandler())
+        quiet.propagate = False
+    redirects = dict.fromkeys(range(0 if worker else 1, processes), Std.ALL)
+    launched = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=f"danalab-{os.getpid()}-{worker}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="127.0.0.1",
+        max_restarts=0 if worker is None else RESTARTS,
+        monitor_interval=POLL_SECONDS,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / f"agent-{worker or 0}"), redirects=redirects),
+    )
+    with holding_signals():
+        try:
+            return max(elastic_launch(launched, _rank)(*given, worker, workers).values())
+        except ChildFailedError as error:
+            failures: dict[int, Any] = error.failures
+    rank, failure = min(failures.items(), key=lambda item: (not _said(item[1]).startswith("UserError"), item[0]))
+    raise _explained(rank if worker is None else worker, failure)
 
 
-def _verdict(exit_codes: list[int | None], received: list[int], folder: Path) -> int:
-    codes = {rank: code for rank, code in enumerate(exit_codes) if code is not None}
-    stops = [-number for number in received]
-    if received and all(code in (*ORDERLY, *stops) for code in codes.values()):
-        # Ranks that had ended their run died of the signal.
-        ended = [code for code in codes.values() if code in ORDERLY]
-        return max(ended) if ended else (INTERRUPTED if received[-1] == signal.SIGINT else REQUEUE)
-    for rank, code in codes.items():
-        if code not in (*ORDERLY, LOST_CODE):
-            _raise(rank, code, folder)
-    if LOST_CODE in codes.values():
-        ranks = ", ".join(str(rank) for rank, code in codes.items() if code == LOST_CODE)
-        raise LostRankError(f"ranks {ranks} lost the others; start the job again to resume from the last checkpoint")
-    return max(codes.values())
+def _rank(train: Train, config: TrainConfig, worker: int | None, workers: int) -> int:
+    """Train as a rank of the group that the environment describes; returns the exit code."""
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+    with StopRequest() as stop:
+        os.setsid()  # Ctrl-C reaches ranks through the launcher, once
+        release_signals()
+        if worker is not None:
+            place = {"RANK": worker, "LOCAL_RANK": worker, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers}
+            os.environ.update({name: str(value) for name, value in place.items()})
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the launcher writes --json
+        try:
+            return train(config, stop)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except BaseException as error:
+            get_error_handler().record_exception(error)
+            sys.stderr.flush()
+            os._exit(1)  # threads may wait for dead ranks
 
 
-def _raise(rank: int, code: int, folder: Path) -> None:
-    said = _output(folder, rank).read_text(errors="replace").strip().splitlines() if rank > 0 else []
-    if code == 2:
-        if rank == 0:
-            raise FirstRankError("rank 0 printed the reason")
-        raise UserError(f"rank {rank}: {said[-1].removeprefix('danalab: error: ') if said else 'bad input'}")
-    if code < 0:
-        name = signal.Signals(-code).name
-        hint = " (is memory short?)" if -code == signal.SIGKILL else ""
-        reason = f"was killed by {name}{hint}"
+def _train(config: TrainConfig, stop: StopRequest) -> int:
+    import torch
+
+    from danalab.train.callbacks.console import log_to_stderr
+    from danalab.train.job import run_training
+
+    if chosen_threads() is None:
+        torch.set_num_threads(max(1, available_cores() // int(os.environ["LOCAL_WORLD_SIZE"])))
+    log_to_stderr()
+    if os.environ["RANK"] != "0":
+        logging.getLogger("danalab").setLevel(logging.ERROR)
+    return run_training(config, stop).exit_code
+
+
+def _said(failure: Any) -> str:
+    """The type and the text of a rank's exception; empty where it died without one."""
+    return failure.message["message"] if isinstance(failure.message, dict) else ""
+
+
+def _explained(rank: int, failure: Any) -> Exception:
+    """The error of the run by that of a rank."""
+    kind, _, text = _said(failure).partition(": ")
+    if kind in ("UserError", "FirstRankError", "DamagedCheckpointError", "MissingExtra"):
+        return UserError(text)
+    if kind == "LostRankError":
+        return LostRankError(text)
+    if failure.exitcode < 0:
+        hint = " (is memory short?)" if failure.exitcode == -signal.SIGKILL else ""
+        reason = f"was killed by {failure.signal_name()}{hint}"
     else:
-        reason = f"failed with exit code {code}" + (f": {said[-1]}" if said else "")
-        if len(said) > 1:
-            print("\n".join(f"[rank {rank}] {line}" for line in said[-30:]), file=sys.stderr)
-    raise LostRankError(f"rank {rank} {reason}; start the job again to resume from the last checkpoint")
+        reason = f"failed with exit code {failure.exitcode}"
+        if kind:
+            reason += f": {_said(failure)}"
+            lines = failure.message["extraInfo"]["py_callstack"].splitlines()
+            print("\n".join(f"[rank {rank}] {line}" for line in lines), file=sys.stderr)
+    return LostRankError(f"rank {rank} {reason}; start the job again to resume from the last checkpoint")

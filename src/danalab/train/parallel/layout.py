@@ -1,17 +1,67 @@
 """The layout of a job's ranks, this process's place among them, and whether a run can use it. No torch.
 
+    single   one process
+    ddp      replicas, which sum their gradients
+    zero     replicas; each rank updates the parameters that it owns
+    fsdp     each rank holds a shard of every weight, gradient and moment
+    diloco   workers that step alone and average their weights every few hundred steps
+
 torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
 srun:     SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; rank 0 is on the first host of SLURM_STEP_NODELIST
 """
+
+from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from danalab.errors import UserError
-from danalab.train.config.backends import RankLayout
-from danalab.train.config.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from danalab.train.config.train_config import TrainConfig
+
+
+@dataclass(frozen=True)
+class RankLayout:
+    """The layout of a job's ranks."""
+
+    backend: str = "single"
+    """single, ddp, zero, fsdp or diloco."""
+    tp_size: int = 1
+    """Ranks that split each matrix product."""
+    replicas: int = 1
+    """fsdp: number of whole copies of the model."""
+    expert_parallel: bool = False
+    """ddp, fsdp: whether each rank holds some of the experts, and tokens are sent to them."""
+
+    def shape(self, size: int) -> dict[str, int]:
+        """Ranks along each dimension of the mesh of `size` ranks, which they must divide; empty for one process."""
+        if self.backend == "single":
+            if size != 1:
+                raise UserError(f"--distributed-backend single is one process, but {size} were started; give ddp")
+            return {}
+        if self.backend == "diloco":
+            return {"workers": size}
+        if self.backend != "fsdp":
+            return {"replicate": size}
+        inner = self.tp_size * self.replicas
+        if size % inner:
+            sizes = (("tp-size", self.tp_size), ("replicas", self.replicas))
+            words = " x ".join(f"--{name} {value}" for name, value in sizes if value > 1)
+            raise UserError(f"{words}: {size} ranks cannot be divided by {inner}; start a multiple of {inner}")
+        dims = {"replicate": self.replicas} if self.replicas > 1 else {}
+        dims["shard"] = size // inner
+        return dims | ({"tp": self.tp_size} if self.tp_size > 1 else {})
+
+    @property
+    def mode(self) -> str:
+        """The parallel mode that the optimizer must support: "single", "ddp", "zero", "fsdp" or "fsdp+tp"."""
+        if self.expert_parallel:
+            return "fsdp"  # experts are sharded under ddp too
+        return "fsdp+tp" if self.tp_size > 1 else self.backend
 
 
 def data_parallel_size(shape: Mapping[str, int]) -> int:
@@ -44,8 +94,12 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> RankLayout
 
 def check_parallel(resolved: TrainConfig, layout: RankLayout, ranks: int) -> None:
     """UserError, before anything is built, where a run's optimizer or sizes do not allow a layout."""
-    if layout.kind.check is not None:
-        layout.kind.check(resolved)
+    if layout.backend == "diloco":
+        from danalab.train.diloco import check
+
+        check(resolved)
+        return
+    if layout.backend == "single":
         return
     from danalab.optim.sharded import require_supported
 

@@ -21,9 +21,10 @@ from torch.distributed.tensor import DTensor
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
+from danalab.models.shards import local_shard as local
 from danalab.optim import build_optimizer
-from danalab.optim.base import local_part as local
-from danalab.optim.sharded import DistributedMuonAdamW, SavedTensor, whole_of
+from danalab.optim.sharded import DistributedMuonAdamW, whole_of
+from danalab.tables import lookup
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -48,6 +49,11 @@ class ParallelStrategy:
     def build(cls, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest) -> "ParallelStrategy":
         """The strategy of this rank of a run."""
         return cls(world)
+
+    @staticmethod
+    def rank_spec(spec: TrainConfig, world: World) -> TrainConfig:
+        """The run as this process carries it out."""
+        return spec
 
     def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
         """The model on this rank; its initial weights do not depend on the number of ranks."""
@@ -126,9 +132,9 @@ class ParallelStrategy:
         """Values for a row of metrics."""
         return {}
 
-    def stored(self, values: Mapping[str, SavedTensor]) -> Mapping[str, SavedTensor]:
-        """The tensors of a checkpoint, from the tensors of model and optimizer."""
-        return values
+    def stored(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The nested state of a checkpoint, from that of model and optimizer."""
+        return state
 
     def state_dict(self) -> dict[str, Any] | None:
         """Plain values for a checkpoint."""
@@ -353,3 +359,17 @@ class FSDPStrategy(ParallelStrategy):
             yield
         finally:
             self._model.reshard()  # a pass without gradients leaves the root's weights gathered
+
+
+STRATEGIES: dict[str, type[ParallelStrategy] | str] = {
+    "single": ParallelStrategy,
+    "ddp": DDPStrategy,
+    "zero": ZeROStrategy,
+    "fsdp": FSDPStrategy,
+    "diloco": "danalab.train.diloco:DiLoCoWorker",
+}
+
+
+def strategy_of(backend: str) -> type[ParallelStrategy]:
+    """The class of a --distributed-backend."""
+    return lookup(STRATEGIES, backend, "distributed backend")

@@ -17,8 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from danalab.errors import FirstRankError, LostRankError, UserError, first_line
-from danalab.train.config.backends import RankLayout
-from danalab.train.parallel.layout import Place, find_place
+from danalab.train.parallel.layout import Place, RankLayout, find_place
 
 if TYPE_CHECKING:
     import torch
@@ -174,8 +173,8 @@ def join(layout: RankLayout, device_type: str) -> World:
     """
     import torch.distributed as dist
 
-    if layout.kind.join is not None:
-        return layout.kind.join(layout, device_type)
+    if layout.backend == "diloco":
+        return _worker(layout, device_type)
     started = dist.is_available() and dist.is_initialized()
     place = None if started else find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
     if layout.backend == "single" and (dist.get_world_size() if place is None else place.size) == 1:
@@ -184,6 +183,14 @@ def join(layout: RankLayout, device_type: str) -> World:
         layout.shape(place.size)  # raises before waiting for other ranks
         _start(place, device_type)
     return _arrange(layout, device_type, owns=place is not None)
+
+
+def _worker(layout: RankLayout, device_type: str) -> World:
+    """A world of one process that takes its part of each batch."""
+    place = find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
+    if device_type == "cuda" and place.launcher != "alone":
+        take_own_gpu(place)
+    return World(local_rank=place.local_rank, dp_rank=place.rank, dp_size=place.size, worker=place.rank, layout=layout)
 
 
 def take_own_gpu(place: Place) -> "torch.device":

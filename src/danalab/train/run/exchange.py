@@ -6,7 +6,6 @@ danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 
 
 import json
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -18,18 +17,16 @@ from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.inference.generator import TextGenerator
-from danalab.models.canonical import WEIGHT_FORMATS
-from danalab.models.config import ModelConfig
 from danalab.models.decoder import build_model, materialise
-from danalab.registry import Registry
+from danalab.models.huggingface.convert import MODULE, from_huggingface, require_class, to_huggingface
 from danalab.train.config.fields import SPELLINGS
-from danalab.train.config.train_config import TrainConfig, settings_of
+from danalab.train.config.resolve import MODEL_FLAGS
+from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
 from danalab.train.system.device import choose_device, versions
 
 if TYPE_CHECKING:
-    from danalab.data.tokenizers import Tokenizer
     from danalab.models.decoder import Decoder
 
 log = logging.getLogger(__name__)
@@ -59,23 +56,6 @@ class ExchangeResult:
     """The folder contains a class of ours, and from_pretrained needs trust_remote_code."""
 
 
-@dataclass(frozen=True)
-class ModelFormat:
-    """A format of others for models."""
-
-    export: Callable[..., ExchangeResult]
-    """(run, new folder, step=, dtype=, quantize=, chat_template=) -> what was written."""
-    load: Callable[[Path, Path], ExchangeResult]
-    """(model, new run folder) -> what was written."""
-    recognises: Callable[[Path], bool]
-    """Whether a path is a model of this format."""
-    usage: Callable[[ExchangeResult], str]
-    """How a folder that was written is used."""
-
-
-FORMATS: Registry[ModelFormat] = Registry("model format")
-
-
 def export_run(
     source: str | Path,
     out: str | Path,
@@ -95,10 +75,9 @@ def export_run(
     if dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: known are {', '.join(DTYPES)}")
     run, folder = open_run(source), new_folder(out)
-    form = WEIGHT_FORMATS.get("huggingface")
-    form.require(run.model_config)
+    require_class(run.model_config)
     loaded = run.load_model(step)
-    described, weights = form.write(run.model_config, loaded.model.state_dict())
+    described, weights = to_huggingface(run.model_config, loaded.model.state_dict())
     tokenizer, template = None, chat_template or ChatTemplate.read(run.folder.tokenizer_folder)
     try:
         tokenizer = run.tokenizer
@@ -111,8 +90,7 @@ def export_run(
     stored = {name: tensor.detach().to(DTYPES[dtype]).contiguous() for name, tensor in weights.items()}
     write_atomically(folder / WEIGHTS, save(stored, metadata={"format": "pt"}))
     if "auto_map" in described:
-        module = form.module_file(run.model_config)
-        write_atomically(folder / module.name, module.read_bytes())
+        write_atomically(folder / MODULE.name, MODULE.read_bytes())
     if tokenizer is not None:
         tokenizer.save(folder)
         file = folder / "tokenizer_config.json"
@@ -127,51 +105,25 @@ def export_run(
     return ExchangeResult(folder, run.model_config.arch, size, loaded.step, name, "auto_map" in described)
 
 
-def _export_huggingface(source: Path, out: Path, *, quantize: str | None = None, **given: Any) -> ExchangeResult:
-    if quantize is not None:
-        raise UserError(f"--quantize {quantize}: only with --format gguf")
-    return export_run(source, out, **given)
-
-
-def _usage(done: ExchangeResult) -> str:
-    trust = " with trust_remote_code=True" if done.remote_code else ""
-    return f"AutoModelForCausalLM.from_pretrained loads it{trust}"
-
-
 def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     """Make a run folder of a model in Hugging Face format, with a tokenizer of byte-level BPE and its chat template."""
     from danalab.data.tokenizers import load_tokenizer
 
-    source, folder = Path(source), new_folder(out)
+    source, target = Path(source), RunFolder(new_folder(out))
     described, model = _read_folder(source)
+    tokenizer = template = None
     try:
-        tokenizer = load_tokenizer(source)
+        tokenizer, template = load_tokenizer(source), ChatTemplate.read(source)
     except UserError as error:
         log.warning("the run has no tokenizer and cannot generate text: %s", error)
-        tokenizer = None
-    template = None if tokenizer is None else ChatTemplate.read(source)
-    origin = {"path": str(source), "name": described.get("_name_or_path") or source.name}
-    return write_imported(folder, model, tokenizer, template, origin)
-
-
-FORMATS.add("huggingface", ModelFormat(_export_huggingface, import_folder, lambda path: True, _usage))
-
-
-def write_imported(
-    folder: Path,
-    model: "Decoder",
-    tokenizer: "Tokenizer | None",
-    template: ChatTemplate | None,
-    origin: Mapping[str, str],
-) -> ExchangeResult:
-    """Make a run folder of a model from elsewhere."""
-    target, config = RunFolder(folder), model.config
-    given = {"seq_len": config.seq_len, "batch_size": 1, "dtype": "float32", "run_dir": target.path}
+    config = model.config
+    flags = {name: getattr(config, name) for name in MODEL_FLAGS}
+    settings = TrainConfig(**flags, batch_size=1, dtype="float32", run_dir=target.path).as_dict()
     record = {
-        "config": TrainConfig(**settings_of(config), **given).as_dict(),
+        "given": {name: value for name, value in settings.items() if name not in vars(config)},
         "model": config.as_dict(),
         "params": model.num_parameters(),
-        "imported_from": dict(origin),
+        "imported_from": {"path": str(source), "name": described.get("_name_or_path") or source.name},
         "versions": versions(),
     }
     with target.locked():
@@ -189,9 +141,9 @@ def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
     """Write a model as a checkpoint of a run folder, without an optimizer's state."""
     from danalab.train.checkpoint import tensors  # not at the top: generating text needs no torch.distributed
 
-    values = {tensors.MODEL + name: tensor.detach() for name, tensor in model.state_dict().items()}
+    values, paths = tensors.flatten(tensors.state_of(model))
     meta = {"step": step, "imported": True, "model": model.config.as_dict()}
-    RunFolder(folder).store.write(step, meta, lambda step_folder: tensors.write(values, step_folder))
+    RunFolder(folder).store.write(step, meta, lambda step_folder: tensors.write(values, step_folder, paths=paths))
 
 
 def read_model(source: str | Path) -> "Decoder":
@@ -200,9 +152,6 @@ def read_model(source: str | Path) -> "Decoder":
 
 
 def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     if not (source / "config.json").is_file():
         raise UserError(f"{source}: not a model in Hugging Face format (no config.json)")
     described = read_json(source / "config.json")
@@ -210,23 +159,41 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
         raise UserError(f"{source / 'config.json'}: malformed: an object is expected")
     if "model_type" not in described and "model" in described:
         raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export writes one")
-    files = sorted(source.glob("model*.safetensors")) or sorted(source.glob("*.safetensors"))
-    if not files:
-        raise UserError(f"{source}: no .safetensors file; save the model with save_pretrained")
-    weights: dict[str, Any] = {}
-    for file in files:
-        try:
-            weights.update(load_file(file))
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
-    return described, model_of(*WEIGHT_FORMATS.get("huggingface").read(described, weights))
-
-
-def model_of(config: ModelConfig, weights: Mapping[str, Tensor]) -> "Decoder":
-    """The model with these weights, in float32 on the CPU."""
+    config, weights = from_huggingface(described, _read_tensors(source))
     model = materialise(build_model(config, device="meta"), "cpu")
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
-    return model
+    return described, model
+
+
+def _read_tensors(source: Path) -> dict[str, Tensor]:
+    """The tensors of a folder in Hugging Face format, and those that safetensors knows as others by another name."""
+    from safetensors import SafetensorError, safe_open
+
+    weights: dict[str, Tensor] = {}
+    for file in _weight_files(source):
+        try:
+            with safe_open(file, "pt") as stored:
+                weights |= {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a dict
+                aliases = {name: kept for name, kept in (stored.metadata() or {}).items() if kept in weights}
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file}: cannot be read as safetensors: {error}") from error
+        weights |= {name: weights[kept] for name, kept in aliases.items() if name not in weights}
+    return weights
+
+
+def _weight_files(source: Path) -> list[Path]:
+    """The files of a model: those that its index names, which an older save may have left others beside; or all."""
+    index = source / "model.safetensors.index.json"
+    if index.is_file() and not (source / WEIGHTS).is_file():
+        content = read_json(index)
+        named = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(named, dict) or not all(Path(str(name)).name == name for name in named.values()):
+            raise UserError(f"{index}: malformed: a 'weight_map' of names of files in this folder is expected")
+        return [source / name for name in sorted(set(named.values()))]
+    files = [source / WEIGHTS] if (source / WEIGHTS).is_file() else sorted(source.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{source}: no .safetensors file; save the model with save_pretrained")
+    return files
 
 
 def new_folder(path: str | Path) -> Path:
@@ -287,8 +254,6 @@ def _facts(run: Run, step: int) -> dict[str, Any]:
     }
     if "imported_from" in run.config:
         return facts | {"imported from": run.config["imported_from"].get("name")}
-    if "merged_from" in run.config:
-        facts["merged"] = f"checkpoints {run.config['merged_from']['steps']}, as {run.config['merged_from']['as']}"
     peak = "" if config["lr"] is None else f", peak learning rate {config['lr']:.4g}"
     steps, source = _count(run.config.get("steps")), PurePosixPath(str(dataset.get("path"))).name
     facts |= {

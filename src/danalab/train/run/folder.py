@@ -95,13 +95,18 @@ class RunFolder:
             os.close(descriptor)
 
     def _refuse_links(self) -> None:
-        """Refuse links to places outside the folder, at any depth; names of checkpoints are links within it."""
+        """Refuse links to places outside the folder, at any depth; names of checkpoints are links within it.
+
+        The folder wandb/ is left to the library, which links to its own log.
+        """
         inside = self.path.resolve()
         for folder, folders, files in os.walk(self.path, onerror=_raise):
             for name in sorted([*folders, *files]):
                 entry = Path(folder, name)
                 if entry.is_symlink() and (folder == str(self.path) or not entry.resolve().is_relative_to(inside)):
                     raise UserError(f"{entry}: a symbolic link; move the files there, or make the whole folder a link")
+            if folder == str(self.path) and "wandb" in folders:
+                folders.remove("wandb")
 
     def is_locked(self) -> bool:
         """Whether a process holds the lock now."""

@@ -14,7 +14,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, sound_objects, write_atomically
-from danalab.train.config.backends import BACKENDS
 from danalab.train.run.schemas import Row
 
 log = logging.getLogger(__name__)
@@ -173,15 +172,11 @@ METRICS: dict[str, tuple[str, str]] = {
                      "optimizer's `coefficients()` and `collect_stats()`."),
     "moe/<name>": ("", "Experts: losses of the router without their weights; `max_load` and `min_load` as multiples of "
                    "an even share."),
+    "diloco/<name>": ("", "After a round of DiLoCo: loss, outer gradient, divergence of workers, bytes, times."),
     "rl/<name>": ("", "Rewards, lengths and tool calls of the step's answers."),
 }  # fmt: skip
 
 
-def described_metrics() -> dict[str, tuple[str, str]]:
-    """`METRICS`, and the keys that backends have of their own: key -> (unit, meaning)."""
-    return METRICS | {key: text for kind in BACKENDS.bundled().values() for key, text in kind.metrics.items()}
-
-
 def is_known(key: str) -> bool:
     """Whether a key of a row is described."""
-    return any(re.fullmatch(re.escape(name).replace("<name>", ".+"), key) for name in described_metrics())
+    return any(re.fullmatch(re.escape(name).replace("<name>", ".+"), key) for name in METRICS)

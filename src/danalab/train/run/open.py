@@ -70,7 +70,7 @@ class Run:
         no such checkpoint, or it is damaged.
         """
         from danalab.models import build_model
-        from danalab.train.checkpoint.weights import read_weights, require_size_of
+        from danalab.train.checkpoint import tensors
 
         checkpoint = self.newest_checkpoint() if step is None else self.folder.store.path(step)
         if step is not None:
@@ -78,9 +78,8 @@ class Run:
                 have = ", ".join(map(str, self.folder.store.steps())) or "none"
                 raise UserError(f"{self.path}: no checkpoint of step {step}; there are: {have}")
             verify(checkpoint)
-        require_size_of(checkpoint, self.model_config)
         model = build_model(self.model_config, device=device)
-        read_weights(checkpoint, model, prefix)
+        tensors.read(checkpoint, model, prefix=prefix)
         return LoadedModel(model, read_meta(checkpoint)["step"])
 
     def newest_checkpoint(self) -> Path:

@@ -1,11 +1,8 @@
-"""Running average of the weights beside those that are trained, for evaluations and checkpoints.
+"""Exponential average of the weights beside those that are trained, for evaluations and checkpoints.
 
-With n averaged updates, the current one included:
+With n averaged updates, the current one included: the mean of all weights at first, then an exponential average,
 
-    average += rate(n) (weights - average)
-    ema:D         rate = max(1 - D, 1/n)         the mean at first, then an exponential average
-    tail:SHARE    rate = 1/n                     the mean over the last SHARE of the run's steps
-    log:DELTA     rate = DELTA/(DELTA + n - 1)   the weights after update s count as s^(DELTA - 1)
+    average += max(1 - decay, 1/n) (weights - average)
 
 The average is stored as the weights are: sharded under fsdp, replicated elsewhere. A skipped update is not averaged.
 """
@@ -19,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from danalab.optim.base import local_part as local
+from danalab.models.shards import local_shard
 from danalab.train.checkpoint import tensors
 
 log = logging.getLogger(__name__)
@@ -29,15 +26,14 @@ AVERAGE = "average."
 
 
 class WeightAverage:
-    """The average of a model's floating-point state, by `rule` (ema, tail or log, and its number) over `iterations`."""
+    """The average of a model's floating-point state."""
 
-    def __init__(self, model: nn.Module, rule: tuple[str, float], iterations: int):
-        self._kind, self._value = rule
+    def __init__(self, model: nn.Module, decay: float):
+        self._decay = decay
         self._trained: dict[str, Tensor] = model.state_dict(keep_vars=True)
         self._average = {name: value.detach().clone() for name, value in self._trained.items()}
-        self._first = iterations - max(1, round(self._value * iterations)) if self._kind == "tail" else 0
         # On the device: on a GPU the host does not know yet whether the update was made.
-        self._count = torch.zeros((), device=local(next(iter(self._average.values()))).device)
+        self._count = torch.zeros((), device=local_shard(next(iter(self._average.values()))).device)
 
     @property
     def begun(self) -> bool:
@@ -46,18 +42,13 @@ class WeightAverage:
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         for name, average in self._average.items():
-            yield local(average), local(self._trained[name].detach())
+            yield local_shard(average), local_shard(self._trained[name].detach())
 
     @torch.no_grad()
-    def update(self, step: int, made: Tensor) -> None:
-        """Include the weights after `step` steps, unless `made` (0-dim bool, on the weights' device) is False."""
-        if step <= self._first:
-            self._count.zero_()  # an extension has a later tail
-            return
+    def update(self, made: Tensor) -> None:
+        """Include the current weights, unless `made` (0-dim bool, on the weights' device) is False."""
         self._count += made
-        n = self._count.clamp(min=1)
-        rates = {"ema": (1 / n).clamp(min=1 - self._value), "tail": 1 / n, "log": self._value / (self._value + n - 1)}
-        rate = rates[self._kind] * made
+        rate = (1 / self._count.clamp(min=1)).clamp(min=1 - self._decay) * made
         for average, trained in self._pairs():
             average.lerp_(trained, rate.to(average.dtype))
 
@@ -81,16 +72,16 @@ class WeightAverage:
 
     def stored(self) -> dict[str, Tensor]:
         """Tensors for a checkpoint, by name."""
-        return {AVERAGE + name: value for name, value in self._average.items()} if self.begun else {}
+        return self._average if self.begun else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        return {"kind": self._kind, "value": self._value, "count": int(self._count)}
+        return {"decay": self._decay, "count": int(self._count)}
 
     def restore(self, folder: Path, state: Mapping[str, Any] | None) -> None:
         """Restore from a checkpoint; one without this average starts a new one."""
-        if state is None or {**state, "count": 0} != {"kind": self._kind, "value": self._value, "count": 0}:
-            log.warning("%s: has no average %s:%g; it starts here", folder, self._kind, self._value)
+        if state is None or state["decay"] != self._decay:
+            log.warning("%s: has no average with --ema %g; it starts here", folder, self._decay)
             return
         self._count.fill_(state["count"])
         if state["count"]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from danalab.files import write_json
-from danalab.optim.base import local_part as local
+from danalab.models.shards import local_shard as local
 from danalab.train.parallel.world import World
 from danalab.train.step.gradients import StepResult
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from danalab.optim.base import local_part as local
+from danalab.models.shards import local_shard as local
 from danalab.train.parallel.strategy import ParallelStrategy, whole_norms
 from danalab.train.parallel.world import World
 from danalab.train.step.loss import CrossEntropy, Loss, TrainingBatch

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -125,14 +124,11 @@ def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
         raise
 
 
-def tune_malloc() -> bool:
-    """Make glibc keep freed memory (whether it does): paging logits in anew takes up to half of the time."""
-    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = ctypes.CDLL("libc.so.6").mallopt
-    trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8
-    settings = {mmap_max: 0, trim_threshold: 2**31 - 1, top_pad: 256 << 20, arena_max: 1}
-    return all(mallopt(option, value) for option, value in settings.items())
+def allow_many_files() -> None:
+    """Raise the limit on open files to what the system allows: each memory-mapped shard of the data holds one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def peak_memory_gib(device: torch.device) -> float:

@@ -5,10 +5,20 @@
     m     <- mu m + g
     theta <- theta - lr (g + mu m)                               Nesterov momentum, as in torch.optim.SGD
 
-A worker is a single process to the trainer. Workers only share a folder (`exchange`): each writes its weights
-there, waits for the others, and computes the outer step itself, bit for bit like the others. A worker that dies, hangs
-or is late is left out of the mean. In checkpoints, as in evaluation, `model.*` are the outer weights; `inner.*` are the
-worker's own weights within a round, and `momentum.*` the outer momentum.
+A worker is a single process to the trainer. Each writes its weights to a folder, waits for the others, and computes the
+outer step itself, bit for bit like the others. A worker that dies, hangs or is late is left out of the mean. In
+checkpoints, as in evaluation, `model.*` are the outer weights; `inner.*` are the worker's own weights within a round,
+and `momentum.*` the outer momentum.
+
+The shared folder, `runs/NAME/diloco/`, is the only connection between workers; there is no leader, any may die:
+
+    round-00000500/worker-3.safetensors   weights of worker 3 after step 500, complete (renamed into place)
+                   present.json           workers that count in this round; written once, by the first worker that sees
+                                          all or times out (a hard link: only one writer succeeds)
+                   outcome.safetensors    outer weights and momentum after the round, for workers that return later
+    coming/worker-3.json                  the round that worker 3 is working for: the others wait for it
+
+The others do not wait for a worker that missed the previous round, unless it announced this one.
 
 Source: Douillard et al. 2023, arXiv 2311.08105.
 """
@@ -18,21 +28,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
+import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.files import read_state, write_json
 from danalab.models.decoder import Decoder
-from danalab.optim.sharded import SavedTensor
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.diloco.exchange import Exchange
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -44,12 +57,21 @@ log = logging.getLogger(__name__)
 INNER, MOMENTUM = "inner.", "momentum."
 
 
+def check(spec: TrainConfig) -> None:
+    """UserError where DiLoCo cannot train a run."""
+    if spec.opt.startswith(("sf-", "snoo")):
+        why = "keeps weights of its own, which DiLoCo's outer step would not update"
+        raise UserError(f"--opt {spec.opt}: {why}; take another one, or another --distributed-backend")
+    if spec.ema is not None:
+        raise UserError("--ema: DiLoCo's outer weights are an average already; leave it out")
+
+
 class DiLoCoWorker(ParallelStrategy):
     """The DiLoCo worker of this process. Outer weights and momentum are kept in host memory."""
 
     def __init__(self, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest):
         super().__init__(world)
-        own = spec
+        own: Any = spec.config  # with `DiLoCoSettings`, all filled in
         self._exchange = Exchange(spec.run_dir / "diloco", world.worker, world.dp_size, own.diloco_patience)
         self._outer = OuterStep(own.diloco_lr, own.diloco_momentum)
         self._period, self._iterations = own.diloco_steps, spec.last_step
@@ -65,6 +87,19 @@ class DiLoCoWorker(ParallelStrategy):
     @classmethod
     def build(cls, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest) -> DiLoCoWorker:
         return cls(spec, folder, world, stop)
+
+    @staticmethod
+    def rank_spec(spec: TrainConfig, world: World) -> TrainConfig:
+        """The run of one worker; without a checkpoint, a later one starts from worker 0's, which owns the run."""
+        named = spec.given.resume_from
+        if named is not None and (spec.run_dir / "checkpoints").resolve() in named.resolve().parents:
+            raise UserError(f"--resume-from {named}: DiLoCo's workers cannot go back together; take another --run-dir")
+        if world.worker == 0:
+            return spec
+        given = replace(spec.given, wandb=False, tensorboard=False)
+        if named is None and RunFolder(spec.run_dir).store.steps():
+            given = replace(given, resume_from=spec.run_dir)
+        return replace(spec, given=given)
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         self._named = dict(model.named_parameters())
@@ -214,9 +249,10 @@ class DiLoCoWorker(ParallelStrategy):
             MOMENTUM + name: value for name, value in self._momentum.items()
         }
 
-    def stored(self, values: Mapping[str, SavedTensor]) -> Mapping[str, SavedTensor]:
-        inner = {INNER + name: p.detach() for name, p in self._named.items()}
-        return {**values, **self._stored_outer(), **inner}
+    def stored(self, state: dict[str, Any]) -> dict[str, Any]:
+        inner = {name: p.detach() for name, p in self._named.items()}
+        model = {**state["model"], **self._theta}
+        return {**state, "model": model, "momentum": self._momentum, "inner": inner}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -285,3 +321,153 @@ class OuterStep:
             outer.copy_(before - self.lr * (g + self.momentum * m))
         norm = math.sqrt(mean_square)
         return norm, math.sqrt(max(spread, 0.0)) / norm if norm else 0.0
+
+
+# ---- the shared folder ----
+
+Step: Any = Annotated[int, Field(ge=0, strict=True)]
+"""A file of one number."""
+Workers: Any = list[Step]
+
+_ROUND = re.compile(r"round-(\d{8,})")
+_PRESENT, _OUTCOME = "present.json", "outcome.safetensors"
+FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.002, 0.5
+
+
+class Exchange:
+    """A worker's access to the shared folder, created at its first write; a round is named by the step that ends it.
+
+    A round waits `patience` [s] for expected workers.
+    """
+
+    def __init__(self, folder: Path, worker: int, workers: int, patience: float):
+        self.folder = folder
+        self.worker, self.workers, self.patience = worker, workers, patience
+        self.bytes_moved = 0
+        """Bytes written and read by this worker."""
+
+    # ---- past rounds ----
+
+    def decided(self) -> dict[int, list[int]]:
+        """Decided rounds -> workers that count in them, in order."""
+        return {end: present for end in self._rounds() if (present := self._present(end)) is not None}
+
+    def newest_outcome(self) -> int | None:
+        """The newest round with outer weights in the folder; None if there is none."""
+        return max((end for end in self._rounds() if self.has_outcome(end)), default=None)
+
+    def has_outcome(self, end: int) -> bool:
+        """Whether the outer weights after a round are in the folder."""
+        return (self._round(end) / _OUTCOME).is_file()
+
+    def _rounds(self) -> list[int]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(match[1]) for path in self.folder.iterdir() if (match := _ROUND.fullmatch(path.name)))
+
+    # ---- a round ----
+
+    def announce(self, end: int) -> None:
+        """Announce that this worker is working for the round that ends at step `end`."""
+        (self.folder / "coming").mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "coming" / f"worker-{self.worker}.json", end)
+
+    def deposit(self, end: int, weights: Mapping[str, Tensor], facts: Mapping[str, float]) -> None:
+        """Write this worker's weights (contiguous, on the CPU) and numbers about them, or raise UserError."""
+        metadata = {name: repr(value) for name, value in facts.items()}
+        self._write(self._file(end, self.worker), weights, metadata)
+
+    def wait_for_others(self, end: int, should_stop: Callable[[], bool]) -> list[int] | None:
+        """Wait for the others and agree on the workers that count; None if `should_stop` became true meanwhile."""
+        deadline, pause = time.monotonic() + self.patience, FIRST_POLL_SECONDS
+        regulars = self._counted_before(end)
+        while (present := self._present(end)) is None:
+            there = [worker for worker in range(self.workers) if self._file(end, worker).is_file()]
+            coming = {worker for worker in range(self.workers) if self._coming(worker) == end}
+            if regulars | coming <= set(there) or time.monotonic() > deadline:
+                self._decide(end, there)
+                continue
+            if should_stop():
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_POLL_SECONDS)
+        return present
+
+    def _counted_before(self, end: int) -> set[int]:
+        """Workers that counted in the previous round; at first all."""
+        everyone = set(range(self.workers))
+        for other in reversed([other for other in self._rounds() if other < end]):
+            if (present := self._present(other)) is not None:
+                return everyone & set(present)
+        return everyone
+
+    def _coming(self, worker: int) -> int | None:
+        with contextlib.suppress(UserError):
+            return read_state(Step, self.folder / "coming" / f"worker-{worker}.json")
+        return None
+
+    def _decide(self, end: int, present: list[int]) -> None:
+        target = self._round(end) / _PRESENT
+        own = target.with_name(f".{_PRESENT}.{self.worker}")
+        write_json(own, present)
+        with contextlib.suppress(FileExistsError):  # another worker was faster; its decision holds
+            os.link(own, target)
+        own.unlink()
+
+    def _present(self, end: int) -> list[int] | None:
+        file = self._round(end) / _PRESENT
+        if not file.is_file():
+            return None
+        return read_state(Workers, file)
+
+    def weights_of(self, end: int, worker: int) -> tuple[Callable[[str], Tensor], dict[str, float]]:
+        """(name -> weights, facts) that a worker wrote; FileNotFoundError once an old round's files were deleted."""
+        return self._read(self._file(end, worker))
+
+    # ---- outcomes ----
+
+    def publish(self, end: int, outcome: Mapping[str, Tensor], keep_from: int) -> None:
+        """Write the outer weights for workers that return later; delete rounds before `keep_from` but the last two."""
+        self._write(self._round(end) / _OUTCOME, outcome, {})
+        for old in self._rounds()[:-2]:
+            # The decision is kept: it tells a returning worker which rounds it has missed.
+            gone = [*self._round(old).glob("worker-*.safetensors")]
+            gone += [self._round(old) / _OUTCOME] if old < keep_from else []
+            for file in gone:
+                file.unlink(missing_ok=True)
+
+    def outcome(self, end: int) -> Callable[[str], Tensor]:
+        """Name -> outer weights or momentum after a round; FileNotFoundError if the folder does not have them."""
+        return self._read(self._round(end) / _OUTCOME)[0]
+
+    # ---- files ----
+
+    def _round(self, end: int) -> Path:
+        return self.folder / f"round-{end:08d}"
+
+    def _file(self, end: int, worker: int) -> Path:
+        return self._round(end) / f"worker-{worker}.safetensors"
+
+    def _write(self, file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+        from safetensors.torch import save_file
+
+        partial = file.with_name(f".{file.name}.{self.worker}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(file.parent).free
+            if free < sum(tensor.nbytes for tensor in tensors.values()):
+                raise UserError(f"{file}: the disk is full; the workers of a DiLoCo run exchange their weights there")
+            save_file(dict(tensors), partial, metadata=metadata)
+            os.replace(partial, file)
+        except OSError as error:
+            raise UserError(f"{file}: cannot be written: {error.strerror or error}") from error
+        self.bytes_moved += file.stat().st_size
+
+    def _read(self, file: Path) -> tuple[Callable[[str], Tensor], dict[str, Any]]:
+        from safetensors import safe_open
+
+        size = file.stat().st_size  # FileNotFoundError
+        opened = safe_open(file, "pt")
+        self.bytes_moved += size
+        facts = {name: float(value) for name, value in (opened.metadata() or {}).items()}
+        return opened.get_tensor, facts

@@ -18,7 +18,8 @@ class FakeRun:
     def define_metric(self, name, step_metric):
         self.metrics.append((name, step_metric))
 
-    def log(self, row):
+    def log(self, row, step):
+        assert step == row["step"], "the library's own count starts anew in an offline run that is resumed"
         self.rows.append(row)
 
     def finish(self):

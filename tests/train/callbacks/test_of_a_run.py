@@ -2,11 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from danalab.errors import UserError
 from danalab.train import train
-from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 
 
 def rows(file):
@@ -16,11 +16,7 @@ def rows(file):
 def test_a_run_writes_all_that_was_asked_for(tiny):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = train(
-        tiny(
-            opt="dana-star", tensorboard=True, log_dynamics=True, collect_tau_stats=True, profile=True, peak_tflops=0.1
-        )
-    )
+    run = train(tiny(opt="dana-star", tensorboard=True, log_dynamics=True, collect_tau_stats=True, peak_tflops=0.1))
     metrics = rows(run / "metrics.jsonl")
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
@@ -31,10 +27,11 @@ def test_a_run_writes_all_that_was_asked_for(tiny):
     assert [row["step"] for row in dynamics] == [row["step"] for row in metrics]
     whole = sum(value**2 for key, value in dynamics[0].items() if key.endswith("/update_norm")) ** 0.5
     assert whole == pytest.approx(metrics[0]["update_norm"], rel=0.05), "but for the gains, which have an rms"
-    step, tau = read_tau_statistics(run / "tau" / "tau-step-00000020.npz")
-    assert step == 20
-    assert all(0 <= found["quantiles"][0] <= found["quantiles"][-1] <= 1 for found in tau.values())
-    assert len(list((run / "profile").glob("trace-*.json.gz"))) == 1
+    tau = np.load(run / "tau" / "tau-step-00000020.npz")
+    assert tau["step"] == 20
+    quantiles = [tau[name] for name in tau.files if name.endswith(":quantiles")]
+    assert quantiles
+    assert all(0 <= found[0] <= found[-1] <= 1 for found in quantiles)
 
 
 @pytest.mark.slow

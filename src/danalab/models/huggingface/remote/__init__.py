@@ -1,1 +1,0 @@
-"""Model classes that are copied into exported folders, for `transformers`."""

@@ -1,0 +1,169 @@
+"""The judge: equal trials, paired seeds, a test that may stop at any time, and a ledger that nothing is lost from."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from danalab.cli.app import main
+from danalab.errors import UserError
+from danalab.experiments import judge as module
+from danalab.experiments.judge import (
+    BETTER,
+    EQUAL,
+    UNDECIDED,
+    WORSE,
+    decide,
+    interval,
+    judge,
+    read_contestant,
+    warning_of,
+)
+from danalab.experiments.paired import seeds_needed
+from danalab.experiments.settings import JudgeConfig
+
+OWN = '''
+import torch
+
+class Signs(torch.optim.Optimizer):
+    """The sign of each gradient."""
+
+    def __init__(self, params, lr=1e-3, scale=1.0):
+        super().__init__(params, {"lr": lr, "scale": scale})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * group["scale"] * p.grad.sign())
+
+class Raises(Signs):
+    def step(self, closure=None):
+        raise RuntimeError("no step today")
+'''
+
+
+@pytest.fixture
+def own(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    return file
+
+
+def config(tmp_path, contender="adana", **more):
+    settings = {"track": "images", "steps": 8, "trials": 2, "budget": "10runs", "ledger": tmp_path / "ledger", **more}
+    return JudgeConfig(baseline="adamw", contender=contender, **settings)
+
+
+# ---- the test ----
+def pairs_to_decide(effect, seed, most=200):
+    """Pairs after which the test decides a mean of -effect standard deviations; `most` + 1: it does not."""
+    x = -effect + np.random.default_rng(seed).normal(size=most)
+    for n in range(module.LEAST_PAIRS, most + 1):
+        if interval(x[:n].tolist(), 0.05)[1] < 0:
+            return n
+    return most + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("effect", [1.0, 2.0])
+def test_it_needs_at_most_twice_the_pairs_of_a_fixed_t_test(effect):
+    fixed = seeds_needed(effect, 1.0)
+    sequential = sorted(pairs_to_decide(effect, seed, most=60) for seed in range(200))
+    print(f"{effect} standard deviations: t test {fixed}, judge {sequential[160]} for 80% power")
+    assert sequential[160] <= 2 * fixed
+
+
+@pytest.mark.slow
+def test_equal_optimizers_are_called_different_in_one_case_of_twenty_at_most():
+    wrong = 0
+    for seed in range(200):
+        x = np.random.default_rng(seed).normal(size=60)
+        wrong += any(decide(x[:n].tolist(), 0.05, 1e-9) in (BETTER, WORSE) for n in range(3, 61))
+    assert wrong <= 10
+
+
+def test_decisions_follow_from_the_interval():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=40) * 0.003
+    assert decide((noise - 0.05).tolist(), 0.05, 0.01) == BETTER
+    assert decide((noise + 0.05).tolist(), 0.05, 0.01) == WORSE
+    assert decide(noise.tolist(), 0.05, 0.01) == EQUAL
+    assert decide((noise - 0.05).tolist()[:2], 0.05, 0.01) == UNDECIDED
+    assert interval([1.0], 0.05) == (-math.inf, math.inf)
+    low, high = interval([0.5, 0.5, 0.5, 0.5], 0.05)
+    assert low == pytest.approx(high) == pytest.approx(0.5)
+
+
+def test_stuck_runs_are_warned_of():
+    rng = np.random.default_rng(0)
+    x = (0.01 * rng.normal(size=20)).tolist()
+    assert warning_of(x) == ""
+    assert "1 of 21 pairs" in warning_of([*x, 1.0])
+
+
+# ---- whole judgements ----
+def test_a_judgement_ends_in_words_and_is_answered_from_the_ledger(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "decide", lambda differences, *_: BETTER if len(differences) >= 2 else UNDECIDED)
+    first = judge(config(tmp_path))
+    assert (first.decision, first.pairs, first.runs) == (BETTER, 2, 8)
+    lines = first.lines()
+    assert lines[0] == "adana vs adamw on images: BETTER"
+    assert "loss difference" in lines[1]
+    assert "of 2 seeds favour adana" in lines[3]
+    heard = []
+    assert judge(config(tmp_path), heard.append) == first
+    assert "answered from" in heard[0]
+    assert len((tmp_path / "ledger" / "judge.jsonl").read_text().splitlines()) == 1
+
+
+def test_an_undecided_question_goes_on_where_it_was_also_after_a_kill(tmp_path):
+    first = judge(config(tmp_path, budget="8runs"))
+    assert (first.decision, first.pairs, first.runs) == (UNDECIDED, 2, 8)
+    assert first.lines()[-1] == "  rerun with a larger --budget to continue"
+    runs = tmp_path / "ledger" / "runs.jsonl"
+    runs.write_text(runs.read_text()[:-40])  # a kill cuts the last line short
+    second = judge(config(tmp_path, budget="6runs"))
+    assert (second.pairs, second.runs) == (4, 5)
+    assert len(runs.read_text().splitlines()) == 14
+
+
+def test_ones_own_optimizer_takes_part_and_its_error_is_one_line(tmp_path, own):
+    assert judge(config(tmp_path, f"{own}:Signs:scale=2", budget="6runs")).pairs == 1
+    with pytest.raises(UserError, match=r"Raises': RuntimeError: no step today"):
+        judge(config(tmp_path, f"{own}:Raises"))
+
+
+def test_a_contestant_is_known_by_its_code_and_settings(own):
+    assert read_contestant("adana:kappa=0.8").settings == {"kappa": 0.8}
+    digests = {read_contestant(text).digest for text in ("adana", "adana:kappa=0.8", f"{own}:Signs")}
+    assert len(digests) == 3
+    before = read_contestant(f"{own}:Signs").digest
+    own.write_text(OWN + "\n# changed\n")
+    assert read_contestant(f"{own}:Signs").digest != before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["adamw", "adanna"], "adanna"),
+        (["adamw", "adamw"], "same optimizer with the same settings"),
+        (["adamw", "adana:kapa=0.8"], "kapa"),
+        (["adamw", "adana", "--track", "imagess"], "--track imagess"),
+        (["adamw", "adana", "--budget", "soon"], "--budget soon"),
+        (["adamw", "adana", "--alpha", "2"], "alpha"),
+        (["adamw", "adana", "--budget", "1runs", "--trials", "1"], "ended before a rate was found"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_in_a_line(words, message, tmp_path, capsys):
+    assert main(["judge", *words, "--ledger", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_json_and_exit_codes_are_for_programs(tmp_path, capsys):
+    words = ["--track", "images", "--steps", "4", "--trials", "1", "--budget", "4runs", "--ledger", str(tmp_path)]
+    assert main(["judge", "adamw", "adana", *words, "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["decision"] == UNDECIDED
+    assert told["lines"][0].endswith("UNDECIDED (budget used up)")

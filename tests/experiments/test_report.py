@@ -1,0 +1,137 @@
+"""The report of a ladder: the answer first, figures in two themes, tables, one CSV; and comparisons of single runs."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from danalab.cli.app import main
+from danalab.errors import UserError
+from danalab.experiments.analysis import analyse
+from danalab.experiments.comparison import compare, noise_note, read_curve
+from danalab.experiments.figures import FIGURES
+from danalab.experiments.report import answer, remarks, saved_table, write_report
+from danalab.experiments.rows import pack, read_ladder
+from experiments.planted import plant
+from experiments.planted_horizons import plant_horizons
+
+LADDER = Path(__file__).parents[2] / "bench" / "results" / "ladder_cpu"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return analyse(read_ladder(plant(tmp_path_factory.mktemp("ladder"))), n_bootstrap=20)
+
+
+def test_the_answer_is_the_first_line_and_true(found):
+    (line,) = answer(found)
+    assert line.startswith("adana saves +40% of adamw's compute at equal loss (mean of 4 sizes")
+    assert "by the fitted laws +4" in line
+    assert any("Settings tried at each size: adamw 3; adana 3." in sentence for sentence in remarks(found))
+
+
+def test_a_report_has_the_answer_figures_in_two_themes_and_one_table_of_runs(found, tmp_path):
+    page = write_report(found, tmp_path / "report", packed=True)
+    text = page.read_text()
+    assert text.splitlines()[0] == answer(found)[0]
+    for name in ("headline", "loss-curves", "lr-law", "lr-sensitivity"):
+        for ending in (".png", ".svg", "-dark.png", "-dark.svg"):
+            assert (page.parent / f"{name}{ending}").stat().st_size > 1000
+        assert f"{name}-dark.svg" in text
+    with open(page.parent / "runs.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(found.rows)
+    assert float(rows[0]["final_loss"]) == found.rows[0]["final_loss"]
+    told = json.loads((page.parent / "analysis.json").read_text())
+    assert told["gains"]["adana"]["mean"] == pytest.approx(0.4, abs=0.02)
+    assert read_ladder(page.parent)[0]["points"], "packed rows have their curves"
+
+
+def test_every_size_and_the_baseline_itself_have_a_line(found):
+    headings, lines = saved_table(found)
+    assert [line[0] for line in lines] == ["adana"] * 5 + ["adamw itself"] * 4
+    assert all(len(line) == len(headings) for line in lines)
+
+
+def test_horizons_and_kappa_have_figures():
+    found = analyse(plant_horizons(), n_bootstrap=10)
+    assert FIGURES["horizon-gain"][0](found) is not None
+    assert FIGURES["horizon-loss"][0](found) is not None
+    assert FIGURES["loss-curves"][0](found) is None, "the rows have no curves"
+    assert FIGURES["kappa"][0](found) is None
+    assert FIGURES["kappa"][0](analyse(read_ladder(LADDER.parent / "kappa_cpu"), n_bootstrap=0)) is not None
+
+
+def test_one_optimizer_is_compared_with_nothing(tmp_path):
+    rows = [row for row in read_ladder(plant(tmp_path)) if row["opt"] == "adamw"]
+    assert "nothing is compared" in answer(analyse(rows, n_bootstrap=0))[0]
+
+
+def test_unfinished_runs_are_listed_and_in_no_fit(tmp_path):
+    rows = read_ladder(plant(tmp_path))
+    rows.append({**rows[0], "name": "lost", "final_loss": None, "status": "nonfinite"})
+    found = analyse(rows, n_bootstrap=0)
+    assert [row["name"] for row in found.failed] == ["lost"]
+    text = write_report(found, tmp_path / "report").read_text()
+    assert "run lost: loss not finite, stopped; in no fit" in text
+
+
+@pytest.mark.slow
+def test_the_stored_ladder_gives_what_readme_says():
+    found = analyse(read_ladder(LADDER))
+    for opt, mean, low, high in (("adana", 0.19, 0.09, 0.28), ("dana-muon", 0.21, 0.10, 0.31)):
+        gain = found.gains[opt]
+        assert gain.mean == pytest.approx(mean, abs=0.01)
+        assert (gain.interval.low, gain.interval.high) == pytest.approx((low, high), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "no ladder.jsonl there"),
+        ([str(LADDER), "--baseline", "adamq"], "--baseline adamq"),
+        ([str(LADDER), "--law", "broke"], "--law"),
+        ([str(LADDER), "--tables-only", "--out", "x"], "--out and --pack are for the report"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_in_a_line(words, message, capsys):
+    assert main(["report", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+# ---- comparisons ----
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed")
+    pack([row for row in read_ladder(LADDER) if row["params"] == 45_216], folder)
+    return folder
+
+
+def curves_of(packed, *opts):
+    names = [row["name"] for opt in opts for row in read_ladder(packed) if row["opt"] == opt][: len(opts) * 3]
+    return [read_curve(packed / name) for name in names]
+
+
+def test_runs_are_compared_with_the_first_adamw(packed):
+    curves = [curve for opt in ("adana", "adamw") for curve in curves_of(packed, opt)[:2]]
+    rows = compare(curves)
+    assert [row.is_baseline for row in rows] == [False, False, True, False]
+    assert rows[2].compute_saved is None
+    assert all(row.compute_saved is not None for row in rows if not row.is_baseline)
+    assert noise_note(rows[1:3]) == "one seed per optimizer, so small differences may be noise"
+    with pytest.raises(UserError, match="two runs have the same name"):
+        compare([curves[0], curves[0]])
+    with pytest.raises(UserError, match="--baseline x is not among"):
+        compare(curves, "x")
+
+
+def test_a_comparison_writes_a_page_and_its_figures(packed, tmp_path, capsys):
+    names = [str(packed / curve.name) for opt in ("adamw", "adana") for curve in curves_of(packed, opt)[:1]]
+    assert main(["compare", *names, "--out", str(tmp_path / "out")]) == 0
+    assert "(baseline)" in capsys.readouterr().out
+    assert {"compare.md", "loss-tokens.png", "loss-compute-dark.svg"} <= {f.name for f in (tmp_path / "out").iterdir()}
+    assert main(["compare", names[0], names[0]]) == 2
+    assert "named twice" in capsys.readouterr().err
+    assert main(["compare"]) == 2
+    assert "name at least one run folder" in capsys.readouterr().err
