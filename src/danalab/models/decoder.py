@@ -23,16 +23,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from danalab.errors import UserError
+from danalab.hardware import host_memory
 from danalab.models.cache import Cache, State
-from danalab.models.config import ModelConfig, checkpointing_rule
+from danalab.models.config import ModelConfig, checkpointing_rule, parameter_count
 from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
 from danalab.models.layers.basic import Dropout, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.mixture import Routing, make_mlp, router_losses, stacked, weighted
 from danalab.models.shards import full_logits
-from danalab.models.config import parameter_count
-from danalab.hardware import host_memory
 
 _BLOCK_OBJECTS = 50_000  # Python objects of one block [bytes]
 

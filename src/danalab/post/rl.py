@@ -69,7 +69,7 @@ def _stage(
     spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
 ) -> Stage:
     assert isinstance(dataset, TaskDataset)
-    settings = spec.config
+    settings = spec
     assert isinstance(settings, RlConfig)
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
@@ -89,7 +89,7 @@ def _stage(
         scalars=rollouts.scalars,
         balance=None if spec.model.sparsity is None else RouterBalance(spec.model, device),
     )
-    per_step, flops_per_token = settings.problems * settings.samples, spec.flops / spec.tokens
+    per_step, flops_per_token = settings.problems * settings.samples, spec.planned.flops_per_token
     consumption = Consumption(
         rollouts.tokens,
         lambda step: per_step * step,

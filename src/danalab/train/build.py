@@ -44,7 +44,7 @@ def build_trainer(
     make_stage: MakeStage = pretraining,
 ) -> Trainer:
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
-    config = spec.config
+    config = spec
     stop = StopRequest() if stop is None else stop
     strategy = strategy_of(world.layout.backend).build(spec, folder, world, stop)
     device = choose_device(config.device)
@@ -119,5 +119,5 @@ CALLBACKS = [
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
-    asked_for = [load(address) for name, address in CALLBACKS if name is None or getattr(context.spec.config, name)]
+    asked_for = [load(address) for name, address in CALLBACKS if name is None or getattr(context.spec, name)]
     return [callback for kind in asked_for if (callback := kind.build(context)) is not None]

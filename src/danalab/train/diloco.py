@@ -71,7 +71,7 @@ class DiLoCoWorker(ParallelStrategy):
 
     def __init__(self, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest):
         super().__init__(world)
-        own: Any = spec.config  # with `DiLoCoSettings`, all filled in
+        own: Any = spec  # with `DiLoCoSettings`, all filled in
         self._exchange = Exchange(spec.run_dir / "diloco", world.worker, world.dp_size, own.diloco_patience)
         self._outer = OuterStep(own.diloco_lr, own.diloco_momentum)
         self._period, self._iterations = own.diloco_steps, spec.last_step
@@ -91,15 +91,15 @@ class DiLoCoWorker(ParallelStrategy):
     @staticmethod
     def rank_spec(spec: TrainConfig, world: World) -> TrainConfig:
         """The run of one worker; without a checkpoint, a later one starts from worker 0's, which owns the run."""
-        named = spec.given.resume_from
+        named = spec.resume_from
         if named is not None and (spec.run_dir / "checkpoints").resolve() in named.resolve().parents:
             raise UserError(f"--resume-from {named}: DiLoCo's workers cannot go back together; take another --run-dir")
         if world.worker == 0:
             return spec
-        given = replace(spec.given, wandb=False, tensorboard=False)
+        own = replace(spec, wandb=False, tensorboard=False)
         if named is None and RunFolder(spec.run_dir).store.steps():
-            given = replace(given, resume_from=spec.run_dir)
-        return replace(spec, given=given)
+            own = replace(own, resume_from=spec.run_dir)
+        return own
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         self._named = dict(model.named_parameters())

@@ -15,7 +15,6 @@ from danalab.train.build import build_trainer
 from danalab.train.callbacks.console import ConsoleProgress
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
 from danalab.train.parallel.strategy import strategy_of
@@ -77,7 +76,7 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
             logging.getLogger("danalab").setLevel(logging.ERROR)
         spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
         folder = folder_of(spec, world)
-        dataset = stage_kind(config).open_data(spec.given)
+        dataset = stage_kind(config).open_data(spec)
         spec, source = world.compute_on_rank0(partial(choose_resume_point, spec, dataset, folder))
         if source is not None and source.finished:
             if world.is_main:
@@ -138,7 +137,7 @@ def folder_of(spec: TrainConfig, world: World) -> RunFolder:
 def _run(
     spec: TrainConfig, dataset: Dataset, folder: RunFolder, source: ResumePoint | None, world: World, stop: StopRequest
 ) -> TrainingOutcome:
-    trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec.config).make)
+    trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec).make)
     if source is not None:
         source.load(trainer, world)
     if world.is_main:
@@ -161,16 +160,16 @@ def _run(
 
 
 def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
-    planned, world = spec.plan, trainer.world
+    world = trainer.world
     for note in spec.notes:
         log.info("%s", note)
     log.info("run %s on %s", spec.run_dir, trainer.device)
     log.info("data %s: %s, %s", dataset.path, dataset.size, dataset.tokenizer_name)
     log.info(
         "model %s: %d layers, d_model %d, %d %s; %s parameters",
-        planned.arch, planned.n_layers, planned.d_model, planned.n_heads,
-        "heads" if planned.num_frequencies is None else f"groups, {planned.num_frequencies} frequencies",
-        f"{planned.model.exact_params:,}",
+        spec.arch, spec.model.n_layers, spec.model.d_model, spec.model.n_heads,
+        "heads" if not spec.model.architecture.oscillators else f"groups, {spec.model.num_frequencies} frequencies",
+        f"{spec.model.exact_params:,}",
     )  # fmt: skip
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
@@ -182,7 +181,7 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
         log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
         "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
-        planned.opt, planned.lr, spec.lr_source, spec.scheduler, spec.last_step, planned.warmup,
+        spec.opt, spec.lr, spec.lr_source, spec.scheduler, spec.last_step, spec.warmup_steps,
     )  # fmt: skip
     log.info("resuming at step %d" if trainer.step else "starting at step %d", trainer.step)
     epochs = spec.tokens(spec.last_step) / dataset.tokens_per_epoch(spec.seq_len)

@@ -12,9 +12,7 @@ from danalab.data import Dataset, open_data
 from danalab.data.open import is_there, vocabulary_of
 from danalab.data.order.batches import Batches
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo
-from danalab.train.config.execution import FIXED_BATCH
-from danalab.train.config.train_config import TrainConfig
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import FIXED_BATCH, TrainConfig
 from danalab.train.evaluation import ValidationLoss
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder, keep_tokenizer, starts_from

@@ -34,7 +34,7 @@ class WandbMirror(Mirror):
 
     def on_start(self, step: int) -> None:
         """Connect, or open the offline folder."""
-        folder, config = self.context.folder, self.context.spec.config
+        folder, config = self.context.folder, self.context.spec
         given = {key: getattr(config, f"wandb_{key}") for key in ("project", "entity", "group", "mode")}
         id_file = folder / "wandb.json"
         if not id_file.is_file():
@@ -44,7 +44,7 @@ class WandbMirror(Mirror):
                 id=read_json(id_file)["id"],
                 name=folder.name,
                 dir=str(folder),
-                config=self.context.spec.settings,
+                config=self.context.spec.as_dict(),
                 resume="allow",
                 settings=self._library.Settings(silent=True, console="off", init_timeout=60),
                 **{key: value for key, value in given.items() if value is not None},

@@ -282,7 +282,7 @@ class Trainer:
             "step": self.step,
             "tokens": consumption.tokens(self.step),
             "sequences": consumption.sequences(self.step),
-            "config": self.spec.settings,
+            "config": self.spec.as_dict(),
             "model": self.spec.model.as_dict(),
             "random": random_state(),
             "guard": {"skipped": self.guard.skipped, "in_a_row": self.guard.in_a_row},

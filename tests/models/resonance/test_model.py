@@ -12,7 +12,7 @@ from torch import nn
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
 from danalab.scaling import flops_per_token, parameter_count
-from danalab.scaling.dimensions import SIZES, resonance_dimensions
+from danalab.models.config import SIZES, resonance_sizes
 from decoding import greedy
 
 
@@ -158,7 +158,7 @@ def test_training_begins_near_the_loss_of_a_guess():
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_sizes_have_as_many_parameters_as_the_formula_says(size):
-    dims = resonance_dimensions(size)
+    dims = resonance_sizes(size)
     model = build_model(
         ModelConfig(
             "resonance", dims.d_model, dims.n_layers, dims.n_heads, dims.head_dim, dims.mlp_dim, dims.vocab_size, 2048,
@@ -218,15 +218,15 @@ def test_what_has_no_meaning_here_is_refused():
     with pytest.raises(UserError, match="enoki has no oscillators"):
         ModelConfig("enoki", 32, 2, 4, 8, 64, 61, 32, num_frequencies=8)
     with pytest.raises(UserError, match="give a size"):
-        resonance_dimensions()
+        resonance_sizes()
     with pytest.raises(UserError, match="did you mean 'medium'"):
-        resonance_dimensions("medum")
+        resonance_sizes("medum")
     with pytest.raises(UserError, match="--num-frequencies 12 is not divisible by the 8 groups"):
-        resonance_dimensions("small", num_frequencies=12)
+        resonance_sizes("small", num_frequencies=12)
 
 
 def test_without_its_mixer_a_model_hears_the_present_token_only_and_is_counted_and_decoded_all_the_same():
-    dims = resonance_dimensions(d_model=32, n_layers=2, mixer="none", n_heads=4, mlp_dim=64, vocab_size=61)
+    dims = resonance_sizes(d_model=32, n_layers=2, mixer="none", n_heads=4, mlp_dim=64, vocab_size=61)
     model = build_model(ModelConfig("resonance", 32, 2, 4, 8, 64, 61, 40, mixer="none"), dtype=torch.float64)
     assert model.num_parameters() == parameter_count(dims) == parameter_count(model.config)
     row, other = random_tokens(1, 30), random_tokens(1, 30)
@@ -241,4 +241,4 @@ def test_without_its_mixer_a_model_hears_the_present_token_only_and_is_counted_a
     with pytest.raises(UserError, match="did you mean 'none'"):
         ModelConfig("resonance", 32, 2, 4, 8, 64, 61, 32, mixer="nome")
     with pytest.raises(UserError, match="leave one out"):
-        resonance_dimensions("small", mixer="none", num_frequencies=64)
+        resonance_sizes("small", mixer="none", num_frequencies=64)

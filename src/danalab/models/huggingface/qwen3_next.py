@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.models.config import ModelConfig
+from danalab.models.config import LinearAttention, ModelConfig
 from danalab.models.huggingface import common
 from danalab.models.huggingface.llama_qwen import MLP_NAMES
-from danalab.models.config import LinearAttention
 
 
 def entries(config: ModelConfig, read: common.TensorReader | None = None) -> list[common.Entry]:

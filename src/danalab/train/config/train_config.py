@@ -30,7 +30,6 @@ from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.plan import Plan, memory_gib
-from danalab.train.config.backends import BACKENDS
 from danalab.train.config.fields import (
     Auto,
     Count,
@@ -452,7 +451,7 @@ class RunSettings(OptimSettings):
         kind="execution",
         main=True,
     )
-    distributed_backend: Auto[str] = setting(
+    distributed_backend: Auto[Literal["single", "ddp", "nccl", "gloo", "zero", "fsdp", "diloco"]] = setting(
         None,
         "single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: "
         "workers that exchange weights only now and then. Default ddp with several ranks.",
@@ -598,8 +597,12 @@ class RunSettings(OptimSettings):
 
     def check(self) -> None:
         super().check()
-        backend = None if self.distributed_backend is None else BACKENDS.canonical(self.distributed_backend)
-        object.__setattr__(self, "distributed_backend", backend)
+        if self.distributed_backend in ("nccl", "gloo"):
+            object.__setattr__(self, "distributed_backend", "ddp")
+        backend = self.distributed_backend
+        for name in ("diloco_steps", "diloco_lr", "diloco_momentum", "diloco_patience"):
+            if (value := getattr(self, name)) != getattr(RunSettings, name) and backend != "diloco":
+                raise UserError(f"{flag(name)} {value}: only with --distributed-backend diloco")
         if self.expert_parallel and backend not in (None, "ddp", "fsdp"):
             raise UserError(f"--expert-parallel needs --distributed-backend fsdp or ddp, not {backend}; leave one out")
         for name in ("tp_size", "replicas"):

@@ -20,8 +20,7 @@ from danalab.inference.generator import TextGenerator
 from danalab.models.decoder import build_model, materialise
 from danalab.models.huggingface.convert import MODULE, from_huggingface, require_class, to_huggingface
 from danalab.train.config.fields import SPELLINGS
-from danalab.train.config.resolve import MODEL_FLAGS
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import TrainConfig, settings_of
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
 from danalab.train.system.device import choose_device, versions
@@ -117,10 +116,9 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
     except UserError as error:
         log.warning("the run has no tokenizer and cannot generate text: %s", error)
     config = model.config
-    flags = {name: getattr(config, name) for name in MODEL_FLAGS}
-    settings = TrainConfig(**flags, batch_size=1, dtype="float32", run_dir=target.path).as_dict()
+    given = {"seq_len": config.seq_len, "batch_size": 1, "dtype": "float32", "run_dir": target.path}
     record = {
-        "given": {name: value for name, value in settings.items() if name not in vars(config)},
+        "config": TrainConfig(**settings_of(config), **given).as_dict(),
         "model": config.as_dict(),
         "params": model.num_parameters(),
         "imported_from": {"path": str(source), "name": described.get("_name_or_path") or source.name},

@@ -16,14 +16,11 @@ import torch
 
 from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
-from danalab.models.config import ModelConfig
-from danalab.plugins import digests, source_digest
-from danalab.scaling.optimizers import is_address
+from danalab.tables import source_digest
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, read_meta, verify
-from danalab.train.config.experiment import SHARED_SETTINGS
 from danalab.train.config.fields import flag, names_of
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import MODEL_FIELDS, TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_sound_rows
@@ -35,9 +32,6 @@ if TYPE_CHECKING:
     from danalab.train.trainer import Trainer
 
 log = logging.getLogger(__name__)
-
-SETTINGS_WITHOUT_FLAG = ("norm", "norm_eps", "rope_theta", "rotary_dim", "residual_scale")
-"""Settings that decide a model's function, show in no weight's name or shape, and have no flag."""
 
 
 @dataclass
@@ -135,15 +129,16 @@ def choose_resume_point(spec: TrainConfig, dataset: Dataset, folder: RunFolder) 
     ours = spec.model.as_dict()
     if theirs.get("arch") != ours["arch"]:
         return spec, point  # loading the weights will fail with a message
-    taken = {name: theirs[name] for name in SETTINGS_WITHOUT_FLAG if name in theirs and theirs[name] != ours[name]}
+    without_flag = ours.keys() - MODEL_FIELDS - {"seq_len"}
+    taken = {name: theirs[name] for name in sorted(without_flag) if name in theirs and theirs[name] != ours[name]}
     if taken:
         log.info("%s: as in %s", ", ".join(f"{name} {value}" for name, value in taken.items()), place)
-        spec = replace(spec, model=ModelConfig.from_dict({**ours, **taken}, place))
+        spec = replace(spec, model_extras=spec.model_extras | taken)
     return spec, point
 
 
 def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[TrainConfig, ResumePoint | None]:
-    config = spec.config
+    config = spec
     folder.store.require_writable()
     if config.init_from is not None and config.resume_from is not None:
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
@@ -273,84 +268,88 @@ def run_record(
 ) -> dict[str, Any]:
     """The content of config.json."""
     return {
-        "stage": stage_kind(spec.given).name,
-        **spec.as_dict(),
+        "stage": stage_kind(spec).name,
+        "given": spec.given.as_dict(),
+        "config": spec.as_dict(),
+        "plan": spec.planned.as_dict(),
+        "model": spec.model.as_dict(),
+        "lr_source": spec.lr_source,
+        "steps": spec.last_step,
+        "tokens_per_step": spec.tokens_per_step,
         "params": spec.model.exact_params,
         "dataset": {
             "path": dataset.location,
             "fingerprint": dataset.fingerprint,
             "tokens": dataset.n_tokens,
-            "tokenizer_name": dataset.tokenizer_name,
+            "tokenizer": dataset.tokenizer_name,
         },
         "world_size": world.processes,
         "parallel": {"backend": world.layout.backend, **world.layout.shape(world.processes)},
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        "plugins": _plugin_digests(spec),
+        "code": _code(spec),
     }
 
 
-def _plugin_digests(spec: TrainConfig) -> dict[str, str]:
-    """Code from outside the package -> its digest: the file of an optimizer by address, and plugins."""
-    opt = spec.opt
-    return {**({opt: source_digest(opt)} if is_address(opt) else {}), **digests()}
+def _code(spec: TrainConfig) -> dict[str, str]:
+    """Code from outside the package -> the digest of its file: an optimizer by address."""
+    return {spec.opt: source_digest(spec.opt)} if ":" in spec.opt else {}
 
 
 def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> TrainConfig:
     """Compare with the run that made the folder; returns the run with that run's automatic settings and extension."""
-    saved, stage = folder.read_config(), stage_kind(spec.config).name
-    if "dataset" not in saved:
-        raise UserError(f"{folder.path} is an imported model; take another --run-dir, and --init-from {folder.path}")
+    saved, stage = folder.read_config(), stage_kind(spec).name
+    if "dataset" not in saved or "merged_from" in saved:
+        kind = "a merged" if "merged_from" in saved else "an imported"
+        raise UserError(f"{folder.path} is {kind} model; take another --run-dir, and --init-from {folder.path}")
     if saved.get("stage", "pretraining") != stage:
         there = saved.get("stage", "pretraining")
         raise UserError(f"{folder.path} is the folder of a run of {there}, not of {stage}; take another --run-dir")
-    dtype = saved["config"]["dtype"]
-    if "dtype" in spec.automatic and spec.dtype != dtype:
-        log.info("--dtype %s, as the run began; the default here is %s", dtype, spec.dtype)
-        spec = replace(spec, execution=replace(spec.execution, dtype=dtype))
-    spec = _with_defaults_of(saved["config"], spec)
-    # The sets of validation windows stay; version 0.1 did not bound the last one.
-    sets = {
-        "eval_batches": saved["config"].get("eval_batches"),
-        "final_eval_batches": saved["config"].get("final_eval_batches") or 0,
-    }
-    kept = {name: count for name, count in sets.items() if name in spec.automatic and count is not None}
-    spec = replace(spec, budget=replace(spec.budget, **kept))
-    ours, theirs = {**spec.settings, "dtype": spec.dtype}, saved["config"] | {"dtype": dtype}
-    compared = names_of(type(spec.given), "run") | SHARED_SETTINGS.keys()
+    spec = _as_it_began(saved["config"], spec)
+    ours, theirs = spec.as_dict(), saved["config"]
     differing = [
-        f"{flag(name)} {_show(value)} here, {_show(theirs.get(name))} there"
-        for name, value in ours.items()
-        if name in compared and theirs.get(name) != value and not (name == "init_from" and _is_moved(ours, theirs))
+        name
+        for name in names_of(type(spec), "run")
+        if theirs.get(name) != ours[name] and not (name == "init_from" and _is_moved(ours, theirs))
     ]
+    # What was given explains what follows from it.
+    shown = [name for name in differing if not spec.automatic(name)] or differing
+    reasons = [f"{flag(name)}: {_show(theirs.get(name))} there, {_show(ours[name])} here" for name in sorted(shown)]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
-        differing.append(f"data {dataset.path} here, {saved['dataset']['path']} there (contents differ)")
-    plugins = saved.get("plugins", {})
-    moved = {Path(code).name: digest for code, digest in plugins.items()}
-    differing += [
-        f"{'--opt' if code == spec.opt else '--plugin'} {code} has other code here than there"
-        for code, digest in _plugin_digests(spec).items()
-        if plugins.get(code, moved.get(Path(code).name, digest)) != digest
-    ]
-    if differing:
+        reasons.append(f"data: {saved['dataset']['path']} there, {dataset.path} here (contents differ)")
+    known = {Path(code).name: digest for code, digest in saved.get("code", {}).items()}
+    for code, digest in _code(spec).items():
+        if known.get(Path(code).name, digest) != digest:
+            reasons.append(f"--opt {code} has other code here than there")
+    if reasons:
         if not folder.store.steps() and not folder.metrics_file.is_file():
             return spec  # stopped before the first step
-        longer = saved["config"].get("iterations") != spec.iterations
-        hint = " or continue it with its own settings and --extend-to" if longer else ""
+        longer = theirs["iterations"] != spec.iterations
+        hint = f", or --extend-to {spec.iterations} to lengthen it" if longer else ""
         raise UserError(
-            f"{folder.path} is the folder of another configuration: {'; '.join(differing)}; "
-            f"take another --run-dir{hint}"
+            f"{folder.path} already holds a run with other settings ({'; '.join(reasons)}); take another "
+            f"--run-dir{hint}"
         )
-    earlier, wanted = saved["config"].get("extend_to"), spec.given.extend_to
+    earlier, wanted = theirs["extend_to"], spec.extend_to
     if earlier is None:
         return spec
     if wanted is None:
         log.info("the run was extended to %d steps", earlier)
-        return replace(spec, given=replace(spec.given, extend_to=earlier))
+        return replace(spec, extend_to=earlier)
     if wanted < earlier:
         raise UserError(f"--extend-to {wanted}: the run was extended to {earlier} steps already")
     return spec
+
+
+def _as_it_began(saved: dict[str, Any], spec: TrainConfig) -> TrainConfig:
+    """The run with the number format and the sets of validation windows that it began with, where they are automatic:
+    they follow from the device and the ranks."""
+    names = ("dtype", "eval_batches", "final_eval_batches")
+    taken = {name: saved[name] for name in names if spec.automatic(name) and saved[name] != getattr(spec, name)}
+    for name, value in taken.items():
+        log.info("%s %s, as the run began", flag(name), value)
+    return replace(spec, **taken)
 
 
 def _is_moved(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
@@ -362,18 +361,6 @@ def _is_moved(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
         for config in (ours, theirs)
     )
     return here is not None and here == there
-
-
-def _with_defaults_of(saved: dict[str, Any], spec: TrainConfig) -> TrainConfig:
-    """The run with the warm-up and the weight decay that it began with, where they are automatic: defaults change."""
-    if (saved.get("iterations"), saved.get("lr")) != (spec.iterations, spec.lr):
-        return spec
-    names = ("warmup_steps", "weight_decay", "wd_ts", "decay_bound")
-    taken = {name: saved[name] for name in names if name in spec.automatic and name in saved}
-    if taken.get("warmup_steps", 0) is None:  # a configuration that was written by hand
-        return spec
-    budget = replace(spec.budget, warmup=taken.pop("warmup_steps", spec.warmup_steps))
-    return replace(spec, budget=budget, optimizer=replace(spec.optimizer, **taken))
 
 
 def _show(value: Any) -> str:

@@ -4,7 +4,7 @@ import torch
 
 from danalab.models.decoder import require_memory
 from danalab.models.shards import local_shard
-from danalab.hardware import state_bytes
+from danalab.scaling.plan import state_bytes
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.step.gradients import GradientStep
@@ -15,7 +15,7 @@ from danalab.train.system.device import explain_errors, random_state, restore_ra
 
 def check_training_memory(spec: TrainConfig, world: World, device: torch.device) -> None:
     """Check, before anything is built, that weights, gradients, optimizer state and one micro-batch fit in memory."""
-    needed = run_memory_gib(spec, spec.batch_size, world.size, recompute=True)
+    needed = spec.memory_gib(spec.batch_size, world.size, recompute=True)
     require_memory(int(needed * 2**30), device, "training with this model, micro-batch and context")
 
 
