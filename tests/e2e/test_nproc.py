@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from danalab.train.run.metrics import read_rows
 from distributed.ranks import run_ranks
+from e2e.disturbed import started_ranks
 
 FLAGS = {
     "d-model": 32,
@@ -31,12 +31,6 @@ FLAGS = {
 def flags(data, run_dir, *more: str) -> list[str]:
     words = [word for name, value in FLAGS.items() for word in (f"--{name}", str(value))]
     return ["train", "--data", str(data), "--run-dir", str(run_dir), *words, *more]
-
-
-def started_ranks(launcher: int) -> list[str]:
-    """Processes that torch's agent, a thread of the launcher, has started."""
-    tasks = Path(f"/proc/{launcher}/task").iterdir()
-    return [pid for task in tasks if task.name != str(launcher) for pid in (task / "children").read_text().split()]
 
 
 @pytest.mark.slow

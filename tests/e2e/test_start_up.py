@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.disturbed import config
-from e2e.test_nproc import started_ranks
+from e2e.disturbed import config, started_ranks
 
 HIT = """
 import os, signal, sys
