@@ -5,8 +5,8 @@
 #
 # The arrays must hold GPT-2's token ids, which is checked; the model has GPT-2's vocabulary.
 # --dry-run validates and splits, prints the configuration of the training, and trains nothing.
-# A step has 32 sequences. `danalab plan --fit-memory` decides how many are computed at once, and whether activations are
-# recomputed: on this machine's GPU by trying steps, else for its memory, or for that of GPU (GPU=l40s).
+# A step has 32 sequences. The size decides how many are computed at once, and whether activations are recomputed; flags of
+# your own win (--batch-size 8 --acc-steps 4).
 # The split is written once beside the data, to PATH-split, and reused; OUTPUT_PATH names another place.
 # Exit codes: 1 invalid data, 2 other errors, else that of the training.
 set -euo pipefail
@@ -22,7 +22,7 @@ if [[ ${1-} == --dry-run ]]; then
     dry=(--print-config)
     shift
 fi
-case $size in # sequences per micro-batch, where they fit
+case $size in # sequences per micro-batch
     small | medium | small-32k) batch=4 ;;
     large | large-32k) batch=2 ;;
     xlarge | xlarge-32k) batch=1 ;;
@@ -53,16 +53,8 @@ memory=()
 case " $* " in
     *--batch[-_]* | *--acc[-_]* | *--global[-_]* | *--gradient[-_]* | *--activation[-_]*) ;; # the user has decided
     *)
-        for mode in none full; do
-            fitted=$("$danalab" plan "${run[@]}" "$@" --activation-checkpointing "$mode" \
-                --fit-memory ${GPU:+--gpu "$GPU"} --json 2>&1) || fitted="$fitted"
-            largest=$(sed -n 's/.*"micro_batch": \([0-9]*\).*/\1/p' <<<"$fitted")
-            ((${largest:-0} < batch)) || break
-        done
-        ((${largest:=0} > 0)) || echo "quick_train.sh: note: ${fitted##*error: }" >&2 # training decides
-        while ((batch > 1 && batch > largest)); do batch=$((batch / 2)); done
         memory=(--batch-size "$batch" --acc-steps "$((32 / batch))")
-        [[ $mode == none ]] || memory+=(--activation-checkpointing full)
+        case $size in large | xlarge | *-32k) memory+=(--activation-checkpointing full) ;; esac
         ;;
 esac
 exec "$danalab" train "${run[@]}" ${memory[@]+"${memory[@]}"} "$@" ${dry[@]+"${dry[@]}"}
