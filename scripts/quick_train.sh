@@ -5,8 +5,8 @@
 #
 # The arrays must hold GPT-2's token ids, which is checked; the model has GPT-2's vocabulary.
 # --dry-run validates and splits, prints the configuration of the training, and trains nothing.
-# A step has 32 sequences. The size decides how many are computed at once, and whether activations are recomputed; flags of
-# your own win (--batch-size 8 --acc-steps 4).
+# A step has 32 sequences; 4, 2 or 1 of them, by the size, are computed at once. --batch-size and --acc-steps change that,
+# and --activation-checkpointing full needs less memory. A run that does not fit is refused before its first step.
 # The split is written once beside the data, to PATH-split, and reused; OUTPUT_PATH names another place.
 # Exit codes: 1 invalid data, 2 other errors, else that of the training.
 set -euo pipefail
@@ -22,7 +22,7 @@ if [[ ${1-} == --dry-run ]]; then
     dry=(--print-config)
     shift
 fi
-case $size in # sequences per micro-batch
+case $size in # sequences of a micro-batch
     small | medium | small-32k) batch=4 ;;
     large | large-32k) batch=2 ;;
     xlarge | xlarge-32k) batch=1 ;;
@@ -51,10 +51,9 @@ echo "3/3 training the resonance model, size $size" >&2
 run=(--arch resonance --size "$size" --data "$split" --vocab-size 50304)
 memory=()
 case " $* " in
-    *--batch[-_]* | *--acc[-_]* | *--global[-_]* | *--gradient[-_]* | *--activation[-_]*) ;; # the user has decided
+    *--batch[-_]* | *--acc[-_]* | *--global[-_]* | *--gradient[-_]*) ;; # the user has decided
     *)
         memory=(--batch-size "$batch" --acc-steps "$((32 / batch))")
-        case $size in large | xlarge | *-32k) memory+=(--activation-checkpointing full) ;; esac
         ;;
 esac
 exec "$danalab" train "${run[@]}" ${memory[@]+"${memory[@]}"} "$@" ${dry[@]+"${dry[@]}"}

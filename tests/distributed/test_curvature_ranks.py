@@ -29,9 +29,7 @@ def setup(world: World) -> tuple[Any, CurvatureEstimator, OptimizerDriver, Gradi
     strategy = load_address(world.layout.kind.strategy)(world)
     model = strategy.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     strategy.wrap(model, None)
-    driver = OptimizerDriver(
-        strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), "sophia"
-    )
+    driver = OptimizerDriver(strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), "sophia")
     settings = {"autocast": contextlib.nullcontext, "strategy": strategy}
     loss = CrossEntropy(1e-4)
     gradients = GradientStep(model, driver.parameters, micro_batch=ROWS // 4, grad_clip=0.5, loss=loss, **settings)

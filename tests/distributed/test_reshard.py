@@ -151,7 +151,6 @@ def compare(rank: int, size: int, modes: list[str], first: str, folder: str, opt
     [
         ("adana", MODES),
         pytest.param("d-muon", {1: ["single"], 2: ["zero", "fsdp"]}, marks=pytest.mark.slow),
-        pytest.param("soap", {1: ["single"], 2: ["zero"]}, marks=pytest.mark.slow),
     ],
 )
 def test_every_arrangement_reads_every_other_bit_by_bit(tmp_path: Path, optimizer: str, modes: dict[int, list[str]]):
@@ -213,7 +212,7 @@ def read_own(rank: int, size: int, first: str, optimizer: str) -> tuple[bool, in
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("optimizer", ["adana", "d-muon", "soap", "adamw"])
+@pytest.mark.parametrize("optimizer", ["adana", "d-muon", "adamw"])
 def test_ranks_of_zero_read_the_state_that_they_own_and_no_more(tmp_path: Path, optimizer: str):
     model = Wide()
     opt: Any = build_optimizer(optimizer, model, lr=1e-2)

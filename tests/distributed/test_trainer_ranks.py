@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from danalab_annexes.ladder.optimizer_state import read_tau_statistics
 
 from danalab.data import open_dataset
 from danalab.errors import FirstRankError, LostRankError, UserError
@@ -314,14 +313,11 @@ def test_statistics_of_tau_and_dynamics_are_those_of_one_process(words, tmp_path
     watched = {"opt": opt, "iterations": 4, "log_dynamics": True, "collect_tau_stats": True}
     run_training(settings(words, tmp_path / "one", **watched))
     run_ranks(train, 2, settings(words, tmp_path / "two", **watched, **parallel))
-    (_, one), (_, two) = (
-        read_tau_statistics(tmp_path / name / "tau" / "tau-step-00000004.npz") for name in ("one", "two")
-    )
-    assert list(one) == list(two)
-    assert one
-    for name, alone in one.items():
-        for what, values in alone.items():
-            np.testing.assert_allclose(two[name][what], values, rtol=1e-3, atol=1e-7, err_msg=f"{name}:{what}")
+    one, two = (np.load(tmp_path / name / "tau" / "tau-step-00000004.npz") for name in ("one", "two"))
+    assert one.files == two.files
+    assert len(one.files) > 2
+    for name in one.files:
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-3, atol=1e-7, err_msg=name)
     ours, theirs = (
         [json.loads(line) for line in (tmp_path / name / "dynamics.jsonl").read_text().splitlines()]
         for name in ("two", "one")

@@ -58,14 +58,14 @@ def test_links_below_build_to_the_sources_take_nothing_away(tmp_path):
 def test_the_wheel_has_types_sources_of_kernels_and_pages_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as content:
         names = set(content.namelist())
-    assert {"danalab/py.typed", "danalab/optim/__init__.pyi", "danalab/train/system/slurm_job.sh"} <= names
+    assert {"danalab/py.typed", "danalab/train/system/slurm_job.sh"} <= names
     sources = {
         str(file.relative_to(ROOT / "src"))
         for file in (ROOT / "src").rglob("*")
         if file.is_file() and file.suffix in (".cpp", ".h", ".html", ".css", ".js", ".j2", ".json", ".svg")
     }
     assert sources <= names
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"danalab", "danalab_annexes"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"danalab"}
 
 
 @pytest.mark.slow

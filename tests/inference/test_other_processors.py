@@ -1,4 +1,4 @@
-"""The kernels of decoding, of optimizer steps and of attention on processors that this machine is not."""
+"""The kernels of decoding and of optimizer steps on processors that this machine is not."""
 
 from __future__ import annotations
 
@@ -9,40 +9,35 @@ from pathlib import Path
 import pytest
 
 from danalab.inference.native_decoding import LIBRARY as DECODER
-from danalab.models.layers.attention_kernel import LIBRARY as ATTENTION
 from danalab.native_library import FLAGS, OWN_THREADS, compiler, instruction_sets
 from danalab.optim.kernels import LIBRARY as OPTIMIZER
 
-TESTS = Path(__file__).parents[2]
-DRIVERS = pytest.mark.parametrize(
-    "driver", ["annexes/inference/kernels_driver.cpp", "models/layers/attention_driver.cpp"]
-)
-LIBRARIES = (DECODER, OPTIMIZER, ATTENTION)
+TESTS = Path(__file__).parents[1]
+DRIVER = "inference/kernels_driver.cpp"
+LIBRARIES = (DECODER, OPTIMIZER)
 CXX = [*(flag for flag in FLAGS if flag != "-shared"), *OWN_THREADS]
 CXX += [f"-I{library.sources[0].parent}" for library in LIBRARIES]
 
 
-def build(target: list[str], driver: str, tmp_path: Path) -> Path:
+def build(target: list[str], tmp_path: Path) -> Path:
     path = tmp_path / "driver"
-    subprocess.run([*target, *CXX, str(TESTS / driver), "-o", str(path)], check=True)
+    subprocess.run([*target, *CXX, str(TESTS / DRIVER), "-o", str(path)], check=True)
     return path
 
 
 @pytest.mark.slow
-@DRIVERS
 @pytest.mark.parametrize("name", instruction_sets())
-def test_the_drivers_checks_hold_here(name: str, driver: str, tmp_path: Path):
-    path = build([compiler() or "c++", f"-march={name}"], driver, tmp_path)
+def test_the_drivers_checks_hold_here(name: str, tmp_path: Path):
+    path = build([compiler() or "c++", f"-march={name}"], tmp_path)
     subprocess.run([path], check=True)
 
 
 @pytest.mark.slow
-@DRIVERS
-def test_the_drivers_checks_hold_on_arm(driver: str, tmp_path: Path):
+def test_the_drivers_checks_hold_on_arm(tmp_path: Path):
     cxx, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if cxx is None or emulator is None:
         pytest.skip("needs aarch64-linux-gnu-g++ and qemu-aarch64 (apt install g++-aarch64-linux-gnu qemu-user)")
-    subprocess.run([emulator, build([cxx, "-static"], driver, tmp_path)], check=True)
+    subprocess.run([emulator, build([cxx, "-static"], tmp_path)], check=True)
 
 
 @pytest.mark.slow

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.optim.newton_schulz import METHODS, coefficients, orthogonalize, orthogonalize_each
+from danalab.scaling.optimizers import orthogonalisation_flops
 
 SHAPES = [(48, 48), (48, 200), (200, 48), (40, 50)]
 BOUNDS = [("newton-schulz", 5e-3, 0.68, 1.15), ("polar-express", 1e-3, 0.85, 1.142)]
@@ -86,3 +88,12 @@ def test_input_is_left_alone_zero_stays_zero_and_scale_does_not_matter():
     narrow = orthogonalize(x.float(), dtype=torch.bfloat16)
     assert narrow.dtype == torch.bfloat16
     torch.testing.assert_close(narrow.double(), orthogonalize(x), rtol=0, atol=0.05)
+
+
+def test_flops_are_at_most_those_that_plans_count():
+    for shape in ((64, 64), (40, 50), (48, 200), (200, 48)):
+        with FlopCounterMode(display=False) as counter:
+            orthogonalize(torch.randn(shape))
+        counted = orthogonalisation_flops(*shape, {})
+        assert 0.5 * counted < counter.get_total_flops() <= counted
+        assert counter.get_total_flops() == counted or max(shape) >= 1.5 * min(shape)

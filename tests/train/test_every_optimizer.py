@@ -124,7 +124,7 @@ def test_a_run_from_anothers_checkpoint_takes_its_clocks_and_keeps_its_own_setti
         trainer = build_trainer(resolved, dataset, folder)
         source.load(trainer)
     group = trainer.driver.optimizer.param_groups[0]
-    assert group["initial_lr"] == first.lr / 2
+    assert group["peak_lr"] == first.lr / 2
     if clock == "t":
         assert trainer.driver.optimizer.coefficients()["t"] == STEPS
     elif clock == "step":

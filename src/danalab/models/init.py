@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from danalab.models.shards import assign
-from danalab.registry import Registry
+from danalab.tables import lookup
 
 KIND_OF_ROLE = {
     "embedding": "embedding",
@@ -48,18 +48,19 @@ KIND_OF_ROLE = {
 """Role -> parameter kind of `danalab.optim.groups`, by which optimizers group."""
 Scheme = Callable[[str, float, float], float]
 """(role, columns of the weight: fan_in of a map, width of an embedding; n_layers) -> standard deviation."""
-INITS: Registry[Scheme] = Registry("initialisation")
+INITS: dict[str, Scheme] = {
+    "scaled-gpt": lambda role, columns, n: (2 * columns * n if role == "residual" else columns) ** -0.5,
+    "karpathy-gpt2": lambda role, _, n: 0.02 * (2 * n if role == "residual" else 1) ** -0.5,
+    "standard": lambda role, width, _: 1.0 if role == "embedding" else width**-0.5,
+}
+_ORIGINAL = {"ScaledGPT": "scaled-gpt", "KarpathyGPT2": "karpathy-gpt2"}
+"""The original's names."""
 
 
 _DRAWN_AS = {"tied": "head", "expert": "linear", "expert_residual": "residual", "router": "linear"}
 """Role -> the role of the table above with the same standard deviation."""
 _CONSTANT = {"gain": 1.0, "zero_centered_gain": 0.0, "bias": 0.0}
 _DRAWN_BY_MODULE = ("oscillator", "convolution", "decay")  # roles of modules with a method `draw(generator)`
-INITS.add(
-    "scaled-gpt", lambda role, columns, n: (2 * columns * n if role == "residual" else columns) ** -0.5, "ScaledGPT"
-)
-INITS.add("karpathy-gpt2", lambda role, _, n: 0.02 * (2 * n if role == "residual" else 1) ** -0.5, "KarpathyGPT2")
-INITS.add("standard", lambda role, width, _: 1.0 if role == "embedding" else width**-0.5)
 
 
 def initialise(
@@ -74,7 +75,7 @@ def initialise(
     `generator` is on the CPU. Every rank draws every whole weight and keeps its shard, so that the result depends
     neither on the device nor on the number of ranks.
     """
-    scheme = INITS.get(init)
+    scheme = lookup(INITS, _ORIGINAL.get(init, init), "initialisation")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if roles[name] in _DRAWN_BY_MODULE:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from .adamw import adam_scalars, adamw_update
 from .base import Group, Moving, Optimizer, Rule, State, decay_rate, local_gradient, local_part, working_dtype
 from .dana import dana_star_scalars, dana_star_update
 from .groups import KINDS, ORTHOGONALISED, kind_groups, split_group
@@ -37,24 +38,24 @@ ROW_BETA = 0.95
 # ---- the rule of matrices ----
 
 
-def momentum_scalars(group: Mapping[str, Any], t: int) -> dict[str, float]:
+def momentum_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     """Of step t: B <- decay B + gain g, then X = new g + weight B."""
     if group.get("dana_momentum"):
         gain = group["delta"] / (group["delta"] + t)
-        return {"decay": 1 - gain, "gain": gain, "new": 1.0, "weight": float(t) ** (1 - group["kappa"])}
+        return {"decay": 1 - gain, "gain": gain, "new": True, "weight": float(t) ** (1 - group["kappa"])}
     momentum = group["momentum"]
     if group["nesterov"]:
-        return {"decay": momentum, "gain": 1.0, "new": 1.0, "weight": momentum}
+        return {"decay": momentum, "gain": 1.0, "new": True, "weight": momentum}
     plain = group["matched_rms"] is None  # Muon without nesterov takes the gradient alone
-    return {"decay": momentum, "gain": 1.0, "new": float(plain), "weight": float(not plain)}
+    return {"decay": momentum, "gain": 1.0, "new": plain, "weight": float(not plain)}
 
 
 def momentum_update(
-    g: Tensor, buffer: Tensor, *, decay: float, gain: float, new: float, weight: float
+    g: Tensor, buffer: Tensor, *, decay: float, gain: float, new: bool, weight: float
 ) -> tuple[Tensor, Tensor]:
     """The direction X and the new momentum B."""
-    buffer = decay * buffer + gain * g
-    return new * g + weight * buffer, buffer
+    buffer = torch.add(decay * buffer, g, alpha=gain)
+    return torch.add(g, buffer, alpha=weight) if new else weight * buffer, buffer
 
 
 def matrix_update(
@@ -62,7 +63,7 @@ def matrix_update(
 ) -> Tensor:
     """p after the step; where `cautious` only coordinates decay that the step moves towards zero."""
     decayed = torch.where(o.sign() * p > 0, decay_factor * p, p) if cautious else decay_factor * p
-    return decayed - lr * scale * o
+    return torch.add(decayed, o, alpha=-lr * scale)
 
 
 def normalised(o: Tensor, how: str | None) -> Tensor:
@@ -94,27 +95,6 @@ def scale_of(shape: Sequence[int], matched_rms: float | None) -> float:
 # ---- the rules of other parameters, with decay before the step and multiplied by the learning rate ----
 
 
-def adam_update(
-    p: Tensor,
-    g: Tensor,
-    m: Tensor,
-    v: Tensor,
-    *,
-    lr: Any,
-    gain: Any,
-    gain2: Any,
-    correction1: Any,
-    correction2: Any,
-    eps: Any,
-    decay_factor: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of Adam: the new p, m and v."""
-    m = m + gain * (g - m)
-    v = v + gain2 * (g * g - v)
-    step = (m / correction1) / (v.sqrt() / correction2**0.5 + eps)
-    return decay_factor * (p - lr * step), m, v
-
-
 def coupled(group: Mapping[str, Any], t: int) -> dict[str, float]:
     """`lr` and `decay_factor` of a rule k (p - lr' u) that is p k - lr u: lr' = lr / k."""
     factor = 1 - float(group["lr"]) * decay_rate(group, t)
@@ -123,18 +103,10 @@ def coupled(group: Mapping[str, Any], t: int) -> dict[str, float]:
     return {"lr": float(group["lr"]) / factor, "decay_factor": factor}
 
 
-def adam_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
-    """The scalars of `adam_update`; eps is added to the root before its bias is corrected."""
-    beta1, beta2 = group["betas"]
-    correction = 1 - beta2**t
-    return {
-        **coupled(group, t),
-        "gain": 1 - beta1,
-        "gain2": 1 - beta2,
-        "correction1": 1 - beta1**t,
-        "correction2": correction,
-        "eps": group["eps"] / correction**0.5,
-    }
+def coupled_adam_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
+    """The scalars of `adamw_update`; eps is added to the root before its bias is corrected."""
+    scalars = adam_scalars(group, t)
+    return {**scalars, **coupled(group, t), "eps": group["eps"] / scalars["correction2"] ** 0.5}
 
 
 def star_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
@@ -143,7 +115,7 @@ def star_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     return {**dana_star_scalars(usual, t), **coupled(group, t)}
 
 
-ADAM = Rule(adam_update, adam_scalars, ("exp_avg", "exp_avg_sq"), kernel="adamw")
+ADAM = Rule(adamw_update, coupled_adam_scalars, ("exp_avg", "exp_avg_sq"), kernel="adamw")
 DANA_STAR = Rule(dana_star_update, star_scalars, ("exp_avg", "exp_avg_sq", "tau"), kernel="dana_star")
 
 
@@ -151,7 +123,30 @@ DANA_STAR = Rule(dana_star_update, star_scalars, ("exp_avg", "exp_avg_sq", "tau"
 
 
 class Hybrid(Optimizer):
-    """A rule for matrices, another for the rest."""
+    """A rule for matrices, another for the rest.
+
+    Args:
+        params: a model, parameters, named parameters or groups.
+        lr: learning rate of matrices.
+        momentum: rate of the momentum, a sum of gradients.
+        nesterov: look ahead by one step of momentum.
+        dana_momentum: momentum in logarithmic time for matrices, too.
+        delta: the averages cover about the last 1/delta of the run.
+        kappa: exponent of the damping t^(1-kappa); 1 is none.
+        clipsnr: bound of the damped momentum of other parameters; none = no bound.
+        matched_rms: root mean square of the update of a matrix, in units of lr.
+        betas: AdamW's rates, of other parameters.
+        eps: added to the root of the second moment.
+        weight_decay: weight decay, times the learning rate.
+        wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
+        omega: in place of weight_decay: omega / (lr horizon), at most 1.
+        horizon: length of the run, with omega [steps]; where the decay falls it is wd_ts, too.
+        aux_lr_factor: learning rate of other parameters, in units of lr; none = one for each kind.
+        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
+        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
+        ns_method: newton-schulz or polar-express.
+        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
+    """
 
     other_rule: ClassVar[Rule] = ADAM
     aux_factors: ClassVar[Mapping[str, float]] = {}
@@ -270,25 +265,9 @@ def row_zeros(p: Any, stacked: bool) -> Any:
 
 
 class Muon(Hybrid):
-    """Orthogonalised momentum on matrices, AdamW on embeddings, heads and vectors.
+    """Orthogonalised momentum on matrices, AdamW on embeddings, heads and vectors; arguments as in `Hybrid`.
 
     Convolutions count as matrices [out, in * kernel]. A group may have a `kind` (groups.py), or `use_muon`.
-
-    Args:
-        params: a model, parameters, named parameters or groups.
-        lr: learning rate of matrices.
-        momentum: rate of the momentum, a sum of gradients.
-        nesterov: look ahead by one step of momentum.
-        weight_decay: weight decay, times the learning rate.
-        omega: in place of weight_decay: omega / (lr horizon), at most 1.
-        horizon: length of the run, with omega [steps].
-        aux_lr_factor: learning rate of other parameters, in units of lr.
-        betas: AdamW's rates, of other parameters.
-        eps: added to the root of the second moment.
-        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
-        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
-        ns_method: newton-schulz or polar-express.
-        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
     """
 
     def __init__(
@@ -330,21 +309,7 @@ class Muon(Hybrid):
 class DMuon(Hybrid):
     """Muon with the update size of AdamW, so that one learning rate and one weight decay suit all parameters.
 
-    Args:
-        params: a model, parameters, named parameters or groups.
-        lr: learning rate.
-        momentum: rate of the momentum, a sum of gradients.
-        nesterov: look ahead by one step of momentum.
-        matched_rms: root mean square of the update of a matrix, in units of lr.
-        weight_decay: weight decay, times the learning rate.
-        omega: in place of weight_decay: omega / (lr horizon), at most 1.
-        horizon: length of the run, with omega [steps].
-        aux_lr_factor: learning rate of other parameters, in units of lr.
-        betas: AdamW's rates, of other parameters.
-        eps: added to the root of the second moment.
-        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
-        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
-        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
+    Arguments as in `Hybrid`.
     """
 
     def __init__(
@@ -386,24 +351,8 @@ class DMuon(Hybrid):
 class DanaMuon(Hybrid):
     """Orthogonalised matrices with momentum in logarithmic time; DanaStarMK4 for embeddings, heads and vectors.
 
-    Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)).
-
-    Args:
-        params: a model, parameters, named parameters or groups.
-        lr: learning rate of matrices.
-        delta: the averages cover about the last 1/delta of the run.
-        kappa: exponent of the damping t^(1-kappa); 1 is none.
-        clipsnr: bound of the damped momentum of other parameters; none = no bound.
-        eps: added to the root of the second moment.
-        matched_rms: root mean square of the update of a matrix, in units of lr.
-        weight_decay: weight decay, times the learning rate.
-        wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
-        omega: in place of weight_decay: omega / (lr horizon), at most 1, and wd_ts = horizon.
-        horizon: length of the run, with omega [steps].
-        aux_lr_factor: learning rate of other parameters, in units of lr; none = 0.0625 for vectors and 0.25 for others.
-        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
-        cautious_decay: decay only coordinates of matrices that the step moves towards zero.
-        fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
+    Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)). Arguments as in `Hybrid`; without
+    aux_lr_factor the learning rate is 0.0625 lr for vectors and 0.25 lr for others.
     """
 
     other_rule = DANA_STAR
@@ -450,24 +399,7 @@ class DanaMuon(Hybrid):
 
 
 class Manau(Hybrid):
-    """DMuon on matrices, DanaStarMK4 on other parameters.
-
-    Args:
-        params: a model, parameters, named parameters or groups.
-        lr: learning rate.
-        momentum: rate of the momentum, a sum of gradients.
-        nesterov: look ahead by one step of momentum.
-        dana_momentum: momentum in logarithmic time for matrices, too.
-        delta: the averages cover about the last 1/delta of the run.
-        kappa: exponent of the damping; 1 is none.
-        clipsnr: bound of the damped momentum of other parameters; none = no bound.
-        eps: added to the root of the second moment.
-        matched_rms: root mean square of the update of a matrix, in units of lr.
-        weight_decay: weight decay, times the learning rate.
-        wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
-        omega: in place of weight_decay: omega / (lr horizon), at most 1, and wd_ts = horizon.
-        horizon: length of the run, with omega [steps].
-    """
+    """DMuon on matrices, DanaStarMK4 on other parameters; arguments as in `Hybrid`."""
 
     other_rule = DANA_STAR
     falls = True

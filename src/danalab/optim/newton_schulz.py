@@ -7,6 +7,7 @@ with the same three coefficients in each of five steps (Newton-Schulz), or optim
 Source: K. Jordan et al., Muon (2024); Amsel et al. 2025, arXiv 2505.16932.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -31,6 +32,7 @@ EPS = 1e-7
 """Added to the Frobenius norm: a zero matrix stays zero."""
 WIDE = 1.5
 """Columns per row from which the iteration is cheaper on A = X X^T than on X."""
+LEAST_IN_16_BITS = 128
 CHUNK = 1 << 24
 """Elements that are processed at once."""
 
@@ -51,10 +53,19 @@ def orthogonalize(x: Tensor, method: str = "newton-schulz", dtype: torch.dtype |
 
 
 def fast_dtype(x: Tensor) -> torch.dtype:
-    """bfloat16 on GPUs, otherwise float32, or float64 for float64."""
+    """Of the computation for matrices [..., rows, columns]: bfloat16 on GPUs, and on CPUs that multiply it where both
+    sides are 128 or more, which is faster there; otherwise float32, or float64 for float64."""
     if x.dtype == torch.float64:
         return torch.float64
-    return torch.float32 if x.device.type == "cpu" else torch.bfloat16
+    is_fast = x.device.type != "cpu" or (min(x.shape[-2:]) >= LEAST_IN_16_BITS and multiplies_bfloat16())
+    return torch.bfloat16 if is_fast else torch.float32
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Whether torch has instructions here that multiply bfloat16; without them products take tens of times as long."""
+    has = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return has is not None and torch.backends.cpu.get_cpu_capability().startswith("AVX512") and has()
 
 
 def orthogonalize_each(xs: Sequence[Tensor], chain: Sequence[Coefficients]) -> list[Tensor]:

@@ -24,7 +24,7 @@ from danalab.train.run.folder import RunFolder
 from danalab.train.run.resume import ResumePoint, choose_resume_point, run_record
 from danalab.train.stage import stage_kind
 from danalab.train.step.finite_guard import NonFiniteError
-from danalab.train.system.device import device_type
+from danalab.train.system.device import allow_many_files, device_type
 from danalab.train.system.signals import NONFINITE, StopRequest
 from danalab.train.trainer import Trainer
 
@@ -70,6 +70,7 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
     stop = StopRequest() if stop is None else stop
     if config.nproc is not None and find_place(os.environ) is None:
         return _launch(config, stop)
+    allow_many_files()
     layout = layout_of(config, os.environ)
     with joined(layout, device_type(config.device)) as world, report_lost_ranks(world), stop, ExitStack() as keep:
         if not world.is_console_rank:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from danalab.models import ModelConfig, build_model
-from danalab.optim import build_optimizer
-from danalab.optim import DistributedMuonAdamW
+from danalab.optim import DistributedMuonAdamW, build_optimizer
 from danalab.train import train
 from danalab.train.job import run_training
 from danalab.train.run.open import open_run

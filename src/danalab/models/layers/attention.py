@@ -56,10 +56,6 @@ class Attention(nn.Module):
         """Norms of single heads, which a cut over ranks by heads leaves whole."""
         return self.q_norm, self.k_norm
 
-    def attention_heads(self) -> dict[str, int]:
-        """Heads in the rows of the maps, for optimizers that orthogonalise by head."""
-        return {f"{name}.weight": getattr(self, name).out_features // self.head_dim for name in ("q", "k", "v")}
-
     def forward(
         self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, starts_BL: Tensor | None = None
     ) -> Tensor:

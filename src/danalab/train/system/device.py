@@ -124,6 +124,13 @@ def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
         raise
 
 
+def allow_many_files() -> None:
+    """Raise the limit on open files to what the system allows: each memory-mapped shard of the data holds one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def peak_memory_gib(device: torch.device) -> float:
     """Peak memory so far [GiB]: allocated on a GPU, resident for a CPU process."""
     if device.type == "cuda":
