@@ -46,7 +46,7 @@ def adana(lr: float, steps: int) -> DanalabOptimizers.Config:
     The peak rate is that of each group; what needs the length of the run is given once for the optimizer.
     """
     return DanalabOptimizers.Config(
-        implementation="foreach",
+        implementation="fused",
         param_groups=[
             ParamGroupConfig(
                 pattern=r"embed|norm|bias", optimizer_name="adana", optimizer_kwargs={"lr": lr, "weight_decay": 0.0}

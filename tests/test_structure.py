@@ -17,7 +17,7 @@ LAYERS = [
     {"data"},
     {"inference", "train"},
     {"chat", "post", "serve"},
-    {"experiments", "judge", "ladder", "report", "showcase", "sweep"},
+    {"experiments"},
     {"cli"},
 ]
 """Lowest first: a room may use its own layer and those before it."""

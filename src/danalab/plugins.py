@@ -29,9 +29,6 @@ GROUP = "danalab.plugins"
 MODULES: dict[str, tuple[str, ...]] = {
     "architecture": ("models.architectures",),
     "callback": ("train.statistics", "train.trackers"),
-    "data command": ("cli.data_more",),
-    "data layout": ("data.arrays",),
-    "data source": ("data.sources.hub",),
     "distributed backend": ("train.diloco",),
     "optim command": ("cli.optim_more",),
     "study": ("theory.studies",),

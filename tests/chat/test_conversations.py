@@ -114,7 +114,7 @@ BAD = {
     '{"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}': "'messages.0.content.0.text'",
     '{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "a b"}]}': "'tools.0'",
     '{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}': "not valid",
-    '{"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}]}': "'a' has no result",
+    '{"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}]}': "has no result",
     '{"conversations": [{"from": "human", "value": 7}]}': "'messages.0.content' must be",
     '{"prompt": "x", "completion": 7}': "'messages.1.content' must be",
     '{"messages"': "not valid JSON",

@@ -117,7 +117,7 @@ def _own_terminal() -> None:
 def test_a_terminal_edits_lines_completes_commands_takes_pastes_and_stops_answers(tmp_path):
     pytest.importorskip("prompt_toolkit")
     mother, child = pty.openpty()
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "TERM": "xterm-256color", "XDG_STATE_HOME": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],

@@ -34,7 +34,7 @@ def test_prepare_then_info(corpus, tmp_path, capsys):
     assert made["vocab_size"] == 320
     assert sum(split["documents"] for split in made["splits"].values()) == 20
     assert _json(capsys, "data", "info", out) == made
-    assert _json(capsys, "data", "verify", out)["valid"]
+    assert _json(capsys, "data", "validate", out)["valid"]
     assert main(["data", "info", out]) == 0
     text = capsys.readouterr().out
     assert f"{made['splits']['train']['tokens']:,} tokens" in text

@@ -53,7 +53,7 @@ INSIDE = """
 import sys
 from danalab.cli.app import main
 for module, *words in (
-    ("matplotlib", "optim", "schedules", "--steps", "10"),
+    ("matplotlib", "optim", "compare", "--quick"),
     ("yaml", "plan", "--config", "plan.yaml"),
     ("pydantic", "plan", "--heads", "4"),
 ):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_dataset
-from danalab.errors import UserError
 from danalab.data.array_split import split_arrays
+from danalab.errors import UserError
 
 from .conftest import ids, write
 

@@ -13,13 +13,11 @@ import pytest
 import torch
 
 from danalab.data import open_dataset, prepare
+from danalab.data.array_split import split_arrays
 from danalab.data.open import describe
 from danalab.data.tokenizers import load_tokenizer
-from danalab.errors import UserError
-from danalab.files import read_json
-from danalab.data.array_split import split_arrays
-from danalab.data.bare import record
 from danalab.data.validation import validate
+from danalab.errors import UserError
 
 Draw = random.Random
 
@@ -128,33 +126,6 @@ CORRUPTIONS: list[Callable[[Path, Draw], None]] = [
 MORE = [*CORRUPTIONS, _rename, _pipe, _expand]
 
 
-def _same(folder: Path, other: Path) -> bool:
-    """Whether the corruption changed nothing that counts: equal bytes, and of JSON equal content."""
-    if sorted(p.name for p in folder.iterdir()) != sorted(p.name for p in other.iterdir()):
-        return False
-    for path in folder.iterdir():
-        twin = other / path.name
-        if not path.is_file() or path.read_bytes() != twin.read_bytes():
-            if path.suffix != ".json" or not path.is_file():
-                return False
-            try:
-                if read_json(path) != read_json(twin):
-                    return False
-            except UserError:
-                return False
-    return True
-
-
-def _read_all(folder: Path, *, trusted: bool) -> None:
-    """What a run does with a data set, and `danalab data info`. `trusted`: ids are taken from the manifest's word."""
-    describe(folder)
-    for split in ("train", "val"):
-        dataset = open_dataset(folder, split)
-        ids = dataset.store.read(0, dataset.n_tokens)
-        if not trusted:
-            assert ids.max() < dataset.vocab_size
-
-
 @pytest.fixture(scope="module")
 def valid(tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("valid")
@@ -169,8 +140,6 @@ def valid(tmp_path_factory) -> dict[str, Path]:
     load_tokenizer("bytes").save(bare)
     for name in ("train_00", "train_01", "val"):
         np.array(draw.choices(range(257), k=300), "<u2").tofile(bare / f"{name}.bin")
-    recorded = Path(shutil.copytree(bare, root / "recorded"))
-    record(recorded)
     arrays = root / "arrays"
     arrays.mkdir()
     for number, suffix in enumerate((".npy", ".npz", ".pt")):
@@ -181,17 +150,16 @@ def valid(tmp_path_factory) -> dict[str, Path]:
             (np.save if suffix == ".npy" else np.savez)(arrays / f"{number}{suffix}", ids)
     split = root / "split"
     split_arrays(arrays, split, by="sequence", val_ratio=0.3)
-    return {"shards": shards, "bare": bare, "recorded": recorded, "arrays": arrays, "split": split}
+    return {"shards": shards, "bare": bare, "arrays": arrays, "split": split}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("layout", ["shards", "bare", "recorded", "arrays", "split"])
-def test_500_damages_of_every_layout_end_in_one_line_or_success(valid, layout, tmp_path, monkeypatch):
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("layout", ["shards", "bare", "arrays", "split"])
+def test_damages_of_every_layout_end_in_one_line_or_success(valid, layout, tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda _: None)
     original = valid[layout]
     files = sorted(path.relative_to(original) for path in original.rglob("*") if not path.is_dir())
-    for number in range(500):
+    for number in range(100):
         draw = random.Random(f"damage {layout} {number}")
         folder = tmp_path / str(number)
         shutil.copytree(original, folder)
@@ -214,39 +182,3 @@ def _first_batches(folder: Path) -> None:
     for split in ("train", "val"):
         batches = open_dataset(folder, split).batches(seed=0, global_batch=2, seq_len=4)
         assert batches[0][0].shape == (2, 4)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("layout", "count"), [("shards", 250), ("recorded", 150), ("bare", 100)])
-def test_no_corruption_passes_in_silence_or_ends_in_a_traceback(valid, layout, count, tmp_path, monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda _: None)  # nothing here must outlive the test
-    original = valid[layout]
-    assert validate(original).valid
-    names = sorted(path.name for path in original.iterdir())
-    for number in range(count):
-        draw = random.Random(f"{layout} {number}")
-        folder = tmp_path / str(number)
-        shutil.copytree(original, folder)
-        name = draw.choice(names)
-        corrupt = draw.choice(CORRUPTIONS)
-        if corrupt is _remove and name == "checksums.json":
-            continue  # then nothing is recorded
-        corrupt(folder / name, draw)
-        what = f"{layout} {number}: {corrupt.__name__} of {name}"
-        try:
-            found = not validate(folder).valid
-        except UserError:
-            found = True
-        except Exception as error:
-            raise AssertionError(what) from error
-        try:
-            _read_all(folder, trusted=layout == "shards")
-            refused = False
-        except UserError:
-            refused = True
-        except Exception as error:
-            raise AssertionError(what) from error
-        # Other ids of the vocabulary in a bare file: there is nothing to compare them with, unless it was recorded.
-        assert found or refused or layout == "bare" or _same(folder, original), what
-        if layout == "shards":
-            assert found or _same(folder, original), what

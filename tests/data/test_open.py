@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
-import shlex
 
 import pytest
 
-from danalab.data import open_dataset, prepare, resolve_dataset
-from danalab.data.sources import SOURCES, StdlibSource
-from danalab.data.sources.base import Source
+from danalab.data import open_dataset, prepare, resolve_dataset, vocabulary_of
+from danalab.data.sources import StdlibSource
 from danalab.errors import UserError
 
 
@@ -29,7 +26,7 @@ def test_a_ready_source_is_prepared_once_below_the_folder_of_data_sets(small_std
         folder = resolve_dataset("stdlib", "bpe-300")
     assert folder == tmp_path / "sets" / "stdlib-bpe-300"
     assert open_dataset(folder).tokenizer.n_tokens == 300
-    assert "preparing it now" in caplog.text
+    assert "preparing stdlib with the tokenizer bpe-300" in caplog.text
     time = (folder / "manifest.json").stat().st_mtime_ns
     assert resolve_dataset("stdlib", "bpe-300") == folder
     assert (folder / "manifest.json").stat().st_mtime_ns == time
@@ -59,21 +56,27 @@ def test_a_source_that_needs_files_says_the_command(tmp_path):
 
 
 def test_unknown_names_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no data set 'stdlb' \\(did you mean 'stdlib'\\?\\)"):
+    with pytest.raises(UserError, match="unknown data set 'stdlb' \\(did you mean 'stdlib'\\?\\)"):
         resolve_dataset("stdlb", datasets_dir=tmp_path)
-    with pytest.raises(UserError, match="no data set in this folder"):
+    with pytest.raises(UserError, match=r"neither a data set .* nor text"):
         resolve_dataset(tmp_path)
 
 
-def test_a_text_in_place_of_a_data_set_says_the_command(tmp_path):
-    file = tmp_path / "my notes.txt"
-    file.write_text("text")
-    for wrong in (file, tmp_path):
-        command = f"danalab data prepare text --input {shlex.quote(str(wrong))}"
-        for use in (resolve_dataset, lambda path: prepare(str(path), "bytes", tmp_path / "out")):
-            with pytest.raises(UserError, match=re.escape(command)):
-                use(wrong)
+def test_texts_are_prepared_when_they_are_first_used(corpus, tmp_path, caplog):
+    file = tmp_path / "one.txt"
+    file.write_text("\n".join(path.read_text() for path in sorted(corpus.iterdir())))
+    for place in (corpus, file):
+        folder = resolve_dataset(place, "bytes", tmp_path / "sets")
+        assert f"preparing {place} with the tokenizer bytes: {folder}" in caplog.text
+        assert resolve_dataset(place, "bytes", tmp_path / "sets") == folder
+        assert vocabulary_of(place, "bytes").vocab_size == 320
+    before = resolve_dataset(file, "bytes", tmp_path / "sets")
+    file.write_text(file.read_text() + "more")
+    assert resolve_dataset(file, "bytes", tmp_path / "sets") != before
 
 
-def test_sources_are_classes_of_the_registry():
-    assert all(issubclass(SOURCES.get(name), Source) for name in SOURCES)
+def test_names_of_text_files_say_the_split(tmp_path):
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} " * 50)
+    folder = resolve_dataset(tmp_path, "bytes", tmp_path / "sets")
+    assert [open_dataset(folder, split).n_tokens for split in ("train", "val")] == [301, 301]

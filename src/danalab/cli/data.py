@@ -4,15 +4,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.errors import UserError
-from danalab.registry import Registry
 from danalab.train.config.fields import PathText
 
 if TYPE_CHECKING:
     from danalab.data.sources import SyntheticSource
+    from danalab.data.sources.hub import HubSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +62,14 @@ def prepare(flags: PrepareFlags) -> None:
         show_offer(flags, flags.name, flags.input)
         return
     from danalab.data.preparation.pipeline import prepare as prepare_dataset
-    from danalab.data.sources import SOURCES, TextSource
+    from danalab.data.sources import TextSource
     from danalab.data.sources.text import TEXT_COLUMN
 
     names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers", "eos")
     settings = {name: getattr(flags, name) for name in names}
     source = _language(flags) if flags.language else flags.name
     if flags.text_column != TEXT_COLUMN:
-        if SOURCES.get(flags.name) is not TextSource or not flags.input:
+        if flags.name != TextSource.name or not flags.input:
             raise UserError("--text-column: only for danalab data prepare text --input PATH...")
         source = TextSource(flags.input, flags.val_input, flags.text_column)
     folder = prepare_dataset(
@@ -80,19 +80,29 @@ def prepare(flags: PrepareFlags) -> None:
 
 
 def _language(flags: PrepareFlags) -> "SyntheticSource":
-    from danalab.data.sources import SOURCES, SyntheticSource
+    from danalab.data.sources import SyntheticSource
     from danalab.data.sources.synthetic import Language
 
-    if SOURCES.get(flags.name) is not SyntheticSource or flags.input or flags.val_input:
+    if flags.name != SyntheticSource.name or flags.input or flags.val_input:
         raise UserError("--language: only for danalab data prepare synthetic, which takes no --input")
     return SyntheticSource(Language.parse(flags.language))
 
 
+def hub_corpus(name: str, inputs: tuple[str, ...] = ()) -> "HubSource":
+    """The corpus of the hub called `name`."""
+    from danalab.data.sources import make_source
+    from danalab.data.sources.hub import CORPORA, HubSource
+
+    source = make_source(name, inputs)
+    if not isinstance(source, HubSource):
+        hub = ", ".join(corpus.name for corpus in CORPORA)
+        raise UserError(f"the source '{name}' is not of the hub: nothing to fetch; of the hub: {hub}")
+    return source
+
+
 def show_offer(flags: JsonFlags, name: str, inputs: tuple[str, ...] = ()) -> None:
     """Print what would be fetched from the hub for the corpus `name`."""
-    from danalab.data.sources import hub_source
-
-    plan = hub_source(name).build(inputs, ()).plan_download()
+    plan = hub_corpus(name, inputs).plan_download()
     if flags.print_json(asdict(plan)):
         return
     size = f"{plan.bytes / 1e9:,.3g} GB" if plan.bytes is not None else "of unknown size"
@@ -200,8 +210,158 @@ def fetch_gpt2(flags: FetchGpt2Flags) -> None:
         print(f"GPT-2's tables are in {folder}")
 
 
-SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("data command")
-SUBVERBS.add("prepare", (PrepareFlags, prepare))
-SUBVERBS.add("info", (InfoFlags, info))
-SUBVERBS.add("train-tokenizer", (TrainTokenizerFlags, train_tokenizer))
-SUBVERBS.add("fetch-gpt2", (FetchGpt2Flags, fetch_gpt2))
+@dataclass(frozen=True, kw_only=True)
+class DownloadFlags(JsonFlags):
+    name: Positional[str]
+    """Corpus of the hub, e.g. fineweb-100bt."""
+    local_dir: Path
+    """Folder for its files, in the layout of the hub's repository."""
+    workers: int = 8
+    """Parallel downloads."""
+    dry_run: bool = False
+    """Only print what would be fetched, and its size."""
+
+
+def download(flags: DownloadFlags) -> None:
+    """Fetch the files of a corpus, to prepare them later or elsewhere; resumable."""
+    if flags.dry_run:
+        show_offer(flags, flags.name)
+        return
+    folder = hub_corpus(flags.name).download(flags.local_dir, flags.workers)
+    if not flags.print_json({"path": str(folder)}):
+        print(f"{folder}; next: danalab data prepare {flags.name} --input {folder}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateFlags(JsonFlags):
+    path: Positional[Path]
+    """Folder of any layout (arrays, shards, bare files), or one .npy, .npz or .pt file."""
+    vocab_size: int | None = None
+    """Upper bound of the ids; default that of the tokenizer beside the data, else GPT-2's 50,257."""
+    seq_len: int | None = None
+    """Required tokens per sequence of an array; default the most common length."""
+    allow_duplicates: bool = False
+    """Report equal sequences and files as warnings, not as errors."""
+    results: Path | None = None
+    """File for the results as JSON; default validation_results.json in the folder, if it is writable."""
+
+
+def validate(flags: ValidateFlags) -> int:
+    """Read a whole data set and list its faults; exit code 1 if there are any."""
+    from rich.console import Console
+
+    from danalab.data.advice import advise
+    from danalab.data.array_files import has_splits
+    from danalab.data.validation import validate as validate_data
+    from danalab.files import write_json
+
+    console = Console(stderr=True)
+    with console.status("reading") as status:
+        result = validate_data(
+            flags.path,
+            vocab_size=flags.vocab_size,
+            seq_len=flags.seq_len,
+            allow_duplicates=flags.allow_duplicates,
+            on_file=lambda done, total: status.update(f"reading file {done + 1} of {total}"),
+        )
+    advice = advise(result, divided=has_splits(flags.path)) if result.valid and result.total_tokens else None
+    facts = {**result.as_dict(), "recommendations": advice.as_dict() if advice else None}
+    if not flags.print_json(facts):
+        for finding in result.errors:
+            print(f"✗ {finding}")
+        for finding in result.warnings:
+            print(f"! {finding}")
+        print(result.as_text())
+        if advice is not None:
+            print(advice.as_text())
+    place = flags.results or (flags.path if flags.path.is_dir() else flags.path.parent) / "validation_results.json"
+    try:
+        write_json(place, facts)
+        print(f"results in {place}", file=sys.stderr)
+    except OSError as error:
+        if flags.results is not None:
+            raise UserError(f"--results {place}: {error.strerror or error}") from error
+        print(f"results not written: {place}: {error.strerror or error}; give --results FILE", file=sys.stderr)
+    return 0 if result.valid else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFlags(JsonFlags):
+    path: Positional[Path]
+    """Folder of arrays (.npy, .npz, .pt), in folders of any depth."""
+    output_path: Path
+    """New folder for train/ and val/, outside the data folder."""
+    val_ratio: float = 0.01
+    """Share of the files (sequences) that validate, at least one."""
+    seed: int = 42
+    """Seed of the choice."""
+    by: Literal["file", "sequence"] = "file"
+    """Split whole files, or the sequences inside of them."""
+
+
+def split(flags: SplitFlags) -> None:
+    """Split a folder of arrays into train/ and val/ of symbolic links; nothing is copied or overwritten."""
+    from danalab.data.array_split import split_arrays
+
+    made = split_arrays(flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by)
+    if flags.print_json(asdict(made)):
+        return
+    inside = f" ({made.train_sequences:,} and {made.val_sequences:,} sequences)" if made.by == "sequence" else ""
+    print(f"{made.train_dir}: {made.train_files:,} files; {made.val_dir}: {made.val_files:,} files{inside}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalTokenizerFlags(JsonFlags):
+    tokenizer: Positional[PathText]
+    """bytes, gpt2, or the path of a tokenizer.json or of the folder that holds one."""
+    input: tuple[PathText, ...] = ()
+    """More files to measure, besides the built-in samples: .txt .md .jsonl .ndjson .json .parquet, also .gz, .zst."""
+
+
+def eval_tokenizer(flags: EvalTokenizerFlags) -> None:
+    """Bytes per token on several kinds of text, compared with GPT-2's."""
+    from danalab.data.compression import measure, samples
+    from danalab.data.sources import TextSource
+    from danalab.data.tokenizers import load_tokenizer
+
+    tokenizer = load_tokenizer(flags.tokenizer)
+    texts = samples()
+    for path in flags.input:
+        texts[path] = "".join(TextSource([path]).iter_documents())
+        if not texts[path]:
+            raise UserError(f"--input {path}: no text in it")
+    try:
+        reference = load_tokenizer("gpt2")
+    except UserError as error:
+        print(f"without a comparison with GPT-2: {error}", file=sys.stderr)
+        reference = None
+    results = measure(tokenizer, texts, reference)
+    rows = {
+        r.text: {
+            "bytes": r.bytes,
+            "tokens": r.tokens,
+            "bytes_per_token": r.bytes_per_token,
+            "gpt2_bytes_per_token": r.reference_bytes_per_token,
+        }
+        for r in results
+    }
+    if flags.print_json({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}):
+        return
+    width = max(len(r.text) for r in results)
+    print(f"{'text':<{width}}  {'bytes':>9}  {'tokens':>9}  {'bytes/token':>13}  {'gpt2':>6}  {'ratio':>6}")
+    for r in results:
+        other = r.reference_bytes_per_token
+        beside = f"{other:>6.3f}  {r.bytes_per_token / other:>6.3f}" if other else f"{'-':>6}  {'-':>6}"
+        print(f"{r.text:<{width}}  {r.bytes:>9,}  {r.tokens:>9,}  {r.bytes_per_token:>13.3f}  {beside}")
+
+
+SUBVERBS: dict[str, tuple[type, Callable[[Any], int | None]]] = {
+    "prepare": (PrepareFlags, prepare),
+    "info": (InfoFlags, info),
+    "validate": (ValidateFlags, validate),
+    "split": (SplitFlags, split),
+    "download": (DownloadFlags, download),
+    "train-tokenizer": (TrainTokenizerFlags, train_tokenizer),
+    "eval-tokenizer": (EvalTokenizerFlags, eval_tokenizer),
+    "fetch-gpt2": (FetchGpt2Flags, fetch_gpt2),
+}

@@ -80,17 +80,15 @@ def run(flags: Flags) -> None:
 
 def _vocabulary(config: TrainConfig) -> "tuple[Vocabulary, str]":
     """(that of a run's data or, for a folder that is not here, of the rules' corpus; a sentence on it)."""
-    from danalab.data.formats import scan_cache
     from danalab.data.open import is_there, vocabulary_of
 
     where, source = "not prepared yet", config.source
-    with scan_cache.read_only():
-        if is_there(source, config.tokenizer):
-            where = "here"
-        elif "/" in source and "," not in source and not Path(source).exists():
-            where = f"the corpus of {config.arch}'s rules; {source} is not here"
-            source = replace(config, data=None, heads=1, d_model=None, n_layers=None).source
-        found = vocabulary_of(source, config.tokenizer)
+    if is_there(source, config.tokenizer):
+        where = "here"
+    elif "/" in source and "," not in source and not Path(source).exists():
+        where = f"the corpus of {config.arch}'s rules; {source} is not here"
+        source = replace(config, data=None, heads=1, d_model=None, n_layers=None).source
+    found = vocabulary_of(source, config.tokenizer)
     if where.startswith("the corpus"):
         found = replace(found, least_vocab_size=1)  # pyright: ignore[reportArgumentType, reportCallIssue]
     return found, f"{found.name}, vocabulary of {found.vocab_size:,} ({found.tokenizer_name}): {where}"

@@ -47,23 +47,21 @@ def resolved_config(flags: TrainConfig | StageFlags) -> dict[str, Any]:
 def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None" = None) -> "RunSpec":
     """The run that a job with these flags would train, on data of a `vocabulary` (default its own); writes nothing."""
     from danalab.data import vocabulary_of
-    from danalab.data.formats import scan_cache
     from danalab.train.config.resolve import resolve
     from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
 
-    with scan_cache.read_only():
-        config = _configuration(flags)
-        if vocabulary is None and config is flags:
-            vocabulary = vocabulary_of(config.source, config.tokenizer)
-        elif vocabulary is None:
-            from danalab.train.stage import stage_kind
+    config = _configuration(flags)
+    if vocabulary is None and config is flags:
+        vocabulary = vocabulary_of(config.source, config.tokenizer)
+    elif vocabulary is None:
+        from danalab.train.stage import stage_kind
 
-            vocabulary = stage_kind(config).open_data(config)
-        place, layout = find_place(os.environ), layout_of(config, os.environ)
-        ranks = (config.nproc or 1) if place is None else place.size
-        spec = resolve(config, vocabulary, world_size=data_parallel_size(layout.shape(ranks)))
-        check_parallel(spec, layout, ranks)
-        return spec
+        vocabulary = stage_kind(config).open_data(config)
+    place, layout = find_place(os.environ), layout_of(config, os.environ)
+    ranks = (config.nproc or 1) if place is None else place.size
+    spec = resolve(config, vocabulary, world_size=data_parallel_size(layout.shape(ranks)))
+    check_parallel(spec, layout, ranks)
+    return spec
 
 
 def _configuration(flags: TrainConfig | StageFlags) -> TrainConfig:

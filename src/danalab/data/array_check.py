@@ -15,32 +15,31 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.layout import CheckOptions, Finding, Validation
+from danalab.data.array_files import (
+    BadArrayError,
+    blocks,
+    by_sequence,
+    chosen_rows,
+    files_by_split,
+    open_array,
+    verify_archive,
+)
+from danalab.data.layout import CheckOptions, Finding, IdCounts, Validation, short_name
 from danalab.data.tokenizers import load_tokenizer
-from danalab.errors import UserError
-from danalab.data.array_files import BadArrayError, blocks, open_array, verify_archive
-from danalab.data.arrays import by_sequence, chosen_rows, files_by_split
-from danalab.data.validation import IdCounts, short_name
 
 
 def check_arrays(path: Path, result: Validation, options: CheckOptions) -> None:
     """Fill `result` from the arrays of a folder, or from a single one."""
-    folder, files, divided_inside = path, [path], False
-    if path.is_file():
-        folder = path.parent
+    folder = path if path.is_dir() else path.parent
+    by_split = files_by_split(folder)[0] if path.is_dir() else {"train": [path]}
+    result.errors += [Finding(split, "this split has no arrays") for split, paths in by_split.items() if not paths]
     if options.vocab_size is None and (folder / "tokenizer.json").is_file():
-        try:
-            result.vocab_size = load_tokenizer(folder).n_tokens
-        except UserError as error:
-            result.errors.append(Finding("tokenizer.json", str(error)))
-    if path.is_dir():
-        divided_inside = by_sequence(folder)
-        by_split = files_by_split(folder)
-        files = [file for paths in by_split.values() for file in paths]
-        result.errors += [Finding(split, "this split has no arrays") for split, paths in by_split.items() if not paths]
+        result.vocab_size = load_tokenizer(folder).n_tokens
+    files = [file for paths in by_split.values() for file in paths]
     result.num_files = len(files)
     result.file_format = ", ".join(sorted({file.suffix for file in files}))
-    checks = ArrayChecks(folder, result, options.seq_len, options.allow_duplicates)
+    checks = ArrayChecks(folder, result, options)
+    divided_inside = path.is_dir() and by_sequence(folder)
     for number, file in enumerate(files):
         options.on_file(number, len(files))
         checks.read(file, divided_inside=divided_inside)
@@ -50,9 +49,9 @@ def check_arrays(path: Path, result: Validation, options: CheckOptions) -> None:
 class ArrayChecks:
     """Reads files one by one; `finish` compares them with each other."""
 
-    def __init__(self, folder: Path, result: Validation, seq_len: int | None, allow_duplicates: bool):
-        self._folder, self._result, self._seq_len = folder, result, seq_len
-        self._repeats = result.warnings if allow_duplicates else result.errors
+    def __init__(self, folder: Path, result: Validation, options: CheckOptions):
+        self._folder, self._result, self._seq_len = folder, result, options.seq_len
+        self._repeats = result.warnings if options.allow_duplicates else result.errors
         self._counts = IdCounts(result.vocab_size)
         self._fingerprints = Fingerprints()
         self._owners: list[tuple[str, np.ndarray]] = []  # (name, row numbers) of each file whose sequences are compared
@@ -89,11 +88,10 @@ class ArrayChecks:
                 mine = np.isin(numbers, chosen)
                 counted, numbers = rows[mine], numbers[mine]
             outside_at = self._counts.add(counted)
-            if outside_at is not None:
-                outside += len(outside_at)
-                if first is None:
-                    row, column = divmod(int(outside_at[0]), rows.shape[1])
-                    first = int(numbers[row]), column, int(counted[row, column])
+            outside += len(outside_at)
+            if len(outside_at) and first is None:
+                row, column = divmod(int(outside_at[0]), rows.shape[1])
+                first = int(numbers[row]), column, int(counted[row, column])
         if first is not None:
             row, column, bad = first
             more = f", the first of {outside:,}" if outside > 1 else ""
@@ -123,8 +121,7 @@ class ArrayChecks:
                     expected = "expected" if self._seq_len else "in most files"
                     result.errors.append(Finding(name, f"sequences of {length} tokens, {usual} {expected}"))
         self._compare_sequences()
-        result.unique_tokens, result.avg_token_value = self._counts.unique, self._counts.mean
-        result.min_id, result.max_id = self._counts.low, self._counts.high
+        result.take(self._counts)
 
     def _compare_sequences(self) -> None:
         later, first = self._fingerprints.repeated()

@@ -1,4 +1,4 @@
-"""Files of token ids, [sequences, length]: .npy (mapped), .npz or .pt (read whole); and what one pass over them finds.
+"""Files of token ids, [sequences, length]: .npy (mapped), .npz or .pt (read whole); which belong to which split.
 
 No code in a file is executed, and every fault becomes a `BadArrayError`: the formats' own readers fail in many ways.
 """
@@ -6,8 +6,6 @@ No code in a file is executed, and every fault becomes a `BadArrayError`: the fo
 from __future__ import annotations
 
 import hashlib
-import logging
-import math
 import os
 import pickle
 import warnings
@@ -15,18 +13,20 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import Literal
 
 import numpy as np
 
-from danalab.data.formats import scan_cache
+from danalab.data.splits import SPLIT_NAMES, split_name
 from danalab.errors import UserError, first_line
-from danalab.files import refuse_shared_tuples, require_uncompressed, walk_files
-from danalab.scaling.hardware import available_cores, host_memory
+from danalab.files import read_state, walk_files
 
+SPLITS = ("train", "val")
+SPLIT_RECORD = "split.json"
+"""Written by `danalab data split`."""
 _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
-_log = logging.getLogger(__name__)
 
 
 class BadArrayError(UserError):
@@ -41,6 +41,63 @@ def find_files(folder: Path) -> list[Path]:
     """All array files below `folder`, links followed, sorted by relative path; hidden names are skipped."""
     files = (path for path in walk_files(folder) if path.suffix in READERS)
     return sorted(files, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def files_by_split(folder: Path) -> tuple[dict[str, list[Path]], list[Path]]:
+    """(files of each split, files that are not read): names of folders, then of files, say the split.
+
+    Without splits, all files are "train".
+    """
+    by_name: dict[str | None, list[Path]] = {}
+    files = find_files(folder)
+    for path in files:
+        below = path.relative_to(folder)
+        words = (SPLIT_NAMES.get(part) for part in below.parts[:-1])
+        name = split_name(below.stem)
+        by_name.setdefault(next(filter(None, words), name.split if name else None), []).append(path)
+    train, val = by_name.get("train") or by_name.get(None, []), by_name.get("val", [])
+    if not has_splits(folder) and not (train and (val or "test" in by_name)):
+        return {"train": files}, []
+    splits = {"train": train, "val": val} if val or has_splits(folder) else {"train": train}
+    return splits, [path for path in files if path not in {*train, *val}]
+
+
+def has_splits(folder: Path) -> bool:
+    """Whether the folder has train/ and val/, or other words for them."""
+    there = {SPLIT_NAMES[name] for name in SPLIT_NAMES if (folder / name).is_dir()}
+    return there >= set(SPLITS)
+
+
+@dataclass(frozen=True)
+class SplitRecord:
+    """The part of `split.json` that opening the folder needs."""
+
+    by: Literal["file", "sequence"]
+
+
+def by_sequence(folder: Path) -> bool:
+    """Whether the folder was split by sequence."""
+    record = folder / SPLIT_RECORD
+    return record.is_file() and read_state(SplitRecord, record).by == "sequence"
+
+
+def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None:
+    """The row numbers in `path`.rows; None without such a file if it is not `required`."""
+    file = path.with_name(path.name + ".rows")
+    if not file.is_file():
+        if required:
+            raise BadArrayError(path, f"{file.name}, which lists the sequences of the split, is missing")
+        return None
+    try:
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # a damaged file may raise almost anything
+        raise BadArrayError(file, f"damaged: {first_line(error)}") from error
+    if rows.ndim != 1 or rows.dtype.kind not in "ui" or len(rows) == 0:
+        raise BadArrayError(file, "not a list of row numbers")
+    rows = rows.astype(np.int64)
+    if rows.min() < 0 or rows.max() >= sequences or len(np.unique(rows)) < len(rows):
+        raise BadArrayError(file, f"not distinct rows of an array of {sequences} sequences")
+    return rows
 
 
 @dataclass(frozen=True)
@@ -58,20 +115,13 @@ class ArrayScan:
 
 
 def scan_all(paths: Sequence[Path]) -> list[ArrayScan]:
-    """Scan each file, or take its scan from the cache if it has not changed; `UserError` for the first bad file."""
-    keys = [_key(path) for path in paths]
-    results = [scan_cache.load_facts(ArrayScan, key) for key in keys]
-    missing = [number for number, result in enumerate(results) if result is None]
-    if missing:
-        _log.info("%d array file(s): scanning them once for the range of their ids", len(missing))
-        with ThreadPoolExecutor(min(available_cores(), 8)) as pool:
-            for number, result in zip(missing, pool.map(_scan, [paths[i] for i in missing]), strict=True):
-                results[number] = result
-                scan_cache.save_facts(keys[number], result)
-    return [result for result in results if result is not None]
+    """Facts of each file, which is read once as long as it does not change; `UserError` for the first bad file."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda path: _scan(path, path.stat().st_mtime_ns if path.exists() else 0), paths))
 
 
-def _scan(path: Path) -> ArrayScan:
+@lru_cache(maxsize=65536)
+def _scan(path: Path, modified: int) -> ArrayScan:
     array = open_array(path)
     verify_archive(path)
     digest = hashlib.sha256(f"{array.dtype.str}|{array.shape}|".encode())
@@ -85,32 +135,20 @@ def _scan(path: Path) -> ArrayScan:
     return ArrayScan(len(array), array.shape[1], array.dtype.itemsize, largest, digest.hexdigest())
 
 
-def _key(path: Path) -> str:
-    if path.is_symlink() and not path.exists():
-        open_array(path)  # raises, naming the link's target
-    try:
-        return scan_cache.file_key(path, "array")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from error
-
-
 def open_array(path: Path) -> np.ndarray:
     """The ids of a file, [sequences, length], of an integer type; mapped for .npy, else in memory."""
     if path.is_symlink() and not path.exists():
         raise BadArrayError(path, f"a dangling symbolic link (to {os.readlink(path)})")
+    if not path.is_file():  # a named pipe would block
+        raise BadArrayError(path, "not a regular file")
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise BadArrayError(path, "not a regular file")
-        if size == 0:
-            raise BadArrayError(path, "empty")
         array = READERS[path.suffix](path)
     except BadArrayError:
         raise
-    except OSError as error:
-        raise BadArrayError(path, f"cannot be read: {error.strerror or error}") from error
     except MemoryError:
         raise BadArrayError(path, "larger than memory") from None
+    except pickle.UnpicklingError as error:
+        raise BadArrayError(path, "refused: damaged, or more than tensors; nothing was executed") from error
     except Exception as error:  # a damaged file may make its format's reader raise almost anything
         raise BadArrayError(path, f"damaged: {first_line(error)}") from error
     _check(path, array)
@@ -153,59 +191,34 @@ def blocks(path: Path, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 def _read_npy(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
-        if not file.read(6).startswith(b"\x93NUMPY"[: path.stat().st_size]):
+        if file.read(6) != b"\x93NUMPY":
             raise BadArrayError(path, "damaged, or bare ids without the header of a .npy; rename these to train.bin")
     array = np.lib.format.open_memmap(path, mode="r")
-    extra = path.stat().st_size - array.offset - array.nbytes
-    if extra:
+    if extra := path.stat().st_size - array.offset - array.nbytes:
         raise BadArrayError(path, f"{extra} bytes more than its header says")
     return array
 
 
 def _read_npz(path: Path) -> np.ndarray:
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        if len(members) != 1:
-            raise BadArrayError(path, f"holds {len(members)} arrays; it must hold one")
-        if members[0].file_size > host_memory():
-            raise BadArrayError(path, f"unpacks to {members[0].file_size:,} bytes, larger than memory")
-        with archive.open(members[0]) as stream:
-            if _claimed_bytes(stream) > members[0].file_size:
-                raise BadArrayError(path, "shorter than its header says")
     with np.load(path, allow_pickle=False) as archive:
+        if len(archive.files) != 1:
+            raise BadArrayError(path, f"holds {len(archive.files)} arrays; it must hold one")
         return archive[archive.files[0]]
-
-
-def _claimed_bytes(stream: IO[bytes]) -> int:
-    first = np.lib.format.read_magic(stream) == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    return math.prod(shape) * dtype.itemsize
 
 
 def _read_pt(path: Path) -> np.ndarray:
     import torch
 
-    try:
-        with warnings.catch_warnings(), open(path, "rb") as file:
-            warnings.simplefilter("ignore")
-            if zipfile.is_zipfile(path):
-                require_uncompressed(file, path.stat().st_size)
-            else:  # torch's older format: magic number, version, system, tensor, names of storages
-                for _ in range(5):
-                    refuse_shared_tuples(file)
-            tensor = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise BadArrayError(path, f"refused: more than tensors; nothing was executed ({_cause(error)})") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tensor = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(tensor, torch.Tensor):
         raise BadArrayError(path, f"holds a {type(tensor).__name__}, not a tensor")
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        raise BadArrayError(path, "not a plain (strided) tensor")
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise BadArrayError(path, f"its shape {list(tensor.shape)} repeats the few values it holds")
     if tensor.dtype == torch.bfloat16:  # unknown to numpy
         raise BadArrayError(path, "bfloat16, not integers")
-    return tensor.detach().resolve_conj().numpy()
+    return tensor.numpy()
 
 
 READERS: dict[str, Callable[[Path], np.ndarray]] = {".npy": _read_npy, ".npz": _read_npz, ".pt": _read_pt}
@@ -217,25 +230,9 @@ def _check(path: Path, array: np.ndarray) -> None:
         stream = "; streams of one dimension lie beside each other in a folder of their own" if array.ndim == 1 else ""
         raise BadArrayError(path, f"its shape is {list(array.shape)}; it must be [sequences, length]{stream}")
     if array.dtype.kind not in "ui":
-        raise BadArrayError(path, f"{array.dtype.name}, not integers{_not_a_number(array)}")
+        bad = array.dtype.kind == "f" and not np.isfinite(array[:1024]).all()
+        raise BadArrayError(path, f"{array.dtype.name}, not integers{'; it has NaN or infinity' if bad else ''}")
     if len(array) == 0:
         raise BadArrayError(path, "no sequences in it")
     if array.shape[1] < 2:
         raise BadArrayError(path, f"its sequences have {array.shape[1]} token(s); they must have at least 2")
-
-
-def _not_a_number(array: np.ndarray) -> str:
-    if array.dtype.kind not in "fc":
-        return ""
-    bad = np.flatnonzero(~np.isfinite(np.asarray(array[:1024])))
-    if not len(bad):
-        return ""
-    row, column = divmod(int(bad[0]), max(array.shape[1], 1))
-    return f"; NaN or infinite at [{row}, {column}]"
-
-
-def _cause(error: Exception) -> str:
-    """The part of torch's explanation that names the object."""
-    text = str(error)
-    begin = text.find("Unsupported")
-    return first_line(text[max(begin, 0) :]).split(". ")[0][:160]

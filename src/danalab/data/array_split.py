@@ -8,7 +8,6 @@ and each sequence's position (by sequence).
 """
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -18,11 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from danalab.data.array_files import SPLIT_RECORD, SPLITS, find_files, has_splits, open_array
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, write_json
-from danalab.data.array_files import BadArrayError, find_files, open_array
-from danalab.data.arrays import SPLIT_RECORD, SPLITS, has_splits
 
 
 @dataclass(frozen=True)
@@ -87,16 +85,9 @@ def split_arrays(
 def _sequences(source: Path) -> dict[Path, int]:
     """Number of sequences of each array below `source`, all of one length."""
     files = find_files(source)
-    if dangling := [path for path in files if not path.exists()]:
-        others = f" and {len(dangling) - 1} more" if len(dangling) > 1 else ""
-        target = os.readlink(dangling[0])
-        raise UserError(f"{dangling[0]}: a dangling symbolic link (to {target}){others}; remove it first")
     if not files:
         raise UserError(f"{source}: no arrays (.npy, .npz, .pt) below it")
-    try:
-        shapes = [open_array(path).shape for path in files]
-    except BadArrayError as error:
-        raise UserError(f"{error}; run danalab data validate first") from error
+    shapes = [open_array(path).shape for path in files]
     for path, shape in zip(files, shapes, strict=True):
         if shape[1] != shapes[0][1]:
             raise UserError(f"{path}: sequences of {shape[1]} tokens, not {shapes[0][1]} as in {files[0]}")

@@ -1,10 +1,15 @@
-"""The layout "bare": token files of other software, `train.bin` and `val.bin`, `train_00.bin`, ... (`headers`).
+"""The layout "bare": token files of other software, one stream of ids each: `train.bin`, `val.bin`, `train_00.bin`, ...
 
-The type of a file's ids is that of its header. Without a header it is that in `tokens.json`; else uint16, or uint32 if
-the vocabulary exceeds 65,535, and the ids must look like it. The vocabulary is that of the `tokenizer.json` or
-nanoGPT's `meta.pkl` beside the files, else that in `tokens.json`, else GPT-2's for ids of 16 bits. A file is scanned
-once for its range and its hash; the result is cached. Bare files carry no checksum: `record` writes the hashes of all
-files to `checksums.json`, which later content must match.
+    llm.c, modded-nanogpt   .bin    256 int32: magic 20240520 (ids are uint16) or 20240801 (uint32), version, tokens
+    Megatron                .bin    ids; `NAME.idx` beside it: "MMIDIDX", version, type, lengths of its sequences
+    numpy                   .npy    one dimension, any integer type
+    nanoGPT                 .bin    no header: the type is `dtype` in `tokens.json`, else uint16, or uint32 if the
+                                    vocabulary exceeds 65,535
+
+The vocabulary is that of the `tokenizer.json` or nanoGPT's `meta.pkl` beside the files, else that in `tokens.json`,
+else GPT-2's for ids of 16 bits. A file is read once when it is opened, for the range of its ids and its hash.
+
+Sources: llm.c dev/data/data_common.py; Megatron-LM megatron/core/datasets/indexed_dataset.py.
 """
 
 from __future__ import annotations
@@ -12,92 +17,35 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 from pydantic import ConfigDict
 
 from danalab.data.dataset import Dataset
-from danalab.data.formats import scan_cache
-from danalab.data.formats.prepared import compare_hashes, dataset_of, first_at_least
-from danalab.data.formats.shards import FileName, Shard, TokenId, reading, token_dtype
-from danalab.data.layout import DataLayout, Finding
+from danalab.data.formats.prepared import dataset_of
+from danalab.data.formats.shards import MAGIC, Shard, reading, token_dtype
+from danalab.data.layout import CheckOptions, Finding, Layout, Validation, count_tokens
+from danalab.data.splits import SplitName, split_name
 from danalab.data.tokenizers import META, UNKNOWN, AlphabetTokenizer, load_tokenizer, read_meta
 from danalab.data.tokenizers.base import padded
-from danalab.errors import UserError
-from danalab.files import read_json, read_state, sha256, validated, write_json
-from danalab.data.headers import is_stream, open_tokens, split_name
+from danalab.errors import UserError, first_line
+from danalab.files import read_state
 
-CHECKSUMS, DECLARATION = "checksums.json", "tokens.json"
+DECLARATION = "tokens.json"
 _BLOCK = 1 << 25
-_SAMPLE = 1 << 20  # ids of which the distribution is examined
-_MAX_SHARDS = 100_000
-_SPLITS = ("train", "val")
-_SUFFIXES = (".bin", ".npy")
+_LLMC = struct.Struct("<3i")
+_LLMC_BYTES = 1024
+_LLMC_TYPES = {20240520: "<u2", 20240801: "<u4"}
+_INDEX = struct.Struct("<9sQBQQ")
+_INDEX_TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Scan:
-    """The facts of one file."""
-
-    max_id: int
-    sha256: str
-    min_id: int
-    lanes: list[int]
-    """Largest id at the positions 0, 1, 2, 3 modulo 4."""
-    low_byte: int
-    """Largest value of the lowest byte of an id."""
-    floats: bool = False
-    """Whether ids of 16 bits are spread as the bits of floats."""
-
-    def doubt(self, shard: Shard) -> str | None:
-        """Why the ids of a file without a header are of another type, and what to do; None: they may be of this one."""
-        first, second, third, _ = self.lanes
-        halves = max(first, third), max(self.lanes[1::2])
-        small, large = sorted(halves)
-        if shard.n_tokens >= _ENOUGH and small < _HIGH_HALVES and (small == 0 < large or large >= _HIGH_HALVES):
-            reason = f"every second id is {f'below {_HIGH_HALVES}' if small else 0}"
-            dtype = "uint32" if shard.dtype.itemsize == 2 and (third or second) else "uint64"
-            if halves[0] == small:
-                return f"{reason}, as in big-endian {dtype}; write it with little-endian ids"
-            return f"{reason}, as in {dtype}; {_declare(dtype)}"
-        # Of ids of 16 bits all low bytes occur, and few high ones. Bytes in pairs have one distribution in both halves.
-        paired = self.low_byte < _LOW_BYTES and 2 * (self.max_id >> 8) >= self.low_byte > 0
-        if shard.dtype.itemsize == 2 and shard.n_tokens >= _ENOUGH_FOR_BYTES and paired:
-            return f"no low byte is above {self.low_byte}, as in uint8, or in another byte order; {_declare('uint8')}"
-        if self.floats:
-            return f"its ids are spread as float16 or bfloat16 numbers; write integers, or {_declare(shard.dtype.name)}"
-        return None
-
-
-def _spread_as_floats(ids: np.ndarray) -> bool:
-    """Whether 16-bit ids look like float16 or bfloat16: a sign bit, then an exponent, which has few common values.
-
-    Numbers of both signs have one distribution of magnitudes; those of one sign are hardly ever so small that an id
-    below 1,024 encodes them. Of the ids of texts, a tenth or more are below 1,024, and those with the top bit are rare.
-    """
-    counts = np.bincount(ids[ids != 0] >> 8, minlength=256).reshape(2, 128)  # [sign, magnitude]
-    magnitudes, total = counts.sum(0), counts.sum()
-    if total < _ENOUGH_FOR_BYTES or np.sort(magnitudes)[-48:].sum() < 0.9 * total:
-        return False
-    positive, negative = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    is_symmetric = 0.2 * total < counts[1].sum() < 0.8 * total and np.abs(positive - negative).sum() < 0.4
-    return bool(is_symmetric or magnitudes[:4].sum() < 0.01 * total)
-
-
-def _declare(dtype: str) -> str:
-    return f'say what they are in {DECLARATION} beside it: {{"dtype": "{dtype}"}}'
-
-
-_ENOUGH, _ENOUGH_FOR_BYTES = 16, 2048  # tokens that tell one type from another
-_HIGH_HALVES = 16  # x 65,536 ids: more than any tokenizer has
-_LOW_BYTES = 224
-_FEW_IDS = 1000  # in a thousand tokens of any text, GPT-2 has larger ids
 
 
 @dataclass(frozen=True)
@@ -106,8 +54,8 @@ class Declaration:
 
     dtype: Literal["uint8", "uint16", "int16", "uint32", "int32", "uint64", "int64"] | None = None
     """Type of the ids of files without a header."""
-    vocab_size: TokenId | None = None
-    eos_id: TokenId | None = None
+    vocab_size: int | None = None
+    eos_id: int | None = None
     tokenizer: Literal["gpt2"] | None = None
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -129,28 +77,37 @@ class BareEncoding:
 _GPT2 = BareEncoding("gpt2", "gpt2", padded(50_257), 50_256, padded(50_257))
 
 
-class BareFolder:
+@dataclass(frozen=True)
+class Scan:
+    """The facts of one file."""
+
+    min_id: int
+    max_id: int
+    sha256: str
+
+
+class BareFiles(Layout):
     """A folder of bare files: which they are, and what is known of them without reading them."""
 
+    name = "bare"
+
     def __init__(self, folder: Path):
-        self.folder = folder
-        self.files, self.unread = find_raw_files(folder)
+        super().__init__(folder)
+        self.files, self.unread = find_token_files(folder)
         declared = folder / DECLARATION
-        self.declared = read_state(Declaration, declared) if os.path.lexists(declared) else Declaration()
-        self.recorded = self._read_recorded()
+        self.declared = read_state(Declaration, declared) if declared.is_file() else Declaration()
         self.known = self._known_encoding()
         """None: nothing in the folder tells."""
         self._raw = np.dtype(self.declared.dtype or token_dtype(self.known.vocab_size if self.known else 1))
-        self._seen: dict[str, Path] = {}
 
-    def _read_recorded(self) -> dict[str, str]:
-        file = self.folder / CHECKSUMS
-        if not os.path.lexists(file):
-            return {}
-        hashes = validated(dict[FileName, str], read_json(file), file)
-        if not hashes:
-            raise UserError(f"{file}: empty; delete it, or record the hashes again")
-        return hashes
+    @classmethod
+    def matches(cls, folder: Path) -> bool:
+        names = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        arrays = [path for path in names if path.suffix == ".npy"]
+        ends = arrays[:1] + arrays[-1:]  # both, as one may be damaged: arrays of rows then report the flat one
+        return any(is_stream(path) for path in names if path.suffix == ".bin") or (
+            bool(ends) and all(map(is_stream, ends))
+        )
 
     def _known_encoding(self) -> BareEncoding | None:
         size, eos_id = self.declared.vocab_size, self.declared.eos_id
@@ -159,184 +116,199 @@ class BareFolder:
             return BareEncoding(made.name, made.fingerprint, made.vocab_size, made.eos_id, made.vocab_size)
         if self.declared.tokenizer == _GPT2.name:
             return _GPT2
-        if size is None and os.path.lexists(self.folder / META):
+        if size is None and (self.folder / META).is_file():
             size, alphabet = read_meta(self.folder / META)
             if alphabet is not None:
                 made = AlphabetTokenizer(alphabet)
                 return BareEncoding(made.name, made.fingerprint, made.vocab_size, eos_id, size)
         return None if size is None else BareEncoding(UNKNOWN, f"{size} ids", padded(size), eos_id, size)
 
-    def examine(self, path: Path, *, anew: bool = False) -> tuple[Shard, Scan, list[str]]:
-        """(shard, its facts, what is wrong with them); UserError: unreadable. `anew` reads it in any case."""
-        shard, typed = open_tokens(path, self._raw)
-        facts, faults = _scan(shard, anew=anew), []
-        if self.recorded and path.name not in self.recorded:
-            faults.append(f"{CHECKSUMS} does not list it")
-        elif self.recorded and self.recorded[path.name] != facts.sha256:
-            faults.append(f"its hash differs from that in {CHECKSUMS}")
-        if (same := self._seen.setdefault(facts.sha256, path)) != path:
-            faults.append(f"the same content as {same.name}: a shard copied twice?")
-        encoding = self.known or (_GPT2 if shard.dtype.itemsize == 2 else None)
-        doubt = None if typed or self.declared.dtype else facts.doubt(shard)
-        if facts.min_id < 0:
-            faults.append(f"token id {facts.min_id} is negative")
-        elif encoding is not None and facts.max_id >= encoding.n_ids:
-            first = first_at_least(shard, encoding.n_ids) or f"token id {facts.max_id}"
-            why = f"; {doubt}" if doubt else ""
-            faults.append(f"{first} >= vocab_size {encoding.n_ids} of {encoding.name}{why}")
-        elif doubt:
-            faults.append(doubt)
-        return shard, facts, faults
+    def splits(self) -> list[str]:
+        return list(self.files)
 
     def open(self, split: str) -> Dataset:
-        """One split; UserError: something is wrong with it."""
         if split not in self.files:
             there = ", ".join(self.files)
             raise UserError(f"{self.folder}: no split '{split}' (no {split}.bin beside it); there are: {there}")
-        shards, scans = self._examined(self.files[split])
+        shards = [open_tokens(path, self._raw) for path in self.files[split]]
+        for shard in shards:
+            if shard.dtype != shards[0].dtype:
+                first = shards[0]
+                raise UserError(f"{shard.path}: {shard.dtype.name}, but {first.path.name} is {first.dtype.name}")
+        scans = scan_all(shards)
         encoding = self.known or (_GPT2 if shards[0].dtype.itemsize == 2 else None)
         if encoding is None:  # as for arrays: all ids of the folder
-            others = [self._examined(paths)[1] for name, paths in self.files.items() if name != split]
-            n_ids = 1 + max(scan.max_id for group in (scans, *others) for scan in group)
+            others = [open_tokens(path, self._raw) for name in self.files if name != split for path in self.files[name]]
+            n_ids = 1 + max(scan.max_id for scan in (*scans, *scan_all(others)))
             encoding = BareEncoding(UNKNOWN, UNKNOWN, padded(n_ids), self.declared.eos_id, n_ids)
-        return dataset_of(self.folder, split, encoding, shards, scans, partial(_open_bare, self.folder))
+        for shard, scan in zip(shards, scans, strict=True):
+            _check_range(shard, scan, encoding)
+        return dataset_of(self.folder, split, encoding, shards, scans, self.open)
 
-    def _examined(self, paths: list[Path]) -> tuple[list[Shard], list[Scan]]:
-        examined = [self.examine(path) for path in paths]
-        for shard, _, faults in examined:
-            if faults:
-                raise UserError(f"{shard.path}: {faults[0]}")
-            if shard.dtype != examined[0][0].dtype:
-                first = examined[0][0]
-                raise UserError(f"{shard.path}: {shard.dtype.name}, but {first.path.name} is {first.dtype.name}")
-        return [shard for shard, _, _ in examined], [scan for _, scan, _ in examined]
-
-    def verify(self) -> Iterator[Finding]:
-        """All faults of all files, which are read again."""
-        files = [path for paths in self.files.values() for path in paths]
-        differs = f"its hash differs from that in {CHECKSUMS}"
-        yield from compare_hashes(self.folder, self.recorded, files, differs, f"missing; in {CHECKSUMS}")
-        for path in files:
+    def check(self, result: Validation, options: CheckOptions) -> None:
+        for path in (path for paths in self.files.values() for path in paths):
             try:
-                faults = self.examine(path, anew=True)[2]
+                shard = open_tokens(path, self._raw)
+                encoding = self.known or (_GPT2 if shard.dtype.itemsize == 2 else None)
+                if encoding is not None:
+                    _check_range(shard, scan_all([shard])[0], encoding)
             except UserError as error:
-                faults = [str(error).removeprefix(f"{path}: ")]
-            yield from (Finding(str(path), fault) for fault in faults)
+                result.errors.append(Finding(path.name, str(error).removeprefix(f"{path}: ")))
+        count_tokens(self, result, options)
 
-    def remarks(self) -> Iterator[str]:
-        """What is odd and no fault: files that are not read, ids that are hardly GPT-2's."""
-        if self.unread:
-            yield f"not read: {', '.join(self.unread[:8])}{' ...' * (len(self.unread) > 8)}"
-        dataset = self.open(next(iter(self.files)))
-        if self.known is None and dataset.tokenizer_name == _GPT2.name and dataset.max_id < _FEW_IDS < dataset.n_tokens:
-            files = f"tokenizer.json, {META} or {DECLARATION}"
-            yield f"ids up to {dataset.max_id}, which are taken for GPT-2's, as no {files} says what they are"
+    def remarks(self) -> list[str]:
+        if not self.unread:
+            return []
+        return [f"not read: {', '.join(self.unread[:8])}{' ...' * (len(self.unread) > 8)}"]
 
 
-def _open_bare(folder: Path, split: str) -> Dataset:
-    return BareFolder(folder).open(split)
+def _check_range(shard: Shard, scan: Scan, encoding: BareEncoding) -> None:
+    if scan.min_id < 0:
+        raise UserError(f"{shard.path}: token id {scan.min_id} is negative")
+    if scan.max_id >= encoding.n_ids:
+        first = shard.first_at_least(encoding.n_ids)
+        declare = f'if its ids are no {shard.dtype.name}, say so in {DECLARATION}, e.g. {{"dtype": "uint32"}}'
+        raise UserError(f"{shard.path}: {first} >= vocab_size {encoding.n_ids} of {encoding.name}; {declare}")
 
 
-def _scan(shard: Shard, *, anew: bool) -> Scan:
-    """Range and hash of a file, from the cache if the file has not changed; `anew` reads it in any case."""
-    key = scan_cache.file_key(shard.path, "tokens 3", shard.dtype.str, shard.offset)
-    if not anew and (known := scan_cache.load_facts(Scan, key)) is not None:
-        return known
-    _log.info("%s: scanning %d tokens once for their range", shard.path, shard.n_tokens)
-    parts, floats = [], False
+def scan_all(shards: Sequence[Shard]) -> list[Scan]:
+    """Range and hash of each file, which is read once as long as it does not change."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda shard: _scan(shard, os.stat(shard.path).st_mtime_ns), shards))
+
+
+@lru_cache(maxsize=4096)
+def _scan(shard: Shard, modified: int) -> Scan:
+    if shard.n_tokens > 1 << 28:
+        _log.warning("%s: reading %s tokens for their range", shard.path, f"{shard.n_tokens:,}")
+    least, largest = 0, 0
     with reading(shard.path) as file:
         digest = hashlib.sha256(file.read(shard.offset))
         while block := file.read(_BLOCK):
             digest.update(block)
             ids = np.frombuffer(block, shard.dtype)
-            if not parts and shard.dtype.itemsize == 2:
-                floats = _spread_as_floats(ids[:_SAMPLE].view("<u2"))
-            lanes = [ids[lane::4].max(initial=0) for lane in range(4)]
-            parts.append((ids.max(), -int(ids.min()), (ids & 0xFF).max(), *lanes))
-    largest, least, low_byte, *lanes = (int(max(column)) for column in zip(*parts, strict=True))
-    result = Scan(largest, digest.hexdigest(), -least, lanes, low_byte, floats)
-    scan_cache.save_facts(key, result)
-    return result
+            least, largest = min(least, int(ids.min())), max(largest, int(ids.max()))
+    return Scan(least, largest, digest.hexdigest())
 
 
-def find_raw_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
+def find_token_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     """Token files of each split, and the names of those that are not read.
 
     A split is `SPLIT.bin`, or `SPLIT_00.bin`, `NAME_SPLIT-00.npy` and so on in numeric order. If no name says
     "train", the files whose names say no split are "train", in the order of their names.
     """
-    names = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.suffix in _SUFFIXES)
-    streams = [path for path in names if is_stream(path)]
-    splits = {}
-    for split in _SPLITS:
-        mine = [path for path in streams if (name := split_name(path.stem)) is not None and name.split == split]
+    names = sorted(
+        path for path in folder.iterdir() if not path.name.startswith(".") and path.suffix in (".bin", ".npy")
+    )
+    named = {path: split_name(path.stem) for path in names if is_stream(path)}
+    splits: dict[str, list[Path]] = {}
+    for split in ("train", "val"):
+        mine = {path: name for path, name in named.items() if name is not None and name.split == split}
         if mine:
             splits[split] = _in_order(folder, split, mine)
-    unnamed = [path for path in streams if split_name(path.stem) is None]
+    unnamed = [path for path, name in named.items() if name is None]
     if "train" not in splits and unnamed:
         splits = {"train": unnamed, **splits}
-    firsts = [paths[0] for paths in splits.values()]
-    if len({name.prefix for path in firsts if (name := split_name(path.stem)) is not None}) > 1:
-        raise UserError(f"{folder}: {' and '.join(path.name for path in firsts)}: of two data sets; move one away")
     used = {path for paths in splits.values() for path in paths}
     return splits, [path.name for path in names if path not in used]
 
 
-def _in_order(folder: Path, split: str, paths: list[Path]) -> list[Path]:
+def _in_order(folder: Path, split: str, named: dict[Path, SplitName]) -> list[Path]:
     """The shards of a split, whose names differ in their numbers alone, in the order of these."""
-    numbered: dict[int, Path] = {}
-    families = {}
-    for path in paths:
-        name = split_name(path.stem)
-        assert name is not None
-        families.setdefault((name.base, path.suffix, name.number is None), path)
-        number = int(name.number or 0)
-        if number >= _MAX_SHARDS:
-            raise UserError(
-                f"{path}: {name.number} is a date or a time, not the number of a shard (below {_MAX_SHARDS:,}); "
-                f"rename it to {split}.bin, or several to {split}_00.bin, {split}_01.bin, ..."
-            )
-        if number in numbered and len(families) == 1:
-            raise UserError(f"{path}: shard {number} of '{split}' exists twice, also as {numbered[number].name}")
-        numbered[number] = path
+    families = {(name.base, path.suffix): path.name for path, name in named.items()}
     if len(families) > 1:
-        beside = " and ".join(path.name for path in list(families.values())[:2])
+        beside = " and ".join(list(families.values())[:2])
         raise UserError(f"{folder}: {beside}: both can be the split '{split}'; move one away")
-    last = max(numbered)
-    if absent := sorted(set(range(1, last)) - set(numbered)):
+    numbered = {name.number: path for path, name in named.items()}
+    if len(numbered) < len(named):
+        raise UserError(f"{folder}: two files of the split '{split}' have one number")
+    first, last = min(numbered), max(numbered)
+    if first > 1 or last - first >= len(numbered):
         raise UserError(
-            f"{folder}: '{split}' lacks shards {', '.join(map(str, absent[:8]))} (last: {numbered[last].name})"
+            f"{folder}: '{split}' lacks shards: {len(numbered)} files up to {numbered[last].name}; their numbers must "
+            "run from 0 or 1 without a gap"
         )
     return [numbered[number] for number in sorted(numbered)]
 
 
-def record(folder: Path) -> Path:
-    """Write the hash of every token file, and of what says what they are, to `checksums.json`; returns its path."""
-    tokens = [path for paths in find_raw_files(folder)[0].values() for path in paths]
-    if not tokens:
-        raise UserError(f"{folder}: no {' or '.join(f'{split}.bin' for split in _SPLITS)} to record")
-    beside = [*sorted(folder.glob("tokenizer*.json")), folder / META, folder / DECLARATION]
-    beside += [path.with_suffix(".idx") for path in tokens]
-    hashes = {}
-    for path in [*tokens, *(path for path in beside if path.is_file())]:
-        with reading(path):
-            hashes[path.name] = sha256(path)
-    write_json(folder / CHECKSUMS, hashes)
-    return folder / CHECKSUMS
+def is_stream(path: Path) -> bool:
+    """Whether a .npy is an array of one dimension, and a .bin has a name or an index that makes it a file of tokens."""
+    if path.suffix == ".bin":
+        name = split_name(path.stem)
+        return (name is not None and name.split != "test") or path.with_suffix(".idx").exists()
+    if path.suffix != ".npy" or not path.is_file():
+        return False
+    try:
+        with open(path, "rb") as file:
+            return len(_npy_header(path, file)[0]) == 1
+    except (UserError, OSError):
+        return False
 
 
-def _looks_bare(folder: Path) -> bool:
-    names = [path for path in folder.iterdir() if not path.name.startswith(".")]
-    arrays = sorted(path for path in names if path.suffix == ".npy")
-    ends = arrays[:1] + arrays[-1:]  # both, as one may be damaged: arrays of rows then report the flat one
-    return any(is_stream(path) for path in names if path.suffix == ".bin") or (bool(ends) and all(map(is_stream, ends)))
+def open_tokens(path: Path, raw: np.dtype) -> Shard:
+    """The ids of a file, not read; `raw`: their type where the file does not say it itself.
+
+    UserError: a file of another kind, or one that is longer or shorter than its header says.
+    """
+    with reading(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(16)
+        if head.startswith(MAGIC):
+            raise UserError(
+                f"{path}: a shard of danalab without its manifest.json (preparation unfinished?): "
+                "run danalab data prepare again with the same flags"
+            )
+        if path.suffix == ".npy":
+            file.seek(0)
+            shape, dtype = _npy_header(path, file)
+            if len(shape) != 1 or dtype.kind not in "ui":
+                raise UserError(f"{path}: {dtype.name} of shape {list(shape)}; it must be integers of one dimension")
+            return _of_size(path, file.tell(), dtype, shape[0], size)
+    index = path.with_suffix(".idx")
+    if index.exists():
+        return _read_index(path, index, size)
+    magic, _, count = _LLMC.unpack(head[:12]) if len(head) >= 12 else (0, 0, 0)
+    if magic in _LLMC_TYPES:
+        return _of_size(path, _LLMC_BYTES, np.dtype(_LLMC_TYPES[magic]), count, size)
+    if size == 0 or size % raw.itemsize:
+        raise UserError(f"{path}: {size} bytes is not a whole number of {raw} tokens: truncated, or another type")
+    return Shard(path, 0, raw, size // raw.itemsize)
 
 
-BARE = DataLayout(
-    "bare",
-    _looks_bare,
-    lambda folder: list(find_raw_files(folder)[0]),
-    _open_bare,
-    lambda folder: BareFolder(folder).verify(),
-    remarks=lambda folder: BareFolder(folder).remarks(),
-)
+def _of_size(path: Path, offset: int, dtype: np.dtype, count: int, size: int) -> Shard:
+    expected = offset + count * dtype.itemsize
+    if size != expected or count <= 0:
+        problem = "truncated" if size < expected else "too long" if size > expected else "empty"
+        raise UserError(f"{path}: {problem}: {size} bytes; its header says {expected} ({count} tokens of {dtype.name})")
+    return Shard(path, offset, dtype, count)
+
+
+def _npy_header(path: Path, file: BinaryIO) -> tuple[Sequence[int], np.dtype]:
+    """(shape, type); `file` is left at the first id."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except Exception as error:  # numpy's parser raises almost anything
+        raise UserError(f"{path}: no .npy header ({first_line(error)}); rename a file of bare ids to .bin") from error
+    return shape, dtype
+
+
+def _read_index(path: Path, index: Path, size: int) -> Shard:
+    """The ids of Megatron's `path`, all of its sequences, one after another."""
+    with reading(index) as file:
+        head = file.read(_INDEX.size)
+        if len(head) < _INDEX.size or not head.startswith(b"MMIDIDX\0\0"):
+            raise UserError(f"{index}: not an index of Megatron (MMIDIDX), which must describe {path.name}")
+        _, version, code, sequences, _ = _INDEX.unpack(head)
+        if version != 1 or code not in _INDEX_TYPES:
+            raise UserError(f"{index}: version {version}, type {code}; version 1 with a type of integers is read")
+        if sequences * 12 > os.fstat(file.fileno()).st_size:
+            raise UserError(f"{index}: truncated: {sequences} sequences")
+        lengths = np.fromfile(file, "<i4", sequences).astype(np.int64)
+        pointers = np.fromfile(file, "<i8", sequences)
+    dtype = np.dtype(_INDEX_TYPES[code])
+    ends = np.cumsum(lengths) * dtype.itemsize
+    if not np.array_equal(pointers, ends - lengths * dtype.itemsize):
+        raise UserError(f"{index}: its sequences do not follow one another; write the data set again")
+    return _of_size(path, 0, dtype, int(lengths.sum()), size)

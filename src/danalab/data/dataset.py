@@ -12,8 +12,6 @@ import numpy as np
 
 from danalab.data.formats.shards import TokenStore
 from danalab.data.order.batches import Batches, Rows, Sequences, Sequential, Shuffled, Windows
-from danalab.data.order.packing import PackedDocuments
-from danalab.data.order.ramps import Ramp
 from danalab.data.tokenizers import UNKNOWN, Tokenizer, load_tokenizer, saved_tokenizer
 from danalab.errors import UserError
 
@@ -85,63 +83,39 @@ class Dataset:
     def set_cache(self, budget: int) -> None:
         """Set the memory for files that cannot be memory-mapped [bytes]; no effect on other files."""
 
-    def batches(
-        self,
-        *,
-        seed: int,
-        global_batch: int | Ramp,
-        seq_len: int,
-        rank: int = 0,
-        world_size: int = 1,
-        packing: str = "windows",
-        length: Ramp | None = None,
-    ) -> Batches:
+    def batches(self, *, seed: int, global_batch: int, seq_len: int, rank: int = 0, world_size: int = 1) -> Batches:
         """Training batches: `batches[step]` is (inputs, targets), int64 [global_batch / world_size, seq_len].
 
         Args:
             seed: chooses the order.
-            global_batch: sequences per step, over all ranks; a `Ramp` gives each step its own.
+            global_batch: sequences per step, over all ranks.
             seq_len: tokens per sequence.
             rank, world_size: this rank's slice of each global batch.
-            packing: "windows" (the stream cut at every seq_len tokens) or "documents" (whole documents packed into
-                rows without padding, see `danalab.data.order.packing`).
-            length: tokens of the pieces that sequences are cut into at each step, divisors of seq_len.
         Raises:
             UserError: the split is smaller than one batch, or the batch is not a multiple of the ranks.
         """
-        sequences = self.sequences(seed, seq_len, packing)
-        return Batches(sequences, global_batch=global_batch, seq_len=length, rank=rank, world_size=world_size)
+        sequences = self.sequences(seed, seq_len)
+        return Batches(sequences, global_batch=global_batch, rank=rank, world_size=world_size)
 
     def sequential(self, seq_len: int) -> Sequential:
         """All sequences in order, for evaluation: `windows[i:j]` is (inputs, targets). `UserError` if there is none."""
         return Sequential(self.rows(seq_len), self.title)
 
-    def sequences(self, seed: int, seq_len: int, packing: str = "windows") -> Sequences:
-        """The infinite list of sequences that batches are slices of; `packing` as of `batches`."""
+    def sequences(self, seed: int, seq_len: int) -> Sequences:
+        """The infinite list of sequences that batches are slices of."""
         key = f"danalab order 1|{self.fingerprint}|{seed}|{seq_len}|".encode()
-        if packing == "windows":
-            return Shuffled(self.rows(seq_len), key, self.title)
-        if packing == "documents":
-            return self.packed(seq_len, key)
-        raise UserError(f"packing '{packing}': known are windows, documents")
+        return Shuffled(self.rows(seq_len), key, self.title)
 
     def rows(self, seq_len: int) -> Rows:
         """The split as numbered sequences of `seq_len` tokens."""
         return Windows(self.store, seq_len)
-
-    def packed(self, seq_len: int, key: bytes) -> Sequences:
-        """The split's documents packed into rows of `seq_len` tokens."""
-        if self.eos_id is None:
-            raise UserError(f"{self.title}: the id that ends a document is unknown; leave --packing documents out")
-        return PackedDocuments(self.store, self.eos_id, self.fingerprint, seq_len, key, self.title)
 
     def check_vocab(self, vocab_size: int) -> None:
         """Check that every token id is below `vocab_size`. UserError: names the file and offset of a larger id."""
         for number, largest in enumerate(self.max_ids):
             if largest >= vocab_size:
                 shard = self.store.shards[number]
-                first = self.store.first_at_least(vocab_size, number)
-                where = f"token id {first[1]} at offset {first[0]}" if first else f"token id {largest}"
+                where = shard.first_at_least(vocab_size) or f"token id {largest}"
                 raise UserError(
                     f"{shard.path}: {where} >= vocab_size {vocab_size}; "
                     f"the tokens were written with {self.tokenizer_name}, which has a larger vocabulary"

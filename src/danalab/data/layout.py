@@ -1,45 +1,62 @@
-"""Layouts of data sets: kinds of folders, how each is opened and checked, and what a check says."""
+"""Layouts of data sets, three kinds of folders: how each is opened, checked and described; and what a check says.
+
+Shards      manifest.json of `danalab data prepare`         formats/prepared.py
+BareFiles   train.bin and val.bin of other software         bare.py
+Arrays      .npy, .npz, .pt of shape [sequences, length]    arrays.py
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from danalab.data.dataset import Dataset
-from danalab.registry import Registry
+from danalab.errors import UserError
 
 _WIDTH = 80
+_BLOCK = 1 << 20
+_COUNT_TOKENS = 1 << 19  # they stay in cache when widened
 
 
-@dataclass(frozen=True)
-class DataLayout:
-    """One way to lay out a data set; every function takes its folder."""
+class Layout(ABC):
+    """A data set on disk, in one of the layouts."""
 
-    name: str
+    name: ClassVar[str]
     """The name that people see, e.g. "shards"."""
-    matches: Callable[[Path], bool]
-    """Whether the folder looks like it: a glance at names, nothing is opened."""
-    splits: Callable[[Path], list[str]]
-    """Names of its splits."""
-    open: Callable[[Path, str], Dataset]
-    """Open one split; `UserError` when it cannot be read."""
-    verify: Callable[[Path], Iterator[Finding]]
-    """Compare every file with its recorded hash; yields all faults."""
-    facts: Callable[[Path], dict[str, Any]] = lambda _: {"source": None, "documents": {}, "text_bytes": {}}
-    """Additions to `describe`: `source` (name, licence, ...) or None, and `documents` and `text_bytes` by split."""
-    remarks: Callable[[Path], Iterable[str]] = lambda _: ()
-    """What is odd and no fault, e.g. files that are not read."""
-    suffixes: tuple[str, ...] = ()
-    """Those of single files that are data sets, too."""
-    check: Callable[[Path, Validation, CheckOptions], None] | None = None
-    """Reads a whole folder, or a single file, into the result of `validate`; None: by `verify`, and then token by token
-    the streams of its splits."""
 
+    def __init__(self, folder: Path):
+        """UserError: what describes the data set cannot be read."""
+        self.folder = folder
 
-LAYOUTS: Registry[DataLayout] = Registry("data layout")
-"""Those of other software, in the order in which they are tried."""
+    @classmethod
+    @abstractmethod
+    def matches(cls, folder: Path) -> bool:
+        """Whether the folder looks like it: a glance at names."""
+
+    @abstractmethod
+    def splits(self) -> list[str]:
+        """Names of its splits."""
+
+    @abstractmethod
+    def open(self, split: str) -> Dataset:
+        """Open one split; `UserError` when it cannot be read."""
+
+    @abstractmethod
+    def check(self, result: Validation, options: CheckOptions) -> None:
+        """Read everything into `result`."""
+
+    def info(self) -> dict[str, Any]:
+        """What is recorded: `source` (name, licence, ...) or None, and `documents` and `text_bytes` by split."""
+        return {"source": None, "documents": {}, "text_bytes": {}}
+
+    def remarks(self) -> list[str]:
+        """What is odd and no fault, e.g. files that are not read."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -61,10 +78,10 @@ class Finding:
 class CheckOptions:
     """What `validate` was asked for; see there."""
 
-    vocab_size: int | None
-    seq_len: int | None
-    allow_duplicates: bool
-    on_file: Callable[[int, int], None]
+    vocab_size: int | None = None
+    seq_len: int | None = None
+    allow_duplicates: bool = False
+    on_file: Callable[[int, int], None] = lambda done, total: None
 
 
 @dataclass
@@ -73,7 +90,7 @@ class Validation:
 
     path: str
     layout: str
-    """arrays, shards, bare, download or none."""
+    """arrays, shards, bare or none."""
     file_format: str
     """Suffixes of the files."""
     num_files: int
@@ -98,6 +115,11 @@ class Validation:
     def total_sequences(self) -> int:
         return sum(self.sequences)
 
+    def take(self, counts: IdCounts) -> None:
+        """Take over the statistics of the ids."""
+        self.unique_tokens, self.avg_token_value = counts.unique, counts.mean
+        self.min_id, self.max_id = counts.low, counts.high
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         facts = asdict(self)
@@ -109,18 +131,103 @@ class Validation:
     def as_text(self) -> str:
         """The table for people."""
         length = "that of each document" if self.sequence_length is None else f"{self.sequence_length:,}"
-        rows = [f"Files: {self.num_files}"]
-        if self.layout != "download":  # text, which has no tokens yet
-            rows += [
-                f"Total sequences: {self.total_sequences:,}",
-                f"Sequence length: {length}",
-                f"Total tokens: {self.total_tokens:,} ({self.total_tokens / 1e9:.2f}B)",
-                f"Vocab size: {self.vocab_size:,}",
-                f"Unique tokens: {self.unique_tokens:,}",
-                f"Avg token value: {self.avg_token_value:.2f}",
-            ]
+        unit = "documents" if self.sequence_length is None else "sequences"
+        rows = [
+            f"Files: {self.num_files}",
+            f"Total {unit}: {self.total_sequences:,}",
+            f"Sequence length: {length}",
+            f"Total tokens: {self.total_tokens:,} ({_rounded(self.total_tokens)})",
+            f"Vocab size: {self.vocab_size:,}",
+            f"Unique tokens: {self.unique_tokens:,}",
+            f"Avg token value: {self.avg_token_value:.2f}",
+        ]
         bad_files = len({finding.file for finding in self.errors})
         head = "✓ Valid: True" if self.valid else f"✗ Valid: False ({bad_files:,} bad file(s))"
         line = "=" * _WIDTH
         mark = "✓" if self.valid else " "
         return "\n".join([line, "VALIDATION RESULTS", line, head, *(f"{mark} {row}" for row in rows), line])
+
+
+def _rounded(tokens: int) -> str:
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if tokens >= size:
+            return f"{tokens / size:.2f}{unit}"
+    return str(tokens)
+
+
+class IdCounts:
+    """Counts of the ids in [0, vocab_size)."""
+
+    def __init__(self, vocab_size: int):
+        self.vocab_size = vocab_size
+        self.counts = np.zeros(vocab_size, np.int64)
+        self.low: int | None = None
+        """Smallest id, including those outside of the vocabulary."""
+        self.high: int | None = None
+
+    def add(self, ids: np.ndarray) -> np.ndarray:
+        """Count ids of any shape; returns the positions of those outside of the vocabulary."""
+        flat = ids.reshape(-1)
+        if not len(flat):
+            return np.empty(0, np.int64)
+        low, high = int(flat.min()), int(flat.max())
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+        outside = np.empty(0, np.int64)
+        if low < 0 or high >= self.vocab_size:
+            wrong = (flat < 0) | (flat >= self.vocab_size)
+            outside, flat = np.flatnonzero(wrong), flat[~wrong]
+        for start in range(0, len(flat), _COUNT_TOKENS):
+            counted = np.bincount(flat[start : start + _COUNT_TOKENS].astype(np.intp))
+            self.counts[: len(counted)] += counted
+        return outside
+
+    @property
+    def unique(self) -> int:
+        """Number of distinct ids."""
+        return int(np.count_nonzero(self.counts))
+
+    @property
+    def mean(self) -> float:
+        """Mean id; 0 without ids."""
+        weights = self.counts.astype(np.float64)
+        return float(weights @ np.arange(self.vocab_size) / weights.sum()) if weights.any() else 0.0
+
+
+def count_tokens(layout: Layout, result: Validation, options: CheckOptions) -> None:
+    """Read the token streams of a layout that can be opened into `result`."""
+    result.file_format = ".bin"
+    opened: list[Dataset] = []
+    try:
+        for split in layout.splits():
+            opened.append(layout.open(split))
+    except UserError as error:
+        if not result.errors:
+            result.errors.append(Finding(str(layout.folder), str(error)))
+    if opened:
+        result.vocab_size = options.vocab_size or opened[0].vocab_size
+    counts = IdCounts(result.vocab_size)
+    shards = [(dataset, shard) for dataset in opened for shard in dataset.store.shards]
+    result.num_files = len(shards)
+    for number, (dataset, shard) in enumerate(shards):
+        options.on_file(number, len(shards))
+        documents, bad = 0, None
+        tokens = shard.tokens()
+        for start in range(0, len(tokens), _BLOCK):
+            block = tokens[start : start + _BLOCK]
+            documents += int((block == dataset.eos_id).sum())
+            outside = counts.add(block)
+            if len(outside) and bad is None:
+                bad = start + int(outside[0])
+        name = short_name(layout.folder, shard.path)
+        if bad is not None and name not in {finding.file for finding in result.errors}:
+            reason = f"token id {tokens[bad]} is outside the vocabulary [0, {result.vocab_size})"
+            result.errors.append(Finding(name, reason, (bad,)))
+        result.sequences.append(documents)
+        result.total_tokens += len(tokens)
+    result.take(counts)
+
+
+def short_name(folder: Path, path: str | Path) -> str:
+    """A file of a data set in messages."""
+    return Path(path).relative_to(folder).as_posix() if Path(path).is_relative_to(folder) else str(path)

@@ -16,7 +16,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from danalab.data.dataset import Dataset
 from danalab.data.formats.shards import TokenStore
@@ -117,8 +116,8 @@ class MixedDataset(Dataset):
         for part in self.parts:
             part.set_cache(budget // len(self.parts))
 
-    def sequences(self, seed: int, seq_len: int, packing: str = "windows") -> Sequences:
-        sources = [part.sequences(seed, seq_len, packing) for part in self.parts]
+    def sequences(self, seed: int, seq_len: int) -> Sequences:
+        sources = [part.sequences(seed, seq_len) for part in self.parts]
         for source in sources:
             if source.per_epoch < 1:
                 raise UserError(f"{source.name}: shorter than one sequence of {seq_len} tokens; take a smaller seq-len")
@@ -205,6 +204,8 @@ class ConcatenatedRows:
 
 def _gather(owners: np.ndarray, seq_len: int, read: Callable[[int, np.ndarray], TokenBatch]) -> TokenBatch:
     """A batch whose row i comes from source owners[i]; `read(source, rows)` gives a source's rows."""
+    import torch
+
     inputs = torch.empty(len(owners), seq_len, dtype=torch.int64)
     targets = torch.empty_like(inputs)
     for owner in np.unique(owners).tolist():

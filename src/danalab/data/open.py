@@ -1,20 +1,26 @@
 """From the argument of `--data` to an open data set, its folder, its vocabulary, or its facts.
 
-NAME, FOLDER, a:0.7,b:0.3  ->  find_dataset: a folder, or the plan to prepare it  ->  layout of the folder  ->  Dataset
+NAME, FOLDER, FILE.txt, a:0.7,b:0.3  ->  find_dataset: a folder, or the plan to prepare it  ->  its layout  ->  Dataset
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from danalab.data.arrays import Arrays
+from danalab.data.bare import BareFiles
+from danalab.data.dataset import Dataset
+from danalab.data.formats.prepared import Shards
 from danalab.data.formats.shards import MANIFEST, Manifest
-from danalab.data.sources import SOURCES, command_for_texts
-from danalab.data.sources.base import datasets_folder
+from danalab.data.layout import Layout
+from danalab.data.mixture import MixedDataset, parse_mixture
+from danalab.data.sources import SOURCES, TextSource
+from danalab.data.sources.base import Source, datasets_folder
 from danalab.data.tokenizers import (
     UNKNOWN,
     Gpt2Tokenizer,
@@ -22,35 +28,32 @@ from danalab.data.tokenizers import (
     load_tokenizer,
     requested_size,
     tokenizer_path,
-)  # fmt: skip
+)
 from danalab.data.tokenizers.base import padded
 from danalab.data.vocabulary import Vocabulary, VocabularyInfo, merge_vocabularies
-from danalab.errors import UserError, nearest
+from danalab.errors import UserError
+from danalab.tables import lookup
 
-if TYPE_CHECKING:
-    from danalab.data.dataset import Dataset
-    from danalab.data.layout import DataLayout
-
+LAYOUTS: tuple[type[Layout], ...] = (Shards, BareFiles, Arrays)
+"""In the order in which they are tried: files of one dimension are bare files, of two dimensions arrays."""
+NOTHING = f"no {MANIFEST}, no train.bin, no arrays"
 _log = logging.getLogger(__name__)
 
 
 def open_data(data: str | Path, tokenizer: str | Path | None = None, split: str = "train") -> Dataset:
-    """Open the argument of `--data`: a folder, the name of a source, or a mixture of them."""
-    from danalab.data.mixture import MixedDataset, parse_mixture
-
+    """Open the argument of `--data`: a folder, a text, the name of a source, or a mixture of them."""
     pairs = parse_mixture(str(data))
     folders = [resolve_dataset(name, tokenizer) for name, _ in pairs or [(data, 1.0)]]
-    for folder in folders if split == "train" else ():
-        for remark in require_layout(folder).remarks(folder):
-            _log.warning("%s: %s", folder, remark)
-    parts = [open_dataset(folder, split) for folder in folders]
+    layouts = [require_layout(folder) for folder in folders]
+    for layout in layouts if split == "train" else ():
+        for remark in layout.remarks():
+            _log.warning("%s: %s", layout.folder, remark)
+    parts = [layout.open(split) for layout in layouts]
     return parts[0] if pairs is None else MixedDataset(parts, [weight for _, weight in pairs])
 
 
 def is_there(data: str | Path, tokenizer: str | Path | None = None) -> bool:
     """Whether `open_data` finds all data sets of the argument of `--data` without preparing any."""
-    from danalab.data.mixture import parse_mixture
-
     try:
         names = [name for name, _ in parse_mixture(str(data)) or [(data, 1.0)]]
         return all(isinstance(find_dataset(name, tokenizer), Path) for name in names)
@@ -63,41 +66,31 @@ def open_dataset(path: str | Path, split: str = "train") -> Dataset:
 
     UserError: no such data set or split, a shard that does not match its manifest, or ids outside of the vocabulary.
     """
-    folder = Path(path)
-    return require_layout(folder).open(folder, split)
+    return require_layout(Path(path)).open(split)
 
 
-@lru_cache(maxsize=1)
-def layouts() -> tuple[DataLayout, ...]:
-    """All layouts, in the order in which they are tried: ours, then those of other software."""
-    from danalab.data.formats.prepared import SHARDS
-    from danalab.data.layout import LAYOUTS
-
-    return SHARDS, *(LAYOUTS.get(name) for name in LAYOUTS.names())
-
-
-def layout_of(folder: Path) -> DataLayout | None:
+def layout_of(folder: Path) -> type[Layout] | None:
     """The layout of the data set in `folder`; None when there is none."""
     if not os.path.isdir(folder):  # unlike `Path.is_dir`, False for names that are too long
         return None
-    return next((layout for layout in layouts() if layout.matches(folder)), None)
+    return next((layout for layout in LAYOUTS if layout.matches(folder)), None)
 
 
-def require_layout(folder: Path) -> DataLayout:
-    """The layout of the data set in `folder`."""
+def require_layout(folder: Path) -> Layout:
+    """The data set in `folder`."""
     layout = layout_of(folder)
     if layout is None:
         if not os.path.isdir(folder):
             raise UserError(f"{folder}: no such folder; make a data set with danalab data prepare")
-        raise UserError(f"{folder}: no data set in it (no {MANIFEST}, no train.bin, no arrays): see docs/data.md")
-    return layout
+        raise UserError(f"{folder}: no data set in it ({NOTHING}): see docs/data.md")
+    return layout(folder)
 
 
 @dataclass(frozen=True)
 class PreparationPlan:
-    """A data set that the first run will prepare, from a source that needs neither network nor input files."""
+    """A data set that the first run will prepare."""
 
-    source: str
+    source: str | Source
     tokenizer: str
     folder: Path
 
@@ -111,7 +104,7 @@ def resolve_dataset(
         return planned
     from danalab.data.preparation.pipeline import prepare
 
-    _log.info("%s: preparing it now from the source %s with %s", planned.folder, planned.source, planned.tokenizer)
+    _log.warning("preparing %s with the tokenizer %s: %s", data, planned.tokenizer, planned.folder)
     return prepare(planned.source, planned.tokenizer, planned.folder)
 
 
@@ -125,9 +118,9 @@ def find_dataset(
     """The folder of a data set, or the plan to prepare it; writes nothing.
 
     Args:
-        data: a folder (a path, or a name below `datasets_dir`), or the name of a source. A source means
-            `datasets_dir`/NAME-TOKENIZER, or for GPT-2's tokens the folder that the literature's scripts write (e.g.
-            fineweb-10BT).
+        data: a folder (a path, or a name below `datasets_dir`), a text file or a folder of texts, or the name of a
+            source. A source means `datasets_dir`/NAME-TOKENIZER, or for GPT-2's tokens the folder that the literature's
+            scripts write (e.g. fineweb-10BT).
         tokenizer: `bytes`, `gpt2`, `bpe-N` or a path; by default the source's. If `data` is a folder, it must match.
         datasets_dir: by default `$DATASETS_DIR`, else ./datasets.
         only_planned: also plan sources that are prepared by `danalab data prepare` only.
@@ -138,19 +131,11 @@ def find_dataset(
             _check_tokenizer(folder, tokenizer)
             return folder
     name = str(data)
-    if name not in SOURCES:
-        if os.path.isdir(data):
-            missing = f"no {MANIFEST}, no train.bin, no arrays"
-            raise UserError(f"{data}: no data set in this folder ({missing}); of texts: {command_for_texts(data)}")
-        if os.path.isfile(data):
-            raise UserError(f"{data} is a file, no data set; of a text: {command_for_texts(data)}")
-        known = SOURCES.names()
-        raise UserError(
-            f"no data set '{name}'{nearest(name, known)}; two commands that make one: 'danalab data prepare stdlib' "
-            "(Python's own files, no network), 'danalab data prepare text --input FILE_OR_FOLDER' (your texts); "
-            f"sources: {', '.join(known)}"
-        )
-    source = SOURCES.get(name)
+    if name not in SOURCES and os.path.exists(data):
+        return _texts(Path(data), tokenizer, root)
+    if os.sep in name:
+        raise UserError(f"{name}: no such file or folder")
+    source: type[Source] = lookup(SOURCES, name, "data set")
     wanted = str(tokenizer or source.default_tokenizer)
     path = tokenizer_path(tokenizer or source.default_tokenizer)
     folder = source.dataset_folder(wanted, load_tokenizer(path) if path else None, root)
@@ -161,10 +146,24 @@ def find_dataset(
             if layout_of(foreign):
                 return foreign
     if not (source.ready or only_planned):
-        more = " --input PATH..." if source.name == "text" else ""
+        more = " --input PATH..." if source is TextSource else ""
         command = f"danalab data prepare {source.name}{more} --tokenizer {wanted} --out {folder}"
         raise UserError(f"{folder}: not prepared yet; run {command}, or train on text that is here: --data stdlib")
     return PreparationPlan(source.name, wanted, folder)
+
+
+def _texts(place: Path, tokenizer: str | Path | None, root: Path) -> Path | PreparationPlan:
+    """The data set of a text file or a folder of texts; changed texts are another one."""
+    try:
+        source = TextSource([place])
+    except UserError as error:
+        raise UserError(f"{place}: neither a data set ({NOTHING}) nor text ({error})") from error
+    wanted = str(tokenizer or source.default_tokenizer)
+    path = tokenizer_path(wanted)
+    kind = load_tokenizer(path).fingerprint[:8] if path else wanted
+    digest = hashlib.sha256(source.identity().encode("utf-8", "surrogateescape")).hexdigest()
+    folder = root / f"{place.resolve().stem}-{kind}-{digest[:8]}"
+    return folder if (folder / MANIFEST).is_file() else PreparationPlan(source, wanted, folder)
 
 
 def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
@@ -184,7 +183,6 @@ def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
 
 def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Vocabulary:
     """The vocabulary of the argument of `--data`: of existing data, or that which the prepared data will have."""
-    from danalab.data.mixture import parse_mixture
 
     def of(name: str | Path) -> Vocabulary:
         planned = find_dataset(name, tokenizer, only_planned=True)
@@ -205,17 +203,16 @@ def describe(path: str | Path) -> dict[str, Any]:
     """The facts of a data set: path, layout, remarks, source, tokenizer, vocab_size, eos_id, and for each split its
     tokens, shards, documents, text_bytes, bytes_per_token, max_id and fingerprint (None where it is not recorded).
     """
-    folder = Path(path)
-    layout = require_layout(folder)
-    opened = {name: layout.open(folder, name) for name in layout.splits(folder)}
-    facts = layout.facts(folder)
+    layout = require_layout(Path(path))
+    opened = {name: layout.open(name) for name in layout.splits()}
+    recorded = layout.info()
     splits: dict[str, Any] = {}
     for name, dataset in opened.items():
-        text_bytes = facts["text_bytes"].get(name)
+        text_bytes = recorded["text_bytes"].get(name)
         splits[name] = {
             "tokens": dataset.n_tokens,
             "shards": dataset.n_files,
-            "documents": facts["documents"].get(name),
+            "documents": recorded["documents"].get(name),
             "text_bytes": text_bytes,
             "bytes_per_token": text_bytes / max(dataset.n_tokens, 1) if text_bytes is not None else None,
             "max_id": dataset.max_id,
@@ -223,10 +220,10 @@ def describe(path: str | Path) -> dict[str, Any]:
         }
     first = next(iter(opened.values()))
     return {
-        "path": str(folder),
+        "path": str(layout.folder),
         "layout": layout.name,
-        "remarks": list(layout.remarks(folder)),
-        "source": facts["source"],
+        "remarks": layout.remarks(),
+        "source": recorded["source"],
         "tokenizer": first.tokenizer_name,
         "vocab_size": first.vocab_size,
         "eos_id": first.eos_id,

@@ -143,7 +143,6 @@ class Verdict:
     """Pairs in which the contender's loss is lower."""
     saved: float | None
     """Share of the baseline's steps that the contender needs less for its final loss."""
-    saved_interval: tuple[float, float] | None
     rates: tuple[float, float]
     """Peak learning rates of baseline and contender."""
     runs: int
@@ -156,22 +155,17 @@ class Verdict:
         first = f"{self.contender} vs {self.baseline} on {self.track}: {self.decision.upper()}"
         if self.effect is None:
             return [f"{first} (no pair of runs ended within the budget)"]
+        saved = "" if self.saved is None else f"; steps saved {self.saved:.0%}"
         known = "not known yet" if self.low is None else f"[{self.low:+.4f}, {self.high:+.4f}]"
         lines = [
             first + (" (budget used up)" if self.decision == UNDECIDED else ""),
             f"  loss difference {self.effect:+.4f} {self.unit}",
             f"  {1 - self.alpha:.0%} interval {known}, valid at any time if differences are roughly normal",
-            f"  {self.favouring} of {self.pairs} seeds favour {self.contender}{self._saved_words()}",
+            f"  {self.favouring} of {self.pairs} seeds favour {self.contender}{saved}",
             f"  {self.runs} runs, {self.seconds:.0f} s; learning rates {self.rates[0]:.3g} and {self.rates[1]:.3g}",
         ]
         lines += [f"  warning: {self.warning}"] if self.warning else []
         return lines + (["  rerun with a larger --budget to continue"] if self.decision == UNDECIDED else [])
-
-    def _saved_words(self) -> str:
-        if self.saved is None:
-            return ""
-        around = self.saved_interval
-        return f"; steps saved {self.saved:.0%}" + ("" if around is None else f" ({around[0]:.0%} to {around[1]:.0%})")
 
 
 def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None) -> Verdict:
@@ -238,12 +232,11 @@ class _Judgement:
             if math.isnan(rates[0]):
                 raise UserError(f"--budget {self._config.budget}: ended before a rate was found") from None
         low, high = interval(differences, self._config.alpha)
-        saved = _steps_saved(pairs)
         return Verdict(
             contender.label, baseline.label, self._track.name, self._track.unit.partition("[")[2].rstrip("]"),
             self._decision(differences), fmean(differences) if differences else None, finite(low), finite(high),
             self._config.alpha, self._config.difference, len(pairs), sum(each < 0 for each in differences),
-            *saved, rates, self._made, time.monotonic() - self._began, warning_of(differences),
+            _steps_saved(pairs), rates, self._made, time.monotonic() - self._began, warning_of(differences),
         )  # fmt: skip
 
     def _decision(self, differences: Sequence[float]) -> str:
@@ -314,17 +307,14 @@ def _make_run(track: str, steps: int, opt: str, lr: float, seed: int, settings: 
         return f"{type(error).__name__}: {first_line(error)}"
 
 
-def _steps_saved(
-    pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]],
-) -> tuple[float | None, tuple[float, float] | None]:
-    """Share of the baseline's steps saved, with its 95% interval over seeds; None where a run has no loss."""
+def _steps_saved(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> float | None:
+    """Share of the baseline's steps that the contender saves at equal loss; None where a run has no loss."""
     if not pairs or any(run["loss"] is None for pair in pairs for run in pair):
-        return None, None
-    sides = [
+        return None
+    base, other = (
         ([run["steps"][1:] for run in side], [run["losses"][1:] for run in side]) for side in zip(*pairs, strict=True)
-    ]
-    found = compute_saved(*sides[0], *sides[1])
-    return found.saved, None if found.interval is None else (found.interval.low, found.interval.high)
+    )
+    return compute_saved(*base, *other, n_bootstrap=0).saved
 
 
 # ---- the ledger ----

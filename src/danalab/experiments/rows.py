@@ -30,8 +30,8 @@ from danalab.errors import UserError
 from danalab.experiments.cells import portable_settings
 from danalab.files import finite, parse_json, read_text, validated, write_atomically
 from danalab.models.config import ModelConfig
-from danalab.scaling.optimizers import FACTS, is_address
 from danalab.scaling.optimizer_flops import optimizer_flops
+from danalab.scaling.optimizers import FACTS, is_address
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 
@@ -99,7 +99,11 @@ def optimizer_flops_of(opt: str, settings: Mapping[str, Any], steps: int | None)
     """FLOPs of the matrix products of a run's optimizer in its first steps; None: they are not known."""
     if is_address(opt) or opt not in FACTS or not steps:
         return None
-    return optimizer_flops(opt, shape_of(settings), settings.get("optimizer_settings") or {}, int(steps))
+    try:
+        shape = shape_of(settings)
+    except (TypeError, UserError):  # the row of another program
+        return None
+    return optimizer_flops(opt, shape, settings.get("optimizer_settings") or {}, int(steps))
 
 
 def device_hours(seconds: float | None, world_size: int) -> float | None:

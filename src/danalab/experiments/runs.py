@@ -62,7 +62,7 @@ class Outcome:
 
 
 class Queued(Exception):
-    """Runs were submitted and have not ended."""
+    """Runs were submitted, or stopped, and have not ended."""
 
 
 # ---- one run ----
@@ -186,7 +186,12 @@ class Runner:
             )
 
     def train(self, cells: Sequence[Cell], title: str = "runs") -> dict[str, float]:
-        """Make what is not finished. Name -> final loss, infinite where a run diverged or failed."""
+        """Make what is not finished. Name -> final loss, infinite where a run diverged or failed.
+
+        Raises `Queued` after `stop`.
+        """
+        if self._stopped:
+            raise Queued
         self.check(cells)
         with self._lock:
             self._note(cells)

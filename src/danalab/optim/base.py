@@ -51,11 +51,10 @@ class Optimizer(torch.optim.Optimizer):
 
     rule: ClassVar[Rule | None] = None
     """The rule of all groups, unless `rule_of` is overridden."""
-    betas: ClassVar[int] = 2
-    """How many numbers the setting `betas` has."""
+    betas: ClassVar[int] = 2  # how many numbers the setting has
     decay_bound: ClassVar[float | None] = None
-    """Of optimizers with independent decay: the largest that omega gives, in units of the peak learning rate. In short
-    runs omega / wd_ts alone shrinks weights faster than they are rebuilt."""
+    """Largest independent decay by omega, in units of the peak rate: in short runs omega / wd_ts alone shrinks weights
+    faster than they are rebuilt. None: weight decay, if any, is multiplied by the learning rate."""
 
     def __init__(self, params: Any, **settings: Any):
         check_settings(type(self).__name__, settings)
@@ -85,7 +84,7 @@ class Optimizer(torch.optim.Optimizer):
         if "betas" in group and len(group["betas"]) != self.betas:
             raise ValueError(f"{type(self).__name__}: betas is {group['betas']}; it must be {self.betas} numbers")
         if not all(p.is_floating_point() for p in group["params"]):
-            raise ValueError(f"{type(self).__name__}: a parameter is not of real numbers, and cannot be optimized")
+            raise ValueError(f"{type(self).__name__}: a parameter is not of real numbers")
         if self.decay_bound is not None and group.get("decay_bound") is None:
             check_first_decay(type(self).__name__, group["weight_decay"], group["wd_ts"])
 
@@ -154,14 +153,9 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     def update(self) -> None:
-        """One step of all parameters, each by the rule of its group."""
-        by_rule: dict[Rule, list[Group]] = {}
-        for group in self.param_groups:
-            rule = self.rule_of(group)
-            if rule is not None:
-                by_rule.setdefault(rule, []).append(group)
-        for rule, groups in by_rule.items():
-            self.apply(rule, groups)
+        """One step of all parameters; an optimizer without one rule for all groups overrides it."""
+        assert self.rule is not None
+        self.apply(self.rule)
 
     def moving(
         self, groups: Iterable[Group] | None = None, *, local: bool = True, count: bool = True

@@ -93,6 +93,8 @@ class Server(uvicorn.Server):
 
     def _end_answers(self) -> None:
         left = sum(worker.open for worker in self._workers)
+        if not left:
+            return
         log.warning("%d answers are not finished after %d s; the server ends them", left, self._drain_seconds)
         for worker in self._workers:
             worker.end_all(RequestError(503, "the server stops before this answer is complete", code="stopping"))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from danalab.data.formats.shards import Shard, TokenStore
 from danalab.data.order.batches import Batches, Sequential, Shuffled, Windows
-from danalab.data.order.ramps import Ramp
 from danalab.errors import UserError
 
 U2 = np.dtype("<u2")
@@ -24,6 +23,9 @@ class _Memory(Shard):
 
     def tokens(self, *, scattered: bool = False) -> np.ndarray:
         return np.arange(self.offset, self.offset + self.n_tokens).astype(U2)
+
+    def check_size(self) -> None:
+        pass
 
 
 def _store(*sizes: int) -> TokenStore:
@@ -38,13 +40,12 @@ def _batches(
     seed=1,
     global_batch=8,
     seq_len=16,
-    length=None,
     rank=0,
     world_size=1,
 ) -> Batches:
     key = f"danalab order 1|{fingerprint}|{seed}|{seq_len}|".encode()
     rows = Shuffled(Windows(store, seq_len), key, store.name)
-    return Batches(rows, global_batch=global_batch, seq_len=length, rank=rank, world_size=world_size)
+    return Batches(rows, global_batch=global_batch, rank=rank, world_size=world_size)
 
 
 STORE = _store(5003)
@@ -162,45 +163,3 @@ def test_a_split_shorter_than_a_sequence_is_refused():
 def test_negative_steps_are_refused():
     with pytest.raises(IndexError):
         _batches(STORE)[-1]
-
-
-def test_a_ramp_of_batches_takes_up_where_the_last_step_ended():
-    constant = torch.cat([_batches(STORE, global_batch=1)[place][0] for place in range(2 * 3 + 4 * 2 + 8 * 2)])
-    ramp = Ramp.parse("2:3,4:5", 8, "--batch-ramp")
-    grown = [_batches(STORE, global_batch=ramp)[step][0] for step in range(7)]
-    assert [len(batch) for batch in grown] == [2, 2, 2, 4, 4, 8, 8]
-    assert torch.equal(torch.cat(grown), constant)
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_ramps_give_the_same_global_batch_on_any_number_of_ranks(world_size):
-    ramp, length = Ramp.parse("2:3,4:5", 8, "--batch-ramp"), Ramp.parse("4:2,8:6", 16, "--seq-len-ramp")
-    for step in (0, 2, 3, 5, 6, 100):
-        whole = _batches(STORE, global_batch=ramp, length=length)[step]
-        ranks = [
-            _batches(STORE, global_batch=ramp, length=length, rank=rank, world_size=world_size)[step]
-            for rank in range(world_size)
-        ]
-        assert torch.equal(torch.cat([part[0] for part in ranks]), whole[0])
-
-
-def test_a_ramp_of_lengths_cuts_the_same_sequences_into_pieces():
-    ramp = Ramp.parse("4:2,8:4", 16, "--seq-len-ramp")
-    for step, length in enumerate([4, 4, 8, 8, 16]):
-        for cut, whole in zip(_batches(STORE, length=ramp)[step], _batches(STORE)[step], strict=True):
-            assert cut.shape[1] == length
-            assert torch.equal(cut.flatten(), whole.flatten())
-
-
-def test_prefetched_batches_follow_the_ramps():
-    batches = _batches(STORE, global_batch=Ramp.parse("2:3,4:5", 8, "b"), length=Ramp.parse("4:2", 16, "s"))
-    stream = batches.iterate(1)
-    for step in range(1, 12):
-        for got, expected in zip(next(stream), batches[step], strict=True):
-            assert torch.equal(got, expected)
-    stream.close()  # type: ignore[attr-defined]
-
-
-def test_lengths_that_do_not_divide_are_refused():
-    with pytest.raises(UserError, match="length 5 does not divide"):
-        _batches(STORE, length=Ramp.parse("5:2", 16, "--seq-len-ramp"))

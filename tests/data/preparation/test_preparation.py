@@ -21,8 +21,8 @@ from danalab.data.preparation import shard_writer as writing_module
 from danalab.data.preparation.holdout import SplitRule, split_documents
 from danalab.data.sources import Source, TextSource
 from danalab.data.tokenizers import train_bpe
-from danalab.errors import UserError
 from danalab.data.validation import validate
+from danalab.errors import UserError
 
 
 def _content(folder: Path) -> dict[str, bytes]:
@@ -236,20 +236,6 @@ def test_finished_shards_are_not_removed_for_other_settings(corpus, tmp_path, sm
     with pytest.raises(UserError, match="unfinished data set of other text or other settings"):
         _prepare(corpus, out, tokenizer="bytes", shard_tokens=2000)
     assert list(out.glob("train-*.bin"))
-
-
-def test_a_damaged_journal_is_refused(corpus, tmp_path, small_chunks, monkeypatch):
-    out = tmp_path / "out"
-    with monkeypatch.context() as patched:
-        patched.setattr(writing_module.DatasetWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
-    journal = out / "journal.json"
-    content = json.loads(journal.read_text())
-    content["splits"]["train"]["tokens"] += 1
-    journal.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"journal\.json: damaged"):
-        _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)

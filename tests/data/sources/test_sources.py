@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from danalab.data.sources import SOURCES, StdlibSource, TextSource, make_source
+from danalab.data.sources import StdlibSource, TextSource, make_source
 from danalab.data.sources import text as formats_module
 from danalab.errors import MissingExtra, UserError
 from memory_bound import little_memory
@@ -242,13 +242,6 @@ def test_bad_inputs_are_refused(tmp_path):
         make_source("stdlib", [tmp_path])
     with pytest.raises(UserError, match="did you mean 'stdlib'"):
         make_source("stdlb")
-
-
-def test_every_source_has_its_name_and_a_licence():
-    for name in SOURCES:
-        source = SOURCES.get(name)
-        assert source.name == name
-        assert source.licence
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.jsonl.zst", "x.parquet", "x.txt"])

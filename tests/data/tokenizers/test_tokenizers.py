@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_dataset, prepare
+from danalab.data.compression import measure, samples
 from danalab.data.tokenizers import (
     CHAT_SPECIALS,
     EOS,
@@ -25,7 +26,6 @@ from danalab.data.tokenizers import (
 from danalab.data.tokenizers import gpt2 as gpt2_module
 from danalab.data.tokenizers.bpe import train_bpe
 from danalab.errors import UserError
-from danalab.data.compression import measure, samples
 
 TEXTS = [text for name, text in samples().items() if name != "python"] * 2
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]))

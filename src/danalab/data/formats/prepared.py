@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from danalab.data.dataset import Dataset, fingerprint_of
 from danalab.data.formats.shards import MANIFEST, Manifest, Shard, TokenStore
-from danalab.data.layout import DataLayout, Finding
+from danalab.data.layout import CheckOptions, Finding, Layout, Validation, count_tokens
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.files import sha256
@@ -31,94 +30,92 @@ class Encoding(Protocol):
 def dataset_of(
     folder: Path,
     split: str,
-    tokenizer: Encoding,
+    encoding: Encoding,
     shards: list[Shard],
-    facts: Iterable[Any],
+    facts: Sequence[Any],
     open_split: Callable[[str], Dataset],
 ) -> Dataset:
     """A split of token files; `facts`: of each shard, with `max_id` and `sha256`."""
-    store, facts = TokenStore(shards, f"{folder} ({split})"), list(facts)
-    fingerprint = fingerprint_of(tokenizer.fingerprint, [each.sha256 for each in facts])
-    max_ids = [each.max_id for each in facts]
     return Dataset(
-        folder, split, store, tokenizer.vocab_size, tokenizer.eos_id, fingerprint, max_ids, tokenizer.name, open_split
+        folder,
+        split,
+        TokenStore(shards, f"{folder} ({split})"),
+        encoding.vocab_size,
+        encoding.eos_id,
+        fingerprint_of(encoding.fingerprint, [each.sha256 for each in facts]),
+        [each.max_id for each in facts],
+        encoding.name,
+        open_split,
     )
 
 
-def first_at_least(shard: Shard, limit: int) -> str:
-    """The first id of at least `limit`; "" if there is none."""
-    first = TokenStore([shard], "").first_at_least(limit, 0)
-    return f"token id {first[1]} at offset {first[0]}" if first else ""
+class Shards(Layout):
+    """A folder that `danalab data prepare` wrote."""
 
+    name = "shards"
 
-def _open_shards(folder: Path, split: str) -> Dataset:
-    manifest = Manifest.read(folder)
-    shards = manifest.open_shards(folder, split)
-    for name, expected in manifest.files.items():  # small; another tokenizer would give wrong text and bits per byte
-        if (folder / name).is_file() and sha256(folder / name) != expected:
-            raise UserError(f"{folder / name}: its hash differs from that in {MANIFEST}; restore it, or prepare again")
-    return dataset_of(folder, split, manifest.tokenizer, shards, manifest.splits[split], partial(_open_shards, folder))
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.manifest = Manifest.read(folder)
 
+    @classmethod
+    def matches(cls, folder: Path) -> bool:
+        return (folder / MANIFEST).is_file()
 
-def _facts_of_shards(folder: Path) -> dict[str, Any]:
-    manifest = Manifest.read(folder)
-    totals = {
-        name: {split: sum(getattr(e, name) for e in entries) for split, entries in manifest.splits.items()}
-        for name in ("documents", "text_bytes")
-    }
-    return {"source": manifest.source, **totals}
+    def splits(self) -> list[str]:
+        return list(self.manifest.splits)
 
+    def open(self, split: str) -> Dataset:
+        if split not in self.manifest.splits:
+            raise UserError(f"{self.folder}: no split '{split}'; there are: {', '.join(self.manifest.splits)}")
+        # Small; another tokenizer would give wrong text and bits per byte.
+        for name, expected in self.manifest.files.items():
+            file = self.folder / name
+            if file.is_file() and sha256(file) != expected:
+                raise UserError(f"{file}: its hash differs from that in {MANIFEST}; restore it, or prepare again")
+        entries = self.manifest.splits[split]
+        shards = [self.manifest.open_shard(self.folder, entry) for entry in entries]
+        return dataset_of(self.folder, split, self.manifest.tokenizer, shards, entries, self.open)
 
-def _verify_shards(folder: Path) -> Iterator[Finding]:
-    """Compare the tokenizer and each shard's header and hash with the manifest; find shards it does not list."""
-    manifest = Manifest.read(folder)
-    yield from compare_hashes(folder, manifest.files, (), f"content differs from {MANIFEST}'s sha256", "missing")
-    if (folder / "tokenizer.json").is_file():
-        try:
-            if load_tokenizer(folder).fingerprint != manifest.tokenizer.fingerprint:
-                yield Finding(str(folder / "tokenizer.json"), f"not the tokenizer of {MANIFEST}")
-        except UserError as error:
-            yield Finding(str(folder / "tokenizer.json"), str(error))
-    for split, entries in manifest.splits.items():
-        for entry in entries:
-            path = folder / entry.file
+    def info(self) -> dict[str, Any]:
+        splits = self.manifest.splits
+        totals = {
+            fact: {split: sum(getattr(entry, fact) for entry in entries) for split, entries in splits.items()}
+            for fact in ("documents", "text_bytes")
+        }
+        return {"source": self.manifest.source, **totals}
+
+    def check(self, result: Validation, options: CheckOptions) -> None:
+        result.errors += self._faults()
+        count_tokens(self, result, options)
+
+    def _faults(self) -> Iterator[Finding]:
+        """Compare the tokenizer and each shard's header and hash with the manifest; find shards it does not list."""
+        for name, expected in self.manifest.files.items():
+            if not (self.folder / name).is_file():
+                yield Finding(name, "missing")
+            elif sha256(self.folder / name) != expected:
+                yield Finding(name, f"content differs from {MANIFEST}'s sha256")
+        if (self.folder / "tokenizer.json").is_file():
             try:
-                shard = manifest.open_shard(folder, entry)
-                if sha256(path) != entry.sha256:
-                    # A flipped bit may also give an ordinary id.
-                    first = first_at_least(shard, entry.max_id + 1)
-                    where = f"{first} is above its largest, {entry.max_id}" if first else "somewhere in its ids"
-                    yield Finding(str(path), f"content differs from {MANIFEST}'s sha256 ({where})")
+                load_tokenizer(self.folder)
             except UserError as error:
-                yield Finding(str(path), str(error).removeprefix(f"{path}: "))
-            except OSError as error:
-                yield Finding(str(path), error.strerror or str(error))
-        if not entries:
-            yield Finding(str(folder), f"the split '{split}' has no shards")
-    listed = {entry.file for entries in manifest.splits.values() for entry in entries}
-    for path in sorted(folder.glob("*.bin")):
-        if path.name not in listed:
-            yield Finding(str(path), f"{MANIFEST} does not list this shard")
-
-
-def compare_hashes(
-    folder: Path, hashes: Mapping[str, str], tokens: Iterable[Path], differs: str, missing: str
-) -> Iterator[Finding]:
-    """Findings for recorded files that are absent, and for those, `tokens` apart, that have another hash."""
-    names = {path.name for path in tokens}
-    for name, expected in hashes.items():
-        path = folder / name
-        if not path.is_file():
-            yield Finding(str(path), missing)
-        elif name not in names and sha256(path) != expected:
-            yield Finding(str(path), differs)
-
-
-SHARDS = DataLayout(
-    "shards",
-    lambda folder: (folder / MANIFEST).is_file(),
-    lambda folder: list(Manifest.read(folder).splits),
-    _open_shards,
-    _verify_shards,
-    _facts_of_shards,
-)
+                yield Finding("tokenizer.json", str(error))
+        listed = set[str]()
+        for split, entries in self.manifest.splits.items():
+            if not entries:
+                yield Finding(str(self.folder), f"the split '{split}' has no shards")
+            for entry in entries:
+                path = self.folder / entry.file
+                if entry.file in listed:
+                    yield Finding(entry.file, f"listed twice in {MANIFEST}")
+                listed.add(entry.file)
+                try:
+                    shard = self.manifest.open_shard(self.folder, entry)
+                    if sha256(path) != entry.sha256:
+                        yield Finding(entry.file, self.manifest.changed(shard, entry))
+                except UserError as error:
+                    yield Finding(entry.file, str(error).removeprefix(f"{path}: "))
+        for path in sorted(self.folder.glob("*.bin")):
+            if path.name not in listed:
+                yield Finding(path.name, f"{MANIFEST} does not list this shard")

@@ -14,20 +14,19 @@ bytes   0-7   magic "danalab\\0"
 
 from __future__ import annotations
 
-import hashlib
-import json
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path, PurePath
-from typing import Annotated, Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.lib.stride_tricks import sliding_window_view
-from pydantic import AfterValidator, ConfigDict, Field
 
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, read_json, sha256, validated, write_json
@@ -35,6 +34,8 @@ from danalab.files import fsync_path, naming, read_json, sha256, validated, writ
 MAGIC = b"danalab\0"
 VERSION = 1
 HEADER = struct.Struct("<8sIIQ32s8x")
+MAX_VOCAB = 1 << 28
+_OTHER_FILES = 256  # descriptors that a run needs beside those of mapped files
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -42,8 +43,22 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 65_535 else "<u4")
 
 
+def mappable(files: int) -> int:
+    """How many of `files` may be mapped at a time: each keeps a descriptor, of which a process has about a thousand.
+
+    Raises the process's soft limit as far as they need, up to the hard limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files + _OTHER_FILES
+    if soft < wanted and soft != resource.RLIM_INFINITY:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return files if soft == resource.RLIM_INFINITY else max(16, min(files, soft - _OTHER_FILES))
+
+
 class TokenStore:
-    """The concatenated tokens of `shards`. A shard is mapped when it is first read."""
+    """The concatenated tokens of `shards`. A shard is mapped when it is read; the least recently used ones are closed
+    where there are more than a process may have open."""
 
     def __init__(self, shards: Sequence[Shard], name: str):
         """`name` identifies the tokens in messages, e.g. "data/wiki (train)"."""
@@ -51,40 +66,31 @@ class TokenStore:
         self.shards = list(shards)
         self._ends = np.cumsum([shard.n_tokens for shard in self.shards], dtype=np.int64)
         self.n_tokens = int(self._ends[-1]) if self.shards else 0
-        self._mapped: dict[int, np.ndarray] = {}
-        self._views: dict[tuple[int, int], np.ndarray] = {}
+        self._mapped: LRUCache[int, np.ndarray] = LRUCache(max(1, mappable(len(self.shards))))
         # Random access wastes read-ahead: 128 KiB or more for a window of 4 KiB. A small split is soon read whole.
         self._scattered = self.n_tokens > 2**29
 
     def _tokens(self, number: int) -> np.ndarray:
-        if number not in self._mapped:
-            self._mapped[number] = self.shards[number].tokens(scattered=self._scattered)
-        return self._mapped[number]
+        shard = self.shards[number]
+        tokens = self._mapped.get(number)
+        if tokens is None:
+            tokens = self._mapped[number] = shard.tokens(scattered=self._scattered)
+        shard.check_size()  # a read behind the end of a mapped file would kill the process
+        return tokens
 
     def rows(self, starts: np.ndarray, length: int) -> np.ndarray:
         """tokens[start : start + length] for each start, [len(starts), length], in the shards' own type."""
-        if len(self.shards) == 1:
-            return self._rows_of_shard(0, starts, length)
         first = np.searchsorted(self._ends, starts, side="right")
-        last = np.searchsorted(self._ends, starts + (length - 1), side="right")
-        inside = first == last
-        if len(starts) and inside.all() and (first == first[0]).all():
-            return self._rows_of_shard(int(first[0]), starts, length)
+        inside = first == np.searchsorted(self._ends, starts + (length - 1), side="right")
         rows = np.empty((len(starts), length), self.shards[0].dtype)
         for number in np.unique(first[inside]).tolist():
             chosen = inside & (first == number)
-            rows[chosen] = self._rows_of_shard(number, starts[chosen], length)
+            origin = self._ends[number] - self.shards[number].n_tokens
+            # One fancy index into a strided view copies all rows in C.
+            rows[chosen] = sliding_window_view(self._tokens(number), length)[starts[chosen] - origin]
         for row in np.flatnonzero(~inside).tolist():
             rows[row] = self.read(int(starts[row]), length)
         return rows
-
-    def _rows_of_shard(self, number: int, starts: np.ndarray, length: int) -> np.ndarray:
-        # One fancy index into a strided view copies all rows in C. Making the view takes longer than a small batch, so
-        # it is kept.
-        if (number, length) not in self._views:
-            self._views[number, length] = sliding_window_view(self._tokens(number), length)
-        origin = self._ends[number] - self.shards[number].n_tokens
-        return self._views[number, length][starts - origin]
 
     def read(self, start: int, length: int) -> np.ndarray:
         """tokens[start : start + length], across shards; shorter at the end of the stream."""
@@ -98,32 +104,6 @@ class TokenStore:
             pieces.append(piece)
             start += len(piece)
         return np.concatenate(pieces) if pieces else np.empty(0, np.uint16)
-
-    def pieces(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """tokens[start : start + length] of each pair, concatenated, in the shards' own type."""
-        result = np.empty(int(lengths.sum()), self.shards[0].dtype)
-        numbers = np.searchsorted(self._ends, starts, side="right")
-        filled = 0
-        for number, start, length in zip(numbers.tolist(), starts.tolist(), lengths.tolist(), strict=True):
-            end = int(self._ends[number])
-            if start + length <= end:
-                local = start - (end - self.shards[number].n_tokens)
-                result[filled : filled + length] = self._tokens(number)[local : local + length]
-            else:
-                result[filled : filled + length] = self.read(start, length)
-            filled += length
-        return result
-
-    def first_at_least(self, limit: int, number: int) -> tuple[int, int] | None:
-        """Position and id of the first token >= `limit` in shard `number`."""
-        tokens = self._tokens(number)
-        block = 1 << 25
-        for start in range(0, len(tokens), block):
-            larger = np.flatnonzero(tokens[start : start + block] >= limit)
-            if len(larger):
-                position = start + int(larger[0])
-                return position, int(tokens[position])
-        return None
 
 
 @dataclass(frozen=True)
@@ -139,14 +119,29 @@ class Shard:
         """The ids, memory-mapped, read-only, [n_tokens]. `scattered`: no read-ahead, for random access."""
         if self.n_tokens == 0:
             return np.empty(0, self.dtype)
+        self.check_size()
         with reading(self.path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < self.offset + self.n_tokens * self.dtype.itemsize:
-                raise UserError(f"{self.path}: {size} bytes: truncated since the data set was opened")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if scattered and hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)
         return np.frombuffer(mapped, self.dtype, self.n_tokens, self.offset)
+
+    def check_size(self) -> None:
+        """Check that the file still holds its tokens."""
+        size = os.stat(self.path).st_size
+        if size < self.offset + self.n_tokens * self.dtype.itemsize:
+            raise UserError(f"{self.path}: {size} bytes: truncated since the data set was opened")
+
+    def first_at_least(self, limit: int) -> str:
+        """The first id of at least `limit`, for messages; "" if there is none."""
+        tokens = self.tokens()
+        block = 1 << 25
+        for start in range(0, len(tokens), block):
+            larger = np.flatnonzero(tokens[start : start + block] >= limit)
+            if len(larger):
+                position = start + int(larger[0])
+                return f"token id {tokens[position]} at offset {position}"
+        return ""
 
 
 def read_header(path: Path) -> tuple[Shard, str]:
@@ -182,35 +177,19 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
-MAX_VOCAB = 1 << 28
-
-
-def _plain_name(name: str) -> str:
-    if PurePath(name).name != name or "\0" in name:
-        raise ValueError(f"{name!r} is not the name of a file in this folder")
-    return name
-
-
-TokenId = Annotated[int, Field(strict=True, ge=0, le=MAX_VOCAB)]
-FileName = Annotated[str, AfterValidator(_plain_name)]
-
-
 @dataclass(frozen=True)
 class ShardEntry:
     """The facts of a shard in the manifest."""
 
-    file: FileName
-    tokens: Count
-    documents: Count
-    text_bytes: Count
+    file: str
+    tokens: int
+    documents: int
+    text_bytes: int
     """UTF-8 bytes of the documents' text."""
     sha256: str
     """SHA-256 [hex] of the whole file."""
-    min_id: TokenId
-    max_id: TokenId
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    min_id: int
+    max_id: int
 
 
 class ShardWriter:
@@ -281,11 +260,9 @@ class TokenizerEntry:
 
     name: str
     fingerprint: str
-    n_tokens: TokenId
-    vocab_size: TokenId
-    eos_id: TokenId
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    n_tokens: int
+    vocab_size: int
+    eos_id: int
 
     @classmethod
     def of(cls, tokenizer: Any) -> TokenizerEntry:
@@ -305,49 +282,34 @@ class Manifest:
     """SHA-256 [hex] of every setting that affects the content: preparing the same again does nothing."""
     danalab: str
     """Version that wrote it."""
-    files: dict[FileName, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     """Other files of the data set (its tokenizer's), with their SHA-256 [hex]."""
-    format: str = field(default=_FORMAT)
-    version: int = field(default=_VERSION)
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    format: str = _FORMAT
+    version: int = _VERSION
 
     def write(self, folder: Path) -> None:
         """Write into the folder."""
-        write_with_checksum(folder / MANIFEST, self)
+        write_json(folder / MANIFEST, asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read from the folder; `UserError` if it is absent, malformed, damaged, or of another version."""
+        """Read from the folder; `UserError` if it is absent, malformed, or of another version."""
         file = folder / MANIFEST
         content = read_json(file)
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise UserError(f"{file}: not the manifest of a data set (format is not {_FORMAT})")
         if content.get("version") != _VERSION:
             raise UserError(f"{file}: version {content.get('version')}, this danalab reads version {_VERSION}")
-        checksum = content.pop("checksum", None)  # early manifests have none
-        if checksum is not None and checksum != checksum_of(content):
-            raise UserError(f"{file}: damaged or edited: its checksum does not match; prepare the data set again")
         manifest = validated(cls, content, file)
         if not manifest.splits:
             raise UserError(f"{file}: malformed: no splits")
-        seen: dict[str, str] = {}
-        for split, entries in manifest.splits.items():
-            for entry in entries:
-                for key, problem in ((entry.file, "named twice"), (entry.sha256, "the same content as another shard")):
-                    if key in seen:
-                        raise UserError(f"{file}: {entry.file} ({split}): {problem} ({seen[key]}): counted twice")
-                    seen[key] = entry.file
         return manifest
 
-    def open_shards(self, folder: Path, split: str) -> list[Shard]:
-        """The split's shards; see `open_shard`."""
-        if split not in self.splits:
-            raise UserError(f"{folder}: no split '{split}'; there are: {', '.join(self.splits)}")
-        return [self.open_shard(folder, entry) for entry in self.splits[split]]
-
     def open_shard(self, folder: Path, entry: ShardEntry) -> Shard:
-        """One shard, checked against its header and this manifest (not read through)."""
+        """One shard, checked against its header and this manifest.
+
+        It is read through only if it is newer than the manifest, which was written last: then somebody changed it.
+        """
         path = folder / entry.file
         shard, fingerprint = read_header(path)
         if fingerprint != self.tokenizer.fingerprint:
@@ -360,20 +322,11 @@ class Manifest:
                 f"{path}: {shard.n_tokens} tokens of {shard.dtype.name}, {MANIFEST} says {entry.tokens} of "
                 f"{token_dtype(self.tokenizer.vocab_size).name}; prepare the data set again"
             )
-        if entry.max_id >= self.tokenizer.vocab_size:
-            raise UserError(
-                f"{path}: token id {entry.max_id} >= vocab_size {self.tokenizer.vocab_size}; the shard was written "
-                f"with another tokenizer ({self.tokenizer.name} expected, see {folder / MANIFEST})"
-            )
+        if path.stat().st_mtime > (folder / MANIFEST).stat().st_mtime and sha256(path) != entry.sha256:
+            raise UserError(f"{path}: changed since it was prepared ({self.changed(shard, entry)}); prepare it again")
         return shard
 
-
-def checksum_of(content: dict[str, Any]) -> str:
-    """SHA-256 [hex] of the content of a JSON file, independent of its spacing."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def write_with_checksum(file: Path, record: Any) -> None:
-    """Write a data class as JSON, atomically, with its checksum."""
-    content = asdict(record)
-    write_json(file, {**content, "checksum": checksum_of(content)})
+    def changed(self, shard: Shard, entry: ShardEntry) -> str:
+        """What is known of a shard whose content has another hash; a flipped bit may also give an ordinary id."""
+        first = shard.first_at_least(entry.max_id + 1)
+        return f"{first} is above its largest, {entry.max_id}" if first else f"content differs from {MANIFEST}'s sha256"

@@ -1,1 +1,1 @@
-"""The order of tokens: permutations, windows, packing, batches."""
+"""The order of tokens: permutations, windows, batches."""

@@ -4,11 +4,11 @@
 
 Of a window the inputs are the first L tokens, the targets the last L, so every token but the first is predicted once.
 A data set is an infinite list of sequences (`Sequences`): epoch after epoch, each in the order of a permutation keyed
-by (fingerprint, seed, seq_len, epoch). The global batch of step s is the next G(s) sequences of that list, where G is
-a number or a ramp; rank r takes the r-th of its `world_size` equal slices.
+by (fingerprint, seed, seq_len, epoch). The global batch of step s is the next `global_batch` sequences of that list;
+rank r takes the r-th of its `world_size` equal slices.
 
 The order is independent of the number of ranks and workers and of the global batch, and the only state is the number
-of sequences consumed. A shorter length (a ramp of lengths) cuts the same sequences into pieces, in the same order.
+of sequences consumed. torch is imported where tensors are made: preparing data needs none.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterable
 from queue import Queue
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 
 from danalab.data.formats.shards import TokenStore
 from danalab.data.order.permutation import EndlessOrder
-from danalab.data.order.ramps import Ramp
 from danalab.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 _TOKENS_AT_ONCE = 1 << 16  # several small batches are assembled together: otherwise Python costs more than copying
 
-TokenBatch = tuple[torch.Tensor, torch.Tensor]
+TokenBatch = tuple["torch.Tensor", "torch.Tensor"]
 """Inputs and targets, int64 [sequences, seq_len]; a target of -1 carries no loss."""
 
 Span = tuple[int, int]
@@ -61,46 +62,26 @@ class Sequences(Protocol):
 class Batches:
     """`batches[step]` for any step >= 0; made by `Dataset.batches`."""
 
-    def __init__(
-        self,
-        sequences: Sequences,
-        *,
-        global_batch: int | Ramp,
-        seq_len: int | Ramp | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-    ):
-        """`global_batch`: sequences of a step on all ranks; `seq_len`: a divisor of the list's own, the default."""
-        batch = global_batch if isinstance(global_batch, Ramp) else Ramp(global_batch)
-        length = seq_len if isinstance(seq_len, Ramp) else Ramp(seq_len or sequences.seq_len)
+    def __init__(self, sequences: Sequences, *, global_batch: int, rank: int = 0, world_size: int = 1):
+        """`global_batch`: sequences of a step on all ranks."""
         if world_size < 1:
             raise UserError(f"world_size is {world_size}; it must be at least 1")
         if not 0 <= rank < world_size:
             raise UserError(f"rank {rank} is not in [0, {world_size})")
-        for size in batch.values:
-            if size < 1:
-                raise UserError(f"global_batch is {size}; it must be at least 1")
-            if size % world_size:
-                raise UserError(f"global batch {size} is not a multiple of the {world_size} ranks")
-        for value in length.values:
-            if sequences.seq_len % value:
-                raise UserError(f"length {value} does not divide the full sequence length, {sequences.seq_len}")
-        if sequences.per_epoch < batch.final:
+        if global_batch < 1:
+            raise UserError(f"global_batch is {global_batch}; it must be at least 1")
+        if global_batch % world_size:
+            raise UserError(f"global batch {global_batch} is not a multiple of the {world_size} ranks")
+        if sequences.per_epoch < global_batch:
             raise UserError(
                 f"{sequences.name}: {sequences.per_epoch:,} sequences of {sequences.seq_len} tokens, but one batch has "
-                f"{batch.final:,}; give more text, or a smaller batch or seq-len"
+                f"{global_batch:,}; give more text, or a smaller batch or seq-len"
             )
         self.seq_len = sequences.seq_len
-        self.global_batch = batch.final
-        self.local_batch = batch.final // world_size
+        self.global_batch = global_batch
+        self.local_batch = global_batch // world_size
         self.windows_per_epoch = sequences.per_epoch
-        self._sequences, self._batch, self._length = sequences, batch, length
-        self._rank, self._world_size = rank, world_size
-
-    def report(self) -> str | None:
-        """The effect of packing on the documents; None without packing."""
-        made = getattr(self._sequences, "report", None)
-        return None if made is None else str(made())
+        self._sequences, self._rank, self._world_size = sequences, rank, world_size
 
     def windows(self, step: int) -> np.ndarray:
         """Numbers of the sequences in this rank's part of `step`, int64."""
@@ -109,30 +90,19 @@ class Batches:
     def _span(self, step: int) -> Span:
         if step < 0:
             raise IndexError(f"step {step} is negative")
-        local = self._batch.at(step) // self._world_size
-        begin = self._batch.total(step) + self._rank * local
-        return begin, begin + local
+        begin = step * self.global_batch + self._rank * self.local_batch
+        return begin, begin + self.local_batch
 
     def __getitem__(self, step: int) -> TokenBatch:
         """This rank's (inputs, targets) of a step, int64 [global_batch / world_size, seq_len]."""
-        return self._cut(step, self._sequences.take([self._span(step)]))
-
-    def _cut(self, step: int, batch: TokenBatch) -> TokenBatch:
-        length = self._length.at(step)
-        return batch if length == self.seq_len else (batch[0].view(-1, length), batch[1].view(-1, length))
+        return self._sequences.take([self._span(step)])
 
     def _several(self, step: int) -> list[TokenBatch]:
         """The batches of one or more steps from `step` on, assembled together if they are small."""
-        local = self._batch.at(step) // self._world_size
-        count = max(1, _TOKENS_AT_ONCE // (local * self.seq_len))
-        if count == 1:
-            return [self[step]]
+        count = max(1, _TOKENS_AT_ONCE // (self.local_batch * self.seq_len))
         spans = [self._span(step + i) for i in range(count)]
-        sizes = [end - begin for begin, end in spans]
-        adjoining = [(spans[0][0], spans[-1][1])] if self._world_size == 1 else spans
-        inputs, targets = self._sequences.take(adjoining)
-        pairs = zip(inputs.split(sizes), targets.split(sizes), strict=True)
-        return [self._cut(step + i, batch) for i, batch in enumerate(pairs)]
+        inputs, targets = self._sequences.take(spans)
+        return list(zip(inputs.split(self.local_batch), targets.split(self.local_batch), strict=True))
 
     def iterate(self, start_step: int = 0, *, pin_memory: bool = False) -> Generator[TokenBatch]:
         """Infinite iterator from `start_step`; a thread keeps two batches (or groups of small ones) ready."""
@@ -234,6 +204,8 @@ def require_length(seq_len: int) -> int:
 
 def to_batch(rows: np.ndarray) -> TokenBatch:
     """Rows of seq_len + 1 tokens of any integer type as (inputs, targets)."""
+    import torch
+
     inputs = torch.empty(len(rows), rows.shape[1] - 1, dtype=torch.int64)
     targets = torch.empty_like(inputs)
     # numpy widens on this thread alone; torch would start a second thread pool beside the trainer's.

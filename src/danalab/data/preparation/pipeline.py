@@ -20,9 +20,6 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
 from danalab.data.formats.shards import MANIFEST, Manifest
 from danalab.data.preparation.holdout import SplitDocument, SplitRule, draw, split_documents
 from danalab.data.preparation.shard_writer import JOURNAL, DatasetWriter, Journal
@@ -282,6 +279,9 @@ def progress_bar(label: str, *, shown: bool) -> Iterator[Callable[[float, float 
 
     Yields a function that takes the finished work, all of it (None: unknown), in any unit, and the tokens so far.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     has_cursor = console.file.isatty()  # a notebook forces colours, but cannot redraw a line
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rate]}")

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
 from danalab import __version__
 from danalab.data.formats.shards import (
-    Count,
     Manifest,
     ShardEntry,
     ShardWriter,
     TokenizerEntry,
-    checksum_of,
     token_dtype,
-    write_with_checksum,
 )
 from danalab.data.preparation.workers import Encoded, Result
 from danalab.data.sources import TRAIN, VAL, Source, SourcePosition
 from danalab.data.tokenizers import Tokenizer
-from danalab.errors import UserError
-from danalab.files import read_json, sha256, validated
+from danalab.files import read_state, sha256, write_json
 
 JOURNAL = "journal.json"
 _JOURNAL_BYTES = 64_000_000
@@ -146,22 +140,15 @@ class Journal:
     """The place where reading resumes: the documents before it are in the shards."""
     splits: dict[str, SplitState] = field(default_factory=dict)
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
     def write(self, folder: Path) -> None:
         """Write into the folder."""
-        write_with_checksum(folder / JOURNAL, self)
+        write_json(folder / JOURNAL, asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
         """The journal of an unfinished preparation in the folder; None when there is none."""
         file = folder / JOURNAL
-        if not file.is_file():
-            return None
-        content = read_json(file)
-        if not isinstance(content, dict) or content.pop("checksum", None) != checksum_of(content):
-            raise UserError(f"{file}: damaged (checksum); delete the folder and prepare it again")
-        return validated(cls, content, file)
+        return read_state(cls, file) if file.is_file() else None
 
 
 @dataclass
@@ -169,12 +156,10 @@ class SplitState:
     """One split: its finished shards, and the flushed part of the open one."""
 
     finished: list[ShardEntry] = field(default_factory=list)
-    tokens: Count = 0
-    documents: Count = 0
-    text_bytes: Count = 0
+    tokens: int = 0
+    documents: int = 0
+    text_bytes: int = 0
 
     def total(self, fact: str) -> int:
         """The field `fact`, with the finished shards."""
         return getattr(self, fact) + sum(getattr(entry, fact) for entry in self.finished)
-
-    __pydantic_config__ = ConfigDict(extra="forbid")

@@ -1,57 +1,39 @@
-"""Sources of text: one small class each, registered by name in `SOURCES`."""
+"""Sources of text: one small class each, by name in `SOURCES`."""
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from danalab.data.sources.base import TRAIN, VAL, Source, SourcePosition, walk
+from danalab.data.sources.hub import CORPORA
 from danalab.data.sources.synthetic import SyntheticSource
 from danalab.data.sources.text import StdlibSource, TextSource
-from danalab.errors import UserError
-from danalab.registry import Registry
+from danalab.tables import lookup
 
-SOURCES: Registry[type[Source]] = Registry("data source")
-for _source in (StdlibSource, SyntheticSource, TextSource):
-    SOURCES.add(_source.name, _source)
+SOURCES: dict[str, type[Source]] = {
+    **{source.name: source for source in (StdlibSource, SyntheticSource, TextSource, *CORPORA)},
+    **{alias: source for source in CORPORA for alias in source.aliases},
+}
+"""Name, or a name of the literature's scripts -> the source."""
 
 __all__ = [
     "SOURCES",
     "TRAIN",
     "VAL",
-    "SourcePosition",
     "Source",
+    "SourcePosition",
     "StdlibSource",
     "SyntheticSource",
     "TextSource",
     "command_for_texts",
-    "hub_source",
     "make_source",
     "walk",
 ]
 
 
 def make_source(name: str, inputs: Sequence[str | Path] = (), val_inputs: Sequence[str | Path] = ()) -> Source:
-    """The source called `name`; sources of files read `inputs` and `val_inputs`."""
-    if name not in SOURCES and os.path.exists(name):
-        raise UserError(f"{name} is no source of data; of your own texts: {command_for_texts(name)}")
-    return SOURCES.get(name).build(inputs, val_inputs)
-
-
-def hub_source(name: str) -> type[Source]:
-    """The corpus of the hub called `name`."""
-    source = SOURCES.get(name)
-    if not source.repo:
-        hub = ", ".join(each for each in SOURCES.names() if SOURCES.get(each).repo)
-        raise UserError(f"the source '{source.name}' is not of the hub: nothing to fetch; of the hub: {hub}")
-    return source
-
-
-def __getattr__(name: str) -> type[Source]:
-    """`HubSource`, the base class of the hub's corpora, which stood here until version 0.2."""
-    if name == "HubSource":
-        return next(base for base in SOURCES.get("c4").__mro__ if base.__name__ == name)
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+    """The source called `name`, or somebody's own class, FILE.py:NAME; sources of files read `inputs`, `val_inputs`."""
+    return lookup(SOURCES, name, "data source", own=True).build(inputs, val_inputs)
 
 
 def command_for_texts(path: str | Path) -> str:

@@ -5,9 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
-
-from pydantic import Field
+from typing import Any, ClassVar, NamedTuple
 
 from danalab.data.tokenizers import Tokenizer, load_tokenizer, requested_size
 from danalab.errors import UserError
@@ -26,9 +24,9 @@ class SourcePosition(NamedTuple):
 
     side: str
     """TRAIN (the documents), or VAL (the source's own validation documents)."""
-    part: Annotated[int, Field(strict=True, ge=0)]
-    documents: Annotated[int, Field(strict=True, ge=0)]
-    empty: Annotated[int, Field(strict=True, ge=0)] = 0
+    part: int
+    documents: int
+    empty: int = 0
     """Documents without text so far, of both sides."""
 
 

@@ -22,12 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
-from pydantic import AfterValidator, Field
-
-from danalab.data.sources import SOURCES
 from danalab.data.sources.base import TRAIN, VAL, DownloadPlan, Source, walk
 from danalab.data.sources.text import File, read_documents
 from danalab.errors import UserError, first_line, import_extra
@@ -78,6 +75,21 @@ class HubSource(Source):
             return DownloadPlan(self.name, self.repo, self.licence, None, None, recorded, False, str(error))
         total = sum(file.size for file in files)
         return DownloadPlan(self.name, self.repo, self.licence, commit, len(files), total, True)
+
+    def download(self, folder: str | Path, workers: int = 8) -> Path:
+        """Fetch the corpus's files, by `workers` parallel downloads, into a folder of the repository's layout."""
+        hub, commit = _hub_library(), self.pin({})["commit"]
+        with explain_hub_errors(f"hf://datasets/{self.repo}"):
+            hub.snapshot_download(
+                self.repo,
+                repo_type="dataset",
+                revision=commit,
+                allow_patterns=[file.path for file in (*self.files(TRAIN), *self.files(VAL))],
+                local_dir=folder,
+                max_workers=workers,
+                endpoint=os.environ.get("HF_ENDPOINT"),
+            )
+        return Path(folder)
 
     @cached_property
     def folder(self) -> HubFolder:
@@ -160,7 +172,7 @@ class HubFolder:
                 if fnmatch.fnmatchcase(path, pattern):
                     if facts["type"] == "other":
                         raise UserError(f"{full}: not a regular file")
-                    matching[path] = HubFile(path, facts["size"], _digest(facts))
+                    matching[path] = HubFile(path, facts["size"])
         if not matching:
             raise UserError(f"{self.name}: no file matches {', '.join(patterns)}; has the repository changed?")
         return [matching[path] for path in sorted(matching)]
@@ -181,22 +193,14 @@ def _local_facts(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size if path.exists() else 0, "type": "file" if path.is_file() else "other"}
 
 
-def _path_inside(path: str) -> str:
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
-        raise ValueError(f"{path!r} is not a path inside of the repository")
-    return path
-
-
 @dataclass(frozen=True)
 class HubFile:
     """A file of a repository."""
 
-    path: Annotated[str, AfterValidator(_path_inside)]
+    path: str
     """Below the repository's root."""
-    size: Annotated[int, Field(strict=True, ge=0)]
+    size: int
     """[bytes]"""
-    digest: str | None
-    """The hub's `sha256:HEX` of a large file or `git:HEX` (SHA-1 of git's blob) of a small one; None locally."""
 
 
 def on_hub(repo: str, revision: str) -> HubFolder:
@@ -221,12 +225,6 @@ def commit_of(repo: str, revision: str) -> str:
     api = _hub_library().HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     with explain_hub_errors(f"hf://datasets/{repo}"):
         return str(api.dataset_info(repo, revision=revision).sha)
-
-
-def _digest(facts: dict[str, Any]) -> str | None:
-    if lfs := facts.get("lfs"):
-        return f"sha256:{lfs['sha256']}"
-    return f"git:{facts['blob_id']}" if facts.get("blob_id") else None
 
 
 def _hub_library() -> Any:
@@ -385,7 +383,3 @@ def articles(rows: Iterable[str]) -> Iterator[str]:
         lines.append(row)
     if lines:
         yield "".join(lines)
-
-
-for _corpus_of_the_hub in CORPORA:
-    SOURCES.add(_corpus_of_the_hub.name, _corpus_of_the_hub, *_corpus_of_the_hub.aliases)

@@ -21,11 +21,13 @@ from typing import Any, BinaryIO
 
 from danalab.data.formats.shards import reading
 from danalab.data.sources.base import TRAIN, VAL, Source, walk
+from danalab.data.splits import SPLIT_NAMES, split_name
 from danalab.data.tokenizers.base import reject_surrogates
 from danalab.errors import UserError, import_extra
 from danalab.files import parse_json, walk_files
 
 MAX_DOCUMENT_BYTES = 256 * 1024
+_MIN_DOCUMENT_BYTES, _FEW_FILES = 2048, 10
 PLAIN = {".txt", ".md"}
 LINES = {".jsonl", ".ndjson", ".json"}
 PACKED = {".gz", ".zst"}
@@ -56,7 +58,7 @@ class TextSource(Source):
         self.unread = Counter[str]()
         """What is in the folders and is not read: number of files by suffix, and names of .json files."""
         self.files = self._find(inputs, "--input")
-        self.val_files = self._find(val_inputs, "--val-input") if val_inputs else []
+        self.val_files = self._find(val_inputs, "--val-input") if val_inputs else self._named_validation()
         both = {file.resolve() for file in self.files} & {file.resolve() for file in self.val_files}
         if both:
             raise UserError(f"{min(both)}: given as --input and --val-input; validation text must not be trained on")
@@ -75,7 +77,15 @@ class TextSource(Source):
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
         documents = read_documents(self._files(side)[number], self._field)
-        return itertools.islice(itertools.chain.from_iterable(map(_cut, documents)), skip, None)
+        pieces = (_cut(document, self._longest) for document in documents)
+        return itertools.islice(itertools.chain.from_iterable(pieces), skip, None)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Longest document [bytes]; of a few small files less, so that there are about a hundred to choose from."""
+        if self.val_files or len(self.files) >= _FEW_FILES:
+            return MAX_DOCUMENT_BYTES
+        return min(MAX_DOCUMENT_BYTES, max(_MIN_DOCUMENT_BYTES, sum(self._sizes) // 100))
 
     def iter_documents(self) -> Iterator[str]:
         return (text for _, text in walk(self, TRAIN, None))
@@ -95,7 +105,7 @@ class TextSource(Source):
         return None if compressed else sum(self._sizes)
 
     def identity(self) -> str:
-        lines = [f"documents of at most {MAX_DOCUMENT_BYTES}"]
+        lines = [f"documents of at most {self._longest}"]
         lines += [f"field {self._field}"] if self._field != TEXT_COLUMN else []
         for side in (TRAIN, VAL):
             stats = [(file, file.stat()) for file in self._files(side)]
@@ -128,6 +138,23 @@ class TextSource(Source):
                 raise UserError(f"{flag} {path}: a dangling symbolic link (to {path.readlink()})")
         return list(dict.fromkeys(files))
 
+    def _named_validation(self) -> list[Path]:
+        """The files whose names say that they validate (val.txt, valid-00.jsonl), if others say that they train.
+
+        Then no other file is read.
+        """
+        by_split: dict[str | None, list[Path]] = {}
+        for path in self.files:
+            name = split_name(path.name.partition(".")[0])
+            word = SPLIT_NAMES.get(path.parent.name)
+            by_split.setdefault(word or (name.split if name else None), []).append(path)
+        train, val = by_split.get("train", []), by_split.get("val", [])
+        if not (train and val):
+            return []
+        self.unread.update(path.name for path in self.files if path not in {*train, *val})
+        self.files = train
+        return val
+
     def _is_text(self, path: Path) -> bool:
         """Whether a file of a folder is read; the others are counted."""
         suffix = kind(path)
@@ -144,12 +171,12 @@ class TextSource(Source):
         return True
 
 
-def _cut(document: str) -> Iterator[str]:
-    """A document in pieces of at most `MAX_DOCUMENT_BYTES`."""
-    if 4 * len(document) <= MAX_DOCUMENT_BYTES:
+def _cut(document: str, limit: int) -> Iterator[str]:
+    """A document in pieces of at most `limit` bytes."""
+    if 4 * len(document) <= limit:
         return iter((document,))
     raw = document.encode()
-    return _pieces((raw[at : at + _BLOCK] for at in range(0, len(raw), _BLOCK)), "")
+    return _pieces((raw[at : at + _BLOCK] for at in range(0, len(raw), _BLOCK)), "", limit)
 
 
 class StdlibSource(Source):
@@ -222,7 +249,10 @@ def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Ite
         if kind(name) in LINES:
             documents = _documents_of_json(blocks, name, field)
         else:
-            documents = (piece if at else piece.removeprefix(_MARK) for at, piece in enumerate(_pieces(blocks, name)))
+            documents = (
+                piece if at else piece.removeprefix(_MARK)
+                for at, piece in enumerate(_pieces(blocks, name, MAX_DOCUMENT_BYTES))
+            )
         try:
             yield from itertools.islice(documents, skip, None)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -268,8 +298,8 @@ def _decoded(text: bytes, name: str, position: int) -> str:
         ) from None
 
 
-def _pieces(blocks: Iterable[bytes], name: str) -> Iterator[str]:
-    buffer, position, limit = b"", 0, MAX_DOCUMENT_BYTES
+def _pieces(blocks: Iterable[bytes], name: str, limit: int) -> Iterator[str]:
+    buffer, position = b"", 0
     for block in blocks:
         buffer += block
         while len(buffer) > limit:

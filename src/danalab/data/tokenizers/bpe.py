@@ -4,9 +4,11 @@ Ids: 256 bytes, then merges in the order in which they were learned, then `<|end
 """
 
 import json
+import logging
+import re
 import unicodedata
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
 
 _MAX_ID = 1 << 24
+_LONGEST_WORD = 1000
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}|\s{{{_LONGEST_WORD}}}")
+_log = logging.getLogger(__name__)
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 _PROBE = "Iß ÀÉ naïve\u2014東京 😀\x00\t\n  two  spaces \r\n MIXED Case's 0123456789 " + EOS + " "
 DECOMPOSED = "e\u0301 \u212b \ufb01"
@@ -144,6 +149,21 @@ def _checked_size(vocab_size: int) -> int:
     return vocab_size
 
 
+def _short_words(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, cut inside of very long words such as base64 or DNA: training takes a time quadratic in a word."""
+    warned = False
+    for text in texts:
+        start = 0
+        for match in _LONG_WORD.finditer(text):
+            if not warned:
+                word = text[match.start() : match.start() + 20]
+                _log.warning("words of more than %s characters (%r...) are cut for training", _LONGEST_WORD, word)
+                warned = True
+            yield text[start : match.end()]
+            start = match.end()
+        yield text[start:]
+
+
 def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) -> BpeTokenizer:
     """Train a byte-level BPE of exactly `vocab_size` ids, including specials; deterministic."""
     from tokenizers import Tokenizer as Engine
@@ -156,7 +176,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) ->
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    engine.train_from_iterator(texts, trainer)
+    engine.train_from_iterator(_short_words(texts), trainer)
     learned = engine.get_vocab_size()
     if learned + len(SPECIALS) != vocab_size:
         raise UserError(f"--vocab-size {vocab_size}: the text makes only {learned + len(SPECIALS)} ids; give more text")
