@@ -41,7 +41,7 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("deep.json", "[" * 100_000, "recursion"),
+        ("deep.json", "[" * 100_000, "nested too deeply"),
         ("cut.json", '{"a": 1', "column 8"),
         ("deep.yaml", "[" * 20_000, "recursion|not valid YAML"),
         ("call.yaml", "a: !!python/object/apply:os.system [touch pwned]", "python/object"),

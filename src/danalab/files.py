@@ -165,7 +165,9 @@ def parse_json(text: str, place: object) -> Any:
     """Parse JSON; a UserError says `place`, where the text is from, and what is malformed."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise UserError(f"{place}: not valid JSON: nested too deeply") from None
+    except ValueError as error:
         raise UserError(f"{place}: not valid JSON: {error}") from error
 
 
@@ -195,8 +197,9 @@ def read_yaml(path: str | os.PathLike[str], *, own_tags: bool = False) -> Any:
 
     if own_tags:
         Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
+    text = read_text(path)
     try:
-        return yaml.load(read_text(path), Loader)
+        return yaml.load(text, Loader)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError, KeyError) as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
 
