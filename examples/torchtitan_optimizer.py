@@ -11,7 +11,6 @@ torchtitan builds its optimizers from the `OptimizersContainer.Config` of a trai
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ class DanalabOptimizers(OptimizersContainer):
     @staticmethod
     def _resolve_optimizer_factory(name: str) -> Callable[..., Any]:
         if name in list_optimizers():
-            return functools.partial(build_optimizer, name)
+            return lambda params, foreach=False, **settings: build_optimizer(name, params, **settings)
         return OptimizersContainer._resolve_optimizer_factory(name)
 
 
