@@ -29,13 +29,9 @@ STEPS = {
     "AdEMAMix, one pass": "ademamix:fused",
     "Dana-Star, one pass": "dana-star:fused",
     "Dana-Star-MK4, one pass": "dana-star-mk4:fused",
-    "AdamW, torch's foreach": "adamw:foreach",
-    "ADana, foreach (without a compiler)": "adana:foreach",
-    "Dana-Star-MK4, foreach (without a compiler)": "dana-star-mk4:foreach",
     "Lion, pytorch-optimizer": "po.Lion",
 }
-SHORT = ("ADana, one pass", "Dana-MK4, one pass", "Dana-Star-MK4, one pass", "AdEMAMix, one pass",
-         "AdamW, torch's foreach", "ADana, foreach (without a compiler)")  # fmt: skip
+SHORT = ("ADana, one pass", "Dana-MK4, one pass", "Dana-Star-MK4, one pass", "AdEMAMix, one pass")
 """Of these the page shows the steps; notes/speed.md has all."""
 INTEL_STEPS = {name: of for name, of in STEPS.items() if name.endswith("one pass")} | {
     "Auto-Dana, one pass": "auto-dana:fused"

@@ -2,8 +2,7 @@
 
     python examples/modded_nanogpt_loop.py      # its loop (records/track_3_optimization, 2026), a stand-in of its model
 
-The records' rule forbids such imports; `danalab optim export dana-muon --style track3` writes this
-part, to paste.
+The records' rule forbids such imports: paste base, dana, groups, newton_schulz and muon of danalab/optim.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class GPT(nn.Module):
 
 
 def build_optimizers(model: GPT, steps: int) -> list[torch.optim.Optimizer]:
-    """ADana and DanaMuon; every group has its peak rate as `initial_lr`."""
+    """ADana and DanaMuon; every group has its peak rate as `peak_lr`."""
     run = {"omega": 4.0, "horizon": steps}
     embedding = {"params": [model.embed.weight], "lr": 0.02, "weight_decay": 0.0}
     vectors = {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}
@@ -45,7 +44,7 @@ def set_rates(optimizers: list[torch.optim.Optimizer], step: int, steps: int, co
     """A stable rate, then a linear decay to zero over the last `cooldown` of the run."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * min(1.0, (1 - step / steps) / cooldown)
+            group["lr"] = group["peak_lr"] * min(1.0, (1 - step / steps) / cooldown)
 
 
 if __name__ == "__main__":

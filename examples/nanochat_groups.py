@@ -26,7 +26,10 @@ def setup_optimizer(model: nn.Module, steps: int, matrix_lr: float = 0.02) -> to
         {"kind": "vector", "params": [model.resid_lambdas], "lr": 0.005, "weight_decay": 0.0},
         {"kind": "matrix", "params": [*model.transformer.h.parameters()], "lr": matrix_lr},
     ]
-    return build_optimizer("dana-muon", groups, lr=matrix_lr, omega=4.0, horizon=steps)
+    optimizer = build_optimizer("dana-muon", groups, lr=matrix_lr, omega=4.0, horizon=steps)
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]  # as nanochat's own method does
+    return optimizer
 
 
 class GPT(nn.Module):

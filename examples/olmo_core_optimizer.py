@@ -33,7 +33,6 @@ class ADanaConfig(OptimConfig[ADana]):
     horizon: int | None = None
     delta: float = 8.0
     kappa: float = 0.85
-    foreach: bool | None = None
 
     @classmethod
     def optimizer(cls) -> type[ADana]:

@@ -11,7 +11,6 @@ torchtitan builds its optimizers from the `OptimizersContainer.Config` of a trai
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ class DanalabOptimizers(OptimizersContainer):
     @staticmethod
     def _resolve_optimizer_factory(name: str) -> Callable[..., Any]:
         if name in list_optimizers():
-            return functools.partial(build_optimizer, name)
+            return lambda params, foreach=False, **settings: build_optimizer(name, params, **settings)
         return OptimizersContainer._resolve_optimizer_factory(name)
 
 
@@ -46,7 +45,7 @@ def adana(lr: float, steps: int) -> DanalabOptimizers.Config:
     The peak rate is that of each group; what needs the length of the run is given once for the optimizer.
     """
     return DanalabOptimizers.Config(
-        implementation="foreach",
+        implementation="fused",
         param_groups=[
             ParamGroupConfig(
                 pattern=r"embed|norm|bias", optimizer_name="adana", optimizer_kwargs={"lr": lr, "weight_decay": 0.0}

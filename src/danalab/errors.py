@@ -23,7 +23,7 @@ _EXTRAS = {
     "gguf": "gguf",
     "hf": "lm_eval transformers",
     "ladder": "scipy",
-    "serve": "fastapi llguidance prometheus_client prompt_toolkit starlette uvicorn",
+    "serve": "llguidance prometheus_client prompt_toolkit starlette uvicorn",
     "theory": "jax optax",
     "track": "tensorboard wandb",
     "trackio": "trackio",

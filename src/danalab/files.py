@@ -9,20 +9,15 @@ import os
 import re
 import stat
 import tempfile
-import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from danalab.errors import UserError
 
-MAX_TEXT_BYTES = 1 << 28
-_MAX_YAML_NODES = 100_000
-_MAX_DIGITS = 4_000  # of an integer; Python's own bound differs between its versions, and can be turned off
-_MANY_DIGITS = "a number with thousands of digits"
 T = TypeVar("T")
 
 
@@ -148,51 +143,32 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The UTF-8 text of a regular file of facts (a named pipe would block), of up to 256 MiB; UserError: not one.
-
-    A file whose name ends with `.gz` is unpacked.
-    """
+    """The UTF-8 text of a regular file (a named pipe would block), unpacked where its name ends with `.gz`."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(os.stat(path).st_mode):
             raise UserError(f"{path}: not a regular file")
-        if status.st_size > MAX_TEXT_BYTES:
-            raise UserError(f"{path}: {status.st_size:,} bytes; at most {MAX_TEXT_BYTES:,} are read")
-        if not str(path).endswith(".gz"):
-            return Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
-        with gzip.open(path, "rt", encoding="utf-8-sig") as file:
-            text = file.read(MAX_TEXT_BYTES + 1)
-        if len(text) > MAX_TEXT_BYTES:
-            raise UserError(f"{path} has more than {MAX_TEXT_BYTES:,} bytes unpacked; it must have at most that many")
-        return text
+        if str(path).endswith(".gz"):
+            with gzip.open(path, "rt", encoding="utf-8-sig") as file:
+                return file.read()
+        return Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is damaged or cut short ({error}); it must be a whole gzip file") from error
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8: {error}") from error
-    except UserError:
-        raise
-    except ValueError as error:
-        raise impossible_path(path) from error
-
-
-def impossible_path(path: object) -> UserError:
-    """The error for a path that Python refuses before the system sees it, with a ValueError in words of its version."""
-    return UserError(f"{str(path)!r} is not a path: it has a null byte or a lone surrogate; it must have neither")
+    except ValueError as error:  # a null byte or a lone surrogate in the path
+        raise UserError(f"{str(path)!r} is not a path: {error}") from error
 
 
 def parse_json(text: str, place: object) -> Any:
     """Parse JSON; a UserError says `place`, where the text is from, and what is malformed."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        reason = f"{error.msg} ({f'line {error.lineno}, ' if error.lineno > 1 else ''}column {error.colno})"
     except RecursionError:
-        reason = "nested too deeply"
-    except ValueError:  # Python's bound on the digits of an integer
-        reason = _MANY_DIGITS
-    raise UserError(f"{place}: not valid JSON: {reason}")
+        raise UserError(f"{place}: not valid JSON: nested too deeply") from None
+    except ValueError as error:
+        raise UserError(f"{place}: not valid JSON: {error}") from error
 
 
 def sound_objects(lines: bytes) -> Iterator[dict[str, Any]]:
@@ -212,97 +188,40 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def read_yaml(path: str | os.PathLike[str], *, own_tags: bool = False) -> Any:
-    """Parse a YAML file by YAML 1.2's core schema: `1e-3` is a number, `no` and `1:30` are text; `012` is refused.
-
-    Merges (`<<`) are those of 1.1. `own_tags`: values with tags of an application's own (`!function`) are None.
-    UserError: malformed, a tag of another schema, a key given twice, or aliases without bound.
-    """
+    """Parse a YAML file; `1e-3` is a number. `own_tags`: values with tags of an application's own (`!function`) are
+    None."""
     import yaml
 
+    class Loader(_yaml_classes()[0]):
+        pass
+
+    if own_tags:
+        Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
     text = read_text(path)
     try:
-        loader = _core_schema()[0](text)
-        if own_tags:
-            loader.yaml_multi_constructors = {"!": lambda loader, suffix, node: None}
-        root = loader.get_single_node()
-        if root is None:
-            return None
-        _expanded_nodes(root, {}, loader.construct_object)
-        return loader.construct_document(root)
-    except RecursionError as error:
-        raise UserError(f"{path}: not valid YAML: nested too deeply") from error
-    except (yaml.YAMLError, ValueError) as error:
+        return yaml.load(text, Loader)
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError, KeyError) as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    except (KeyError, IndexError, AttributeError, TypeError) as error:  # of a tag such as !!bool before another value
-        raise UserError(f"{path}: not valid YAML: a value does not fit its tag ({error})") from error
 
 
 def to_yaml(value: Any, *, flow: bool | None = False) -> str:
-    """`value` as YAML that `read_yaml` reads back; text that YAML 1.1 or 1.2 takes for something else is quoted."""
+    """`value` as YAML that `read_yaml` reads back."""
     import yaml
 
-    return yaml.dump(value, Dumper=_core_schema()[1], sort_keys=False, default_flow_style=flow)
-
-
-_SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "null": (r"~|null|Null|NULL|", lambda text: None),
-    "bool": (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
-    "int": (
-        r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
-        lambda text: int(text, {"0o": 8, "0x": 16}.get(text[:2], 10)),
-    ),
-    "float": (
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        lambda text: float(re.sub(r"\.(?=[in])", "", text.lower())),
-    ),
-    "merge": ("<<", str),
-}
-"""Kinds of YAML 1.2's core schema: the pattern of a plain scalar, and its value."""
+    return yaml.dump(value, Dumper=_yaml_classes()[1], sort_keys=False, default_flow_style=flow)
 
 
 @cache
-def _core_schema() -> tuple[Any, Any]:
-    """(loader, dumper) of the core schema; PyYAML's own are of YAML 1.1, where 012 is 10 and `no` is false."""
+def _yaml_classes() -> tuple[Any, Any]:
+    """PyYAML's safe loader and dumper, for which `1e-3` is a number as in YAML 1.2."""
     import yaml
 
-    kept = (None, *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")))
-    constructors = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in kept}
-    own = {"yaml_implicit_resolvers": {}, "yaml_constructors": constructors}
-    Loader: Any = type("Loader", (yaml.SafeLoader,), own)
-    Dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
-    for kind, (pattern, value_of) in _SCALARS.items():
-        tag, whole = f"tag:yaml.org,2002:{kind}", re.compile(rf"(?:{pattern})\Z")
-
-        def construct(loader: Any, node: Any, kind: str = kind, whole: Any = whole, value_of: Any = value_of) -> Any:
-            if not whole.match(text := loader.construct_scalar(node)):
-                raise ValueError(f"{text!r} is no {kind}")
-            if kind == "int" and re.match(r"[-+]?0[0-9]", text):
-                plain = re.sub(r"(?<!\d)0+(?=\d)", "", text)
-                raise ValueError(f"{text} is {plain} in YAML 1.2 and octal in 1.1; write {plain}, or '{text}' for text")
-            return value_of(text)
-
-        Loader.add_constructor(tag, construct)
-        for each in (Loader, Dumper):
-            each.add_implicit_resolver(tag, whole, None)
-    return Loader, Dumper
-
-
-def _expanded_nodes(node: Any, known: dict[int, int], value_of: Callable[[Any], Any]) -> int:
-    """Number of YAML nodes when aliases are written out; ValueError: endless or too many. `known`: 0 while counting."""
-    if id(node) not in known:
-        known[id(node)] = 0
-        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _MAX_DIGITS:
-            raise ValueError(_MANY_DIGITS)
-        children = node.value if isinstance(node.value, list) else []
-        keys = (child[0] for child in children if isinstance(child, tuple))
-        require_unique(value_of(key) for key in keys if isinstance(key.value, str))
-        parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
-        known[id(node)] = 1 + sum(_expanded_nodes(part, known, value_of) for part in parts)
-    if known[id(node)] == 0:
-        raise ValueError("an alias contains itself")
-    if known[id(node)] > _MAX_YAML_NODES:
-        raise ValueError(f"more than {_MAX_YAML_NODES:,} values when aliases are written out")
-    return known[id(node)]
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
+    number = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+\Z")
+    for each in (loader, dumper):
+        each.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return loader, dumper
 
 
 def require_unique(names: Iterable[Any]) -> None:
@@ -310,44 +229,6 @@ def require_unique(names: Iterable[Any]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"{name} is given {count} times; leave one")
-
-
-def require_uncompressed(file: IO[bytes], size: int) -> None:
-    """ValueError: a zip archive of `size` bytes, whose beginning is in `file`, unpacks to more, or it is none."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            for name in [member.filename for member in members if member.filename.endswith("data.pkl")]:
-                with archive.open(name) as pickled:
-                    refuse_shared_tuples(pickled)
-    except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise ValueError(f"not an archive of tensors: {error}") from error
-    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        raise ValueError("compressed; archives of tensors are not")
-    if sum(member.file_size for member in members) > size:
-        raise ValueError(f"its contents claim more than its {size:,} bytes")
-
-
-_SHAREABLE = {"GLOBAL", "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_DICT", "EMPTY_LIST", "REDUCE", "BINPERSID"}
-
-
-def refuse_shared_tuples(pickled: IO[bytes]) -> None:
-    """ValueError if a pickle of tensors repeats a tuple (texts and objects may repeat) or is none; nothing is loaded.
-
-    Hashing a tuple of twice a tuple of twice a tuple ... takes a time exponential in the depth.
-    """
-    import pickletools
-
-    shareable: dict[int, bool] = {}
-    made_by = ""
-    for code, argument, _ in pickletools.genops(pickled):
-        if code.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            shareable[len(shareable) if argument is None else int(argument)] = made_by in _SHAREABLE
-            continue
-        gets = code.name in ("GET", "BINGET", "LONG_BINGET")
-        if code.name == "DUP" or (gets and not shareable.get(int(argument or 0))):
-            raise ValueError("its pickle repeats a tuple")
-        made_by = code.name
 
 
 @cache

@@ -1,4 +1,4 @@
-"""`danalab bench`: every verb runs at its smallest size, and compares what computes the same; never how long it took."""
+"""`danalab bench`: every verb runs at its smallest size, and compares what computes the same; never how fast."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ else:
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = {"yaml": "pyyaml"}
 """Modules that are called otherwise than the package that installs them."""
-BROUGHT = {"fsspec": "huggingface-hub", "markupsafe": "jinja2", "pydantic_core": "pydantic", "starlette": "fastapi"}
+BROUGHT = {"fsspec": "huggingface-hub", "markupsafe": "jinja2", "pydantic_core": "pydantic"}
 """Modules of packages that another one needs."""
 
 

@@ -103,3 +103,9 @@ def train_in_child(
         killer.join()
     assert status in (0, signal.SIGKILL) or (may_fail and os.WIFEXITED(status))
     return status == 0
+
+
+def started_ranks(launcher: int) -> list[str]:
+    """Processes that torch's agent, a thread of the launcher, has started."""
+    tasks = Path(f"/proc/{launcher}/task").iterdir()
+    return [pid for task in tasks if task.name != str(launcher) for pid in (task / "children").read_text().split()]

@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from danalab.train.run.metrics import read_rows
 from distributed.ranks import run_ranks
+from e2e.disturbed import started_ranks
 
 FLAGS = {
     "d-model": 32,
@@ -68,9 +68,7 @@ def test_a_killed_rank_ends_the_job_by_name(data, tmp_path):
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("step 2/"):
-                children = f"/proc/{process.pid}/task/{process.pid}/children"
-                ranks = Path(children).read_text().split()
-                subprocess.run(["kill", "-KILL", ranks[1]], check=True)
+                subprocess.run(["kill", "-KILL", started_ranks(process.pid)[1]], check=True)
             last = line
     assert process.returncode == 1
     assert last.startswith("danalab: error: rank 1 was killed by SIGKILL")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.disturbed import config
+from e2e.disturbed import config, started_ranks
 
 HIT = """
 import os, signal, sys
@@ -55,8 +55,7 @@ def test_sigterm_while_ranks_start_is_exit_code_85_and_no_rank_dies_of_it(data, 
     (tmp_path / "flags.json").write_text(json.dumps({k: v for k, v in flags.items() if v not in (None, {}, [])}))
     command = [sys.executable, "-m", "danalab", "train", "--config", str(tmp_path / "flags.json"), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while len(children.read_text().split()) < 2:
+        while len(started_ranks(process.pid)) < 2:
             time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
         said, errors = process.communicate()

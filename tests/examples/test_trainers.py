@@ -78,7 +78,6 @@ def test_a_warm_up_from_zero_still_counts_the_step(hf, tmp_path):
     [
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("adana", "ademamix-decaying-wd")),
         "dana-star-mk4",
-        "snoo-dana",
     ],
 )
 def test_a_trainer_checkpoint_resumes_bit_for_bit(hf, tmp_path, opt):
@@ -95,19 +94,6 @@ def test_a_trainer_checkpoint_resumes_bit_for_bit(hf, tmp_path, opt):
     assert clock["t"] == 8
     for name, p in whole.model.named_parameters():
         assert torch.equal(p, resumed.model.get_parameter(name)), name
-
-
-def test_a_decay_that_the_trainers_own_groups_take_away_is_said(hf, tmp_path, caplog):
-    from danalab.optim import ADana
-
-    base = hf.trainer(str(tmp_path), steps=1)
-    settings = {"lr": 3e-3, "omega": 4.0, "horizon": 60}
-    trainer = transformers.Trainer(
-        model=base.model, args=base.args, train_dataset=hf.Windows(), optimizer_cls_and_kwargs=(ADana, settings)
-    )
-    assert {group["weight_decay"] for group in trainer.create_optimizer().param_groups} == {0.0}
-    assert "every group says weight_decay 0, so nothing decays" in caplog.text
-    assert "optimizer_cls_and_kwargs" in hf.__doc__
 
 
 def test_the_trainers_factory_sees_the_model_so_that_the_decay_stays(tmp_path):

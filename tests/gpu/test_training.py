@@ -13,15 +13,13 @@ import torch
 from danalab.models import build_model
 from danalab.optim import build_optimizer
 from danalab.train import TrainConfig, open_run, train
-from danalab.train.checkpoint.saver import HostCopies
-from danalab.train.parallel.world import World
 from danalab.train.run.metrics import read_rows
 from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import CrossEntropy, TrainingBatch
+from danalab.train.step.loss import CrossEntropy
 from danalab.train.step.memory import try_step
 from danalab.train.step.optimizer_driver import OptimizerDriver
 from danalab.train.system.device import random_state
-from models.architectures import LENGTH, VOCAB, tiny
+from models.architectures import LENGTH, tiny
 from slow_cases import slow
 
 
@@ -42,24 +40,6 @@ def weights(folder: Path) -> torch.Tensor:
     return torch.cat([p.detach().flatten().cpu() for p in open_run(folder).load_model().model.parameters()])
 
 
-def test_a_copy_for_a_checkpoint_is_of_the_moment_though_training_goes_on(device):
-    copies = HostCopies(World.single())
-    source = {f"part {i}": torch.full((300_000,), float(i), device=device) for i in range(8)}
-    source["step"] = torch.tensor(7, device=device)
-    for _ in range(2):  # the second time into the same memory
-        copies.take(source)
-        for value in source.values():
-            value.fill_(99)
-        found = copies.tensors
-        assert all(value.device.type == "cpu" for value in found.values())
-        assert all(bool((found[f"part {i}"] == i).all()) for i in range(8))
-        assert int(found["step"]) == 7
-        for i in range(8):
-            source[f"part {i}"].fill_(float(i))
-        source["step"].fill_(7)
-    assert all(value.is_pinned() for value in copies.tensors.values()) == (device.type == "cuda")
-
-
 def test_the_memory_check_changes_nothing(device):
     model = build_model(tiny("enoki"), device=device)
     driver = OptimizerDriver(build_optimizer("adana", model, lr=1e-3))
@@ -73,31 +53,6 @@ def test_the_memory_check_changes_nothing(device):
     assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
     assert all(p.grad is None for p in model.parameters())
     assert random_state() == random
-
-
-def test_a_step_waits_for_no_answer_of_the_device(device):
-    """Beyond the batch that comes in: with warnings as errors, a wait would end the test."""
-    model = build_model(tiny("enoki"), device=device)
-    driver = OptimizerDriver(build_optimizer("adana", model, lr=1e-3, capturable=device.type == "cuda"))
-    gradients = GradientStep(
-        model, driver.parameters, micro_batch=4, grad_clip=0.5, loss=CrossEntropy(1e-4), autocast=contextlib.nullcontext
-    )
-    tokens = torch.randint(VOCAB, (8, LENGTH + 1))
-    batch = TrainingBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
-    if device.type == "cuda":
-        batch = TrainingBatch(batch.inputs.pin_memory(), batch.targets.pin_memory())
-    for step in range(3):
-        if device.type == "cuda" and step == 2:
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
-        try:
-            result = gradients(batch)
-            driver.step(result.finite)
-            driver.zero_grad()
-        finally:
-            if device.type == "cuda":
-                torch.cuda.set_sync_debug_mode("default")
-    assert bool(result.finite)
 
 
 STOPPED = {

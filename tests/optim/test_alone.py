@@ -75,13 +75,3 @@ def test_verbs_say_in_one_line_what_they_need_beside_torch():
     assert codes.split() == [str(len(lines)), *["2"] * len(lines)]
     for line in lines:
         assert re.fullmatch(r"danalab: error: danalab \w+ needs [^:]+: .*pip install .*\[lab\]'", line)
-
-
-def test_optimizers_are_listed_with_torch_alone():
-    code = """
-from danalab.cli.app import main
-assert not any(main(["optim", *each.split()]) for each in ("list", "list --json", "list --opt dana-muon"))
-assert all(main(["optim", *each.split()]) == 2 for each in ("list --opt adam", "list --wrong"))
-"""
-    done = subprocess.run([sys.executable, "-c", ALONE + code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

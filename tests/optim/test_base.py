@@ -207,7 +207,8 @@ def test_a_closure_is_evaluated_with_gradients():
         loss.backward()
         return loss
 
-    assert float(optimizer.step(closure)) > float(optimizer.step(closure))
+    first, second = optimizer.step(closure), optimizer.step(closure)
+    assert first.detach() > second.detach()
 
 
 def test_rounding_at_random_keeps_small_updates_in_the_mean():

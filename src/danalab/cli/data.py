@@ -123,6 +123,7 @@ class InfoFlags(JsonFlags):
 
 def info(flags: InfoFlags) -> None:
     """Tokens, documents, shards, tokenizer and source of a data set."""
+    from danalab.data.formats.shards import mappable
     from danalab.data.open import describe
 
     if _printed(flags, flags.path):
@@ -137,6 +138,8 @@ def info(flags: InfoFlags) -> None:
     rows.append(("tokenizer", f"{facts['tokenizer']}, vocabulary {facts['vocab_size']:,}{ends}"))
     for split, part in facts["splits"].items():
         line = f"{part['tokens']:,} tokens in {part['shards']} shard(s), ids up to {part['max_id']}"
+        if (at_once := mappable(part["shards"])) < part["shards"]:
+            line += f", at most {at_once:,} open at a time"
         if part["documents"] is not None:
             line += f", {part['documents']:,} documents, {part['bytes_per_token']:.3f} bytes per token"
         rows.append((split, line))

@@ -7,8 +7,7 @@ An element-wise optimizer names its rule, a pure function of tensors:
 
 Any other writes `update`, a loop `for group, p, g, state in self.moving(): ...`, where state["step"] is t of this step.
 
-Every parameter has its own step count t in its state: it advances when a gradient is applied to that parameter, and
-only then, since the hyper-parameters of logarithmic-time optimizers depend on it.
+Every parameter has its own step count t in its state, which advances when a gradient is applied to it, and only then.
 """
 
 import logging
@@ -51,11 +50,10 @@ class Optimizer(torch.optim.Optimizer):
 
     rule: ClassVar[Rule | None] = None
     """The rule of all groups, unless `rule_of` is overridden."""
-    betas: ClassVar[int] = 2
-    """How many numbers the setting `betas` has."""
+    betas: ClassVar[int] = 2  # how many numbers the setting has
     decay_bound: ClassVar[float | None] = None
-    """Of optimizers with independent decay: the largest that omega gives, in units of the peak learning rate. In short
-    runs omega / wd_ts alone shrinks weights faster than they are rebuilt."""
+    """Largest independent decay by omega, in units of the peak rate: in short runs omega / wd_ts alone shrinks weights
+    faster than they are rebuilt. None: weight decay, if any, is multiplied by the learning rate."""
 
     def __init__(self, params: Any, **settings: Any):
         check_settings(type(self).__name__, settings)
@@ -85,7 +83,7 @@ class Optimizer(torch.optim.Optimizer):
         if "betas" in group and len(group["betas"]) != self.betas:
             raise ValueError(f"{type(self).__name__}: betas is {group['betas']}; it must be {self.betas} numbers")
         if not all(p.is_floating_point() for p in group["params"]):
-            raise ValueError(f"{type(self).__name__}: a parameter is not of real numbers, and cannot be optimized")
+            raise ValueError(f"{type(self).__name__}: a parameter is not of real numbers")
         if self.decay_bound is not None and group.get("decay_bound") is None:
             check_first_decay(type(self).__name__, group["weight_decay"], group["wd_ts"])
 
@@ -117,6 +115,13 @@ class Optimizer(torch.optim.Optimizer):
         self.state[p] = {"step": torch.zeros((), dtype=torch.int64), **self.new_state(group, p)}
         return self.state[p]
 
+    def _adopt(self, group: Group, p: Tensor) -> State:
+        """`_fill` in a step; parameters that this one may have replaced, as when a library shards a model, leave."""
+        held = {p for each in self.param_groups for p in each["params"]}
+        for gone in [p for p in self.state if p not in held]:
+            del self.state[gone]
+        return self._fill(group, p)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but moments keep their own dtype, which torch would replace by the parameter's."""
         fused = [group.get("fused") for group in self.param_groups]
@@ -144,24 +149,16 @@ class Optimizer(torch.optim.Optimizer):
     @torch._disable_dynamo  # out of every compiled graph, where step counts would become constants
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore
-        """Apply the gradients; a parameter without one is left as it is, and so is its step count.
-
-        `closure` evaluates the model again; what it returns is returned.
-        """
+        """Apply the gradients; a parameter without one is left as it is. Returns what the closure returns."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         self.update()
         return loss
 
     def update(self) -> None:
-        """One step of all parameters, each by the rule of its group."""
-        by_rule: dict[Rule, list[Group]] = {}
-        for group in self.param_groups:
-            rule = self.rule_of(group)
-            if rule is not None:
-                by_rule.setdefault(rule, []).append(group)
-        for rule, groups in by_rule.items():
-            self.apply(rule, groups)
+        """One step of all parameters; an optimizer without one rule for all groups overrides it."""
+        assert self.rule is not None
+        self.apply(self.rule)
 
     def moving(
         self, groups: Iterable[Group] | None = None, *, local: bool = True, count: bool = True
@@ -181,7 +178,7 @@ class Optimizer(torch.optim.Optimizer):
                     continue
                 if g.layout is not torch.strided:
                     raise ValueError(f"{type(self).__name__}: a gradient is sparse; it must be dense (sparse=False)")
-                state = self.state.get(p) or self._fill(group, p)
+                state = self.state.get(p) or self._adopt(group, p)
                 if count:
                     state["step"] += 1
                 if local and type(p) is not nn.Parameter and hasattr(p, "to_local"):
@@ -251,10 +248,8 @@ def seed_of(group: Mapping[str, Any], t: int, which: int) -> int | None:
 
 
 def write(old: Tensor, new: Tensor, seed: int | None = None) -> None:
-    """old <- new, rounded once; with a seed up or down at random, so that the mean is exact.
-
-    The noise of an element is a hash of its bits, its place and the seed: replicas round alike, and after a resume.
-    """
+    """old <- new, rounded once; with a seed at random, so that the mean is exact: by a hash of an element's bits, its
+    place and the seed, so that replicas round alike, and resumed runs."""
     if seed is None or old.dtype != torch.bfloat16:
         old.copy_(new)
         return

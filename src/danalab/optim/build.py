@@ -114,7 +114,9 @@ def build_optimizer(
         optimizer = build(params, lr=rate, **settings)
     except (TypeError, ValueError) as error:
         raise error if isinstance(error, UserError) else UserError(f"optimizer '{name}': {error}") from error
-    if type(optimizer).__module__.startswith("pytorch_optimizer"):  # their steps are wrong inside a compiled graph
+    if any(
+        base.__module__.startswith("pytorch_optimizer") for base in type(optimizer).__mro__
+    ):  # their steps are wrong inside a compiled graph
         optimizer.step = MethodType(torch._disable_dynamo(type(optimizer).step), optimizer)
     return optimizer
 

@@ -251,7 +251,8 @@ def dana_muon(
         if rate is None or horizon is None:
             raise UserError("omega needs horizon, and with a learning-rate schedule peak_lr")
         decay: Any = omega / (rate * horizon)
-        weight_decay, wd_ts = min(decay, 1.0) if isinstance(decay, Real) else jnp.minimum(decay, 1.0), horizon
+        weight_decay = min(decay, 1.0) if isinstance(decay, Real) else jnp.minimum(decay, 1.0)  # pyright: ignore
+        wd_ts = horizon
     rule = {"delta": delta, "kappa": kappa, "eps": eps, "clipsnr": clipsnr}
     others = {
         "matched_rms": matched_rms,

@@ -33,7 +33,7 @@ from danalab.chat.tasks import TASKS, make_task
 from danalab.data import Dataset
 from danalab.data.formats.shards import TokenStore
 from danalab.data.mixture import MixedDataset
-from danalab.data.order.batches import Sequences, TokenBatch
+from danalab.data.order.batches import TokenBatch
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.train.step.loss import IGNORED
@@ -103,10 +103,6 @@ class ConversationDataset(ChatDataset):
 
     def rows(self, seq_len: int) -> ConversationRows:
         return self._packed_rows(seq_len)
-
-    def packed(self, seq_len: int, key: bytes) -> Sequences:
-        """Not possible: rows hold whole conversations already. Raises UserError: always."""
-        raise UserError(f"{self.title}: conversations are packed already; leave --packing out")
 
 
 class ReplayedDataset(MixedDataset):

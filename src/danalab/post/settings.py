@@ -195,7 +195,7 @@ class RlFlags(RolloutFlags, PolicyFlags, RunSettings):
 
     def check(self) -> None:
         super().check()
-        for name in ("global_batch", "acc_steps", "batch_ramp", "epochs"):
+        for name in ("global_batch", "acc_steps", "epochs"):
             if getattr(self, name) is not None:
                 flag = "--" + name.replace("_", "-")
                 raise UserError(f"{flag}: a step has --problems x --samples answers; leave it out")

@@ -13,10 +13,62 @@ Loops over steps run inside XLA; float64 is enabled inside the functions that ne
 from importlib.util import find_spec
 
 from danalab.errors import MissingExtra
-from danalab.lazy import attach_stub
 
 for _package in ("jax", "scipy"):
     if find_spec(_package) is None:
         raise MissingExtra(_package, "danalab.theory", "theory")
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+from danalab.theory.algorithms import (  # noqa: E402
+    ALGORITHMS,
+    Momentum,
+    PowerLaw,
+    critical_kappa,
+    dana_average,
+    dana_constant,
+    dana_decaying,
+    sgd,
+    sgd_momentum,
+    standard,
+)
+from danalab.theory.curve import Curve  # noqa: E402
+from danalab.theory.equivalents import density, limit_loss, smallest_eigenvalue  # noqa: E402
+from danalab.theory.exponents import compute_optimum, frontier, phase, time_exponents  # noqa: E402
+from danalab.theory.moments import kernel_norm, moment_recursion, noise_floor, ode, simulate  # noqa: E402
+from danalab.theory.problem import PLRF, Spectrum, binned_spectrum, draw, power_law_spectrum  # noqa: E402
+from danalab.theory.races import hummingbird, moe  # noqa: E402
+from danalab.theory.tau_statistics import measure_tau, tau_limit  # noqa: E402
+
+__all__ = [
+    "ALGORITHMS",
+    "PLRF",
+    "Curve",
+    "Momentum",
+    "PowerLaw",
+    "Spectrum",
+    "binned_spectrum",
+    "compute_optimum",
+    "critical_kappa",
+    "dana_average",
+    "dana_constant",
+    "dana_decaying",
+    "density",
+    "draw",
+    "frontier",
+    "hummingbird",
+    "kernel_norm",
+    "limit_loss",
+    "measure_tau",
+    "moe",
+    "moment_recursion",
+    "noise_floor",
+    "ode",
+    "phase",
+    "power_law_spectrum",
+    "sgd",
+    "sgd_momentum",
+    "simulate",
+    "smallest_eigenvalue",
+    "standard",
+    "tau_limit",
+    "time_exponents",
+]

@@ -90,9 +90,6 @@ class WarmedUpAdEMAMix:
         return Rates(1 / (1 + t), self.gamma2, self.gamma2 * share * self.weight, 1 - beta3)
 
 
-AdEMAMix = WarmedUpAdEMAMix  # its name before 0.2
-
-
 def between_half_lives(share: Any, start: Any, end: Any) -> Any:
     """The decay factor whose half-life is at `share` of the way from that of `start` to that of `end`."""
     lives = [math.log(0.5) / jnp.log(beta + 1e-8) - 1 for beta in (start, end)]

@@ -1,8 +1,9 @@
 """Loss curves in the theory's units, and the time loops that make them: inside XLA, observed at chosen times only."""
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -108,23 +109,43 @@ def padded(times: npt.ArrayLike, multiple: int = 64) -> jax.Array:
     return jnp.asarray(np.pad(array, (0, -len(array) % multiple), mode="edge"))
 
 
-def enable_x64() -> Any:
-    """Context manager in which JAX computes in float64."""
+def enable_x64(on: bool = True) -> Any:
+    """Context manager in which JAX computes in float64, or in float32."""
     # Older releases (the last ones for Python 3.10) keep it under jax.experimental.
     state = getattr(jax, "enable_x64", None)
     if state is None:
         from jax import experimental
 
-        return experimental.enable_x64()  # pyright: ignore[reportAttributeAccessIssue]
-    return state(True)
+        return experimental.enable_x64(on)  # pyright: ignore[reportAttributeAccessIssue]
+    return state(on)
+
+
+@contextlib.contextmanager
+def own_settings(*, x64: bool) -> Iterator[None]:
+    """JAX as the theory needs it, whatever the caller or the environment chose; that is left as it was."""
+    with (
+        enable_x64(x64),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        jax.disable_jit(False),  # loops of a hundred thousand steps must be compiled
+    ):
+        yield
 
 
 def in_float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` with float64 enabled; the caller's setting is left as it was."""
+    """Run `function` in float64."""
+    return _with_settings(function, x64=True)
 
+
+def in_float32(function: Callable[P, R]) -> Callable[P, R]:
+    """Run `function` in float32."""
+    return _with_settings(function, x64=False)
+
+
+def _with_settings(function: Callable[P, R], *, x64: bool) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with enable_x64():
+        with own_settings(x64=x64):
             return function(*args, **kwargs)
 
     return wrapped

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.theory.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
-from danalab.theory.curve import enable_x64, geometric_times
+from danalab.theory.curve import geometric_times, own_settings
 from danalab.theory.equivalents import density, limit_loss, smallest_eigenvalue
 from danalab.theory.moments import moment_recursion, ode, simulate
 from danalab.theory.problem import binned_spectrum, draw
@@ -168,7 +168,7 @@ def schedule_study(p: ScheduleFlags) -> Study:
     settings = {"alpha": model.alpha, "beta": model.beta, "d": model.d, "trace": model.trace, "batch": batch}
     for name in ALGORITHMS:
         algorithm = standard(name, **settings)
-        with enable_x64():
+        with own_settings(x64=True):
             rates = algorithm.at(t)
             arrays[f"weight_{name}"] = np.broadcast_to(np.asarray(rates.gamma3 / rates.gamma2), t.shape)
             arrays[f"forget_{name}"] = np.broadcast_to(np.asarray(rates.forget), t.shape)

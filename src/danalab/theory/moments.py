@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from danalab.errors import UserError
 from danalab.theory.algorithms import Algorithm, Rates, stacked
-from danalab.theory.curve import Curve, check_times, finite_or_inf, in_float64, padded, record
+from danalab.theory.curve import Curve, check_times, finite_or_inf, in_float32, in_float64, padded, record
 from danalab.theory.problem import Spectrum
 
 Renormalise = Literal["none", "adam", "rmsprop", "risk"]
@@ -215,6 +215,7 @@ def noise_floor(spectrum: Spectrum, algorithm: Algorithm, t: float = 1e12, batch
     return spectrum.limit / (1 - norm) if norm < 1 else float("inf")
 
 
+@in_float32
 def simulate(
     spectrum: Spectrum,
     algorithm: Algorithm,

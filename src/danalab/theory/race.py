@@ -17,7 +17,7 @@ from danalab.errors import UserError, nearest
 from danalab.optim.optax import dana_step, zero_moments
 from danalab.scaling.optimizers import DELTA, KAPPA
 from danalab.theory.algorithms import between_half_lives
-from danalab.theory.curve import finite_or_inf, padded, record
+from danalab.theory.curve import finite_or_inf, in_float32, padded, record
 from danalab.theory.problem import Draw
 
 
@@ -132,6 +132,7 @@ class RaceOutcome(NamedTuple):
     tau: np.ndarray | None
 
 
+@in_float32
 def race(
     problem: Draw, contenders: Mapping[str, Racer], times: np.ndarray, stream: Stream, ranks: np.ndarray | None = None
 ) -> dict[str, RaceOutcome]:

@@ -133,9 +133,7 @@ def _draw_hummingbird(study: Study) -> Figure:
     return figure
 
 
-def moe(
-    model: PLRF | None = None, *, delta: float = DELTA, times: np.ndarray | None = None, **settings: Any
-) -> MoE:
+def moe(model: PLRF | None = None, *, delta: float = DELTA, times: np.ndarray | None = None, **settings: Any) -> MoE:
     """Run ADana, Dana-MK4, Dana-Star-MK4 and Adam on the same expert-routed samples.
 
     Args:

@@ -182,24 +182,6 @@ class LimitFlags(FeaturesFlags):
     """Seed of the first draw."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictFlags(StudyFlags):
-    """Predict kappa and loss curves for a spectrum that you measured."""
-
-    spectrum: Path | None = None
-    """Eigenvalues, and optionally the target's squared coordinates: json, npy, npz, or text with one or two columns."""
-    alpha: float | None = None
-    """How fast the eigenvalues fall; default fitted to the spectrum."""
-    beta: float | None = None
-    """How fast the target falls over them; default fitted to the spectrum's second column."""
-    limit: float = 0.0
-    """Loss that no weights can avoid; not negative."""
-    horizon: float = 1e6
-    """Last step of the predicted curves."""
-    batch: int = 1
-    """Samples per step."""
-
-
 STUDIES: dict[str, tuple[type[StudyFlags], str]] = {
     "plrf": (PLRFFlags, "features:plrf_study"),
     "phases": (PhaseFlags, "phases:compute"),
@@ -208,6 +190,5 @@ STUDIES: dict[str, tuple[type[StudyFlags], str]] = {
     "tau": (TauFlags, "tau_statistics:compute"),
     "schedules": (ScheduleFlags, "features:schedule_study"),
     "limit": (LimitFlags, "features:limit_study"),
-    "predict": (PredictFlags, "prediction:compute"),
 }
 """Name -> its parameters, and the function in danalab.theory that makes one study of them, or several."""

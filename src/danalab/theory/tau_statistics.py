@@ -20,7 +20,7 @@ from scipy.special import k0
 
 from danalab.errors import UserError, nearest
 from danalab.scaling.optimizers import DELTA
-from danalab.theory.curve import padded, record
+from danalab.theory.curve import in_float32, padded, record
 from danalab.theory.races import moe
 from danalab.theory.studies import TauFlags
 from danalab.theory.study import Study, canvas, label
@@ -93,6 +93,7 @@ def tau_limit(activity: float, kind: str = "sign") -> float:
     return activity * sum(quad(share, a, b, limit=200)[0] for a, b in ((0.0, 1.0), (1.0, 40.0)))
 
 
+@in_float32
 def measure_tau(
     activities: Sequence[float],
     kind: str = "sign",

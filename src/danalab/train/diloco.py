@@ -57,15 +57,6 @@ log = logging.getLogger(__name__)
 INNER, MOMENTUM = "inner.", "momentum."
 
 
-def check(spec: RunSpec) -> None:
-    """UserError where DiLoCo cannot train a run."""
-    if spec.plan.opt.startswith(("sf-", "snoo")):
-        why = "keeps weights of its own, which DiLoCo's outer step would not update"
-        raise UserError(f"--opt {spec.plan.opt}: {why}; take another one, or another --distributed-backend")
-    if spec.config.ema is not None:
-        raise UserError("--ema: DiLoCo's outer weights are an average already; leave it out")
-
-
 class DiLoCoWorker(ParallelStrategy):
     """The DiLoCo worker of this process. Outer weights and momentum are kept in host memory."""
 

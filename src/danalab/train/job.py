@@ -11,8 +11,9 @@ from typing import Any
 from danalab.data import Dataset
 from danalab.errors import UserError
 from danalab.files import write_json
+from danalab.scaling.hardware import available_cores, chosen_threads
 from danalab.train.build import build_trainer
-from danalab.train.callbacks.console import ConsoleProgress
+from danalab.train.callbacks.console import ConsoleProgress, log_to_stderr
 from danalab.train.config.resolve import resolve
 from danalab.train.config.run_spec import RunSpec
 from danalab.train.config.train_config import TrainConfig
@@ -98,11 +99,23 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     spec, _ = _resolve(config, data_parallel_size(shape))
     check_parallel(spec, layout, config.nproc)
     folder = RunFolder(spec.execution.run_dir)
-    end = launch(config, config.nproc, device_type(config.device), stop)
+    end = launch(config, config.nproc, device_type(config.device), stop, _train_rank)
     status = {0: "finished", NONFINITE: "nonfinite"}.get(end, "interrupted")
     # A stop before the first step leaves no summary.
     summary = {"status": status, **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.iterations})}
     return TrainingOutcome(folder.path, summary["status"], end, summary)
+
+
+def _train_rank(config: TrainConfig, stop: StopRequest) -> int:
+    """What a process that the launcher started does."""
+    import torch
+
+    if chosen_threads() is None:
+        torch.set_num_threads(max(1, available_cores() // int(os.environ["LOCAL_WORLD_SIZE"])))
+    log_to_stderr()
+    if os.environ["RANK"] != "0":
+        logging.getLogger("danalab").setLevel(logging.ERROR)
+    return run_training(config, stop).exit_code
 
 
 def _settle(config: TrainConfig, world: World, keep: ExitStack) -> RunSpec:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from danalab.cli.app import main
 from danalab.data import open_dataset
 from danalab.data.preparation.pipeline import prepare
-from danalab.data.sources import SyntheticSource
+from danalab.data.sources import SyntheticSource, synthetic
 from danalab.data.sources.synthetic import Language
 from danalab.data.tokenizers import WordTokenizer, load_tokenizer
 from danalab.errors import UserError
@@ -23,9 +23,41 @@ from danalab.errors import UserError
 SMALL = Language(words=3, levels=2, answers=2, noise=0.25, questions=0.3, copies=0.2, distances=2, document_tokens=5)
 
 
+def probabilities(language: Language, document: np.ndarray) -> np.ndarray:
+    """P(next token) along a document, float64 [tokens + 1, vocabulary + 1]; the last column is its end."""
+    size, length = len(language.vocabulary), language.document_tokens - 1
+    table = np.zeros((len(document) + 1, size + 1))
+    words: list[int] = []
+    mark = None
+    for position in range(len(document) + 1):
+        if position == length:
+            table[position, size] = 1
+        elif mark is not None:
+            history = np.array([words or [0]])
+            sure = language._answer(np.array([mark]), history, np.array([len(words)]))[0]
+            if mark < language.words + language.levels:
+                table[position, size - language.answers : size] = language.noise / language.answers
+                table[position, sure] += 1 - language.noise
+            else:
+                table[position, sure] = 1
+        elif position == length - 1:
+            table[position, : language.words] = synthetic._power_law(language.words, language.zipf)
+        else:
+            table[position, : len(language.starts)] = language.starts
+        if position < len(document):
+            token = int(document[position])
+            if mark is not None:
+                mark = None
+            elif token < language.words:
+                words.append(token)
+            else:
+                mark = token
+    return table
+
+
 def log_probability(language: Language, document: np.ndarray) -> float:
     """log P of a whole document, by its next-token probabilities [nats]."""
-    table = language.probabilities(document)
+    table = probabilities(language, document)
     tokens = np.append(document, len(language.vocabulary))
     with np.errstate(divide="ignore"):
         return float(np.log(table[np.arange(len(tokens)), tokens]).sum())
@@ -83,7 +115,7 @@ def test_an_answer_depends_on_as_many_words_as_its_level_says() -> None:
     k1, k2 = 4, 5
 
     def answer(*tokens: int) -> int:
-        return int(language.probabilities(np.array(tokens))[-1].argmax())
+        return int(probabilities(language, np.array(tokens))[-1].argmax())
 
     assert answer(0, 3, k1) == answer(1, 3, k1) != answer(1, 2, k1)
     assert len({answer(a, b, k2) for a in range(4) for b in range(4)}) > 12

@@ -180,7 +180,7 @@ def test_bad_input_is_one_line(base, tmp_path, capsys):
     assert "--tp-size 2: only with --distributed-backend fsdp" in refused(capsys, *start, *task, "--tp-size", 2)
     assert "--kl -1" in refused(capsys, *start, *task, "--kl=-1")
     (tmp_path / "raises.py").write_text("def reward(problem, answer):\n    raise ValueError('no')\n")
-    assert "ValueError (line 2): no" in refused(capsys, *start, *task, "--reward", tmp_path / "raises.py")
+    assert "ValueError: no" in refused(capsys, *start, *task, "--reward", tmp_path / "raises.py")
     (tmp_path / "nan.py").write_text("def reward(problem, answer):\n    return float('nan')\n")
     assert "returned nan" in refused(capsys, *again, *task, "--reward", tmp_path / "nan.py")
     (tmp_path / "tasks.jsonl").write_text('{"question": "q"}\n')

@@ -78,7 +78,7 @@ def test_signals_reach_all_ranks_which_have_all_the_time_they_need(launched, tmp
 def test_a_signal_that_came_before_the_launch_starts_no_rank():
     stop = StopRequest()
     stop.signal = signal.SIGTERM
-    assert launch(CONFIG, 2, "cpu", stop) == 85
+    assert launch(CONFIG, 2, "cpu", stop, ranks_that.say_place) == 85
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
@@ -86,7 +86,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match="has 1 GPUs; give --nproc 1"):
-        launch(CONFIG, 2, "cuda", StopRequest())
+        launch(CONFIG, 2, "cuda", StopRequest(), ranks_that.say_place)
 
 
 @pytest.mark.slow

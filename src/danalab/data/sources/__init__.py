@@ -1,6 +1,5 @@
 """Sources of text: one small class each, by name in `SOURCES`."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +24,6 @@ __all__ = [
     "StdlibSource",
     "SyntheticSource",
     "TextSource",
-    "command_for_texts",
     "make_source",
     "walk",
 ]
@@ -34,8 +32,3 @@ __all__ = [
 def make_source(name: str, inputs: Sequence[str | Path] = (), val_inputs: Sequence[str | Path] = ()) -> Source:
     """The source called `name`, or somebody's own class, FILE.py:NAME; sources of files read `inputs`, `val_inputs`."""
     return lookup(SOURCES, name, "data source", own=True).build(inputs, val_inputs)
-
-
-def command_for_texts(path: str | Path) -> str:
-    """The command that makes a data set of a file or folder of texts."""
-    return f"danalab data prepare text --input {shlex.quote(str(path))}"

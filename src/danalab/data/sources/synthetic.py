@@ -170,37 +170,6 @@ class Language:
             answering = ~answering & ~is_word
         return tokens
 
-    def probabilities(self, document: np.ndarray) -> np.ndarray:
-        """P(next token) along a document, float64 [tokens + 1, vocabulary + 1]; the last column is its end."""
-        size, length = len(self.vocabulary), self.document_tokens - 1
-        table = np.zeros((len(document) + 1, size + 1))
-        words: list[int] = []
-        mark = None
-        for position in range(len(document) + 1):
-            if position == length:
-                table[position, size] = 1
-            elif mark is not None:
-                history = np.array([words or [0]])
-                sure = self._answer(np.array([mark]), history, np.array([len(words)]))[0]
-                if mark < self.words + self.levels:
-                    table[position, size - self.answers : size] = self.noise / self.answers
-                    table[position, sure] += 1 - self.noise
-                else:
-                    table[position, sure] = 1
-            elif position == length - 1:
-                table[position, : self.words] = _power_law(self.words, self.zipf)
-            else:
-                table[position, : len(self.starts)] = self.starts
-            if position < len(document):
-                token = int(document[position])
-                if mark is not None:
-                    mark = None
-                elif token < self.words:
-                    words.append(token)
-                else:
-                    mark = token
-        return table
-
     def as_dict(self) -> dict[str, Any]:
         """The settings."""
         return asdict(self)

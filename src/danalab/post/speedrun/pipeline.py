@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import NotRequired, TypedDict
-
 from danalab.chat.task_scores import AnswerSettings, evaluate_chat
 from danalab.data import prepare
 from danalab.errors import UserError
@@ -53,39 +51,6 @@ class Step:
     run: Callable[[], None]
     stops: bool = False
     """Whether it reads the stop request itself."""
-
-
-class Example(TypedDict):
-    """A test problem with an answer."""
-
-    question: str
-    reference: str
-    answer: str
-    rewards: NotRequired[list[float]]
-
-
-class MeanScore(TypedDict):
-    """A mean over problems."""
-
-    mean: float
-    error: float | None
-    count: int
-
-
-class TaskScores(TypedDict):
-    """The part of a `TaskResult` that is read again."""
-
-    task: str
-    score: MeanScore
-    examples: list[Example]
-
-
-@dataclass(frozen=True)
-class StageScores:
-    """The answers of a run to the test problems: content of scores/STAGE.json."""
-
-    step: int
-    tasks: list[TaskScores]
 
 
 class Speedrun:
@@ -161,15 +126,10 @@ class Speedrun:
         """The run folder of a stage."""
         return self.out / stage
 
-    def scores(self, stage: str) -> StageScores:
-        """The scores of a stage. Raises UserError: it has not been scored."""
+    def scores(self, stage: str) -> list[dict[str, Any]]:
+        """The scores of a stage: task, score and examples of each. Raises UserError: it has not been scored."""
         file = self._scores_file(stage)
-        found = validated(StageScores, read_json(file), file)
-        if stage != STAGES[0] and [task["task"] for task in found.tasks] != [
-            task["task"] for task in self.scores(STAGES[0]).tasks
-        ]:
-            raise UserError(f"{file}: scores of other tasks than {self._scores_file(STAGES[0])}")
-        return found
+        return validated(dict[str, Any], read_json(file), file)["tasks"]
 
     def _scores_file(self, stage: str) -> Path:
         return self.out / "scores" / f"{stage}.json"

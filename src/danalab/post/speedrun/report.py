@@ -5,7 +5,7 @@ from typing import Any
 
 from danalab.files import write_atomically
 from danalab.post.settings import STAGES
-from danalab.post.speedrun.pipeline import MeanScore, Speedrun, stage_facts
+from danalab.post.speedrun.pipeline import Speedrun, stage_facts
 from danalab.train.config.fields import flag
 from danalab.train.run.open import open_run
 
@@ -40,7 +40,7 @@ def write_report(speedrun: Speedrun) -> Path:
 
 def scores_table(speedrun: Speedrun) -> Table:
     """Score of each task after each stage, in percent with its standard error."""
-    by_stage = {stage: {task["task"]: task["score"] for task in speedrun.scores(stage).tasks} for stage in STAGES}
+    by_stage = {stage: {task["task"]: task["score"] for task in speedrun.scores(stage)} for stage in STAGES}
     rows = [[name, *(_percent(by_stage[stage][name]) for stage in STAGES)] for name in by_stage["base"]]
     return ["task", *STAGES], rows
 
@@ -49,7 +49,7 @@ def as_json(speedrun: Speedrun) -> dict[str, Any]:
     """Scores and facts of all stages."""
     found = {}
     for stage in STAGES:
-        scores = {task["task"]: task["score"] for task in speedrun.scores(stage).tasks}
+        scores = {task["task"]: task["score"] for task in speedrun.scores(stage)}
         folder = speedrun.folder(stage)
         found[stage] = {"run": str(folder), **stage_facts(folder), "scores": scores}
     return found
@@ -60,7 +60,7 @@ def talk_commands(speedrun: Speedrun) -> list[str]:
     return [f"danalab chat --run {speedrun.folder('rl')}", f"danalab serve --run {speedrun.folder('rl')}"]
 
 
-def _percent(score: MeanScore) -> str:
+def _percent(score: dict[str, Any]) -> str:
     error = "" if score["error"] is None else f" ± {100 * score['error']:.1f}"
     return f"{100 * score['mean']:.1f}{error}"
 
@@ -81,7 +81,7 @@ def _stage_table(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> Table:
 
 def _sample_table(speedrun: Speedrun) -> Table:
     """The most likely answers to the first test problems of each task after each stage; right ones are bold."""
-    tasks = {stage: speedrun.scores(stage).tasks for stage in STAGES}
+    tasks = {stage: speedrun.scores(stage) for stage in STAGES}
     rows = []
     for number, task in enumerate(tasks["base"]):
         for place, problem in enumerate(task["examples"][:SAMPLES]):

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from danalab.errors import LostRankError, UserError
-from danalab.scaling.hardware import available_cores, chosen_threads
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.system.signals import (
     INTERRUPTED,
@@ -43,7 +42,7 @@ Train = Callable[[TrainConfig, StopRequest], int]
 """What a rank does, in its own process; returns the exit code of the run."""
 
 
-def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest, train: Train | None = None) -> int:
+def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest, train: Train) -> int:
     """Run `config` on `ranks` processes; returns the exit code of the run, one of `signals.ORDERLY`.
 
     `stop` has earlier signals. UserError: bad input. LostRankError: a rank died.
@@ -55,7 +54,7 @@ def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest,
         what = f"has {gpus} GPUs; give --nproc {gpus}" if gpus else "has no GPU; leave --device out"
         raise UserError(f"--nproc {ranks}: this machine {what} or give --device cpu")
     workers = config.usual_backend(ranks) == "diloco"
-    given = train or _train, replace(config, nproc=None)
+    given = train, replace(config, nproc=None)
     resource_tracker.ensure_running()  # its start would release the signals that `_agent` holds
     with (
         tempfile.TemporaryDirectory(prefix="danalab-") as folder,
@@ -158,20 +157,6 @@ def _rank(train: Train, config: TrainConfig, worker: int | None, workers: int) -
             get_error_handler().record_exception(error)
             sys.stderr.flush()
             os._exit(1)  # threads may wait for dead ranks
-
-
-def _train(config: TrainConfig, stop: StopRequest) -> int:
-    import torch
-
-    from danalab.train.callbacks.console import log_to_stderr
-    from danalab.train.job import run_training
-
-    if chosen_threads() is None:
-        torch.set_num_threads(max(1, available_cores() // int(os.environ["LOCAL_WORLD_SIZE"])))
-    log_to_stderr()
-    if os.environ["RANK"] != "0":
-        logging.getLogger("danalab").setLevel(logging.ERROR)
-    return run_training(config, stop).exit_code
 
 
 def _said(failure: Any) -> str:

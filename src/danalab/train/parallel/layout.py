@@ -96,9 +96,11 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> RankLayout
 def check_parallel(resolved: RunSpec, layout: RankLayout, ranks: int) -> None:
     """UserError, before anything is built, where a run's optimizer or sizes do not allow a layout."""
     if layout.backend == "diloco":
-        from danalab.train.diloco import check
-
-        check(resolved)
+        if resolved.plan.opt.startswith(("sf-", "snoo")):
+            why = "keeps weights of its own, which DiLoCo's outer step would not update"
+            raise UserError(f"--opt {resolved.plan.opt}: {why}; take another one, or another --distributed-backend")
+        if resolved.config.ema is not None:
+            raise UserError("--ema: DiLoCo's outer weights are an average already; leave it out")
         return
     if layout.backend == "single":
         return
