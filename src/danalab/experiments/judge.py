@@ -184,7 +184,8 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
     for row in _read_lines(config.ledger / "judge.jsonl"):
         if row.get("question") == question and row["decision"] != UNDECIDED:
             report(f"answered from {config.ledger / 'judge.jsonl'}")
-            return Verdict(**{name: row[name] for name in Verdict.__dataclass_fields__})
+            known = {name: row[name] for name in Verdict.__dataclass_fields__}
+            return Verdict(**{**known, "rates": tuple(row["rates"])})
     with workers(config.jobs) as pool:
         verdict = _Judgement(config, track, sides, pool, report).verdict()
     _add_line(config.ledger / "judge.jsonl", {"question": question, **asdict(verdict), "danalab": __version__})

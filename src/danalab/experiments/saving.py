@@ -62,7 +62,7 @@ def compute_saved(
     redraw: Callable[[np.random.Generator], Shifts] | None = None,
     freedom: float | None = None,
     level: float = 0.95,
-    n_bootstrap: int = 400,
+    n_bootstrap: int = 1000,
     seed: int = 0,
 ) -> Saved:
     """Compute that the contender saves at equal loss.
