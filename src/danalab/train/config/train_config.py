@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,6 @@ from danalab.models.config import (
     resonance_sizes,
     sizes_by_heads,
 )
-from danalab.optim.schedules import Schedule, get_schedule
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.plan import Plan, memory_gib
@@ -715,8 +714,10 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         """Whether it is checkpointed, besides at the end and when stopped."""
         return bool(self.ckpt_interval and step % self.ckpt_interval == 0) or step in self.kept_steps()
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> Callable[[int], float]:
         """0-based step -> factor of the peak rate. An extension lengthens cos_inf's tail; others are computed again."""
+        from danalab.optim.schedules import get_schedule  # imports torch
+
         settings = self.scheduler_settings()
         if self.scheduler.replace("-", "_") == "cos_inf" and self.extend_to:
             settings["cos_inf_steps"] = settings.get("cos_inf_steps", 0) + self.last_step - self.iterations
