@@ -12,8 +12,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = [
-    {"optim", "scaling"},
-    {"colors", "models"},
+    {"models", "optim", "scaling"},
+    {"colors"},
     {"data"},
     {"inference", "train"},
     {"chat", "post", "serve"},

@@ -25,11 +25,11 @@ MORE = [
     "--seq-len 64 --context-len 128", "--tokens-per-param 100", "--horizon-basis non-emb", "--omega 2 --kappa 0.75",
     "--vocab-size 512", "--nproc 4 --distributed-backend fsdp --tp-size 2", "--nproc 2 --distributed-backend ddp",
     "--epochs 3 --seq-len 32 --batch-size 2", "--run-dir elsewhere --wandb", "--warmup-steps 2 --scheduler wsd",
-    "--activation-checkpointing every-n:2", "--batch-ramp 8:3 --seq-len-ramp 512:2", "--decay-bound 0 --grad-clip 1",
+    "--activation-checkpointing every-n:2", "--ema 0.9", "--decay-bound 0 --grad-clip 1",
     "--extend-to 100000 --seed 3", "--wd-ts-divisor 5 --z-loss 0 --dropout 0.1",
 ]  # fmt: skip
 SHARED = (
-    "arch", "opt", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_experts",
+    "arch", "opt", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len",
     "omega", "lr", "weight_decay", "wd_ts", "decay_bound", "kappa", "delta", "global_batch", "batch_size", "acc_steps",
 )  # fmt: skip
 """Facts that both print."""
@@ -87,7 +87,7 @@ def test_plan_takes_every_flag_of_train_and_the_configuration_that_it_prints(pla
     assert main(["plan", "--config", "run.yaml", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     before = json.loads(planned)
-    assert {**again, "lr_source": ""} == {**before, "lr_source": "", "lr_law_batch": None, "lr_batch_factor": 1.0}
+    assert {**again, "lr_source": ""} == {**before, "lr_source": ""}
 
 
 def test_what_train_refuses_plan_refuses(place, capsys, monkeypatch):
@@ -106,13 +106,13 @@ def test_what_train_refuses_plan_refuses(place, capsys, monkeypatch):
 def test_data_that_are_not_here_are_replaced_by_the_rules_corpus_by_name(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DATASETS_DIR", raising=False)
-    corpus = "vocabulary of 50,304 (gpt2): the corpus of"
+    corpus = "(gpt2, 50,304 tokens): the corpus of"
     for words, named in (
-        ("--heads 3", "fineweb-100bt-gpt2, vocabulary of 50,304 (gpt2): not prepared yet"),
-        ("--d-model 64 --n-layers 2 --n-heads 1", "stdlib-bpe-4096, vocabulary of 4,096 (bpe-4096): not prepared yet"),
+        ("--heads 3", "fineweb-100bt-gpt2 (gpt2, 50,304 tokens): not prepared yet"),
+        ("--d-model 64 --n-layers 2 --n-heads 1", "stdlib-bpe-4096 (bpe-4096, 4,096 tokens): not prepared yet"),
         ("--heads 3 --data /scratch/absent", f"{corpus} enoki's rules; /scratch/absent is not here"),
-        ("--arch resonance --size small", "fineweb-edu-gpt2, vocabulary of 50,304 (gpt2): not prepared yet"),
-        ("--heads 3 --data c4", "c4-gpt2, vocabulary of 50,304 (gpt2): not prepared yet"),
+        ("--arch resonance --size small", "fineweb-edu-gpt2 (gpt2, 50,304 tokens): not prepared yet"),
+        ("--heads 3 --data c4", "c4-gpt2 (gpt2, 50,304 tokens): not prepared yet"),
     ):
         assert main(["plan", *words.split()]) == 0
         assert named in capsys.readouterr().out

@@ -13,8 +13,8 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.train.system.slurm import Resources
 from danalab.train.slurm import SlurmJob
+from danalab.train.system.slurm import Resources
 from slurm_stand_ins import Cluster
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"

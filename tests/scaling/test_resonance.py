@@ -38,7 +38,7 @@ def test_explicit_numbers_win_over_the_name_and_others_words_are_known(capsys):
         (["--arch", "resonance", "--heads", "4"], "resonance has none"),
         (["--arch", "resonance", "--size", "smal"], "did you mean 'small'"),
         (["--arch", "enoki", "--size", "small"], "only with --arch resonance"),
-        (["--arch", "enoki", "--heads", "4", "--mixer", "none"], "--mixer none: not with --heads"),
+        (["--arch", "enoki", "--heads", "4", "--mixer", "none"], "--mixer none: only with --arch resonance"),
         (["--arch", "enoki", "--heads", "4", "--n-layers", "5"], "--heads 4 decides all dimensions: --n-layers is 3"),
     ],
 )

@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.models import ModelConfig, build_model
 from danalab.scaling import dimensions, flops_per_token, parameter_count
-from danalab.models.config import sparsity
 
 SIZES = (64, 4, 4, 16, 96, 128, 32)
 WAYS: list[dict[str, Any]] = [
@@ -44,10 +43,10 @@ def test_counts_by_formula_are_those_of_the_model_and_of_torch(arch, ways):
 
 def test_sparse_layers_are_those_whose_number_the_step_divides_but_for_exceptions():
     config = ModelConfig("moe", 64, 7, 4, 16, 96, 128, 32, decoder_sparse_step=3)
-    assert sparsity(config).layers == (2, 5)
-    assert sparsity(replace(config, mlp_only_layers=(5,))).layers == (2,)
-    assert sparsity(replace(config, decoder_sparse_step=1, mlp_only_layers=(0, 6))).layers == (1, 2, 3, 4, 5)
-    assert sparsity(ModelConfig("enoki", *SIZES)) is None
+    assert config.sparsity.layers == (2, 5)
+    assert replace(config, mlp_only_layers=(5,)).sparsity.layers == (2,)
+    assert replace(config, decoder_sparse_step=1, mlp_only_layers=(0, 6)).sparsity.layers == (1, 2, 3, 4, 5)
+    assert ModelConfig("enoki", *SIZES).sparsity is None
 
 
 def test_a_configuration_with_experts_survives_json():

@@ -279,7 +279,7 @@ def test_an_evaluation_that_is_interrupted_is_made_up_for(tiny, tmp_path, monkey
 
 def test_another_configuration_is_refused_with_the_settings_that_differ(tiny):
     train(tiny())
-    with pytest.raises(UserError, match=r"--seed 3 here, 0 there; --lr 0.01 here, 0.003 there"):
+    with pytest.raises(UserError, match=r"--lr: 0.003 there, 0.01 here; --seed: 0 there, 3 here"):
         train(tiny(lr=0.01, seed=3))
 
 
@@ -451,7 +451,7 @@ def test_only_the_checkpoint_that_is_gone_on_from_is_verified(tiny, monkeypatch)
 def test_same_seed_same_weights_and_another_seed_others(tiny, data):
     def first_weights(config):
         resolved = resolve(config, open_dataset(data))
-        folder = RunFolder(resolved.execution.run_dir)
+        folder = RunFolder(resolved.run_dir)
         folder.path.mkdir(exist_ok=True)
         trainer = build_trainer(resolved, open_dataset(data), folder)
         return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])

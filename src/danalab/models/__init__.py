@@ -1,4 +1,4 @@
-"""Models: one `ModelConfig`, one decoder of shared blocks; architectures are rows of `danalab.scaling.architectures`.
+"""Models: one `ModelConfig`, one decoder of shared blocks; architectures are rows of `danalab.models.architectures`.
 
 Names are loaded on first use, so `from danalab.models import ModelConfig` needs no torch.
 """

@@ -83,26 +83,12 @@ def test_a_run_that_moved_with_its_data_is_evaluated(arrays, tmp_path, monkeypat
         evaluate_run("run")
 
 
-def test_resuming_in_the_middle_of_ramps_changes_nothing(arrays, tmp_path):
-    settings = {**SMALL, "data": str(arrays), "batch_ramp": "2:3,4:6", "seq_len_ramp": "8:2,16:5"}
-    whole = train(TrainConfig(**settings, run_dir=tmp_path / "whole"))
-    for _ in range(3):
-        parts = train(TrainConfig(**settings, run_dir=tmp_path / "parts", iterations_to_run=3))
-    tokens = np.cumsum([32 * n for n in (2, 2, 2, 4, 4, 4, 8, 8)]).tolist()
-    for run in (whole, parts):
-        assert [row["tokens"] for row in _rows(run)] == tokens
-        assert json.loads((run / "summary.json").read_text())["tokens"] == tokens[-1]
-    for key in ("train/loss", "flops", "lr", "grad_norm"):
-        assert [row[key] for row in _rows(whole)] == [row[key] for row in _rows(parts)]
-
-
 def test_packed_and_masked_documents_train_and_resume(stream, tmp_path):
     settings = {
         **SMALL,
         "vocab_size": None,
         "data": str(stream),
         "seq_len": 64,
-        "packing": "documents",
         "document_mask": True,
     }
     whole = train(TrainConfig(**settings, run_dir=tmp_path / "whole"))

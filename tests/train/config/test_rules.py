@@ -26,7 +26,7 @@ def test_rules_are_read_back_and_decide_rate_and_decay(tmp_path):
     RULES.write(file)
     assert read_rules(file) == RULES
     spec = resolve(TrainConfig(heads=4, rules=file, global_batch=512), Words())
-    assert spec.lr == 4.0 * (10.0 + spec.non_emb_params) ** -0.5
+    assert spec.lr == 4.0 * (10.0 + spec.model.non_emb_params) ** -0.5
     assert spec.lr_source == "--rules: fitted for adana on enoki at batch 512"
     usual = plan("enoki", "adana", 4, global_batch=512)
     assert spec.weight_decay == usual.weight_decay / 2
@@ -48,10 +48,10 @@ def test_an_explicit_omega_wins_over_the_file(tmp_path, given, used):
 def test_dimensions_of_the_file_replace_those_of_the_architecture(tmp_path):
     file = tmp_path / "rules.yaml"
     RULES.write(file)
-    planned = resolve(TrainConfig(arch="gpt", heads=6, rules=file), Words()).plan
+    planned = resolve(TrainConfig(arch="gpt", heads=6, rules=file), Words()).model
     assert (planned.d_model, planned.n_layers, planned.head_dim, planned.mlp_dim) == (192, 2, 32, 480)
-    assert resolve(TrainConfig(arch="gpt", heads=3, rules=file), Words()).plan.n_layers == 1  # a third of three heads
-    assert resolve(TrainConfig(arch="enoki", heads=6, rules=file), Words()).plan.d_model == 384
+    assert resolve(TrainConfig(arch="gpt", heads=3, rules=file), Words()).model.n_layers == 1  # a third of three heads
+    assert resolve(TrainConfig(arch="enoki", heads=6, rules=file), Words()).model.d_model == 384
     with pytest.raises(UserError, match="less than one layer"):
         resolve(TrainConfig(arch="gpt", heads=2, rules=file), Words())
     with pytest.raises(UserError, match="--d-model is 192, not 384"):
@@ -132,15 +132,15 @@ def test_the_originals_scaling_rules_are_read(tmp_path):
     (tmp_path / "a.yaml").write_text(ORIGINAL)
     (tmp_path / "b.yaml").write_text(SUMMARY)
     for settings in ({}, {"kappa": 0.75}, {"opt": "adamw"}, {"global_batch": 512}, {"global_batch": 100}):
-        usual = resolve(TrainConfig(heads=6, **settings), Words()).plan.as_dict()
-        ruled = resolve(TrainConfig(heads=6, rules=tmp_path / "a.yaml", **settings), Words()).plan.as_dict()
+        usual = resolve(TrainConfig(heads=6, **settings), Words()).planned.as_dict()
+        ruled = resolve(TrainConfig(heads=6, rules=tmp_path / "a.yaml", **settings), Words()).planned.as_dict()
         assert ruled.pop("lr_source").startswith("--rules: ")
         usual.pop("lr_source")
         assert ruled == usual
-    planned = resolve(TrainConfig(heads=6, rules=tmp_path / "b.yaml"), Words()).plan
-    assert planned.lr == 3.72e3 * (3.70e3 + planned.non_emb_params) ** -0.894
-    large = resolve(TrainConfig(arch="qwen3", heads=4, rules=tmp_path / "b.yaml"), Words()).plan
-    assert large == resolve(TrainConfig(arch="qwen3", heads=4), Words()).plan
+    config = resolve(TrainConfig(heads=6, rules=tmp_path / "b.yaml"), Words())
+    assert config.lr == 3.72e3 * (3.70e3 + config.model.non_emb_params) ** -0.894
+    large = resolve(TrainConfig(arch="qwen3", heads=4, rules=tmp_path / "b.yaml"), Words()).planned
+    assert large == resolve(TrainConfig(arch="qwen3", heads=4), Words()).planned
 
 
 @pytest.mark.parametrize(

@@ -147,11 +147,18 @@ def _normalised(options: list[Option], words: list[str]) -> list[str]:
 
 
 def _read_file(file: str) -> dict[str, Any]:
-    loaded = read_yaml(file) or {}
+    try:
+        loaded = read_yaml(file)
+    except UserError as error:
+        raise UserError(f"--config {error}") from error
+    loaded = {} if loaded is None else loaded
     if not isinstance(loaded, dict):
         raise UserError(f"--config {file}: a mapping of names to values is expected, not {type(loaded).__name__}")
     names = [str(key).replace("-", "_") for key in loaded]
-    require_unique(names)
+    try:
+        require_unique(names)
+    except ValueError as error:
+        raise UserError(f"--config {file}: {error}") from error
     return dict(zip(names, loaded.values(), strict=True))
 
 

@@ -126,7 +126,7 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
         raise UserError(f"--context-len is {config.context_len}; it must be at least --seq-len, {config.seq_len}")
     if config.vocab_size < data.least_vocab_size:
         raise UserError(f"--vocab-size {given.vocab_size}: {data.name} needs {data.least_vocab_size}; leave it out")
-    if config.phase_lr_factor != 1 and not config.model.modes:
+    if config.phase_lr_factor != 1 and not (config.model.architecture.oscillators and config.model.modes):
         raise UserError(f"--phase-lr-factor {config.phase_lr_factor}: {config.arch} has no phases; leave it out")
     if config.expert_parallel and config.model.sparsity is None:
         raise UserError(f"--expert-parallel: {config.arch} has no experts here; give --n-experts, too")

@@ -166,7 +166,7 @@ class ModelSettings(Section):
     def sizes(self) -> dict[str, Any]:
         """The model's dimensions as they were given, by the architecture's rule, or by the name of a size."""
         given = {name: getattr(self, name) for name in _NUMBERS}
-        if architecture(self.arch).oscillators:
+        if architecture(self.arch).oscillators and self.heads is None:
             further = {"num_frequencies": self.num_frequencies, "mixer": self.mixer}
             return resonance_sizes(self.size, **given, **further)
         for name in ("size", "num_frequencies", "mixer"):
