@@ -1,0 +1,697 @@
+"""Two questions about what an optimizer's lead is made of, answered with every dial of every contender searched alike.
+
+    python bench/recipes.py --run [--text FILE]     # goes on where it stopped; FILE: tiny Shakespeare
+    python bench/recipes.py                         # the tables, from the stored rows
+
+1. *The baseline*: AdamW (rate, beta1, beta2, decay, final rate, warm-up), ADana (rate, delta, kappa, omega, final rate,
+   warm-up) and Muon, each with the same number of trials (`tune`), then AdamW turned into ADana part by part.
+2. *The recipe*: DanaMuon, and the parts of nanochat's optimizer added to it one at a time; and the other way round.
+
+All optimizers are written here, eagerly, in one class each, so that an arm differs from the next by one switch. A trial
+is the mean over two seeds on one half of the held-out text; reports are of other seeds on the other half.
+"""
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results" / "recipes_cpu.jsonl"
+TEXT = Path("tinyshakespeare.txt")
+Settings = dict[str, Any]
+
+TUNING_SEEDS, REPORT_SEEDS = (0, 1), (11, 12, 13, 14, 15)
+
+
+# ---- problems: a model, a loss on a batch, a loss on held-out text ----
+@dataclass(frozen=True)
+class Task:
+    model: nn.Module
+    loss: Callable[[], Tensor]
+    measure: Callable[[], tuple[float, float]]
+    """Losses on the half for tuning and on the half for reports."""
+
+
+@cache
+def library_tokens() -> tuple[Tensor, Tensor]:
+    from danalab.data import open_data
+
+    parts = (open_data("stdlib", "bpe-512", split) for split in ("train", "val"))
+    training, held_out = (torch.from_numpy(part.store.read(0, part.n_tokens).astype("int64")) for part in parts)
+    return training, held_out
+
+
+@cache
+def shakespeare() -> tuple[Tensor, Tensor]:
+    text = TEXT.read_text(encoding="utf-8")
+    ids = {character: i for i, character in enumerate(sorted(set(text)))}
+    data = torch.tensor([ids[character] for character in text])
+    cut = int(0.9 * len(data))
+    return data[:cut], data[cut:]
+
+
+def next_token(model: nn.Module, training: Tensor, held_out: Tensor, seed: int, batch: int, length: int) -> Task:
+    draw, offsets = torch.Generator().manual_seed(seed), torch.arange(length + 1)
+    half = len(held_out) // 2
+
+    def cross_entropy(tokens: Tensor) -> Tensor:
+        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    def mean(part: Tensor) -> float:
+        starts = torch.randint(len(part) - length, (512, 1), generator=torch.Generator().manual_seed(99))
+        with torch.no_grad():
+            return statistics.fmean(float(cross_entropy(part[s + offsets])) for s in starts.split(64))
+
+    return Task(
+        model,
+        lambda: cross_entropy(training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets]),
+        lambda: (mean(held_out[:half]), mean(held_out[half:])),
+    )
+
+
+def enoki(width: int, layers: int, heads: int, seed: int) -> Task:
+    from danalab.models import ModelConfig, build_model
+
+    config = ModelConfig("enoki", width, layers, heads, width // heads, 4 * width, vocab_size=512, seq_len=128)
+    return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        split = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+        attended = F.scaled_dot_product_attention(*split.permute(2, 0, 3, 1, 4), is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class SmallGPT(nn.Module):
+    """A GPT as people write it: learned positions, torch's modules, weights of deviation 0.02, tied head or not."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int, heads: int, length: int, tied: bool):
+        super().__init__()
+        self.emb, self.pos = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.emb.weight
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+                if getattr(module, "bias", None) is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.emb(tokens) + self.pos(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def gpt(width: int, layers: int, heads: int, tied: bool, seed: int) -> Task:
+    torch.manual_seed(seed)
+    training, held_out = shakespeare()
+    return next_token(SmallGPT(65, width, layers, heads, 64, tied), training, held_out, seed, batch=16, length=64)
+
+
+@dataclass(frozen=True)
+class Problem:
+    title: str
+    steps: int
+    clip: float
+    make: Callable[[int], Task]
+
+
+PROBLEMS = {
+    "enoki-45k": Problem("Enoki, 45 k parameters, 20 tokens each", 890, 0.5, lambda s: enoki(32, 1, 1, s)),
+    "enoki-58k": Problem("Enoki, 58 k parameters, 20 tokens each", 1140, 0.5, lambda s: enoki(32, 2, 1, s)),
+    "enoki-105k": Problem("Enoki, 105 k parameters, 20 tokens each", 2050, 0.5, lambda s: enoki(48, 2, 2, s)),
+    "enoki-164k": Problem("Enoki, 164 k parameters, 20 tokens each", 3200, 0.5, lambda s: enoki(64, 2, 2, s)),
+    "gpt-tied": Problem(
+        "a hand-written GPT with a tied head, tiny Shakespeare", 300, 1.0, lambda s: gpt(64, 3, 4, True, s)
+    ),
+    "gpt": Problem("a hand-written GPT, tiny Shakespeare", 300, 1.0, lambda s: gpt(96, 2, 4, False, s)),
+}
+
+
+# ---- one class for AdamW, ADana and everything between ----
+class Parts(torch.optim.Optimizer):
+    """Adam with the parts of ADana as switches; a(t) = delta / (delta + t).
+
+    m <- m + gain1 (g - m)      gain1 = 1 - beta1, or a(t) where beta1 is None; bias-corrected where it is constant
+    v <- v + gain2 (g^2 - v)    gain2 likewise
+    u  = (fresh g + weight m) / (sqrt(v) + eps)
+         fresh = 0, weight = 1 (Adam); fresh = 1, weight = 1 + c (`fresh`), c = (1 + t)^(1 - kappa) or `constant`
+    p <- p - lr u, p <- p (1 - s(t) lambda(t)), s = lr / peak,
+         lambda = peak decay (AdamW), or omega / (steps / 10 + t) where omega is given
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float, **settings: Any):
+        chosen = {"beta1": 0.9, "beta2": 0.99, "delta": 8.0, "kappa": 0.85, "fresh": False, "constant": None}
+        chosen |= {"eps": 1e-8, "decay": 0.1, "omega": None, "steps": 1} | settings
+        super().__init__(params, {"lr": lr, "peak": lr, "t": 0, **chosen})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            group["t"] += 1
+            t, a = group["t"], group["delta"] / (group["delta"] + group["t"])
+            gains = [a if beta is None else 1 - beta for beta in (group["beta1"], group["beta2"])]
+            whole = [1.0 if beta is None else 1 - beta**t for beta in (group["beta1"], group["beta2"])]
+            slow = (1.0 + t) ** (1 - group["kappa"]) if group["constant"] is None else group["constant"]
+            weight = 1 + slow if group["fresh"] else 1.0
+            factor = group["lr"] / group["peak"]
+            strength = (
+                group["decay"] * group["peak"] if group["omega"] is None else group["omega"] / (group["steps"] / 10 + t)
+            )
+            ps = [p for p in group["params"] if p.grad is not None]
+            gs = [p.grad for p in ps]
+            for p in ps:
+                if not self.state[p]:
+                    self.state[p] = {"m": torch.zeros_like(p), "v": torch.zeros_like(p)}
+            ms, vs = [self.state[p]["m"] for p in ps], [self.state[p]["v"] for p in ps]
+            torch._foreach_lerp_(ms, gs, gains[0])
+            torch._foreach_lerp_(vs, torch._foreach_mul(gs, gs), gains[1])
+            roots = torch._foreach_sqrt(torch._foreach_div(vs, whole[1]))
+            torch._foreach_add_(roots, group["eps"])
+            us = torch._foreach_mul(ms, weight / whole[0])
+            if group["fresh"]:
+                torch._foreach_add_(us, gs)
+            torch._foreach_addcdiv_(ps, us, roots, value=-group["lr"])
+            if group["decayed"]:
+                torch._foreach_mul_(ps, 1 - factor * strength)
+
+
+def parts(model: nn.Module, lr: float, steps: int, **settings: Any) -> torch.optim.Optimizer:
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "decayed": True}, {"params": others, "decayed": False}]
+    return Parts(groups, lr, steps=steps, **settings)
+
+
+# ---- one class for Muon, DanaMuon, nanochat's recipe and everything between ----
+POLAR = (
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+)
+QUINTIC = ((3.4445, -4.7750, 2.0315),) * 5
+
+
+def orthogonal(x: Tensor, chain: Iterable[tuple[float, float, float]], safety: float) -> Tensor:
+    tall = x.shape[0] > x.shape[1]
+    y = x.mT if tall else x
+    y = y / (y.norm() * safety + 1e-7)
+    for a, b, c in chain:
+        square = y @ y.mT
+        y = a * y + (b * square + c * square @ square) @ y
+    return y.mT if tall else y
+
+
+class Recipe(torch.optim.Optimizer):
+    """Groups have a `kind`: matrix (orthogonalised momentum), embedding, head, vector (AdamW or Dana-Star-MK4)."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            group["t"] += 1
+            for p in group["params"]:
+                if p.grad is not None:
+                    (
+                        self._matrix
+                        if group["kind"] == "matrix"
+                        else self._adam
+                        if group["aux"] == "adamw"
+                        else self._dana
+                    )(p, p.grad, self.state[p], group)
+
+    @staticmethod
+    def _matrix(p: Tensor, g: Tensor, state: dict[str, Tensor], group: Settings) -> None:
+        t = group["t"]
+        m = state.setdefault("m", torch.zeros_like(p))
+        if group["momentum"] is None:
+            m.lerp_(g, group["delta"] / (group["delta"] + t))
+            x = g + float(t) ** (1 - group["kappa"]) * m
+        else:
+            m.lerp_(g, 1 - group["momentum"])
+            x = g.lerp(m, group["momentum"])
+        if group["equilibrate"]:
+            rows = x.norm(dim=1, keepdim=True)
+            x = x * (rows.square().mean().sqrt() / rows.clamp_min(1e-10))
+        u = orthogonal(x, POLAR, 1.01) if group["polar"] else orthogonal(x, QUINTIC, 1.0)
+        if group["frobenius"]:
+            u = u * (math.sqrt(min(u.shape)) / u.norm().clamp_min(1e-10))
+        if group["normalise"] is not None:
+            # the axis with more entries keeps a factor for each, as the shorter one is already even
+            dim = 1 if u.shape[0] >= u.shape[1] else 0
+            mean = u.square().mean(dim=dim, keepdim=True)
+            if group["normalise"] == "normuon":
+                v = state.setdefault("v", torch.zeros_like(mean))
+                v.lerp_(mean, 1 - group["row_beta"])
+                mean = v
+            scaled = u / mean.sqrt().clamp_min(1e-10)
+            u = scaled * (u.norm() / scaled.norm().clamp_min(1e-10))
+        rows, columns = u.shape
+        u = u * (
+            0.2 * math.sqrt(max(rows, columns)) if group["scale"] == "rms" else math.sqrt(max(1.0, rows / columns))
+        )
+        Recipe._apply(p, u, group)
+
+    @staticmethod
+    def _apply(p: Tensor, u: Tensor, group: Settings) -> None:
+        if group["omega"] is not None and group["falling"]:
+            strength = group["lr"] / group["peak"] * group["omega"] / (group["steps"] / 10 + group["t"])
+        elif group["omega"] is not None:  # as DanaMuon has it
+            strength = group["lr"] * min(group["omega"] / (group["peak"] * group["steps"]), 1.0)
+        else:
+            strength = group["lr"] * group["decay"]
+        if strength:
+            p.sub_(strength * (p * (p * u >= 0) if group["cautious"] else p))
+        p.sub_(group["lr"] * u)
+
+    @staticmethod
+    def _adam(p: Tensor, g: Tensor, state: dict[str, Tensor], group: Settings) -> None:
+        (beta1, beta2), t = group["betas"], group["t"]
+        m, v = state.setdefault("m", torch.zeros_like(p)), state.setdefault("v", torch.zeros_like(p))
+        m.lerp_(g, 1 - beta1)
+        v.lerp_(g * g, 1 - beta2)
+        Recipe._apply(p, m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + group["eps"]), {**group, "decay": 0.0})
+
+    @staticmethod
+    def _dana(p: Tensor, g: Tensor, state: dict[str, Tensor], group: Settings) -> None:
+        t, delta, kappa, eps = group["t"], group["delta"], group["kappa"], 1e-8
+        m, v, tau = (state.setdefault(key, torch.zeros_like(p)) for key in ("m", "v", "tau"))
+        a = delta / (delta + t)
+        m.lerp_(g, a)
+        v.lerp_(g * g, a)
+        r = v.sqrt() + eps
+        tau.lerp_(g.abs() / (g.abs() + r), a)
+        c = tau.clamp_max(0.5)
+        q = (c / (1 - c)).clamp_min(1 / (1 + t))
+        n = q.sqrt() / r
+        u = m.abs() * n
+        long = ((tau * t).clamp_min(1.0) ** (1 - kappa) * u / q).clamp_max(2.0)
+        Recipe._apply(p, n * g + m.sign() * (q * long + u), {**group, "decay": 0.0})
+
+
+MATRIX = {"momentum": 0.95, "delta": 8.0, "kappa": 0.85, "equilibrate": False, "polar": False, "frobenius": False}
+MATRIX |= {
+    "normalise": None,
+    "row_beta": 0.9,
+    "scale": "rms",
+    "cautious": False,
+    "decay": 0.1,
+    "omega": None,
+    "falling": False,
+}
+
+
+def kinds(model: nn.Module) -> dict[str, list[Tensor]]:
+    found: dict[str, list[Tensor]] = {"embedding": [], "head": [], "matrix": [], "vector": []}
+    seen: set[int] = set()
+    heads = {
+        id(module.weight)
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] in ("head", "lm_head") and hasattr(module, "weight")
+    }
+    for module in model.modules():
+        for p in module.parameters(recurse=False):
+            if id(p) not in seen:
+                seen.add(id(p))
+                kind = (
+                    "vector"
+                    if p.ndim < 2
+                    else "head"
+                    if id(p) in heads
+                    else "embedding"
+                    if isinstance(module, nn.Embedding)
+                    else "matrix"
+                )
+                found[kind].append(p)
+    return found
+
+
+def recipe(
+    model: nn.Module, lr: float, steps: int, *, aux_scale: float = 1.0, aux_style: str = "dana", **settings: Any
+) -> torch.optim.Optimizer:
+    """aux_style: dana (Dana-Star-MK4, DanaMuon's ratios), nanochat or adamw (AdamW, absolute rates)."""
+    width = min(max(p.shape) if p.ndim else 1 for p in kinds(model)["matrix"])
+    wide = (width / 768) ** -0.5
+    common = {**MATRIX, "t": 0, "steps": steps, "aux": "adamw", "eps": 1e-8, **settings}
+    groups = []
+    for kind, params in kinds(model).items():
+        group = {**common, "params": params, "kind": kind, "lr": lr}
+        if kind != "matrix":
+            if aux_style == "dana":
+                group |= {"aux": "dana", "lr": lr * aux_scale * FACTORS[kind]}
+            elif aux_style == "adamw":
+                group |= {"lr": 0.004 * aux_scale, "betas": (0.9, 0.99), "omega": None}
+            else:
+                rate = {"embedding": 0.2 * wide, "head": 0.004 * wide, "vector": 0.01}[kind]
+                betas = {"embedding": (0.8, 0.995), "head": (0.8, 0.96), "vector": (0.8, 0.95)}[kind]
+                group |= {"lr": rate * aux_scale, "betas": betas, "eps": 1e-10, "omega": None}
+        group["peak"] = group["lr"]
+        groups.append(group)
+    return Recipe([group for group in groups if group["params"]], {})
+
+
+FACTORS = {"embedding": 0.25, "head": 0.25, "vector": 0.0625}
+"""Rates of the kinds relative to that of matrices: DanaMuon's."""
+
+
+# ---- a trial ----
+BUILD: dict[str, Callable[..., torch.optim.Optimizer]] = {"parts": parts, "recipe": recipe}
+
+
+def run(problem: str, family: str, settings: Settings, seed: int) -> dict[str, Any]:
+    case = PROBLEMS[problem]
+    task = case.make(seed)
+    rest = {name: value for name, value in settings.items() if name not in ("lr", "final", "warmup")}
+    optimizer = BUILD[family](task.model, settings["lr"], case.steps, **rest)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    warmup, final = max(1, round(settings["warmup"] * case.steps)), settings["final"]
+    began = time.process_time()
+    for i in range(case.steps):
+        cosine = final + (1 - final) * (1 + math.cos(math.pi * i / case.steps)) / 2
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak * min((i + 1) / warmup, cosine)
+        task.loss().backward()
+        nn.utils.clip_grad_norm_(task.model.parameters(), case.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    tuning, report = (round(loss, 5) if math.isfinite(loss) else None for loss in task.measure())
+    row = {"problem": problem, "family": family, "settings": settings, "seed": seed, "steps": case.steps}
+    return {**row, "tuning": tuning, "report": report, "seconds": round(time.process_time() - began, 1)}
+
+
+ROWS: dict[str, dict[str, Any]] = {}
+
+
+def key_of(row: dict[str, Any]) -> str:
+    settings = {
+        name: float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        for name, value in row["settings"].items()
+    }
+    return json.dumps([row["problem"], row["family"], settings, row["seed"]], sort_keys=True)
+
+
+def load() -> None:
+    if RESULTS.exists():
+        for line in RESULTS.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            ROWS[key_of(row)] = row
+
+
+class Missing(Exception):
+    """A row that is not stored, while only stored ones are read."""
+
+
+RUNNING = [False]
+
+
+def once(problem: str, family: str, settings: Settings, seed: int) -> dict[str, Any]:
+    key = key_of({"problem": problem, "family": family, "settings": settings, "seed": seed})
+    if key not in ROWS:
+        if not RUNNING[0]:
+            raise Missing
+        ROWS[key] = run(problem, family, settings, seed)
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(ROWS[key]) + "\n")
+    return ROWS[key]
+
+
+def loss(row: dict[str, Any], split: str) -> float:
+    return math.inf if row[split] is None else row[split]
+
+
+# ---- tuning: the same number of trials for each contender; edges are followed ----
+Dial = tuple[Any, ...]
+"""Values in order for a choice of few, or ("log", low, high): log-uniform, and 2^(1/2) between neighbours."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A contender: settings that are fixed or where its search starts, and its dials."""
+
+    family: str
+    start: Settings
+    dials: dict[str, Dial]
+    random: int = 24
+    """Random trials in the ranges of the dials; then the best is improved, one dial at a time."""
+    trials: int = 36
+
+
+def neighbour(value: Any, dial: Dial, towards: int) -> Any:
+    """The next value of a dial; a log-uniform one goes on beyond its range."""
+    if dial[0] == "log":
+        return float(f"{value * 2 ** (towards / 2):.4g}")
+    place = dial.index(value) + towards
+    return dial[place] if 0 <= place < len(dial) else None
+
+
+def drawn(arm: Arm, draw: random.Random) -> Settings:
+    found = dict(arm.start)
+    for name, dial in arm.dials.items():
+        if dial[0] == "log":
+            found[name] = float(f"{dial[1] * (dial[2] / dial[1]) ** draw.random():.4g}")
+        else:
+            found[name] = draw.choice(dial)
+    return found
+
+
+def tune(problem: str, arm: Arm) -> Settings:
+    """The settings with the least mean loss of the tuning seeds, after `arm.trials` trials."""
+    tried: dict[str, float] = {}
+
+    def score(settings: Settings) -> float:
+        key = key_of({"problem": problem, "family": arm.family, "settings": settings, "seed": -1})
+        if key not in tried:
+            if len(tried) == arm.trials:
+                raise BudgetSpent
+            losses = [loss(once(problem, arm.family, settings, seed), "tuning") for seed in TUNING_SEEDS]
+            tried[key] = statistics.fmean(losses)
+        return tried[key]
+
+    draw = random.Random(f"{problem} {sorted(arm.dials)}")
+    best = dict(arm.start)
+    least = score(best)
+    try:
+        for _ in range(arm.random):
+            candidate = drawn(arm, draw)
+            if score(candidate) < least:
+                best, least = candidate, score(candidate)
+        improved = True
+        while improved:
+            improved = False
+            for name, dial in arm.dials.items():
+                for towards in (1, -1):
+                    value = neighbour(best[name], dial, towards)
+                    while value is not None and score({**best, name: value}) < least:
+                        best, improved = {**best, name: value}, True
+                        least = score(best)
+                        value = neighbour(value, dial, towards)
+    except BudgetSpent:
+        pass
+    return best
+
+
+class BudgetSpent(Exception):
+    """All trials of an arm are made."""
+
+
+# ---- 1. the baseline ----
+COMMON: Settings = {"final": 0.1, "warmup": 0.02}
+SCHEDULE: dict[str, Dial] = {"final": (0.0, 0.1), "warmup": (0.02, 0.1)}
+BETAS: dict[str, Dial] = {"beta1": (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95), "beta2": (0.95, 0.98, 0.99, 0.995)}
+_ADAM = {"beta1": 0.9, "beta2": 0.99, "decay": 0.1, **COMMON}
+LOG = {"beta1": None, "beta2": None, "fresh": True}
+ADAMW = Arm(
+    "parts", {"lr": 0.0134, **_ADAM}, {"lr": ("log", 0.004, 0.06), **BETAS, "decay": ("log", 0.02, 1.0), **SCHEDULE}
+)
+ADAMW_1T = Arm(
+    "parts",
+    {"lr": 0.0134, "beta1": 0.9, "beta2": 0.99, "omega": 2.0, **COMMON},
+    {"lr": ("log", 0.004, 0.06), **BETAS, "omega": ("log", 0.5, 8.0), **SCHEDULE},
+)
+ADANA = Arm(
+    "parts",
+    {"lr": 0.0071, "delta": 8.0, "kappa": 0.85, "omega": 2.0, **LOG, **COMMON},
+    {
+        "lr": ("log", 0.0015, 0.02),
+        "kappa": (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0),
+        "delta": ("log", 2.0, 32.0),
+        "omega": ("log", 0.5, 8.0),
+        **SCHEDULE,
+    },
+)
+MUON = Arm(
+    "recipe",
+    {
+        "lr": 0.016,
+        "aux_style": "adamw",
+        "aux_scale": 1.0,
+        "momentum": 0.95,
+        "normalise": "normuon",
+        "decay": 0.1,
+        **COMMON,
+    },
+    {
+        "lr": ("log", 0.004, 0.06),
+        "aux_scale": ("log", 0.25, 8.0),
+        "momentum": (0.8, 0.85, 0.9, 0.95, 0.98),
+        "decay": ("log", 0.02, 1.0),
+        **SCHEDULE,
+    },
+)
+BASELINES = {"AdamW": ADAMW, "ADana": ADANA, "AdamW, decay as 1/t": ADAMW_1T, "NorMuon + AdamW": MUON}
+
+_SHORT = {**_ADAM, "beta1": 0.6}
+_HALF: dict[str, Dial] = {"lr": ("log", 0.003, 0.03)}
+STEPS_APART: dict[str, Arm] = {
+    "AdamW (0.9, 0.99)": Arm("parts", {"lr": 0.0134, **_ADAM}, _HALF, 0, 6),
+    "beta1 0.6": Arm("parts", {"lr": 0.019, **_SHORT}, _HALF, 0, 6),
+    "log-time beta1": Arm("parts", {"lr": 0.0134, **_ADAM, "beta1": None}, _HALF, 0, 6),
+    "+ fresh gradient": Arm(
+        "parts", {"lr": 0.0095, **_ADAM, "beta1": None, "fresh": True, "constant": 0.0}, _HALF, 0, 6
+    ),
+    "+ alpha(t)": Arm("parts", {"lr": 0.0067, **_ADAM, "beta1": None, "fresh": True}, _HALF, 0, 6),
+    "+ log-time beta2": Arm("parts", {"lr": 0.0067, **_ADAM, **LOG}, _HALF, 0, 6),
+    "+ decay as 1/t: ADana": Arm("parts", {"lr": 0.0067, **LOG, "omega": 2.0, **COMMON}, _HALF, 0, 6),
+    "ADana, beta1 0.9": Arm("parts", {"lr": 0.0067, **LOG, "beta1": 0.9, "omega": 2.0, **COMMON}, _HALF, 0, 6),
+    "ADana, beta1 0.6": Arm("parts", {"lr": 0.0067, **LOG, "beta1": 0.6, "omega": 2.0, **COMMON}, _HALF, 0, 6),
+    "ADana, beta2 0.99": Arm("parts", {"lr": 0.0067, **LOG, "beta2": 0.99, "omega": 2.0, **COMMON}, _HALF, 0, 6),
+    "ADana, alpha constant 1": Arm(
+        "parts", {"lr": 0.0067, **LOG, "constant": 1.0, "omega": 2.0, **COMMON}, _HALF, 0, 6
+    ),
+    "AdamW (0.6), decay as 1/t": Arm(
+        "parts", {"lr": 0.019, "beta1": 0.6, "beta2": 0.99, "omega": 2.0, **COMMON}, _HALF, 0, 6
+    ),
+    "AdamW (0.6), log-time beta2": Arm("parts", {"lr": 0.019, **_SHORT, "beta2": None}, _HALF, 0, 6),
+}
+
+# ---- 2. the recipe ----
+_DANA = {"lr": 0.032, "aux_style": "dana", "aux_scale": 1.0, "momentum": None, "omega": 4.0, **COMMON}
+_NANO = {
+    "lr": 0.02,
+    "aux_style": "nanochat",
+    "aux_scale": 1.0,
+    "momentum": 0.95,
+    "equilibrate": True,
+    "polar": True,
+    "frobenius": True,
+    "normalise": "normuon",
+    "scale": "spectral",
+    "cautious": True,
+    "decay": 0.28,
+    **COMMON,
+}
+_TWO: dict[str, Dial] = {"lr": ("log", 0.01, 0.1), "aux_scale": ("log", 0.3, 3.0)}
+
+
+def _arm(base: Settings, **changes: Any) -> Arm:
+    return Arm("recipe", {**base, **changes}, _TWO, 5, 10)
+
+
+RECIPES: dict[str, Arm] = {
+    "DanaMuon": _arm(_DANA),
+    "DanaMuon, NorMuon's second moment": _arm(_DANA, normalise="normuon"),
+    "DanaMuon, even rows": _arm(_DANA, normalise="rows"),
+    "DanaMuon, rows equilibrated before": _arm(_DANA, equilibrate=True),
+    "DanaMuon, cautious decay": _arm(_DANA, cautious=True),
+    "DanaMuon, Polar Express": _arm(_DANA, polar=True),
+    "DanaMuon, nanochat's rates and betas for the rest": _arm(_DANA, aux_style="nanochat"),
+    "DanaMuon, NorMuon and nanochat's rest": _arm(_DANA, normalise="normuon", aux_style="nanochat"),
+    "DanaMuon, all of nanochat's but momentum": _arm({**_NANO, "lr": 0.02}, momentum=None),
+    "nanochat": _arm(_NANO),
+    "nanochat, momentum 0.9": _arm(_NANO, momentum=0.9),
+    "nanochat, momentum 0.8": _arm(_NANO, momentum=0.8),
+    "nanochat, log-time momentum without damped Nesterov": _arm(_NANO, momentum=None, kappa=1.0),
+    "nanochat, decay as 1/t": _arm(_NANO, omega=2.0, falling=True),
+    "NorMuon + AdamW": _arm(
+        {**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95}, normalise="normuon", aux_style="adamw", lr=0.016
+    ),
+    "Muon + AdamW": _arm({**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95}, aux_style="adamw", lr=0.016),
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    title: str
+    problem: str
+    arms: dict[str, Arm] = field(repr=False)
+    seeds: tuple[int, ...] = REPORT_SEEDS
+
+
+STUDIES = [
+    Study("baseline", "enoki-58k", BASELINES),
+    Study("apart", "enoki-58k", STEPS_APART),
+    Study("recipe", "gpt", RECIPES, REPORT_SEEDS[:3]),
+    Study("recipe", "enoki-58k", RECIPES, REPORT_SEEDS[:3]),
+    Study("baseline", "enoki-105k", BASELINES),
+    Study("recipe", "gpt-tied", RECIPES, REPORT_SEEDS[:3]),
+    Study("apart", "enoki-105k", STEPS_APART),
+    Study("baseline", "enoki-45k", BASELINES),
+    Study("baseline", "enoki-164k", BASELINES),
+]
+
+
+def main() -> None:
+    global TEXT
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--text", type=Path, default=TEXT)
+    parser.add_argument("--study", choices=("baseline", "apart", "recipe"), help="this one alone")
+    options = parser.parse_args()
+    TEXT, RUNNING[0] = options.text, options.run
+    torch.set_num_threads(1)
+    load()
+    for study in STUDIES:
+        if options.study not in (None, study.title):
+            continue
+        known: dict[str, tuple[Settings, list[float]]] = {}
+        for name, arm in study.arms.items():
+            try:
+                settings = tune(study.problem, arm)
+                known[name] = (
+                    settings,
+                    [loss(once(study.problem, arm.family, settings, s), "report") for s in study.seeds],
+                )
+            except Missing:
+                continue
+            print(study.title, study.problem, name, f"{statistics.fmean(known[name][1]):.4f}", settings, flush=True)
+        if not known:
+            continue
+        first = next(iter(known))
+        print(f"\n## {study.title}: {PROBLEMS[study.problem].title}")
+        for name, (settings, losses) in known.items():
+            leads = [a - b for a, b in zip(known[first][1], losses, strict=True)]
+            spread = statistics.stdev(leads) / len(leads) ** 0.5 if name != first else 0.0
+            lead = f"{statistics.fmean(leads):+.4f} +- {spread:.4f}"
+            print(f"| {name} | {statistics.fmean(losses):.4f} | {lead} | {settings} |")
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)
