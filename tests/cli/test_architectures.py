@@ -84,7 +84,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
     assert (few["n_experts"], few["top_k"], few["expert_dim"]) == (8, 2, dense["mlp_dim"])
     assert dense["exact_params"] < few["active_params"] < few["exact_params"] < many["exact_params"]
     assert many["lr"] == pytest.approx(few["lr"], rel=0.01)
-    assert "used for moe; at the parameters that are active" in few["lr_source"]
+    assert "used for moe" in few["lr_source"]
     assert many["steps"] == pytest.approx(few["steps"], rel=0.01)
     assert plans["qwen3", "--n-experts", "8"]["active_params"] < plans["qwen3", "--n-experts", "8"]["exact_params"]
     assert main(["plan", "--arch", "moe", "--heads", "8"]) == 0
@@ -94,7 +94,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--n-experts", "0"], "--n-experts 0: must be at least 1"),
+        (["--n-experts", "0"], "--n-experts 0: must be greater than or equal to 1"),
         (["--n-experts", "4", "--top-k", "5"], "--top-k 5: a token can be sent to 1..4 of the 4 experts"),
         (["--top-k", "0"], "--top-k 0"),
         (["--mlp-only-layers", "2"], "--mlp-only-layers 2: the model has the layers 0..1"),
@@ -103,7 +103,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
         (["--expert-dim", "0"], "--expert-dim 0"),
         (["--n-shared-experts", "-1"], "--n-shared-experts -1"),
         (["--shared-expert-gate"], "there are no shared experts"),
-        (["--load-balance-loss", "-1"], "load_balance_loss is -1.0; it must be"),
+        (["--load-balance-loss", "-1"], "--load-balance-loss -1: must be"),
         (["--expert-parallel"], "there is only one rank"),
         (["--expert-parallel", "--nproc", "2", "--distributed-backend", "zero"], "fsdp or ddp, not zero"),
         (["--expert-parallel", "--nproc", "3", "--global-batch", "3"], "8 experts cannot be divided among 3 ranks"),

@@ -128,7 +128,7 @@ def check_optimizers(cells: Sequence[Cell]) -> None:
 
 def plan_of(config: "TrainConfig") -> "Plan":
     """Size, steps and FLOPs of a run."""
-    return _resolved(config).plan
+    return _resolved(config).planned
 
 
 def _resolved(config: "TrainConfig") -> Any:

@@ -233,5 +233,3 @@ def test_without_its_mixer_a_model_hears_the_present_token_only_and_is_counted_a
         ModelConfig("enoki", 32, 2, 4, 8, 64, 61, 32, mixer="none")
     with pytest.raises(UserError, match="did you mean 'none'"):
         ModelConfig("resonance", 32, 2, 4, 8, 64, 61, 32, mixer="nome")
-    with pytest.raises(UserError, match="leave one out"):
-        resonance_sizes("small", mixer="none", num_frequencies=64)

@@ -48,7 +48,7 @@ def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path, 
         watch.after_update(step)
         optimizer.zero_grad()
     watch.close()
-    (row,) = [json.loads(line) for line in (tmp_path / "dynamics.jsonl").read_text().splitlines()]
+    _, row = [json.loads(line) for line in (tmp_path / "dynamics.jsonl").read_text().splitlines()]
     assert row["step"] == 2
     assert row["weight/grad_norm"] == pytest.approx(math.sqrt(6))
     assert row["weight/update_norm"] == pytest.approx(0.5 * math.sqrt(6), rel=1e-5)
