@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from danalab.models import ModelConfig
-from danalab.plugins import load_address
+from danalab.tables import load as load_address
 from danalab.train.parallel.layout import RankLayout
 from danalab.train.parallel.world import World, join
 from danalab.train.step.gradients import GradientStep, UpdateNorm

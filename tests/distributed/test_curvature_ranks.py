@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from danalab.plugins import load_address
+from danalab.tables import load as load_address
 from danalab.train.parallel.layout import RankLayout
 from danalab.train.parallel.world import World, join
 from danalab.train.step.gradients import GradientStep

@@ -23,7 +23,7 @@ SIZES: dict[str, Any] = {
         ({"arch": "enokki"}, "did you mean 'enoki'"),
         ({"arch": "resonance", "d_model": 40}, "4 x 8 = 32, but d_model is 40"),
         ({"d_model": 28, "head_dim": 7}, "head_dim is 7; it must be even"),
-        ({"n_kv_heads": 3}, "3 does not divide 4"),
+        ({"n_kv_heads": 3}, "--n-kv-heads 3 does not divide the 4 heads"),
         ({"n_kv_heads": 0}, "n_kv_heads is 0; it must be a positive integer"),
         ({"n_layers": 0}, "n_layers is 0; it must be a positive integer"),
         ({"vocab_size": -1}, "vocab_size is -1; it must be a positive integer"),

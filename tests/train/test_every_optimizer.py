@@ -92,7 +92,7 @@ def test_a_skipped_step_changes_nothing(tiny, opt):
     settings = config(tiny, opt)
     dataset = open_dataset(settings.data)
     resolved = resolve(settings, dataset)
-    trainer = build_trainer(resolved, dataset, RunFolder(resolved.execution.run_dir))
+    trainer = build_trainer(resolved, dataset, RunFolder(resolved.run_dir))
     batches = dataset.batches(seed=1, global_batch=4, seq_len=16)
     for step in range(3):
         trainer._make_step(TrainingBatch(*batches[step]), logged=False)
@@ -118,7 +118,7 @@ def test_a_run_from_anothers_checkpoint_takes_its_clocks_and_keeps_its_own_setti
     other = replace(first, run_dir=tmp_path / "second", lr=first.lr / 2, iterations=STEPS + 2, resume_from=origin)
     dataset = open_dataset(other.data)
     resolved = resolve(other, dataset)
-    folder = RunFolder(resolved.execution.run_dir)
+    folder = RunFolder(resolved.run_dir)
     with folder.locked():
         resolved, source = choose_resume_point(resolved, dataset, folder)
         trainer = build_trainer(resolved, dataset, folder)
@@ -147,7 +147,7 @@ def test_a_schedule_free_run_is_sampled_and_evaluated_at_its_averages(tiny):
     settings = config(tiny, "sf-adamw", scheduler="wsd", fract_decay=0.0)
     dataset = open_dataset(settings.data)
     resolved = resolve(settings, dataset)
-    folder = RunFolder(resolved.execution.run_dir)
+    folder = RunFolder(resolved.run_dir)
     with folder.locked():
         trainer = build_trainer(resolved, dataset, folder)
         trainer.fit()

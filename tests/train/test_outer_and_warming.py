@@ -35,10 +35,11 @@ def test_a_run_that_stops_there_is_bitwise_the_run_in_one(tiny, tmp_path, opt, s
 
 def test_ademamix_follows_the_ladder_and_runs_of_a_few_steps_have_no_negative_rate(tiny):
     from danalab.data import open_dataset
+    from danalab.optim import settings_of
 
     for steps, slow in ((1000, 1 - 8 / 1000), (8, 0.0), (5, 0.0)):
         config = tiny(opt="ademamix", iterations=steps, warmup_steps=0)
-        found = resolve(config, open_dataset(config.data)).optimizer_settings
+        found = resolve(config, open_dataset(config.data)).settings_of_optimizer(settings_of("ademamix"))
         assert found["betas"] == (0.9, 0.999, slow)
         assert found["alpha"] == pytest.approx(steps**0.15)
         assert found["alpha_warmup"] == found["beta3_warmup"] == steps

@@ -206,8 +206,7 @@ def module_of(verb: str) -> ModuleType:
 
 def subverbs(module: ModuleType) -> dict[str, Any]:
     """Name -> (type of the flags, function) of a verb's module."""
-    known = getattr(module, "SUBVERBS", {})
-    return known if isinstance(known, dict) else {name: known.get(name) for name in sorted(known.names())}
+    return getattr(module, "SUBVERBS", {})
 
 
 def flag_types() -> dict[str, type | None]:

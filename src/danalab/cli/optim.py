@@ -1,14 +1,14 @@
-"""Optimizers: list them, or show the settings of one."""
+"""Optimizers: list them, show the settings of one, compare them on small problems."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from danalab.cli._shared.options import JsonFlags
-from danalab.registry import Registry
+from danalab.experiments.settings import CompareConfig
 from danalab.train.config.fields import PathText
 
 ARCHITECTURES = ("enoki", "qwen3")
@@ -130,5 +130,21 @@ def _rate(arch: str, opt: str) -> dict[str, str]:
     return {"formula": formula, "source": source}
 
 
-SUBVERBS: Registry[tuple[type, Callable[[Any], int | None]]] = Registry("optim command")
-SUBVERBS.add("list", (ListFlags, list_optimizers))
+@dataclass(frozen=True, kw_only=True)
+class CompareFlags(JsonFlags, CompareConfig):
+    pass
+
+
+def compare(flags: CompareFlags) -> None:
+    """Optimizers on three small problems, with learning rates tuned alike; minutes on two cores."""
+    from danalab.experiments.formats import print_table
+    from danalab.experiments.optim_compare import compare_optimizers, results_table
+
+    found = compare_optimizers(flags, lambda line: print(line, file=sys.stderr, flush=True))
+    if flags.print_json(found.as_dict()):
+        return
+    print_table(*results_table(found.results), left=2)
+    print(f"\nreport: {flags.out / 'report.md'}")
+
+
+SUBVERBS = {"list": (ListFlags, list_optimizers), "compare": (CompareFlags, compare)}

@@ -109,6 +109,6 @@ def test_the_compiler_and_documents_do_not_go_together():
         sequence_length, name, tokenizer_name, eos_id = None, "words", "words", 60
 
     wanted = {"arch": "resonance", "opt": "adamw", "size": "small", "document_mask": True}
-    assert resolve(TrainConfig(**wanted), Words()).config.document_mask
+    assert resolve(TrainConfig(**wanted), Words()).document_mask
     with pytest.raises(UserError, match="--compile: not with --document-mask"):
         resolve(TrainConfig(**wanted, compile=True), Words())

@@ -124,7 +124,7 @@ def test_text_longer_than_the_table_is_refused():
         ({"learned_positions": True, "seq_len": 32769}, "at most 32768 rows, but the context length is 32769"),
         ({"conv_width": 1}, "--conv-width 1: 0 .none., or at least 2 tokens"),
         ({"conv_width": -4}, "--conv-width -4"),
-        ({"conv_width": 4, "mixer": "none"}, "--mixer none sees no earlier token"),
+        ({"conv_width": 4, "mixer": "none"}, "--mixer none has no oscillators"),
         ({"conv_width": 4, "arch": "enoki"}, "only with --arch resonance .here it is enoki"),
         ({"learned_positions": True, "arch": "llama"}, "only resonance lets it be chosen .here it is llama"),
         ({"learned_positions": False, "arch": "gpt"}, "only resonance lets it be chosen .here it is gpt"),

@@ -21,13 +21,7 @@ def watching(tmp_path):
         strategy = ParallelStrategy(World.single())
         if model is not None:
             strategy.attach(list(model.parameters()))
-        config = TrainConfig(**settings)
-        spec: Any = SimpleNamespace(
-            config=config,
-            settings=config.as_dict(),
-            iterations=iterations,
-            is_logged=lambda step: step % config.log_interval == 0,
-        )
+        spec = TrainConfig(iterations=iterations, **settings)
         consumption: Any = None
         optimizer = SimpleNamespace(param_groups=[]) if optimizer is None else optimizer
         return CallbackContext(spec, tmp_path, model, optimizer, strategy, consumption)

@@ -1,4 +1,4 @@
-"""From the settings as given to the settings in full: the paper's recipe, in its order. Needs no torch."""
+"""From the settings as given to the settings in full: the paper's recipe, in its order."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +117,8 @@ def evaluation_sizes(given: TrainConfig, sequences: int, steps: int) -> dict[str
 
 def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
     """Refuse what contradicts the data, the model or the length of the run."""
+    from danalab.optim import settings_of  # imports torch
+
     given = config.given
     if config.document_mask and data.eos_id is None:
         raise UserError(f"--document-mask: the id that ends a document of {data.name} is unknown; leave it out")
@@ -139,7 +141,9 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
                 f"--weight-decay {given.weight_decay:g} and --wd-ts {config.wd_ts:g} take {first:g} of each weight in "
                 "the first step (independent of the learning rate); it must stay below 1, and omega / wd_ts is usual"
             )
-    config.schedule()  # refuses settings that do not fit, before anything is written
+    # Refuse settings of schedule and optimizer that do not fit before anything is written.
+    config.schedule()
+    config.settings_of_optimizer(settings_of(config.opt))
 
 
 def remarks(config: TrainConfig) -> list[str]:
