@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from danalab.models import ModelConfig
-from danalab.tables import load as load_address
 from danalab.train.parallel.layout import RankLayout
+from danalab.train.parallel.strategy import strategy_of
 from danalab.train.parallel.world import World, join
 from danalab.train.step.gradients import GradientStep, UpdateNorm
 from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
@@ -54,7 +54,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
     """(loss, gradient norm, update norm) of each step, [steps, 3]."""
     world = world or World.single()
-    strategy = load_address(world.layout.kind.strategy)(world)
+    strategy = strategy_of(world.layout.backend)(world)
     model = strategy.build_model(config(case.arch), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     model.set_activation_checkpointing(case.checkpointing)
     if case.compiled:

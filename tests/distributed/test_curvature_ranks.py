@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from danalab.tables import load as load_address
 from danalab.train.parallel.layout import RankLayout
+from danalab.train.parallel.strategy import strategy_of
 from danalab.train.parallel.world import World, join
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
@@ -26,7 +26,7 @@ LAYOUTS = {
 
 
 def setup(world: World) -> tuple[Any, CurvatureEstimator, OptimizerDriver, GradientStep]:
-    strategy = load_address(world.layout.kind.strategy)(world)
+    strategy = strategy_of(world.layout.backend)(world)
     model = strategy.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     strategy.wrap(model, None)
     driver = OptimizerDriver(strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), "sophia")

@@ -22,7 +22,7 @@ MODES = {
     },
 }  # fmt: skip
 CASES = {
-    **{arch: {"arch": arch} for arch in ARCHITECTURES.names()},
+    **{arch: {"arch": arch} for arch in ARCHITECTURES},
     "qwen3next-delta": {"arch": "qwen3next", "full_attention_interval": 2, "n_layers": 2},
 }
 

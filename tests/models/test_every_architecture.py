@@ -19,7 +19,7 @@ from danalab.models.config import CHUNK
 from decoding import greedy
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny
 
-every_architecture = pytest.mark.parametrize("arch", ARCHITECTURES.names())
+every_architecture = pytest.mark.parametrize("arch", ARCHITECTURES)
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
 

@@ -248,9 +248,29 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     # ---- state ----
 
-    def coefficients(self, group: int = 0) -> dict[str, Any]:
-        """As of the optimizer inside."""
-        return self.inner.coefficients(group)  # pyright: ignore[reportAttributeAccessIssue]
+    @property
+    def coefficients(self) -> Any:
+        """As of the optimizer inside, which may have none."""
+        return self.inner.coefficients  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def collect_stats(self) -> Any:
+        """As of the optimizer inside, which may have none; over the coordinates of all ranks. Collective."""
+        collect = self.inner.collect_stats  # pyright: ignore[reportAttributeAccessIssue]
+        return lambda: self._stats_of_all(collect())
+
+    def _stats_of_all(self, own: dict[str, float]) -> dict[str, float]:
+        count = sum(shard.numel() for shard in self._shards.values() if shard in self.inner.state)
+        parts: list[Any] = [(count, own)]
+        if self._ranks > 1:
+            parts = [None] * self._ranks
+            dist.all_gather_object(parts, (count, own), group=self._group)
+        total = max(sum(size for size, _ in parts), 1)
+        names = dict.fromkeys(name for _, means in parts for name in means)
+        whole = {name: sum(size * means.get(name, 0.0) for size, means in parts) / total for name in names}
+        if "momentum_norm" in whole:
+            whole["momentum_norm"] = sum(means.get("momentum_norm", 0.0) ** 2 for _, means in parts) ** 0.5
+        return whole
 
     def _state_shapes(self, index: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Key -> (shape, dtype) of a parameter's whole state tensors."""

@@ -376,6 +376,8 @@ class OptimSettings(ScheduleSettings):
         if self.global_batch is None:
             batch_size, acc_steps = self.batch_size or DEFAULT_BATCH, self.acc_steps or 1
             return batch_size, acc_steps, batch_size * acc_steps * ranks
+        if self.global_batch % ranks:
+            raise UserError(f"--global-batch {self.global_batch} is not divisible by the {ranks} ranks")
         local, rest = divmod(self.global_batch, ranks * (self.acc_steps or 1))
         batch_size = self.batch_size
         if batch_size is None:

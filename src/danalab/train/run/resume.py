@@ -111,7 +111,9 @@ def _restore(trainer: Trainer, meta: dict[str, Any], path: Path, world: World) -
         raise DamagedCheckpointError(f"{path / META}: not the state of a run: {what}") from error
 
 
-def choose_resume_point(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[TrainConfig, ResumePoint | None]:
+def choose_resume_point(
+    spec: TrainConfig, dataset: Dataset, folder: RunFolder
+) -> tuple[TrainConfig, ResumePoint | None]:
     """(the run with what it takes over from the resume point, the resume point); None: new weights.
 
     The folder is locked by the caller. UserError: it holds another run, or checkpoints that `--no-auto-resume`
@@ -170,6 +172,11 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
         return spec, point
     if named is not None:  # a checkpoint of another run, with the rows of metrics up to it
         verify(named)
+        theirs = (read_meta(named).get("config") or {}).get("opt", spec.opt)
+        if theirs != spec.opt:
+            raise UserError(
+                f"--resume-from {named}: is a run of {theirs}, not of {spec.opt}; give --init-from for its weights"
+            )
         origin = RunFolder(named.resolve().parent.parent)
         history = origin.metrics_file if origin.config_file.is_file() and origin.metrics_file.is_file() else None
         log.info("starts from %s of another run", named)
