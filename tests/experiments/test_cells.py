@@ -112,7 +112,7 @@ def test_an_assignment_that_cannot_be_meant_is_refused(word):
 
 
 def test_a_setting_out_of_range_or_of_the_wrong_type_is_refused_before_anything_runs():
-    for settings, what in (({"heads": 0}, "--heads 0"), ({"heads": [3]}, "must be a whole number")):
+    for settings, what in (({"heads": 0}, "--heads 0"), ({"heads": [3]}, "must be a valid integer")):
         (cell,) = expand({}, {}, [settings])
         with pytest.raises(UserError, match=what):
             cell.config(Path("run"))

@@ -47,10 +47,10 @@ def test_a_measured_rate_is_that_of_the_same_optimizer_at_the_nearest_size():
     rows = [row("adamw", 1000, 5.0), row("adamw", 9000, 7.0), row("adana", 9000, 4.0)]
     rate: Any = measured_rate([*rows, {**row("adana", 10, 1.0), "final_loss": None}])
     for opt, params, expected in (("adamw", 1500, 5.0), ("adamw", 8000, 7.0), ("adana", 10, 4.0), ("muon", 1000, 5.0)):
-        assert rate(SimpleNamespace(opt=opt, exact_params=params, global_batch=8)) == expected
+        assert rate(SimpleNamespace(opt=opt, model=SimpleNamespace(exact_params=params), global_batch=8)) == expected
     assert measured_rate([]) is None
     by_batch: Any = measured_rate([row("adamw", 1000, 5.0), row("adamw", 1000, 9.0, batch=64)])
-    assert by_batch(SimpleNamespace(opt="adamw", exact_params=1000, global_batch=32)) == 9.0
+    assert by_batch(SimpleNamespace(opt="adamw", model=SimpleNamespace(exact_params=1000), global_batch=32)) == 9.0
 
 
 def test_accelerators_are_found_as_people_type_them():

@@ -17,7 +17,7 @@ from danalab.errors import UserError
 from danalab.post.dataset import tokenize
 from danalab.post.settings import SftConfig, SftFlags
 from danalab.post.sft import configure, prepare_start, recorded_start
-from danalab.scaling.learning_rate import small_run_rate
+from danalab.scaling.learning_rate import law_rate
 from danalab.serve.chat_model import open_chat_model
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training, train
@@ -52,7 +52,7 @@ def test_model_optimizer_and_rate_are_those_of_the_base_run(tuned, base):
     params = open_run(base).config["plan"]["non_emb_params"]
     outcome = run_training(tuned(opt="adamw", lr_fraction=0.5, iterations=2, log_interval=1))
     planned = open_run(outcome.folder).config["plan"]
-    law = small_run_rate("qwen3", "adamw", params, 0.85, 4 * planned["seq_len"]).lr
+    law = law_rate("qwen3", "adamw", params, 0.85, 4 * planned["seq_len"])[0]
     assert planned["lr"] == pytest.approx(0.5 * law)
 
 

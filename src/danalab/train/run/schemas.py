@@ -63,7 +63,7 @@ RunId = _schema("RunId", id=Required[Annotated[str, Field(pattern=r"^[\w-]+$")]]
 
 
 _DESCRIBED: dict[str, Any] = {
-    "stage": str, "model": Required[dict[str, Any]], "params": NonNegativeInt, "world_size": PositiveInt,
+    "stage": str, "model": dict[str, Any], "params": NonNegativeInt, "world_size": PositiveInt,
     "versions": dict[str, str | None], "imported_from": dict[str, str],
 }  # fmt: skip
 
