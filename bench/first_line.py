@@ -30,9 +30,9 @@ from danalab.experiments.formats import as_markdown
 from danalab.experiments.problems import Objective, get_track, library_bytes
 from danalab.experiments.statistics import student_interval
 from danalab.experiments.trials import workers
+from danalab.hardware import available_cores
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
-from danalab.hardware import available_cores
 from danalab.scaling.optimizers import rates_to_try
 from danalab.scaling.rate_search import next_rate
 from danalab_bench.pages import fill_parts

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from danalab.data import open_dataset
-from danalab.scaling import dimensions
 from danalab.hardware import peak_flops
+from danalab.scaling import dimensions
 from danalab.train.build import build_trainer
 from danalab.train.config.fields import Dtype
 from danalab.train.config.resolve import resolve

@@ -20,7 +20,6 @@ _EXTRAS = {
     " tiktoken tokenizers typing_extensions yaml",
     "baselines": "pytorch_optimizer",
     "data": "datasets fsspec huggingface_hub pyarrow zstandard",
-    "gguf": "gguf",
     "hf": "lm_eval transformers",
     "ladder": "scipy",
     "serve": "llguidance prometheus_client prompt_toolkit starlette uvicorn",

@@ -17,7 +17,7 @@ from danalab.train.slurm import SlurmJob
 from danalab.train.system.slurm import Resources
 from slurm_stand_ins import Cluster
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models.architectures import ARCHITECTURES
 from danalab.models.layers.attention import Rotary, rotate
 from danalab.models.layers.basic import LayerNorm
 from danalab.scaling import dimensions, parameter_count
-from danalab.models.architectures import ARCHITECTURES
 
 STRUCTURES = {name: ARCHITECTURES[name] for name in ARCHITECTURES}
 ATTENTION = [name for name, made in STRUCTURES.items() if not made.oscillators]

@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, delta_rule
-from danalab.optim.groups import KINDS
-from danalab.scaling import flops_per_token, parameter_count
 from danalab.models.architectures import ARCHITECTURES
 from danalab.models.config import CHUNK
+from danalab.optim.groups import KINDS
+from danalab.scaling import flops_per_token, parameter_count
 from decoding import greedy
 from models.architectures import LENGTH, VARIANTS, VOCAB, is_dense_attention, tiny
 

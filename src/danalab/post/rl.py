@@ -66,7 +66,12 @@ def _open(config: RlConfig) -> Dataset:
 
 
 def _stage(
-    spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
+    spec: TrainConfig,
+    dataset: Dataset,
+    folder: RunFolder,
+    world: World,
+    device: torch.device,
+    autocast: Callable[[], Any],
 ) -> Stage:
     assert isinstance(dataset, TaskDataset)
     settings = spec

@@ -39,7 +39,12 @@ class TokenBatches(BatchSource):
 
 
 def pretraining(
-    spec: TrainConfig, dataset: Dataset, folder: RunFolder, world: World, device: torch.device, autocast: Callable[[], Any]
+    spec: TrainConfig,
+    dataset: Dataset,
+    folder: RunFolder,
+    world: World,
+    device: torch.device,
+    autocast: Callable[[], Any],
 ) -> Stage:
     """The stage of `danalab train`. UserError: no validation split, or too few tokens."""
     batches = dataset.batches(
@@ -63,9 +68,7 @@ def pretraining(
     )
     balance = None if spec.model.sparsity is None else RouterBalance(spec.model, device)
     return Stage(
-        TokenBatches(
-            batches, pin_memory=device.type == "cuda", data_seed=spec.data_seed, seq_len=spec.seq_len
-        ),
+        TokenBatches(batches, pin_memory=device.type == "cuda", data_seed=spec.data_seed, seq_len=spec.seq_len),
         CrossEntropy(spec.z_loss, spec.hoyer_loss, balance),
         Consumption(spec.tokens, spec.sequences, spec.flops),
         [validation],

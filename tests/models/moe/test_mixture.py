@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from danalab.models import ModelConfig
+from danalab.models.architectures import Activation
 from danalab.models.moe import MixtureOfExperts, Router
 from danalab.models.moe.experts import MIN_ROWS, grouped_linear
-from danalab.models.architectures import Activation
 
 
 def mixture(activation: Activation, **changes) -> MixtureOfExperts:

@@ -200,11 +200,7 @@ class TextSamples(RowsCallback):
         model.eval()
         model.document_token = None  # a cache holds one document
         try:
-            with (
-                torch.compiler.set_stance("force_eager")
-                if self.context.spec.compile
-                else contextlib.nullcontext()
-            ):
+            with torch.compiler.set_stance("force_eager") if self.context.spec.compile else contextlib.nullcontext():
                 # An engine of its own: it may copy the weights, which change, and its memory is free in between.
                 generator = TextGenerator(model, self._tokenizer, max_batch_size=min(MAX_BATCH, len(self._prompts)))
                 texts = generator.complete_all(self._prompts, list(map(self._parameters, self._prompts)))
