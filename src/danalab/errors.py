@@ -25,8 +25,6 @@ _EXTRAS = {
     "serve": "llguidance prometheus_client prompt_toolkit starlette uvicorn",
     "theory": "jax optax",
     "track": "tensorboard wandb",
-    "trackio": "trackio",
-    "triton": "triton",
 }
 EXTRA_OF = {module: extra for extra, modules in _EXTRAS.items() for module in modules.split()}
 """What is imported -> the extra of pyproject.toml that installs it. torch is all that is always there."""

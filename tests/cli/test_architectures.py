@@ -94,7 +94,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--n-experts", "0"], "--n-experts 0: must be greater than or equal to 1"),
+        (["--n-experts", "0"], "--n-experts 0: must be at least 1"),
         (["--n-experts", "4", "--top-k", "5"], "--top-k 5: a token can be sent to 1..4 of the 4 experts"),
         (["--top-k", "0"], "--top-k 0"),
         (["--mlp-only-layers", "2"], "--mlp-only-layers 2: the model has the layers 0..1"),

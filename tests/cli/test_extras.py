@@ -45,7 +45,7 @@ def test_extras_install_what_is_asked_for_by_their_names():
     for module, extra in EXTRA_OF.items():
         package = BROUGHT.get(module, DISTRIBUTIONS.get(module, module.replace("_", "-")))
         assert package in extras[extra], module
-    for name in set(EXTRA_OF.values()) - {"lab", "baselines", "triton"}:  # verbs that need an extra need the lab, too
+    for name in set(EXTRA_OF.values()) - {"lab", "baselines"}:  # verbs that need an extra need the lab, too
         assert "danalab[lab]" in project["optional-dependencies"][name], name
 
 

@@ -30,7 +30,7 @@ def test_the_original_spellings_are_understood():
     )  # fmt: skip
     assert (config.arch, config.opt, config.heads) == ("qwen3", "dana-star-mk4", 6)
     assert (config.batch_size, config.acc_steps, config.z_loss) == (8, 4, 1e-3)
-    assert config.optimizer_settings["gamma3"] == 0.5
+    assert config.gamma3 == 0.5
     assert (config.ckpt_interval, config.keep_every, config.init) == (100, 1000, "KarpathyGPT2")
     assert (config.compile, config.auto_resume) == (False, False)
 

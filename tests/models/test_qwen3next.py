@@ -280,12 +280,12 @@ def test_weights_travel_under_canonical_names(more):
     [
         (
             {"full_attention_interval": 0},
-            "--full-attention-interval 0: it must be 1 .attention in every layer. or more",
+            "full_attention_interval is 0; it must be a positive integer",
         ),
-        ({"full_attention_interval": 2.5}, "--full-attention-interval 2.5"),
+        ({"full_attention_interval": 2.5}, "full_attention_interval is 2.5; it must be a positive integer"),
         ({"full_attention_interval": None, "conv_size": 3}, "conv_size: no layer has the delta rule"),
         ({"full_attention_interval": 1, "linear_key_dim": 3}, "linear_key_dim: no layer has the delta rule"),
-        ({"linear_key_heads": 3, "linear_value_heads": 4}, "linear_key_heads must divide linear_value_heads"),
+        ({"linear_key_heads": 3, "linear_value_heads": 4}, "must divide linear_value_heads"),
         ({"linear_key_heads": 0}, "linear_key_heads is 0; it must be a positive integer"),
         ({"conv_size": True}, "conv_size is True; it must be a positive integer"),
         ({"rotary_dim": 3}, "rotary_dim is 3; it must be even and at most head_dim 16"),

@@ -220,7 +220,7 @@ class ModelConfig:
         object.__setattr__(self, "arch", architecture(self.arch).name)
         object.__setattr__(self, "mlp_only_layers", tuple(self.mlp_only_layers))
         for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
-                     "rotary_dim", "num_frequencies", *DELTA_RULE_SETTINGS):  # fmt: skip
+                     "rotary_dim", "num_frequencies", "full_attention_interval", *DELTA_RULE_SETTINGS):  # fmt: skip
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise UserError(f"{name} is {value!r}; it must be a positive integer")

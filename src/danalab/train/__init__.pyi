@@ -1,6 +1,5 @@
 from .callbacks.base import Callback as Callback
 from .callbacks.base import CallbackContext as CallbackContext
-from .config.run_spec import RunSpec as RunSpec
 from .config.train_config import TrainConfig as TrainConfig
 from .job import TrainingOutcome as TrainingOutcome
 from .job import run_training as run_training

@@ -121,6 +121,7 @@ def validated(cls: type, values: Mapping[str, Any], where: str = "") -> dict[str
         details = error.errors(include_url=False)[0]
         name, value = str(details["loc"][0]), details["input"]
         expected = str(details["msg"]).replace("Input should be", "must be").partition(", unable to parse")[0]
+        expected = expected.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
         shown = f"{where}: {name}: {value!r:.100}" if where else f"{flag(name)} {value!s:.100}"
         raise UserError(f"{shown}: {expected}") from None
 

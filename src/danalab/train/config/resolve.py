@@ -132,6 +132,10 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
         raise UserError(f"--phase-lr-factor {config.phase_lr_factor}: {config.arch} has no phases; leave it out")
     if config.expert_parallel and config.model.sparsity is None:
         raise UserError(f"--expert-parallel: {config.arch} has no experts here; give --n-experts, too")
+    for name in ("load_balance_loss", "router_z_loss", "router_entropy_loss"):
+        is_given = getattr(given, name) != type(given).__dataclass_fields__[name].default
+        if is_given and config.model.sparsity is None:
+            raise UserError(f"--{name.replace('_', '-')}: {config.arch} has no experts here; give --n-experts, too")
     if config.last_step < config.iterations:
         raise UserError(f"--extend-to {config.extend_to}: the run has {config.iterations} steps already")
     if given.weight_decay and facts_of(config.opt).decay == "independent" and not config.decay_bound and config.wd_ts:
