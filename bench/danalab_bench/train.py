@@ -97,8 +97,8 @@ def make_trainer(
         iterations=steps,
         activation_checkpointing=case.activation_checkpointing,
         device=device,
-        dtype=dtype,
-        compile=case.compile,
+        dtype=dtype,  # pyright: ignore[reportArgumentType] - None is "automatic"
+        compile=case.compile,  # pyright: ignore[reportArgumentType]
         eval_interval=0,
         eval_batches=1,
         ckpt_interval=0,

@@ -32,7 +32,7 @@ def test_every_import_is_of_torch_or_of_an_extra():
     found = {name or other for source in sources for name, other in IMPORT.findall(source)}
     assert {"torch", "numpy", "jax", "danalab"} <= found
     in_templates = {"pytest", "NAME"}
-    assert found - {"torch", "danalab", *in_templates, *sys.stdlib_module_names} <= EXTRA_OF.keys()
+    assert found - {"torch", "triton", "danalab", *in_templates, *sys.stdlib_module_names} <= EXTRA_OF.keys()
 
 
 def test_extras_install_what_is_asked_for_by_their_names():
