@@ -414,7 +414,7 @@ def test_weights_that_are_not_finite_never_reach_the_others(words, tmp_path, mon
         ({"tp_size": 2}, "--tp-size 2: only with --distributed-backend fsdp"),
         ({"diloco_momentum": 1.0}, r"--diloco-momentum 1.0: must be less than 1"),
         ({"diloco_lr": 0.0}, "--diloco-lr 0.0: must be greater than 0"),
-        ({"diloco_steps": 0}, "--diloco-steps 0: must be greater than or equal to 1"),
+        ({"diloco_steps": 0}, "--diloco-steps 0: must be at least 1"),
         ({"opt": "snoo"}, "--opt snoo: keeps weights of its own"),
         ({"opt": "sf-adamw"}, "--opt sf-adamw: keeps weights of its own"),
     ],

@@ -143,7 +143,10 @@ def parse_plan(path: Path, names: Sequence[str] = ()) -> dict[str, Any]:
     loaded = read_yaml(path) or {}
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: a mapping is expected, not {type(loaded).__name__}")
-    return _settings(loaded, path, names)
+    try:
+        return _settings(loaded, path, names)
+    except RecursionError:
+        raise UserError(f"{path}: a value is nested too deeply, or contains itself") from None
 
 
 def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[dict[str, Any]]]:

@@ -168,7 +168,7 @@ def test_bad_input_is_one_line(base, tmp_path, capsys):
     task = ("--task", "arithmetic")
     assert "no task" in refused(capsys, *start)
     assert "unknown task 'algebra'" in refused(capsys, *start, "--task", "algebra")
-    assert "--samples 1: must be greater than or equal to 2" in refused(capsys, *start, *task, "--samples", 1)
+    assert "--samples 1: must be at least 2" in refused(capsys, *start, *task, "--samples", 1)
     assert "--policy-loss grpo" in refused(capsys, *start, *task, "--policy-loss", "grpo")
     assert "leave it out" in refused(capsys, *start, *task, "--global-batch", 4)
     assert "unknown reward 'nmber'" in refused(capsys, *start, *task, "--reward", "nmber")
