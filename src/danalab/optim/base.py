@@ -189,8 +189,9 @@ class Optimizer(torch.optim.Optimizer):
     def apply(self, rule: Rule, groups: Iterable[Group] | None = None) -> None:
         """One step of these groups by a rule: by kernels.cpp on CPUs or torch.compile on GPUs, or else eagerly."""
         left = list(self.moving(groups, count=False))
-        if self.fast_step is not None:
-            left = self.fast_step(rule, left)
+        fast_step = type(self).fast_step
+        if fast_step is not None:
+            left = fast_step(rule, left)
         for group, p, g, state in left:
             step_eagerly(rule, group, p, g, state)
 
