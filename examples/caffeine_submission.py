@@ -47,9 +47,9 @@ def seeded(seed: int) -> torch.Generator:
 
 def final_error(make, width: int, length: int, samples: int, batch: int, steps: int) -> float:
     """Mean squared error on held-out sequences of a student trained on the outputs of a frozen teacher."""
-    teacher = Attention(width)
+    teacher, draw = Attention(width), seeded(1729)
     for p in teacher.parameters():
-        p.data.uniform_(-1, 1, generator=seeded(1729))
+        p.data.uniform_(-1, 1, generator=draw)
     x = torch.randn(samples, length, width, generator=seeded(271828))
     held_out = torch.randn(samples // 4, length, width, generator=seeded(161803))
     with torch.no_grad():
