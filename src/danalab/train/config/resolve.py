@@ -7,8 +7,8 @@ from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.architectures import architecture
+from danalab.optimizer_facts import canonical_name, facts_of
 from danalab.scaling.learning_rate import CHINCHILLA, advice, law_rate
-from danalab.scaling.optimizers import canonical_name, facts_of
 from danalab.scaling.plan import plan
 from danalab.train.config.fields import flag
 from danalab.train.config.rules import Rules, read_rules
