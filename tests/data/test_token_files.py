@@ -139,9 +139,7 @@ def test_wider_ids_in_nanogpts_files_are_refused_unless_the_type_is_told(tmp_pat
     if beside and "dtype" in beside:
         assert open_dataset(tmp_path).n_tokens == len(TEXT) * int(kind[2]) // 2
         return
-    with pytest.raises(
-        UserError, match=r"look like uint32, read as uint16; .* tokens\.json .*train\.uint32\.bin"
-    ):
+    with pytest.raises(UserError, match=r"look like uint32, read as uint16; .* tokens\.json .*train\.uint32\.bin"):
         open_dataset(tmp_path)
     assert not validate(tmp_path).valid
 
