@@ -85,9 +85,8 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
     reached = min(first_crossing(*map(np.array, curve), final) or end for curve in curves.values())
     axes.annotate("", (reached, final), xytext=(end, final), arrowprops={"arrowstyle": "->", "color": ink, "lw": 1.6})
     axes.set_ylim(low - 0.12 * (high - low), high)
-    axes.annotate(f"same loss, {100 * (1 - reached / end):.0f}% less compute", ((reached + end) / 2, final),
-                  xytext=(0.03, 0.05), textcoords="axes fraction", color=ink,
-                  arrowprops={"arrowstyle": "-", "color": ink, "lw": 0.7, "relpos": (1, 0.5)})  # fmt: skip
+    words = f"arrow: same loss, {100 * (1 - reached / end):.0f}% less compute"
+    axes.annotate(words, (0.03, 0.05), xycoords="axes fraction", color=ink)
     axes.set_ylabel("validation loss [nats/token]")
 
 
@@ -114,13 +113,13 @@ def headline() -> None:
             named(right, f"{NAMES[opt]} {middle[-1]:+.0f}%", params, middle[-1], color, -2)
         tokens = {size: 100 * each.saved for size, each in ladder().tokens_saved["dana-muon"].items()}
         right.plot(list(tokens), list(tokens.values()), "o--", color=COLORS[theme]["dana-muon"], markersize=4)
-        named(right, f"in tokens {tokens[params]:+.0f}%", params, tokens[params], COLORS[theme]["dana-muon"], -2)
+        named(right, f"DanaMuon, in tokens {tokens[params]:+.0f}%", params, tokens[params], COLORS[theme]["dana-muon"], -2)
         right.axhline(0, color=COLORS[theme]["adamw"], linewidth=2)
         named(right, NAMES["adamw"], params, 0, COLORS[theme]["adamw"], 6)
         sizes = list(found["adana"])
         right.set_title(f"At each of {len(sizes)} sizes")
         right.set_xscale("log")
-        right.set_xticks(sizes, [f"{size / 1000:.0f}" for size in sizes])
+        right.set_xticks(sizes, [f"{size / 1000:.0f}" for size in sizes], fontsize=10)
         right.minorticks_off()
         right.set_xlim(sizes[0] * 0.88, params * 2.2)
         right.set_xlabel("thousand parameters; bands: 95% intervals over three seeds")
@@ -158,29 +157,29 @@ def moving() -> None:
     share = arithmetic.saved(0.05, 1.0, 0.15)
     figures = {
         "schedule": (
-            ("step t", "log"),
+            ("step t", "log", "steps; alpha has no unit"),
             {
-                "memory 1 / (1 - beta) [steps]": (steps, [each["memory"] for each in at]),
-                "alpha": (steps, [each["alpha"] for each in at]),
+                "momentum window 1 / (1 - beta) [steps]": (steps, [each["memory"] for each in at]),
+                "alpha, weight of the momentum": (steps, [each["alpha"] for each in at]),
             },
         ),
-        "features": (("step", "log"), {name: (range(1, 1501), each) for name, each in losses.items()}),
+        "features": (("step", "log", "excess loss"), {name: (range(1, 1501), each) for name, each in losses.items()}),
         "saved": (
-            ("compute, of the baseline's", "linear"),
+            ("compute, relative to the baseline", "linear", "loss above the floor, relative"),
             {
-                "contender": (compute, (compute / (1 - share)) ** -0.15),
+                "candidate": (compute, (compute / (1 - share)) ** -0.15),
                 "baseline": (compute, compute**-0.15),
                 "saved": ([1 - share, 1], [1, 1]),
             },
         ),
     }
     (FIGURES / "moving").mkdir(exist_ok=True)
-    for name, ((label, scale), lines) in figures.items():
+    for name, ((label, scale, unit), lines) in figures.items():
         for theme, (axes,) in drawn(f"moving/{name}", 1, width=8.0):
             colors = COLORS[theme]["adana"], COLORS[theme]["adamw"], COLORS[theme]["dana-muon"]
             for color, (text, (x, y)) in zip(colors, lines.items(), strict=False):
                 axes.plot(x, y, color=color, linewidth=2.2, label=text)
-            axes.set(xscale=scale, yscale=scale, xlabel=label)
+            axes.set(xscale=scale, yscale=scale, xlabel=label, ylabel=unit)
             axes.legend(frameon=False)
 
 
