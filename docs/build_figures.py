@@ -1,6 +1,5 @@
 """Pictures of README and of the site's first pages, light and dark, from stored results: python docs/build_figures.py
 
-demo       loss against tokens of `make demo`            bench/results/benchmarks.jsonl
 headline   compute saved on the ladder                   bench/results/ladder_cpu
 moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 """
@@ -16,7 +15,6 @@ from _tooling import moving as arithmetic
 from danalab.experiments.analysis import Analysis, analyse
 from danalab.experiments.rows import read_ladder, validation_points
 from danalab.experiments.saving import first_crossing, smoothed
-from danalab_bench.pages import benchmark
 
 mpl.use("svg")
 
@@ -113,7 +111,9 @@ def headline() -> None:
             named(right, f"{NAMES[opt]} {middle[-1]:+.0f}%", params, middle[-1], color, -2)
         tokens = {size: 100 * each.saved for size, each in ladder().tokens_saved["dana-muon"].items()}
         right.plot(list(tokens), list(tokens.values()), "o--", color=COLORS[theme]["dana-muon"], markersize=4)
-        named(right, f"DanaMuon, in tokens {tokens[params]:+.0f}%", params, tokens[params], COLORS[theme]["dana-muon"], -2)
+        named(
+            right, f"DanaMuon, in tokens {tokens[params]:+.0f}%", params, tokens[params], COLORS[theme]["dana-muon"], -2
+        )
         right.axhline(0, color=COLORS[theme]["adamw"], linewidth=2)
         named(right, NAMES["adamw"], params, 0, COLORS[theme]["adamw"], 6)
         sizes = list(found["adana"])
@@ -130,22 +130,6 @@ def headline() -> None:
 def named(axes: Axes, label: str, x: float, y: float, color: str, offset: float) -> None:
     """The name of a line at its end."""
     axes.annotate(label, (x, y), xytext=(10, offset), textcoords="offset points", color=color, fontweight="bold")
-
-
-def demo() -> None:
-    """The two best runs of `make demo`."""
-    curves = benchmark("demo_curves")["curves"]
-    for theme, (axes,) in drawn("demo", 1, width=8.0):
-        both = {}
-        for opt in ("adamw", "adana"):
-            tokens, losses = map(np.array, curves[opt].values())
-            both[opt] = tokens.tolist(), smoothed(tokens, losses).tolist()
-        end = both["adamw"][0][-1]
-        against_adamw(axes, theme, both, first=end * 0.2)
-        axes.set_title("Two optimizers, tuned alike, on the same text")
-        axes.set_xlabel("training tokens")
-        axes.set_xlim(right=end * 1.12)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f} k")
 
 
 def moving() -> None:
@@ -186,7 +170,6 @@ def moving() -> None:
 def main() -> None:
     headline()
     moving()
-    demo()
 
 
 if __name__ == "__main__":
