@@ -90,7 +90,6 @@ ESCAPES = {
     "truncate": "os.truncate(PLACE + '/file', 0)",
     "read": "open(PLACE + '/file').read()",
     "list": "os.listdir(PLACE)",
-    "go and list": "(os.chdir(PLACE), os.listdir('.'))",
     "read through a link": "(os.symlink(PLACE + '/file', 'read'), open('read').read())",
     "read a device": "open('/dev/zero', 'rb')",
     "pipe": "os.mkfifo('fifo')",
@@ -184,6 +183,7 @@ ESCAPES = {
     "privileges": "CALL('capset', 0, 0)",
     "privileges that root has": "(os.mkdir('shut', 0), open('shut/file', 'w'))",
     "a 32-bit number": "CALL(41 | 0x40000000, 2, 1, 0)",
+    "go and list": "(os.chdir(PLACE), os.listdir('.'))",
 }
 NUMBERS = {  # system call: number on x86_64 and on aarch64
     "add_key": (248, 217), "bpf": (321, 280), "capset": (126, 91), "clone": (56, 220), "execveat": (322, 281),
