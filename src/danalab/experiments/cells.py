@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
-from danalab.scaling.optimizers import short_name
+from danalab.optimizer_facts import short_name
 from danalab.train.config.fields import expand_paths, field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
@@ -108,7 +108,8 @@ def typed_value(key: str, value: Any) -> Any:
             word = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(word.lower(), word)
         # Path, str, Literal["..."]: text, but "none" means automatic where the field has that.
         is_text = any(kind in (str, Path) or get_origin(kind) is Literal for kind in kinds)
-        if is_text and not (type(None) in kinds and word.lower() == "none"):
+        automatic = type(None) in kinds and word.lower() == "none" and not any("none" in get_args(k) for k in kinds)
+        if is_text and not automatic:
             value = expand_paths(word, field_types(TrainConfig)[key])  # pyright: ignore[reportArgumentType]
         else:
             value = None if is_text else plain_value(word)

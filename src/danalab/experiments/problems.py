@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError, nearest
-from danalab.scaling.optimizers import OMEGA
+from danalab.optimizer_facts import OMEGA
 
 if TYPE_CHECKING:
     from danalab.models import ModelConfig

@@ -15,7 +15,7 @@ import numpy as np
 
 from danalab.errors import UserError, nearest
 from danalab.optim.optax import dana_step, zero_moments
-from danalab.scaling.optimizers import DELTA, KAPPA
+from danalab.optimizer_facts import DELTA, KAPPA
 from danalab.theory.algorithms import between_half_lives
 from danalab.theory.curve import finite_or_inf, in_float32, padded, record
 from danalab.theory.problem import Draw
