@@ -111,7 +111,7 @@ PRESETS: dict[str, Preset] = {
         tasks=(_LARGER_SUMS, _WHO, "dialogue"),
         problems=400,
         max_answer=32,
-        minutes={"data": 0.1, "base": 1.5, "mid": 1.0, "sft": 0.7, "rl": 0.9, "scores": 0.25},
+        minutes={"data": 0.1, "base": 1.5, "mid": 1.2, "sft": 0.9, "rl": 0.6, "scores": 0.25},
     ),
     "gpu-small": Preset(
         source="fineweb-edu",
