@@ -1,6 +1,6 @@
 """Count the files that a value passes: --lr to the optimizer's step, a YAML file to a built model.
 
-A file counts if a function of it has the value in a variable, alone or in a dict or list, or is on the call stack there.
+A file counts if a function of it has the value in a variable, alone or in a dict or list, or is on the last call stack.
 """
 
 import contextlib
