@@ -1,6 +1,6 @@
 """Which rank owns what, where parameters are cut for ZeRO.
 
-Element-wise parameters are cut into equal slices of their elements; matrices that are orthogonalised have one owner.
+Element-wise parameters are cut into equal slices; matrices that are orthogonalised have one owner.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Bucket:
 
 
 def layout(params: Sequence[Tensor], whole: Sequence[bool], ranks: int) -> list[Bucket]:
-    """Buckets of parameters of one dtype; those that are `whole` have one owner, balanced by their products."""
+    """Buckets of parameters of one dtype; `whole` ones have one owner, balanced by their products."""
     costs = [
         float(p.numel()) * min(p.shape[0], p.numel() // max(p.shape[0], 1)) if w else 0.0
         for p, w in zip(params, whole, strict=True)

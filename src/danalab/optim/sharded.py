@@ -66,10 +66,10 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             group["params"] = [(name, _without_memory(p, real)) for name, p in group["params"]]
         built: Any = build_optimizer(optimizer, groups, **settings)
         groups = [{**group, "params": [real[id(p)] for p in group["params"]]} for group in built.param_groups]
-        names = [{key: value for key, value in group.items() if key == "param_names"} for group in groups]
-        super().__init__([{k: v for k, v in group.items() if k != "param_names"} for group in groups], built.defaults)
+        names = [group.pop("param_names") for group in groups]
+        super().__init__(groups, built.defaults)
         for group, own in zip(self.param_groups, names, strict=True):
-            group.update(own)
+            group["param_names"] = own
         self._params: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
         kinds = [is_hybrid and group["kind"] in ORTHOGONALISED for group in self.param_groups for _ in group["params"]]
         self._buckets = layout(self._params, kinds, self._ranks)
@@ -112,7 +112,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
-        """Average new gradients over ranks; each rank keeps, and accumulates, those of its own part. Collective."""
+        """Average new gradients over ranks; each rank keeps, and accumulates, those of its own part.
+        Collective."""
         if self._synced and all(p.grad is None for p in self._params):
             return
         if any(p.data_ptr() != address for p, address in zip(self._params, self._addresses, strict=True)):
@@ -157,7 +158,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     @torch._disable_dynamo
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Average the gradients unless that is done, step, and send the parameters to all ranks. Collective."""
+        """Average the gradients unless that is done, step, and send the parameters to all ranks.
+        Collective."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         self.sync_gradients()
@@ -208,7 +210,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         return self._reduced(squares).sqrt().float()
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale the averaged gradient to a norm of at most `max_norm`; returns the norm before. Collective."""
+        """Scale the averaged gradient to a norm of at most `max_norm`; returns the norm before.
+        Collective."""
         norm = torch.linalg.vector_norm(self.gradient_norms())
         self.scale_gradients(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
         return norm
@@ -245,7 +248,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         return {key: (tuple(p.shape), x.dtype) for key, x in own.items() if isinstance(x, Tensor) and x.ndim}
 
     def sharded_state_dict(self) -> dict[str, Any]:
-        """The state_dict of one process, in which each rank has its own part of each tensor, as a `TensorShard`."""
+        """The state_dict of one process, in which each rank has its own part of each tensor, as a
+        `TensorShard`."""
         state: dict[int, dict[str, Any]] = {}
         for i, p in enumerate(self._params):
             if not p.requires_grad and not self._counts[i]:
@@ -327,7 +331,8 @@ ELEMENTWISE = ("adamw", "sgd", "lion", "adopt", "signsgd", "signum")
 
 
 def supports_shards(name: str) -> bool:
-    """Whether an optimizer steps on parts of its parameters: element-wise ones do, Muon's family on whole matrices."""
+    """Whether an optimizer steps on parts of its parameters: element-wise ones do, Muon's family on whole
+    matrices."""
     build = find_optimizer(name)
     if isinstance(build, type) and issubclass(build, Optimizer):
         return build.rule is not None or issubclass(build, Hybrid)

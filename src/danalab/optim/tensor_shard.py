@@ -1,7 +1,7 @@
 """What a checkpoint holds of a tensor of which each rank has a part.
 
-torch.distributed.checkpoint writes and reads a `TensorShard` as rectangular blocks of the whole tensor, so a checkpoint
-does not depend on how the tensor was sharded.
+torch.distributed.checkpoint writes and reads a `TensorShard` as rectangular blocks of the whole tensor, so a
+checkpoint does not depend on how the tensor was sharded.
 """
 
 import math
@@ -22,8 +22,8 @@ def whole_of(x: Any) -> Tensor:
 class TensorShard:
     """Consecutive elements of a flattened tensor, the first of them at `start`.
 
-    torch.distributed.checkpoint writes and reads it as blocks of the whole tensor, so a checkpoint does not depend on
-    how the tensor was sharded.
+    torch.distributed.checkpoint writes and reads it as blocks of the whole tensor, so a checkpoint does not
+    depend on how the tensor was sharded.
     """
 
     shape: tuple[int, ...]
@@ -43,7 +43,8 @@ class TensorShard:
         return replace(self, values=values)
 
     def blocks(self) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-        """(offsets in the whole tensor, values) of the rectangular blocks that make up this shard, in order."""
+        """(offsets in the whole tensor, values) of the rectangular blocks that make up this shard, in
+        order."""
         if self.values is None:
             return
         if 0 in self.shape:
@@ -72,7 +73,12 @@ class TensorShard:
 
         properties, size = TensorProperties(dtype=self.dtype), torch.Size(self.shape)
         return [
-            WriteItem(MetadataIndex(name, c.offsets), WriteItemType.SHARD, None, TensorWriteData(c, properties, size))
+            WriteItem(
+                MetadataIndex(name, c.offsets),
+                WriteItemType.SHARD,
+                None,
+                TensorWriteData(c, properties, size),
+            )
             for c in self.__create_chunk_list__()
         ]
 
@@ -84,7 +90,8 @@ SavedTensor = Tensor | TensorShard
 def blocks_of(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """(offsets, sizes) of the blocks that cover elements [start, stop) of a flattened array of this shape.
 
-    They are the rest of a first row, whole rows and the beginning of a last row, recursively within incomplete rows.
+    They are the rest of a first row, whole rows and the beginning of a last row, recursively within
+    incomplete rows.
     """
     if start == stop:
         return
