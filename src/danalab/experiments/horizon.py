@@ -311,10 +311,15 @@ def _redrawn(
     rng = np.random.default_rng(seed)
     freedom = {opt: redraws[opt].freedom for opt in law.slopes}
     laws, drawn = [], []
-    for _ in range(n if any(freedom.values()) else 0):
-        shifts = {opt: iter(redraws[opt].shifts(rng)) for opt in redraws}
-        every = [replace(each, losses=tuple(each.losses * np.exp(next(shifts[each.opt])))) for each in points]
-        again = [every[i] for i in kept]
+    every = n if any(freedom.values()) else 0
+    shifts = {opt: redraw.shifts(rng, every) for opt, redraw in redraws.items()}
+    for i in range(every):
+        left = {opt: iter(own[i]) for opt, own in shifts.items()}
+        again = []
+        for place, each in enumerate(points):
+            moved = np.array([next(left[each.opt]) for _ in each.losses])
+            if place in kept:
+                again.append(replace(each, losses=tuple(each.losses * np.exp(moved))))
         laws.append(fit_horizon_law(again, law.baseline, start=law))
         drawn.append(again)
     return _Draws(laws, drawn, freedom)

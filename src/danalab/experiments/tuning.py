@@ -286,18 +286,19 @@ class Redraw:
         self._noise, self.freedom = _noise(rungs)
         self._excess = _excess_losses(rungs)
 
-    def shifts(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """`shift` of every rung."""
-        return [self.shift(i, rng) for i in range(len(self._rungs))]
+    def shifts(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """`shift` of every rung, one after another: [draws, seeds of all rungs]."""
+        return np.concatenate([self.shift(i, rng, n) for i in range(len(self._rungs))], axis=1)
 
-    def shift(self, i: int, rng: np.random.Generator) -> np.ndarray:
-        """Of the i-th rung, log(new loss / measured loss) of each seed."""
+    def shift(self, i: int, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Of n draws of the i-th rung, log(new loss / measured loss) of each seed."""
         rung, above, noise = self._rungs[i], self._excess[i], self._noise[i]
         own = rung.trial_seeds
-        trials = above + noise / math.sqrt(own) * rng.standard_normal(len(above))
-        best = int(np.argmin(trials))
-        logs = above[best] - above[rung.chosen] + noise * rng.standard_normal(len(rung.seeds))
-        logs[:own] += trials[best] - above[rung.chosen] - logs[:own].mean()  # these seeds are the trial that was chosen
+        trials = above + noise / math.sqrt(own) * rng.standard_normal((n, len(above)))
+        best = trials.argmin(axis=1)
+        logs = (above[best] - above[rung.chosen])[:, None] + noise * rng.standard_normal((n, len(rung.seeds)))
+        # These seeds are the trial that was chosen.
+        logs[:, :own] += (trials.min(axis=1) - above[rung.chosen] - logs[:, :own].mean(axis=1))[:, None]
         measured = np.log(rung.seeds)
         return measured.mean() + logs - measured
 
