@@ -35,7 +35,7 @@ import numpy as np
 
 from danalab import __version__
 from danalab.errors import UserError, first_line
-from danalab.experiments.cells import plain_value
+from danalab.experiments.cells import comparable, plain_value
 from danalab.experiments.problems import OWN_DATA, SmallProblem, get_track
 from danalab.experiments.saving import compute_saved
 from danalab.experiments.settings import JudgeConfig
@@ -80,7 +80,8 @@ def read_contestant(text: str) -> Contestant:
     model = get_track("images").make(0).model
     build_optimizer(opt, model, **settings)  # refuses what there is not
     code = source_digest(opt) if ":" in opt else f"danalab {__version__}"
-    what = json.dumps([code, opt, settings], sort_keys=True)
+    values = {name: comparable(name, value) for name, value in settings.items()}
+    what = json.dumps([code, comparable("opt", opt), values], sort_keys=True)
     return Contestant(text, opt, settings, hashlib.sha256(what.encode()).hexdigest()[:16])
 
 

@@ -178,9 +178,7 @@ def fit_joint_laws(
         for name, law in zip(curves, fitted, strict=True)
     ]
     rng = np.random.default_rng(seed)
-    redrawn = [
-        each.loss * np.exp(draw(rng, n_bootstrap)) for each, (draw, _) in zip(data, scatter, strict=True)
-    ]
+    redrawn = [each.loss * np.exp(draw(rng, n_bootstrap)) for each, (draw, _) in zip(data, scatter, strict=True)]
     samples = []
     for i in range(n_bootstrap):
         drawn = [LossPoints(each.columns, losses[i]) for each, losses in zip(data, redrawn, strict=True)]
