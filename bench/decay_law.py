@@ -41,7 +41,7 @@ from torch.nn import functional as F
 from danalab.experiments.problems import Objective
 from danalab.experiments.trials import descend
 from danalab.optim import build_optimizer, get_schedule
-from danalab.scaling.optimizers import warmup_steps
+from danalab.optimizer_facts import warmup_steps
 from danalab.scaling.rate_search import next_exponent
 
 ROOT = Path(__file__).parents[1]

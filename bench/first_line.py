@@ -33,7 +33,7 @@ from danalab.experiments.trials import workers
 from danalab.hardware import available_cores
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
-from danalab.scaling.optimizers import rates_to_try
+from danalab.optimizer_facts import rates_to_try
 from danalab.scaling.rate_search import next_rate
 from danalab_bench.pages import fill_parts
 

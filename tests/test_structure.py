@@ -12,8 +12,9 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = [
-    {"models", "optim", "scaling"},
-    {"colors"},
+    {"optim"},
+    {"models"},
+    {"scaling"},
     {"data"},
     {"inference", "train"},
     {"chat", "post", "serve"},
@@ -22,7 +23,7 @@ LAYERS = [
 ]
 """Lowest first: a room may use its own layer and those before it."""
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}
-COMMON = {path.stem for path in (SOURCE / "danalab").glob("*.py")} - {"__init__", "__main__", "colors"}
+COMMON = {path.stem for path in (SOURCE / "danalab").glob("*.py")} - {"__init__", "__main__"}
 """Files beside the rooms: every room may use them, and they use no room."""
 
 
@@ -84,7 +85,7 @@ def may_use(above: str, below: str) -> bool:
     if below in COMMON or above == below:
         return True
     if above == "theory":
-        return below in {"colors", "optim", "scaling"}
+        return below in {"optim", "scaling"}
     if below == "theory":
         return above == "cli"
     return RANK.get(above, -1) >= RANK[below]
@@ -117,4 +118,4 @@ def reached(name: str) -> set[str]:
 
 def test_no_modules_import_each_other_in_a_circle():
     circles = {name for name in edges().keys() - PACKAGES if name in reached(name)}
-    assert circles <= {"danalab.optim.base", "danalab.optim.kernels"}  # base works without kernels, and looks for them
+    assert circles == set()

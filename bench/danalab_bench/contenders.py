@@ -19,7 +19,7 @@ from torch import Tensor
 
 from danalab.errors import MissingExtra, UserError, nearest
 from danalab.optim import build_optimizer, settings_of
-from danalab.scaling.optimizers import facts_of
+from danalab.optimizer_facts import facts_of
 from danalab_bench.timing import Work
 
 BACKENDS: dict[str, dict[str, Any]] = {

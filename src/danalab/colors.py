@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from danalab.scaling.optimizers import FACTS
+from danalab.optimizer_facts import FACTS
 
 OPTIMIZER_COLORS = {
     **{name: facts.color for name, facts in FACTS.items() if facts.color},

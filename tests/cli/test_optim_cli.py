@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from danalab.cli.app import main
-from danalab.scaling.optimizers import rates_to_try
+from danalab.optimizer_facts import rates_to_try
 
 
 def test_the_list_names_every_optimizer(capsys):

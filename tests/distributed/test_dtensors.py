@@ -113,6 +113,27 @@ def test_every_optimizer_makes_the_steps_of_one_process(how, ranks):
                 torch.testing.assert_close(p, q, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def statistics(rank: int, ranks: int, how: str) -> list[dict[str, float]]:
+    """`collect_stats` after three steps."""
+    found = []
+    for name in ("adana", "dana-star-mk4", "auto-dana"):
+        model, data = (Tiny(), ranks) if how in ("one", "zero") else sharded(how, ranks)
+        build: Any = DistributedMuonAdamW if how == "zero" else lambda m, name, **own: build_optimizer(name, m, **own)
+        optimizer = build(model, name, **settings_of(name))
+        train(model, optimizer, rank * data // ranks, data)
+        found.append(optimizer.collect_stats())
+    return found
+
+
+@pytest.mark.parametrize(("how", "ranks"), [("fsdp", 3), ("hsdp", 4), ("tp", 2), ("fsdp+tp", 4), ("zero", 3)])
+def test_statistics_are_of_all_coordinates(how, ranks):
+    alone = statistics(0, 1, "one")
+    assert alone[1].keys() == {"momentum_norm", "effective_time", "snr", "damped", "clipped", "tau"}
+    for found in run_ranks(statistics, ranks, how):
+        for ours, theirs in zip(found, alone, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-4)
+
+
 OPTIONS: list[dict[str, Any]] = [{}, *({"normalise": how} for how in ("rows", "columns", "normuon")), {"ns_steps": 6}]
 
 

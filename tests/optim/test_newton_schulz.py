@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.optim.newton_schulz import METHODS, coefficients, orthogonalize, orthogonalize_each
-from danalab.scaling.optimizers import orthogonalisation_flops
+from danalab.optimizer_facts import orthogonalisation_flops
 
 SHAPES = [(48, 48), (48, 200), (200, 48), (40, 50)]
 BOUNDS = [("newton-schulz", 5e-3, 0.68, 1.15), ("polar-express", 1e-3, 0.85, 1.142)]

@@ -15,9 +15,9 @@ from danalab.errors import UserError
 from danalab.hardware import find, peak_flops
 from danalab.models.config import ModelConfig
 from danalab.optim import list_optimizers
+from danalab.optimizer_facts import FACTS
 from danalab.scaling import dimensions, learning_rate, parameter_count, plan
 from danalab.scaling.learning_rate import decay_lr, lr_law
-from danalab.scaling.optimizers import FACTS
 
 KNOWN = ("adamw", "adamw-decaying-wd", "adana", "dana-mk4", "dana-star", "dana-star-mk4")
 

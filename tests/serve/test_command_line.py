@@ -1,15 +1,22 @@
 """danalab serve and danalab chat as a person starts them."""
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 import httpx
 import pytest
 
 from danalab.cli.app import main
+from danalab.train.config.train_config import TrainConfig
+from danalab.train.job import train
+from text_data import prepare_lines
 
 PATIENCE = 250
 """Time for a process [s], on a machine that does much else; a test has 300 s."""
@@ -41,6 +48,50 @@ def test_serve_says_where_it_listens_and_ends_when_it_is_told_to(base_run):
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
         assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_sigterm_ends_long_streams_and_silent_clients_in_one_line(tmp_path):
+    openai = pytest.importorskip("openai")
+    text = prepare_lines(tmp_path, 5000, 200)
+    size = {"arch": "qwen3", "d_model": 32, "n_layers": 2, "n_heads": 2, "seq_len": 2048}
+    run = tmp_path / "long"
+    train(TrainConfig(data=str(text), batch_size=1, iterations=1, opt="adamw", lr=1e-3, run_dir=run, **size))
+    process = start("serve", run, "--port", "0", "--drain-seconds", "0")
+    begun, ends = threading.Semaphore(0), []
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2000, "stream": True, "n": 8}
+    body["logit_bias"] = {"256": -100}  # the answer does not end
+
+    def read() -> None:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+            try:
+                for _ in client.chat.completions.create(model="long", **body):
+                    begun.release()
+            except openai.APIError as error:
+                ends.append(error.code)
+
+    try:
+        url = address(process.stdout.readline())
+        readers = [threading.Thread(target=read) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        for _ in range(100):
+            assert begun.acquire(timeout=PATIENCE)
+        silent = []
+        content = json.dumps({**body, "logprobs": True, "top_logprobs": 20}).encode()
+        for sent in (content, content[:-1]):  # one that does not read, one that does not end
+            silent.append(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))))
+            head = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            silent[-1].sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}".encode() + sent)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        for reader in readers:
+            reader.join(PATIENCE)
+        assert ends == ["stopping"] * 3
+        assert re.fullmatch(r"\d+ answers are not finished after 0 s; the server ends them\n", process.stderr.read())
     finally:
         process.kill()
         process.communicate()

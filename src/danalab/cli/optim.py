@@ -37,7 +37,7 @@ def list_optimizers(flags: ListFlags) -> None:
 def as_dict(name: str) -> dict[str, Any]:
     """What is known of an optimizer, for JSON."""
     from danalab.optim import settings_of
-    from danalab.scaling.optimizers import canonical_name, facts_of, rates_to_try
+    from danalab.optimizer_facts import canonical_name, facts_of, rates_to_try
 
     facts = facts_of(name)
     return {
@@ -77,7 +77,7 @@ def modes_of(name: str) -> list[str]:
 
 
 def _print_table(names: list[str]) -> None:
-    from danalab.scaling.optimizers import facts_of, rates_to_try
+    from danalab.optimizer_facts import facts_of, rates_to_try
 
     rows: list[tuple[str, ...]] = [("name", "decay", "zero", "fsdp", "rates to try", "summary")]
     for name in names:
@@ -97,7 +97,7 @@ def _print_table(names: list[str]) -> None:
 
 def _print_one(name: str) -> None:
     from danalab.optim import settings_of
-    from danalab.scaling.optimizers import facts_of, rates_to_try
+    from danalab.optimizer_facts import facts_of, rates_to_try
 
     decay = {"independent": "times the schedule factor only", "coupled": "times the learning rate"}
     print(f"{name}: {summary_of(name)}")

@@ -244,11 +244,13 @@ def _predictions(found: Analysis, opt: str, sizes: Sequence[float]) -> list[Pred
     law, measured = found.lr_laws[opt], [each.non_emb_params for each in found.at(opt)]
     return [
         PredictedRate(
-            size, float(law(size)), law.interval(size) if law.samples else None,
+            size,
+            float(law(size)),
+            law.interval(size) if law.samples else None,
             not min(measured) <= size <= max(measured),
         )
         for size in sizes or [factor * max(measured) for factor in PREDICTED]
-    ]  # fmt: skip
+    ]
 
 
 def _loss_laws(

@@ -20,14 +20,22 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
 from danalab.models.architectures import ALIASES as OTHER_ARCHITECTURES
-from danalab.scaling.optimizers import ALIASES as OTHER_OPTIMIZERS
-from danalab.scaling.optimizers import is_address, short_name
+from danalab.optimizer_facts import ALIASES as OTHER_OPTIMIZERS
+from danalab.optimizer_facts import is_address, short_name
 from danalab.train.config.fields import expand_paths, field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100
-SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n",
-         "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
+SHORT = {
+    "heads": "h",
+    "lr_multiplier": "lrx",
+    "seed": "s",
+    "weight_decay": "wd",
+    "iterations": "n",
+    "d_model": "d",
+    "n_layers": "L",
+    "n_heads": "H",
+}
 """Short names of settings in run names; others have their own name, `opt` and `arch` only their value."""
 PATH_SETTINGS = ("rules", "init_from")  # settings that name a file or a folder
 _DEFAULTS = {each.name: each.default for each in fields(TrainConfig) if each.default is not MISSING}
@@ -111,7 +119,8 @@ def typed_value(key: str, value: Any) -> Any:
             word = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(word.lower(), word)
         # Path, str, Literal["..."]: text, but "none" means automatic where the field has that.
         is_text = any(kind in (str, Path) or get_origin(kind) is Literal for kind in kinds)
-        if is_text and not (type(None) in kinds and word.lower() == "none"):
+        automatic = type(None) in kinds and word.lower() == "none" and not any("none" in get_args(k) for k in kinds)
+        if is_text and not automatic:
             value = expand_paths(word, field_types(TrainConfig)[key])  # pyright: ignore[reportArgumentType]
         else:
             value = None if is_text else plain_value(word)
@@ -281,8 +290,9 @@ def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in settings.items() if key not in _JOB_ONLY}
     for key in ("data", "tokenizer", *PATH_SETTINGS):
         if isinstance(kept.get(key), str):
-            kept[key] = ",".join(PurePath(part).name if PurePath(part).is_absolute() else part
-                                 for part in kept[key].split(","))  # fmt: skip
+            kept[key] = ",".join(
+                PurePath(part).name if PurePath(part).is_absolute() else part for part in kept[key].split(",")
+            )
     return kept
 
 

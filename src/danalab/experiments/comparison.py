@@ -158,10 +158,20 @@ def comparison_table(rows: Sequence[ComparedRun]) -> Table:
             bound = "" if not row.is_bound else ">= " if (row.compute_saved or 0) > 0 else "<= "
             tokens = "not reached" if row.tokens_to_baseline is None else f"{row.tokens_to_baseline:,.0f}"
             against = [tokens, f"{bound}{row.compute_saved:+.1%}"]
-        lines.append([
-            row.run, row.opt, f"{row.params:,}", f"{row.lr:.3g}", f"{row.val_loss:.4f}", _or_dash(row.val_bpb, ".4f"),
-            f"{row.tokens:,}", *against, _or_dash(row.seconds, ".1f"), _or_dash(row.tokens_per_second, ",.0f"),
-        ])  # fmt: skip
+        lines.append(
+            [
+                row.run,
+                row.opt,
+                f"{row.params:,}",
+                f"{row.lr:.3g}",
+                f"{row.val_loss:.4f}",
+                _or_dash(row.val_bpb, ".4f"),
+                f"{row.tokens:,}",
+                *against,
+                _or_dash(row.seconds, ".1f"),
+                _or_dash(row.tokens_per_second, ",.0f"),
+            ]
+        )
     headings = ["run", "optimizer", "parameters", "peak lr", "val loss", "bits/byte", "tokens"]
     return [*headings, "tokens to baseline's loss", "compute saved", "seconds", "tokens/s"], lines
 
@@ -177,9 +187,7 @@ def limits(rows: Sequence[ComparedRun]) -> list[str]:
     if len(params) > 1:
         found.append(f"models of different sizes, {params[0]:,} to {params[-1]:,} parameters")
     if len(tokens) > 1:
-        found.append(
-            f"runs of different lengths, {tokens[0]:,} to {tokens[-1]:,} tokens: longer runs end lower"
-        )
+        found.append(f"runs of different lengths, {tokens[0]:,} to {tokens[-1]:,} tokens: longer runs end lower")
     seeds = {opt: len({row.seed for row in rows if row.opt == opt}) for opt in dict.fromkeys(row.opt for row in rows)}
     single = [opt for opt, count in seeds.items() if count == 1]
     if single and len(rows) > 1:

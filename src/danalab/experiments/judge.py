@@ -179,9 +179,13 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
     if sides[0].digest == sides[1].digest:
         raise UserError(f"contestant '{sides[1].label}': is the same optimizer with the same settings as the baseline")
     question = {
-        "track": track.name, "steps": track.steps, "sides": [side.digest for side in sides],
-        "difference": config.difference, "alpha": config.alpha, "trials": config.trials,
-    }  # fmt: skip
+        "track": track.name,
+        "steps": track.steps,
+        "sides": [side.digest for side in sides],
+        "difference": config.difference,
+        "alpha": config.alpha,
+        "trials": config.trials,
+    }
     for row in _read_lines(config.ledger / "judge.jsonl"):
         if row.get("question") == question and row["decision"] != UNDECIDED:
             report(f"answered from {config.ledger / 'judge.jsonl'}")
@@ -235,11 +239,24 @@ class _Judgement:
                 raise UserError(f"--budget {self._config.budget}: ended before a rate was found") from None
         low, high = interval(differences, self._config.alpha)
         return Verdict(
-            contender.label, baseline.label, self._track.name, self._track.unit.partition("[")[2].rstrip("]"),
-            self._decision(differences), fmean(differences) if differences else None, finite(low), finite(high),
-            self._config.alpha, self._config.difference, len(pairs), sum(each < 0 for each in differences),
-            _steps_saved(pairs), rates, self._made, time.monotonic() - self._began, warning_of(differences),
-        )  # fmt: skip
+            contender.label,
+            baseline.label,
+            self._track.name,
+            self._track.unit.partition("[")[2].rstrip("]"),
+            self._decision(differences),
+            fmean(differences) if differences else None,
+            finite(low),
+            finite(high),
+            self._config.alpha,
+            self._config.difference,
+            len(pairs),
+            sum(each < 0 for each in differences),
+            _steps_saved(pairs),
+            rates,
+            self._made,
+            time.monotonic() - self._began,
+            warning_of(differences),
+        )
 
     def _decision(self, differences: Sequence[float]) -> str:
         return decide(differences, self._config.alpha, self._config.difference)

@@ -26,7 +26,7 @@ from danalab.experiments.trials import Result, search, workers
 from danalab.files import write_atomically, write_json
 from danalab.hardware import available_cores
 from danalab.optim.newton_schulz import METHODS, coefficients, iterate
-from danalab.scaling.optimizers import canonical_name
+from danalab.optimizer_facts import canonical_name
 
 QUICK_TRIALS = 3
 

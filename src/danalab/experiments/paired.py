@@ -120,12 +120,17 @@ def tests_table(tests: Sequence[PairedTest]) -> Table:
     several = len({test.batch for test in tests}) > 1
     lines = [
         [
-            f"{test.first} - {test.second}", f"{test.params:,}", f"{test.horizon:.3g}",
-            *([str(test.batch)] if several else []), f"{test.difference:+.4f}",
-            span(test.interval, "+.4f"), or_dash(test.p_value, ".2g"), str(test.n_seeds),
+            f"{test.first} - {test.second}",
+            f"{test.params:,}",
+            f"{test.horizon:.3g}",
+            *([str(test.batch)] if several else []),
+            f"{test.difference:+.4f}",
+            span(test.interval, "+.4f"),
+            or_dash(test.p_value, ".2g"),
+            str(test.n_seeds),
             or_dash(test.seeds_needed, "d"),
         ]
         for test in tests
-    ]  # fmt: skip
+    ]
     needed, batch = f"seeds for {POWER:.0%} power", ["batch"] if several else []
     return ["pair", "parameters", "f", *batch, "difference [nats]", "95% interval", "p value", "seeds", needed], lines

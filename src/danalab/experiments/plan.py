@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from danalab.errors import UserError, nearest
 from danalab.experiments.cells import Cell, comparable, expand, name_of, parse_plan
 from danalab.files import validated
+from danalab.optimizer_facts import OMEGA, facts_of
 from danalab.scaling.learning_rate import CHINCHILLA
-from danalab.scaling.optimizers import OMEGA, facts_of
 from danalab.train.config.fields import flag
 
 _SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}

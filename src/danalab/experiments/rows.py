@@ -30,8 +30,8 @@ from danalab.errors import UserError
 from danalab.experiments.cells import portable_settings
 from danalab.files import finite, parse_json, read_text, validated, write_atomically
 from danalab.models.config import ModelConfig
+from danalab.optimizer_facts import FACTS, is_address
 from danalab.scaling.optimizer_flops import optimizer_flops
-from danalab.scaling.optimizers import FACTS, is_address
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 

@@ -262,6 +262,8 @@ class Runner:
                 self._children.add(child)
             code = child.wait()
             self._children.discard(child)
+        if code and self._stopped:
+            return "stopped at a checkpoint"
         return end_of_log(folder, code) if code else None
 
     @contextlib.contextmanager

@@ -2,14 +2,18 @@
 
 from danalab.optim.adamw import AdamWDecayingWD
 from danalab.optim.ademamix import AdEMAMix, AdEMAMixDecayingWD
+from danalab.optim.base import Optimizer
 from danalab.optim.build import OPTIMIZERS, build_optimizer, list_optimizers, settings_of
 from danalab.optim.dana import ADana, DanaMK4, DanaStar, DanaStarMK4
 from danalab.optim.experimental import SNOO, AutoDana, Dana, SignDana
 from danalab.optim.groups import parameter_kinds
+from danalab.optim.kernels import step
 from danalab.optim.muon import DanaMuon, DMuon, Manau, Muon
 from danalab.optim.schedules import get_schedule, lr_scheduler
 from danalab.optim.sharded import DistributedMuonAdamW
-from danalab.scaling.optimizers import warmup_steps
+from danalab.optimizer_facts import warmup_steps
+
+Optimizer.fast_step = staticmethod(step)
 
 __all__ = [
     "OPTIMIZERS",

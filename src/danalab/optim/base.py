@@ -13,7 +13,6 @@ Every parameter has its own step count t in its state, which advances when a gra
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -50,6 +49,8 @@ class Optimizer(torch.optim.Optimizer):
 
     rule: ClassVar[Rule | None] = None
     """The rule of all groups, unless `rule_of` is overridden."""
+    fast_step: ClassVar[Callable[[Rule, list[Moving]], list[Moving]] | None] = None
+    """Makes the steps that it can, and returns the rest: that of kernels.py, which the package puts here."""
     betas: ClassVar[int] = 2  # how many numbers the setting has
     decay_bound: ClassVar[float | None] = None
     """Largest independent decay by omega, in units of the peak rate: in short runs omega / wd_ts alone shrinks weights
@@ -188,10 +189,9 @@ class Optimizer(torch.optim.Optimizer):
     def apply(self, rule: Rule, groups: Iterable[Group] | None = None) -> None:
         """One step of these groups by a rule: by kernels.cpp on CPUs or torch.compile on GPUs, or else eagerly."""
         left = list(self.moving(groups, count=False))
-        with suppress(ImportError):  # where this file was copied without it
-            from .kernels import step
-
-            left = step(rule, left)
+        fast_step = type(self).fast_step
+        if fast_step is not None:
+            left = fast_step(rule, left)
         for group, p, g, state in left:
             step_eagerly(rule, group, p, g, state)
 

@@ -165,29 +165,51 @@ class LogTimeOptimizer(Optimizer):
             "lambda": decay_rate(own, t),
         }
 
-    @torch.no_grad()
     def collect_stats(self) -> dict[str, float]:
-        """Means over the coordinates of this process, from the state; costs a pass: call it when you log.
+        """Means over all coordinates, from the state; costs a pass: call it when you log. Collective on DTensors.
 
         `momentum_norm`: Euclidean norm of m; `effective_time`: mean of T; with a second moment `snr`: mean of |m|/r
         (with tau times sqrt(q)); `damped`: mean of the damped term, clipped; `clipped`: share of coordinates where the
         clip acts; `tau`: its mean.
         """
-        totals: dict[str, float] = {}
-        count = 0
+        return means_of(self.signal_totals())
+
+    @torch.no_grad()
+    def signal_totals(self) -> Tensor:
+        """[STATISTICS and count, (sum, 1 where it exists)], float64, over the coordinates of all ranks of DTensors."""
+        by_layout: dict[Any, Tensor] = {}
         for group in self.param_groups:
             for p in group["params"]:
-                if p in self.state and p.numel():
-                    state = {name: local_part(value) for name, value in self.state[p].items()}
-                    count += state["exp_avg"].numel()
-                    for name, value in signal_sums(state, group).items():
-                        totals[name] = totals.get(name, 0.0) + float(value)
-        norm = totals.pop("momentum_norm", 0.0) ** 0.5
-        return {**{name: total / max(count, 1) for name, total in totals.items()}, "momentum_norm": norm}
+                if p not in self.state or not p.numel():
+                    continue
+                whole = self.state[p]["exp_avg"]
+                state = {name: local_part(value) for name, value in self.state[p].items()}
+                sums = {**signal_sums(state, group), "count": state["exp_avg"].numel()}
+                rows = [[float(sums.get(name, 0.0)), float(name in sums)] for name in (*STATISTICS, "count")]
+                key = getattr(whole, "device_mesh", None), getattr(whole, "placements", ()), state["exp_avg"].device
+                by_layout[key] = by_layout.get(key, 0.0) + torch.tensor(rows, dtype=torch.float64)
+        totals = torch.zeros(len(STATISTICS) + 1, 2, dtype=torch.float64)
+        for (mesh, placements, device), rows in by_layout.items():
+            rows = rows.to(device)
+            for dim, placement in enumerate(placements):
+                if not placement.is_replicate():
+                    torch.distributed.all_reduce(rows, group=mesh.get_group(dim))
+            totals += rows.cpu()
+        return totals
+
+
+STATISTICS = ("momentum_norm", "effective_time", "snr", "damped", "clipped", "tau")
+
+
+def means_of(totals: Tensor) -> dict[str, float]:
+    """What `collect_stats` returns, of `signal_totals`."""
+    *rows, (count, _) = totals.tolist()
+    means = {name: total / max(count, 1) for name, (total, exists) in zip(STATISTICS, rows, strict=True) if exists}
+    return {**means, "momentum_norm": rows[0][0] ** 0.5}
 
 
 def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
-    """Sums over the coordinates of a parameter's state, of which `LogTimeOptimizer.collect_stats` takes the means."""
+    """Sums over the coordinates of a parameter's state, of which `LogTimeOptimizer.collect_stats` has the means."""
     m, t = state["exp_avg"].float(), int(state["step"])
     sums: dict[str, Any] = {"momentum_norm": m.square().sum(), "effective_time": t * m.numel()}
     if "exp_avg_sq" not in state or "kappa" not in group:

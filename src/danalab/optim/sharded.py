@@ -21,6 +21,7 @@ from danalab.errors import UserError
 
 from .base import Optimizer
 from .build import build_optimizer, find_optimizer
+from .dana import means_of
 from .gathered import owners
 from .groups import ORTHOGONALISED, decay_groups, kind_groups
 from .muon import Hybrid
@@ -256,21 +257,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     @property
     def collect_stats(self) -> Any:
         """As of the optimizer inside, which may have none; over the coordinates of all ranks. Collective."""
-        collect = self.inner.collect_stats  # pyright: ignore[reportAttributeAccessIssue]
-        return lambda: self._stats_of_all(collect())
-
-    def _stats_of_all(self, own: dict[str, float]) -> dict[str, float]:
-        count = sum(shard.numel() for shard in self._shards.values() if shard in self.inner.state)
-        parts: list[Any] = [(count, own)]
-        if self._ranks > 1:
-            parts = [None] * self._ranks
-            dist.all_gather_object(parts, (count, own), group=self._group)
-        total = max(sum(size for size, _ in parts), 1)
-        names = dict.fromkeys(name for _, means in parts for name in means)
-        whole = {name: sum(size * means.get(name, 0.0) for size, means in parts) / total for name in names}
-        if "momentum_norm" in whole:
-            whole["momentum_norm"] = sum(means.get("momentum_norm", 0.0) ** 2 for _, means in parts) ** 0.5
-        return whole
+        totals = self.inner.signal_totals  # pyright: ignore[reportAttributeAccessIssue]
+        return lambda: means_of(self._reduced(totals().to(self._params[0].device)))
 
     def _state_shapes(self, index: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Key -> (shape, dtype) of a parameter's whole state tensors."""

@@ -29,9 +29,9 @@ from danalab.errors import UserError
 from danalab.files import read_json, sha256, validated, write_json
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder, build_model
+from danalab.optimizer_facts import canonical_name
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
-from danalab.scaling.optimizers import canonical_name
 from danalab.train.checkpoint.store import MANIFEST
 from danalab.train.config.train_config import OptimSettings, TrainConfig, settings_of
 from danalab.train.parallel.layout import data_parallel_ranks

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from danalab.scaling.optimizers import (
+from danalab.optimizer_facts import (
     DECAY_BOUND,
     DELTA,
     KAPPA,
@@ -130,7 +130,7 @@ _NEAREST = {"qwen3next": "qwen3"}  # architecture without a table -> the one wit
 
 
 def largest_decay(opt: str) -> float:
-    """The bound of an automatic weight decay, times the peak learning rate; see `danalab.scaling.optimizers`."""
+    """The bound of an automatic weight decay, times the peak learning rate; see `danalab.optimizer_facts`."""
     return LOG_TIME_DECAY_BOUND if facts_of(opt).log_time else DECAY_BOUND
 
 
@@ -152,7 +152,7 @@ def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tupl
 
     A kappa without a row uses the nearest row; an architecture without a table uses a related one's, mostly enoki's
     (resonance: a common rate for AdamW, the others relative to it, both whatever the batch); an optimizer without a row
-    uses a related optimizer's law times a factor, a common value (`danalab.scaling.optimizers`), or, with neither of
+    uses a related optimizer's law times a factor, a common value (`danalab.optimizer_facts`), or, with neither of
     them, its row of enoki.
 
     UserError: unknown optimizer.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from danalab.models.config import ModelConfig, weights
-from danalab.scaling.optimizers import facts_of, orthogonalisation_flops
+from danalab.optimizer_facts import facts_of, orthogonalisation_flops
 
 
 def optimizer_flops(opt: str, shape: ModelConfig, settings: Mapping[str, Any], steps: int) -> float:

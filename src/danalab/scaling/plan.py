@@ -12,10 +12,10 @@ from typing import Any
 
 from danalab.errors import UserError
 from danalab.models.config import GPT2_VOCAB, ModelConfig, flops_per_token
+from danalab.optimizer_facts import DELTA, KAPPA, OMEGA, canonical_name, facts_of
+from danalab.optimizer_facts import warmup_steps as usual_warmup
 from danalab.scaling.learning_rate import CHINCHILLA, decay_lr, largest_decay, law_rate
 from danalab.scaling.optimizer_flops import optimizer_flops
-from danalab.scaling.optimizers import DELTA, KAPPA, OMEGA, canonical_name, facts_of
-from danalab.scaling.optimizers import warmup_steps as usual_warmup
 
 
 @dataclass(frozen=True, kw_only=True)

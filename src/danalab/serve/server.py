@@ -19,7 +19,7 @@ from danalab.serve.worker import EngineWorker, Metrics
 log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 75  # a connection without a request is closed after this time [s]; clients close theirs earlier
-SPARE_SECONDS = 10  # for streams to send their last event after the time to finish [s]
+SPARE_SECONDS = 3  # for clients to take the last event after the time to finish [s]
 
 
 def serve(
@@ -80,21 +80,30 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             limit_concurrency=settings.max_connections,
-            timeout_graceful_shutdown=settings.drain_seconds + SPARE_SECONDS,
+            timeout_graceful_shutdown=settings.drain_seconds + 3 * SPARE_SECONDS,
             timeout_keep_alive=SILENT_SECONDS,
         )
         super().__init__(config)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish running requests."""
-        timer = asyncio.get_running_loop().call_later(self._drain_seconds, self._end_answers)
+        call_later = asyncio.get_running_loop().call_later
+        timers = [
+            call_later(self._drain_seconds, self._end_answers),
+            call_later(self._drain_seconds + SPARE_SECONDS, self._close_connections),
+        ]
         await super().shutdown(sockets)
-        timer.cancel()
+        for timer in timers:
+            timer.cancel()
 
     def _end_answers(self) -> None:
         left = sum(worker.open for worker in self._workers)
-        if not left:
-            return
-        log.warning("%d answers are not finished after %d s; the server ends them", left, self._drain_seconds)
+        if left:
+            log.warning("%d answers are not finished after %d s; the server ends them", left, self._drain_seconds)
         for worker in self._workers:
             worker.end_all(RequestError(503, "the server stops before this answer is complete", code="stopping"))
+
+    def _close_connections(self) -> None:
+        """Leave clients that do not read, or have not sent all of their request."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()

@@ -97,6 +97,7 @@ class EngineWorker:
         self._running: dict[int, Generation] = {}
         self._outbox: list[tuple[Generation, Delta | Exception]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._end_error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -117,7 +118,9 @@ class EngineWorker:
     # ---- in the event loop ----
 
     def submit(self, pairs: Sequence[tuple[Request, TextReader]]) -> Generations:
-        """Queue all requests, or none of them. Raises RequestError: 429, the queue is full."""
+        """Queue all requests, or none of them. Raises RequestError: the queue is full, or the server stops."""
+        if self._end_error is not None:
+            raise self._end_error
         if self.open + len(pairs) > self.max_requests:
             self.metrics.refused.labels(self.name).inc()
             message = f"{self.open} requests are running or waiting; {self.max_requests} is the limit: try again later"
@@ -134,7 +137,8 @@ class EngineWorker:
             self._inbox.put(partial(self._end, generation, delta))
 
     def end_all(self, error: Exception) -> None:
-        """End every answer that runs or waits with an error."""
+        """End every answer with an error, also those that are still to come."""
+        self._end_error = error
         self._inbox.put(partial(self._end_all, error))
 
     def _deliver(self, outbox: list[tuple[Generation, Delta | Exception]]) -> None:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from danalab.errors import UserError, nearest
-from danalab.scaling.optimizers import DELTA
+from danalab.optimizer_facts import DELTA
 
 
 class Rates(NamedTuple):

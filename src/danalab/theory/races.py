@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
 from danalab.errors import UserError
-from danalab.scaling.optimizers import DELTA
+from danalab.optimizer_facts import DELTA
 from danalab.theory.curve import geometric_times
 from danalab.theory.problem import PLRF, check_memory, draw
 from danalab.theory.race import Racer, Stream, race, zipf

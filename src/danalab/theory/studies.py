@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.scaling.optimizers import DELTA
+from danalab.optimizer_facts import DELTA
 
 if TYPE_CHECKING:
     from danalab.theory.problem import PLRF

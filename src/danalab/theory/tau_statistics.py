@@ -19,7 +19,7 @@ from scipy.integrate import quad
 from scipy.special import k0
 
 from danalab.errors import UserError, nearest
-from danalab.scaling.optimizers import DELTA
+from danalab.optimizer_facts import DELTA
 from danalab.theory.curve import in_float32, padded, record
 from danalab.theory.races import moe
 from danalab.theory.studies import TauFlags

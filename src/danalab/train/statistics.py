@@ -65,7 +65,7 @@ class Dynamics(RowsCallback):
         if not self.context.spec.is_logged(step):
             return
         for (name, p), before in zip(self._parameters, self._before, strict=True):
-            old, new = whole_of(before).double(), whole_of(p).double()
+            old, new = whole_of(before).double(), whole_of(p.detach()).double()
             self._row |= {f"{name}/{key}": value for key, value in update_statistics(old, new).items()}
         self._before = []  # frees the memory
         self.write({"step": step, **dict(sorted(self._row.items()))})

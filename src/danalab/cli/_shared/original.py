@@ -15,11 +15,12 @@ NO_EFFECT = frozenset(
 ONLY = {
     "use-pretrained": (("none", "auto"), "danalab import reads pre-trained models"),
     "eval-seq-prefix": (("none",), "danalab generate samples text from a run"),
+    "muon-ns-steps": (("5",), "muon always takes 5 Newton-Schulz iterations"),
 }
 """Flags of which one value is the only behaviour that exists here, and what to do instead."""
 ENVIRONMENT = {"datasets-dir": "DATASETS_DIR", "results-base-folder": "RESULTS_BASE_FOLDER"}
 """Flags that are environment variables here."""
-OPTIMIZER = {"adema-alpha": "alpha", "muon-ns-steps": "ns_steps"}
+OPTIMIZER = {"adema-alpha": "alpha"}
 """Settings of optimizers with names of their own there -> NAME of --set NAME=VALUE."""
 MODELS = {"moe_expert_parallel": ["--arch=moe", "--expert-parallel"]}
 """Values of --model that are more than an architecture."""
@@ -29,8 +30,8 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
     """`words` with the original's flags in our form; all others stay. `environment` takes folders it has flags for."""
     translated: list[str] = []
     named: dict[str, str] = {}
-    known = {*NO_EFFECT, *ONLY, *ENVIRONMENT, *OPTIMIZER, "scaling-rule", "checkpoint-every-n", "moe", "model", "arch",
-             "activation-checkpointing"}  # fmt: skip
+    known = {*NO_EFFECT, *ONLY, *ENVIRONMENT, *OPTIMIZER, "scaling-rule", "checkpoint-every-n", "moe"}
+    known |= {"model", "arch", "activation-checkpointing"}
     pending = list(reversed(words))
     while pending:
         word = pending.pop()

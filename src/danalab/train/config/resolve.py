@@ -7,8 +7,8 @@ from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.architectures import architecture
+from danalab.optimizer_facts import canonical_name, facts_of
 from danalab.scaling.learning_rate import CHINCHILLA, advice, law_rate
-from danalab.scaling.optimizers import canonical_name, facts_of
 from danalab.scaling.plan import plan
 from danalab.train.config.fields import flag
 from danalab.train.config.rules import Rules, read_rules
@@ -147,7 +147,10 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
             )
     # Refuse settings of schedule and optimizer that do not fit before anything is written.
     config.schedule()
-    config.settings_of_optimizer(settings_of(config.opt))
+    known = settings_of(config.opt)
+    config.settings_of_optimizer(known)
+    if given.decay_bound and "weight_decay" not in known:
+        raise UserError(f"--decay-bound {given.decay_bound:g}: {config.opt} has no weight decay; leave it out")
 
 
 def remarks(config: TrainConfig) -> list[str]:

@@ -23,8 +23,8 @@ from danalab.errors import UserError
 from danalab.files import read_yaml, to_yaml, validated, write_atomically
 from danalab.models.architectures import architecture
 from danalab.models.config import explicit_sizes
+from danalab.optimizer_facts import canonical_name
 from danalab.scaling.learning_rate import LrLaw, law_at
-from danalab.scaling.optimizers import canonical_name
 from danalab.train.config.fields import Count, NonNegative, Positive
 from danalab.train.config.train_config import TrainConfig
 

@@ -26,9 +26,9 @@ from danalab.models.config import (
     resonance_sizes,
     sizes_by_heads,
 )
+from danalab.optimizer_facts import DELTA, FACTS, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.optimizer_flops import optimizer_flops
-from danalab.scaling.optimizers import DELTA, FACTS, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.plan import Plan, memory_gib
 from danalab.train.config.fields import (
     Auto,
