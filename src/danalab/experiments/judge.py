@@ -232,7 +232,7 @@ class _Judgement:
                 low, high = interval(differences, self._config.alpha)
                 now = f"mean {fmean(differences):+.4f} [{low:+.4f}, {high:+.4f}]"
                 self._report(f"seed {seed}: {baseline.label} {losses[0]:.4f}, {contender.label} {losses[1]:.4f}; {now}")
-                if self._decision(differences) != UNDECIDED:
+                if decide(differences, self._config.alpha, self._config.difference) != UNDECIDED:
                     break
         except _BudgetSpent:
             if math.isnan(rates[0]):
@@ -243,7 +243,7 @@ class _Judgement:
             baseline.label,
             self._track.name,
             self._track.unit.partition("[")[2].rstrip("]"),
-            self._decision(differences),
+            decide(differences, self._config.alpha, self._config.difference),
             fmean(differences) if differences else None,
             finite(low),
             finite(high),
@@ -257,9 +257,6 @@ class _Judgement:
             time.monotonic() - self._began,
             warning_of(differences),
         )
-
-    def _decision(self, differences: Sequence[float]) -> str:
-        return decide(differences, self._config.alpha, self._config.difference)
 
     def _pairs(self, rates: tuple[float, float]) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
         """(seed, baseline, contender), as many at a time as there are jobs."""
