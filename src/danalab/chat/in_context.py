@@ -194,7 +194,10 @@ def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: To
 
 
 def _shared(lists: Sequence[list[int]]) -> int:
-    return next((i for i, tokens in enumerate(zip(*lists, strict=False)) if len(set(tokens)) > 1), min(map(len, lists)))
+    return next(
+        (i for i, tokens in enumerate(zip(*lists, strict=False)) if len(set(tokens)) > 1),
+        min(map(len, lists)),
+    )
 
 
 def _cut(row: _Row, seq_len: int) -> _Row:
