@@ -8,8 +8,11 @@ _SPECIAL = re.compile(r"[*|]|(?<=\w)_(?=\W|$)")
 
 
 def as_rst(app: Any, kind: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Sphinx's hook for a docstring, in place; comes before napoleon's."""
+    """Sphinx's hook for a docstring, in place; comes before napoleon's, which takes an attribute's first line up to a
+    colon for its type if no comment precedes it."""
     lines[:] = escaped(lines)
+    if kind in ("attribute", "data", "property"):
+        lines[:0] = ["..", ""]
 
 
 def escaped(lines: list[str]) -> list[str]:

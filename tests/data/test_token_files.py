@@ -130,6 +130,37 @@ def test_tokens_json_says_the_type_of_ids_without_a_header(tmp_path, dtype):
         open_dataset(tmp_path)
 
 
+@pytest.mark.parametrize("beside", [None, {"vocab_size": 65}, {"dtype": "uint16"}])
+@pytest.mark.parametrize("kind", ["<u4", "<i8"])
+def test_wider_ids_in_nanogpts_files_are_refused_unless_the_type_is_told(tmp_path, kind, beside):
+    (tmp_path / "train.bin").write_bytes((TEXT % 65).astype(kind).tobytes())
+    if beside:
+        (tmp_path / "tokens.json").write_text(json.dumps(beside))
+    if beside and "dtype" in beside:
+        assert open_dataset(tmp_path).n_tokens == len(TEXT) * int(kind[2]) // 2
+        return
+    with pytest.raises(UserError, match=r"look like uint32, read as uint16; .* tokens\.json .*train\.uint32\.bin"):
+        open_dataset(tmp_path)
+    assert not validate(tmp_path).valid
+
+
+def test_ids_beyond_16_bits_in_nanogpts_files_are_refused(tmp_path):
+    ids = np.where(np.arange(2000) % 9 == 0, 128_000, TEXT[:2000] % 50_000).astype("<u4")
+    (tmp_path / "train.bin").write_bytes(ids.tobytes())
+    with pytest.raises(UserError, match=r"train\.uint32\.bin"):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train.{}.bin", "x_train_000001.{}.bin"])
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_the_name_says_the_type_and_other_names_are_refused(tmp_path, name, dtype):
+    (tmp_path / name.format(dtype)).write_bytes(TEXT.astype(dtype).tobytes())
+    assert np.array_equal(open_dataset(tmp_path).store.read(0, 10_000), TEXT)
+    (tmp_path / name.format(dtype)).rename(tmp_path / "x_train_000001.bin")
+    with pytest.raises(UserError, match=r"type of its ids is unknown.*tokens\.json.*x_train_000001\.uint32\.bin"):
+        open_dataset(tmp_path)
+
+
 REFUSED = {
     "big-endian uint16": (TEXT.astype(">u2").tobytes(), "token id"),
     "one byte too early": (b"x" + TEXT.astype("<u2").tobytes() + b"y", "token id"),
@@ -193,6 +224,7 @@ def test_names_say_the_split_and_what_is_not_read_is_named(tmp_path, names, expe
     for number, name in enumerate(names):
         ids = np.roll(TEXT, number).astype("<u2")
         (tmp_path / name).write_bytes(npy(ids) if name.endswith(".npy") else ids.tobytes())
+    (tmp_path / "tokens.json").write_text('{"dtype": "uint16"}')
     if isinstance(expected, str):
         with pytest.raises(UserError, match=expected):
             open_dataset(tmp_path)

@@ -98,3 +98,16 @@ def test_in_a_browser_pages_fit_a_phone_are_accessible_and_figures_move(site):
         figure.locator("input").first.focus()
         tab.keyboard.press("ArrowLeft")
         assert figure.locator("p").inner_text() != before
+
+
+NEWCOMERS = """
+confidence interval, hyperparameter, quickstart, ablation, learning rate, warmup, weight decay, install, resume,
+multi-GPU, SLURM, Hugging Face, export, fine-tune, tokenizer, dataset, GPU, CPU, out of memory, NaN
+"""
+
+
+@pytest.mark.parametrize("word", [word.strip() for word in NEWCOMERS.split(",")])
+def test_a_word_that_newcomers_search_for_is_in_the_glossary_and_on_another_page(word):
+    found = [page.name for page in DOCS.glob("*.md") if re.search(rf"\b{word}", page.read_text(encoding="utf-8"), re.I)]
+    assert "glossary.md" in found
+    assert len(found) >= 2, word

@@ -92,7 +92,7 @@ def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged file may raise almost anything
         raise BadArrayError(file, f"damaged: {first_line(error)}") from error
-    if rows.ndim != 1 or rows.dtype.kind not in "ui" or len(rows) == 0:
+    if not isinstance(rows, np.ndarray) or rows.ndim != 1 or rows.dtype.kind not in "ui" or len(rows) == 0:
         raise BadArrayError(file, "not a list of row numbers")
     rows = rows.astype(np.int64)
     if rows.min() < 0 or rows.max() >= sequences or len(np.unique(rows)) < len(rows):

@@ -3,8 +3,9 @@
     llm.c, modded-nanogpt   .bin    256 int32: magic 20240520 (ids are uint16) or 20240801 (uint32), version, tokens
     Megatron                .bin    ids; `NAME.idx` beside it: "MMIDIDX", version, type, lengths of its sequences
     numpy                   .npy    one dimension, any integer type
-    nanoGPT                 .bin    no header: the type is `dtype` in `tokens.json`, else uint16, or uint32 if the
-                                    vocabulary exceeds 65,535
+    nanoGPT                 .bin    no header: the type is that in the name (`train.uint32.bin`), `dtype` in
+                                    `tokens.json`, or that of a known vocabulary: uint16 up to 65,535, else uint32;
+                                    `train.bin`, `val.bin` (or `train_00.bin`) are uint16. Others are refused.
 
 The vocabulary is that of the `tokenizer.json` or nanoGPT's `meta.pkl` beside the files, else that in `tokens.json`,
 else GPT-2's for ids of 16 bits. A file is read once when it is opened, for the range of its ids and its hash.
@@ -23,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from pydantic import ConfigDict
@@ -84,6 +85,8 @@ class Scan:
     min_id: int
     max_id: int
     sha256: str
+    wider: bool = False
+    """Whether uint16 halves of wider ids were read: every second one is 0, or far below the others."""
 
 
 class BareFiles(Layout):
@@ -98,7 +101,6 @@ class BareFiles(Layout):
         self.declared = read_state(Declaration, declared) if declared.is_file() else Declaration()
         self.known = self._known_encoding()
         """None: nothing in the folder tells."""
-        self._raw = np.dtype(self.declared.dtype or token_dtype(self.known.vocab_size if self.known else 1))
 
     @classmethod
     def matches(cls, folder: Path) -> bool:
@@ -123,6 +125,26 @@ class BareFiles(Layout):
                 return BareEncoding(made.name, made.fingerprint, made.vocab_size, eos_id, size)
         return None if size is None else BareEncoding(UNKNOWN, f"{size} ids", padded(size), eos_id, size)
 
+    def _told(self, path: Path) -> str | None:
+        """The type of ids without a header, by `tokens.json` or the file's name."""
+        name = split_name(path.stem)
+        return self.declared.dtype or (name.dtype if name else None)
+
+    def _open(self, path: Path) -> Shard:
+        name, raw = split_name(path.stem), self._told(path)
+        if raw is None and self.known is not None:
+            raw = token_dtype(self.known.vocab_size)
+        elif raw is None and name is not None and not name.prefix:
+            raw = "uint16"
+        return open_tokens(path, raw)
+
+    def _check(self, shard: Shard, scan: Scan, encoding: BareEncoding | None) -> None:
+        """Refuse ids that the encoding lacks, or whose type was not told and must be another."""
+        if scan.wider and not self._told(shard.path):
+            raise UserError(f"{shard.path}: its ids look like uint32, read as uint16; {_say_type(shard.path)}")
+        if encoding is not None:
+            _check_range(shard, scan, encoding)
+
     def splits(self) -> list[str]:
         return list(self.files)
 
@@ -130,7 +152,7 @@ class BareFiles(Layout):
         if split not in self.files:
             there = ", ".join(self.files)
             raise UserError(f"{self.folder}: no split '{split}' (no {split}.bin beside it); there are: {there}")
-        shards = [open_tokens(path, self._raw) for path in self.files[split]]
+        shards = [self._open(path) for path in self.files[split]]
         for shard in shards:
             if shard.dtype != shards[0].dtype:
                 first = shards[0]
@@ -138,20 +160,19 @@ class BareFiles(Layout):
         scans = scan_all(shards)
         encoding = self.known or (_GPT2 if shards[0].dtype.itemsize == 2 else None)
         if encoding is None:  # as for arrays: all ids of the folder
-            others = [open_tokens(path, self._raw) for name in self.files if name != split for path in self.files[name]]
+            others = [self._open(path) for name in self.files if name != split for path in self.files[name]]
             n_ids = 1 + max(scan.max_id for scan in (*scans, *scan_all(others)))
             encoding = BareEncoding(UNKNOWN, UNKNOWN, padded(n_ids), self.declared.eos_id, n_ids)
         for shard, scan in zip(shards, scans, strict=True):
-            _check_range(shard, scan, encoding)
+            self._check(shard, scan, encoding)
         return dataset_of(self.folder, split, encoding, shards, scans, self.open)
 
     def check(self, result: Validation, options: CheckOptions) -> None:
         for path in (path for paths in self.files.values() for path in paths):
             try:
-                shard = open_tokens(path, self._raw)
+                shard = self._open(path)
                 encoding = self.known or (_GPT2 if shard.dtype.itemsize == 2 else None)
-                if encoding is not None:
-                    _check_range(shard, scan_all([shard])[0], encoding)
+                self._check(shard, scan_all([shard])[0], encoding)
             except UserError as error:
                 result.errors.append(Finding(path.name, str(error).removeprefix(f"{path}: ")))
         count_tokens(self, result, options)
@@ -167,8 +188,12 @@ def _check_range(shard: Shard, scan: Scan, encoding: BareEncoding) -> None:
         raise UserError(f"{shard.path}: token id {scan.min_id} is negative")
     if scan.max_id >= encoding.n_ids:
         first = shard.first_at_least(encoding.n_ids)
-        declare = f'if its ids are no {shard.dtype.name}, say so in {DECLARATION}, e.g. {{"dtype": "uint32"}}'
+        declare = f"if its ids are not {shard.dtype.name}, {_say_type(shard.path)}"
         raise UserError(f"{shard.path}: {first} >= vocab_size {encoding.n_ids} of {encoding.name}; {declare}")
+
+
+def _say_type(path: Path) -> str:
+    return f'write {{"dtype": "uint32"}} to {DECLARATION} beside it, or name it {path.stem}.uint32.bin'
 
 
 def scan_all(shards: Sequence[Shard]) -> list[Scan]:
@@ -181,14 +206,17 @@ def scan_all(shards: Sequence[Shard]) -> list[Scan]:
 def _scan(shard: Shard, modified: int) -> Scan:
     if shard.n_tokens > 1 << 28:
         _log.warning("%s: reading %s tokens for their range", shard.path, f"{shard.n_tokens:,}")
-    least, largest = 0, 0
+    least, largest, odd = 0, 0, 0
     with reading(shard.path) as file:
         digest = hashlib.sha256(file.read(shard.offset))
         while block := file.read(_BLOCK):
             digest.update(block)
             ids = np.frombuffer(block, shard.dtype)
             least, largest = min(least, int(ids.min())), max(largest, int(ids.max()))
-    return Scan(least, largest, digest.hexdigest())
+            odd = max(odd, int(ids[1::2].max(initial=0)))
+    headerless = shard.offset == 0 and shard.dtype.itemsize == 2 and not shard.path.with_suffix(".idx").exists()
+    upper = odd < (1 if shard.n_tokens < 1024 else 32) and largest > 1000 * odd and shard.n_tokens >= 16
+    return Scan(least, largest, digest.hexdigest(), headerless and upper)
 
 
 def find_token_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
@@ -245,10 +273,10 @@ def is_stream(path: Path) -> bool:
         return False
 
 
-def open_tokens(path: Path, raw: np.dtype) -> Shard:
-    """The ids of a file, not read; `raw`: their type where the file does not say it itself.
+def open_tokens(path: Path, told: Any) -> Shard:
+    """The ids of a file, not read; `told`: their type where the file does not say it itself.
 
-    UserError: a file of another kind, or one that is longer or shorter than its header says.
+    UserError: a file of another kind or of an unknown type, or one that is longer or shorter than its header says.
     """
     with reading(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -270,6 +298,9 @@ def open_tokens(path: Path, raw: np.dtype) -> Shard:
     magic, _, count = _LLMC.unpack(head[:12]) if len(head) >= 12 else (0, 0, 0)
     if magic in _LLMC_TYPES:
         return _of_size(path, _LLMC_BYTES, np.dtype(_LLMC_TYPES[magic]), count, size)
+    if told is None:
+        raise UserError(f"{path}: the type of its ids is unknown, as it has no header; {_say_type(path)} (or uint16)")
+    raw = np.dtype(told).newbyteorder("<")
     if size == 0 or size % raw.itemsize:
         raise UserError(f"{path}: {size} bytes is not a whole number of {raw} tokens: truncated, or another type")
     return Shard(path, 0, raw, size // raw.itemsize)

@@ -16,6 +16,7 @@ SPLIT_NAMES = {
 """Words in names of files and folders -> the split; "test" is read by no run."""
 _STEM = re.compile(
     rf"(?:(.+)[._-])?({'|'.join(SPLIT_NAMES)})(?:_text)?(?:_document|_sentence)?(?:[._-](\d+)(?:-of-\d+)?)?"
+    r"(?:[._-](u?int(?:8|16|32|64)))?"
 )
 
 
@@ -26,8 +27,10 @@ class SplitName(NamedTuple):
     split: str
     """train, val or test."""
     base: str
-    """The name without the number."""
+    """The name without the number and what follows it."""
     number: int
+    dtype: str | None
+    """Type of the ids of a file without a header, as in `train.uint32.bin`."""
 
 
 def split_name(stem: str) -> SplitName | None:
@@ -36,4 +39,4 @@ def split_name(stem: str) -> SplitName | None:
     if match is None:
         return None
     base = stem if match[3] is None else stem[: match.start(3)].rstrip("._-")
-    return SplitName(match[1] or "", SPLIT_NAMES[match[2]], base, int(match[3] or 0))
+    return SplitName(match[1] or "", SPLIT_NAMES[match[2]], base, int(match[3] or 0), match[4])

@@ -108,7 +108,8 @@ def typed_value(key: str, value: Any) -> Any:
             word = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(word.lower(), word)
         # Path, str, Literal["..."]: text, but "none" means automatic where the field has that.
         is_text = any(kind in (str, Path) or get_origin(kind) is Literal for kind in kinds)
-        if is_text and not (type(None) in kinds and word.lower() == "none"):
+        automatic = type(None) in kinds and word.lower() == "none" and not any("none" in get_args(k) for k in kinds)
+        if is_text and not automatic:
             value = expand_paths(word, field_types(TrainConfig)[key])  # pyright: ignore[reportArgumentType]
         else:
             value = None if is_text else plain_value(word)

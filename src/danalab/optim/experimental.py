@@ -324,6 +324,16 @@ class SNOO(torch.optim.Optimizer):
         self.inner.load_state_dict(state_dict)
         self._share()
 
+    @property
+    def coefficients(self) -> Callable[[], dict[str, float]]:
+        """Of the inner optimizer, if it has some."""
+        return self.inner.coefficients  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def collect_stats(self) -> Callable[[], dict[str, float]]:
+        """Of the inner optimizer, if it has some."""
+        return self.inner.collect_stats  # pyright: ignore[reportAttributeAccessIssue]
+
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return {**super().__getstate__(), "inner": self.inner}
 

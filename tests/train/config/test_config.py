@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from danalab.cli.app import main
 from danalab.errors import UserError
@@ -14,6 +15,7 @@ from danalab.optim import settings_of as known_settings
 from danalab.scaling import plan
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.step.optimizer_driver import OptimizerDriver
 
 
 @dataclass
@@ -126,6 +128,28 @@ def test_an_automatic_independent_decay_is_given_by_omega_and_so_bounded():
     assert settings_of(opt="adana") == {"kappa": 0.85, "delta": 8.0, "wd_ts": 6.0, "omega": 4.0}
     assert settings_of(opt="adana", weight_decay=0.01)["weight_decay"] == 0.01
     assert "omega" not in settings_of(opt="adana", decay_bound=0)
+
+
+@pytest.mark.parametrize("opt", ["adana", "dana-star", "adamw-decaying-wd", "snoo-dana"])
+def test_a_bound_of_an_independent_decay_acts(opt):
+    def after_step(bound):
+        config = resolve(TrainConfig(heads=4, iterations=60, lr=1e-3, opt=opt, decay_bound=bound), Words())
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        driver = OptimizerDriver.build(config, model)
+        model(torch.zeros(4)).sum().backward()
+        driver.set_rate(1)
+        driver.step(torch.tensor(True))
+        return model.weight.detach()
+
+    torch.manual_seed(0)
+    weight = torch.nn.Linear(4, 4).weight.detach()
+    torch.testing.assert_close(after_step(100.0) - after_step(20.0), -0.08 * weight)
+
+
+def test_a_bound_without_weight_decay_is_refused():
+    with pytest.raises(UserError, match=r"--decay-bound 3: .* no weight decay"):
+        settings_of(opt="torch.optim:Rprop", decay_bound=3)
 
 
 def test_a_run_has_a_number_format_a_compiler_and_a_backend():

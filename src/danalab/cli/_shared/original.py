@@ -20,11 +20,12 @@ NAMES = ("run-prefix", "wandb-run-prefix", "experiment-name")
 ONLY = {
     "use-pretrained": (("none", "auto"), "danalab import reads pre-trained models"),
     "eval-seq-prefix": (("none",), "danalab generate samples text from a run"),
+    "muon-ns-steps": (("5",), "muon always takes 5 Newton-Schulz iterations"),
 }
 """Flags of which one value is the only behaviour that exists here, and what to do instead."""
 ENVIRONMENT = {"datasets-dir": "DATASETS_DIR", "results-base-folder": "RESULTS_BASE_FOLDER"}
 """Flags that are environment variables here."""
-OPTIMIZER = {"adema-alpha": "alpha", "muon-ns-steps": "ns_steps"}
+OPTIMIZER = {"adema-alpha": "alpha"}
 """Settings of optimizers with names of their own there -> NAME of --set NAME=VALUE."""
 MODELS = {"moe_expert_parallel": ["--arch=moe", "--expert-parallel"]}
 """Values of --model that are more than an architecture."""

@@ -149,7 +149,10 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
             )
     # Refuse settings of schedule and optimizer that do not fit before anything is written.
     config.schedule()
-    config.settings_of_optimizer(settings_of(config.opt))
+    known = settings_of(config.opt)
+    config.settings_of_optimizer(known)
+    if given.decay_bound and "weight_decay" not in known:
+        raise UserError(f"--decay-bound {given.decay_bound:g}: {config.opt} has no weight decay; leave it out")
 
 
 def remarks(config: TrainConfig) -> list[str]:

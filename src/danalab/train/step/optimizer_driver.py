@@ -41,7 +41,11 @@ class OptimizerDriver:
     ) -> "OptimizerDriver":
         """The run's optimizer for `model` on its device, by a strategy's own `make`; UserError: it cannot run here."""
         name = resolved.opt
-        return cls(make(name, model, lr=resolved.lr, **resolved.settings_of_optimizer(settings_of(name))), name)
+        optimizer = make(name, model, lr=resolved.lr, **resolved.settings_of_optimizer(settings_of(name)))
+        for group in optimizer.param_groups:
+            if group.get("decay_bound") is not None:
+                group["decay_bound"] = resolved.decay_bound
+        return cls(optimizer, name)
 
     def set_rate(self, factor: float) -> None:
         """Set the learning rate of the next step to `factor` x peak."""
