@@ -5,6 +5,8 @@ danalab report ladders/horizon_cpu --out bench/results/horizon_cpu --pack
 python bench/horizon.py                                           # from the stored rows
 """
 
+import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -49,4 +51,6 @@ if __name__ == "__main__":
     for file in PAGES:
         file.write_text(fill(file.read_text(encoding="utf-8")), encoding="utf-8")
     for name, draw in FIGURES.items():
-        save_figure(lambda draw=draw: draw(data()), ROOT / "docs" / "figures" / name)
+        with tempfile.TemporaryDirectory() as drawn:
+            save_figure(lambda draw=draw: draw(data()), Path(drawn) / name)
+            shutil.copy(Path(drawn) / f"{name}.png", ROOT / "docs" / "figures")

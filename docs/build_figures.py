@@ -1,6 +1,5 @@
 """Pictures of README and of the site's first pages, light and dark, from stored results: python docs/build_figures.py
 
-demo       loss against tokens of `make demo`            bench/results/benchmarks.jsonl
 headline   compute saved on the ladder                   bench/results/ladder_cpu
 moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 """
@@ -16,7 +15,6 @@ from _tooling import moving as arithmetic
 from danalab.experiments.analysis import Analysis, analyse
 from danalab.experiments.rows import read_ladder, validation_points
 from danalab.experiments.saving import first_crossing, smoothed
-from danalab_bench.pages import benchmark
 
 mpl.use("svg")
 
@@ -85,9 +83,8 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
     reached = min(first_crossing(*map(np.array, curve), final) or end for curve in curves.values())
     axes.annotate("", (reached, final), xytext=(end, final), arrowprops={"arrowstyle": "->", "color": ink, "lw": 1.6})
     axes.set_ylim(low - 0.12 * (high - low), high)
-    axes.annotate(f"same loss, {100 * (1 - reached / end):.0f}% less compute", ((reached + end) / 2, final),
-                  xytext=(0.03, 0.05), textcoords="axes fraction", color=ink,
-                  arrowprops={"arrowstyle": "-", "color": ink, "lw": 0.7, "relpos": (1, 0.5)})  # fmt: skip
+    words = f"arrow: same loss, {100 * (1 - reached / end):.0f}% less compute"
+    axes.annotate(words, (0.03, 0.05), xycoords="axes fraction", color=ink)
     axes.set_ylabel("validation loss [nats/token]")
 
 
@@ -114,13 +111,15 @@ def headline() -> None:
             named(right, f"{NAMES[opt]} {middle[-1]:+.0f}%", params, middle[-1], color, -2)
         tokens = {size: 100 * each.saved for size, each in ladder().tokens_saved["dana-muon"].items()}
         right.plot(list(tokens), list(tokens.values()), "o--", color=COLORS[theme]["dana-muon"], markersize=4)
-        named(right, f"in tokens {tokens[params]:+.0f}%", params, tokens[params], COLORS[theme]["dana-muon"], -2)
+        named(
+            right, f"DanaMuon, in tokens {tokens[params]:+.0f}%", params, tokens[params], COLORS[theme]["dana-muon"], -2
+        )
         right.axhline(0, color=COLORS[theme]["adamw"], linewidth=2)
         named(right, NAMES["adamw"], params, 0, COLORS[theme]["adamw"], 6)
         sizes = list(found["adana"])
         right.set_title(f"At each of {len(sizes)} sizes")
         right.set_xscale("log")
-        right.set_xticks(sizes, [f"{size / 1000:.0f}" for size in sizes])
+        right.set_xticks(sizes, [f"{size / 1000:.0f}" for size in sizes], fontsize=10)
         right.minorticks_off()
         right.set_xlim(sizes[0] * 0.88, params * 2.2)
         right.set_xlabel("thousand parameters; bands: 95% intervals over three seeds")
@@ -133,22 +132,6 @@ def named(axes: Axes, label: str, x: float, y: float, color: str, offset: float)
     axes.annotate(label, (x, y), xytext=(10, offset), textcoords="offset points", color=color, fontweight="bold")
 
 
-def demo() -> None:
-    """The two best runs of `make demo`."""
-    curves = benchmark("demo_curves")["curves"]
-    for theme, (axes,) in drawn("demo", 1, width=8.0):
-        both = {}
-        for opt in ("adamw", "adana"):
-            tokens, losses = map(np.array, curves[opt].values())
-            both[opt] = tokens.tolist(), smoothed(tokens, losses).tolist()
-        end = both["adamw"][0][-1]
-        against_adamw(axes, theme, both, first=end * 0.2)
-        axes.set_title("Two optimizers, tuned alike, on the same text")
-        axes.set_xlabel("training tokens")
-        axes.set_xlim(right=end * 1.12)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f} k")
-
-
 def moving() -> None:
     """What the guide's moving figures show at their first values, for readers without JavaScript."""
     steps, compute = np.geomspace(1, 1e5, 80), np.geomspace(0.05, 1.2, 60)
@@ -158,36 +141,35 @@ def moving() -> None:
     share = arithmetic.saved(0.05, 1.0, 0.15)
     figures = {
         "schedule": (
-            ("step t", "log"),
+            ("step t", "log", "steps; alpha has no unit"),
             {
-                "memory 1 / (1 - beta) [steps]": (steps, [each["memory"] for each in at]),
-                "alpha": (steps, [each["alpha"] for each in at]),
+                "momentum window 1 / (1 - beta) [steps]": (steps, [each["memory"] for each in at]),
+                "alpha, weight of the momentum": (steps, [each["alpha"] for each in at]),
             },
         ),
-        "features": (("step", "log"), {name: (range(1, 1501), each) for name, each in losses.items()}),
+        "features": (("step", "log", "excess loss"), {name: (range(1, 1501), each) for name, each in losses.items()}),
         "saved": (
-            ("compute, of the baseline's", "linear"),
+            ("compute, relative to the baseline", "linear", "loss above the floor, relative"),
             {
-                "contender": (compute, (compute / (1 - share)) ** -0.15),
+                "candidate": (compute, (compute / (1 - share)) ** -0.15),
                 "baseline": (compute, compute**-0.15),
                 "saved": ([1 - share, 1], [1, 1]),
             },
         ),
     }
     (FIGURES / "moving").mkdir(exist_ok=True)
-    for name, ((label, scale), lines) in figures.items():
+    for name, ((label, scale, unit), lines) in figures.items():
         for theme, (axes,) in drawn(f"moving/{name}", 1, width=8.0):
             colors = COLORS[theme]["adana"], COLORS[theme]["adamw"], COLORS[theme]["dana-muon"]
             for color, (text, (x, y)) in zip(colors, lines.items(), strict=False):
                 axes.plot(x, y, color=color, linewidth=2.2, label=text)
-            axes.set(xscale=scale, yscale=scale, xlabel=label)
+            axes.set(xscale=scale, yscale=scale, xlabel=label, ylabel=unit)
             axes.legend(frameon=False)
 
 
 def main() -> None:
     headline()
     moving()
-    demo()
 
 
 if __name__ == "__main__":

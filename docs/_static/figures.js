@@ -33,7 +33,7 @@ const ARITHMETIC = {
     return losses;
   },
 
-  // Compute saved where losses are floor + (1 / C)^slope and the contender ends `gap` below the baseline.
+  // Compute saved where losses are floor + (1 / C)^slope and the candidate ends `gap` below the baseline.
   saved({ gap, reducible, slope }) {
     return gap < reducible ? 1 - (1 - gap / reducible) ** (1 / slope) : 1;
   },
@@ -51,7 +51,7 @@ const FIGURES = {
       const at = (step) => ARITHMETIC.schedule({ delta, kappa, t: step }), now = at(t), steps = decades(1, 1e5, 80);
       const line = (name, key, color) => ({ name, color, points: steps.map((step) => [step, at(step)[key]]) });
       return {
-        lines: [line("memory 1 / (1 - beta) [steps]", "memory", 0), line("alpha", "alpha", 1)], x: "step t", log: true,
+        lines: [line("momentum window 1 / (1 - beta) [steps]", "memory", 0), line("alpha", "alpha", 1)], x: "step t", log: true,
         says: `At step ${short(t)}: beta = ${now.beta.toFixed(4)}, memory ${short(now.memory)} steps, alpha = ${short(now.alpha)}.`,
       };
     },
@@ -77,7 +77,7 @@ const FIGURES = {
       const share = ARITHMETIC.saved({ gap, reducible, slope }), compute = decades(0.05, 1.2, 60);
       const curve = (name, color, scale) => ({ name, color, points: compute.map((x) => [x, reducible * (x / scale) ** -slope]) });
       return {
-        lines: [curve("baseline: loss above the floor", 1, 1), curve("contender", 0, 1 - share || 1),
+        lines: [curve("baseline: loss above the floor", 1, 1), curve("candidate", 0, 1 - share || 1),
           { name: "saved", color: 2, points: [[1 - share, reducible], [1, reducible]] }],
         x: "compute, of the baseline's", log: false,
         says: `A gap of ${short(gap)} nats/token saves ${Math.round(100 * share)}% of the compute.`,

@@ -90,6 +90,8 @@ ESCAPES = {
     "truncate": "os.truncate(PLACE + '/file', 0)",
     "read": "open(PLACE + '/file').read()",
     "list": "os.listdir(PLACE)",
+    "read through a link": "(os.symlink(PLACE + '/file', 'read'), open('read').read())",
+    "read a device": "open('/dev/zero', 'rb')",
     "pipe": "os.mkfifo('fifo')",
     "device": "os.mknod('device', 0o20666, 0x103)",
     "attribute": "os.setxattr(PLACE + '/file', 'user.x', b'1')",
@@ -181,6 +183,7 @@ ESCAPES = {
     "privileges": "CALL('capset', 0, 0)",
     "privileges that root has": "(os.mkdir('shut', 0), open('shut/file', 'w'))",
     "a 32-bit number": "CALL(41 | 0x40000000, 2, 1, 0)",
+    "go and list": "(os.chdir(PLACE), os.listdir('.'))",
 }
 NUMBERS = {  # system call: number on x86_64 and on aarch64
     "add_key": (248, 217), "bpf": (321, 280), "capset": (126, 91), "clone": (56, 220), "execveat": (322, 281),
@@ -420,6 +423,8 @@ FORGED = {
     "digits": "w(b'='+b'9'*1000000+b'\\n'); time.sleep(9)",
     "many lists": "w(b'=['+b'[],'*340000+b']\\n'); time.sleep(9)",
     "colliding keys": "w(('={'+','.join(str(i*(2**61-1))+':0' for i in range(40000))+'}\\n').encode())",
+    "colliding members": "w(('={'+','.join(str(i*(2**61-1)) for i in range(1,45000))+'}\\n').encode()); time.sleep(9)",
+    "a form feed": "w(b'=471\\x0c1\\n'); time.sleep(9)",
     "zero byte": "w(b'=\\x00\\n'); time.sleep(9)",
     "no UTF-8": "w(b'=\\xff\\xfe\\n'); time.sleep(9)",
     "a line without end": "w(b'='+b'1'*(3<<20)); time.sleep(9)",

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from bench import judge_power
 
 from danalab.cli.app import main
 from danalab.errors import UserError
@@ -20,7 +21,6 @@ from danalab.experiments.judge import (
     read_contestant,
     warning_of,
 )
-from danalab.experiments.paired import seeds_needed
 from danalab.experiments.settings import JudgeConfig
 
 OWN = '''
@@ -57,31 +57,17 @@ def config(tmp_path, contender="adana", **more):
 
 
 # ---- the test ----
-def pairs_to_decide(effect, seed, most=200):
-    """Pairs after which the test decides a mean of -effect standard deviations; `most` + 1: it does not."""
-    x = -effect + np.random.default_rng(seed).normal(size=most)
-    for n in range(module.LEAST_PAIRS, most + 1):
-        if interval(x[:n].tolist(), 0.05)[1] < 0:
-            return n
-    return most + 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("effect", [1.0, 2.0])
-def test_it_needs_at_most_twice_the_pairs_of_a_fixed_t_test(effect):
-    fixed = seeds_needed(effect, 1.0)
-    sequential = sorted(pairs_to_decide(effect, seed, most=60) for seed in range(200))
-    print(f"{effect} standard deviations: t test {fixed}, judge {sequential[160]} for 80% power")
-    assert sequential[160] <= 2 * fixed
-
-
-@pytest.mark.slow
-def test_equal_optimizers_are_called_different_in_one_case_of_twenty_at_most():
-    wrong = 0
-    for seed in range(200):
-        x = np.random.default_rng(seed).normal(size=60)
-        wrong += any(decide(x[:n].tolist(), 0.05, 1e-9) in (BETTER, WORSE) for n in range(3, 61))
-    assert wrong <= 10
+def test_the_stored_simulation_is_of_this_test_and_keeps_what_the_page_says():
+    rng = np.random.default_rng(0)
+    samples = np.concatenate([rng.normal(size=(6, 40)) - effect for effect in (0.0, 1.0)])
+    pairs, _ = judge_power.pairs_to_decide(samples)
+    for x, n in zip(samples.tolist(), pairs, strict=True):
+        decided = [k for k in range(module.LEAST_PAIRS, 41) if decide(x[:k], 0.05, 1e-9) in (BETTER, WORSE)]
+        assert min(decided, default=math.inf) == n
+    effects, nulls = ([row for row in judge_power.stored() if kind in row] for kind in ("effect", "null"))
+    assert all(row["judge"] <= 2 * row["t_test_equal"] for row in effects)
+    assert nulls[0]["null"] == "normal"
+    assert max(nulls[0]["better"], nulls[0]["worse"]) <= 0.05
 
 
 def test_decisions_follow_from_the_interval():

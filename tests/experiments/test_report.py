@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.experiments.analysis import analyse
-from danalab.experiments.comparison import compare, noise_note, read_curve
+from danalab.experiments.comparison import compare, limits, read_curve
 from danalab.experiments.figures import FIGURES
 from danalab.experiments.report import answer, remarks, saved_table, write_report
 from danalab.experiments.rows import pack, read_ladder
@@ -119,7 +120,12 @@ def test_runs_are_compared_with_the_first_adamw(packed):
     assert [row.is_baseline for row in rows] == [False, False, True, False]
     assert rows[2].compute_saved is None
     assert all(row.compute_saved is not None for row in rows if not row.is_baseline)
-    assert noise_note(rows[1:3]) == "one seed per optimizer, so small differences may be noise"
+    assert limits(rows[1:3])[-1] == "one seed per optimizer, so small differences may be noise"
+    longer = [replace(rows[1], tokens=2 * rows[1].tokens, params=7), *rows[2:3]]
+    assert [words.partition(",")[0] for words in limits(longer)][:2] == [
+        "models of different sizes",
+        "runs of different lengths",
+    ]
     with pytest.raises(UserError, match="two runs have the same name"):
         compare([curves[0], curves[0]])
     with pytest.raises(UserError, match="--baseline x is not among"):

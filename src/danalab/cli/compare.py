@@ -24,8 +24,8 @@ def run(flags: Flags) -> None:
     from danalab.experiments.comparison import (
         compare,
         comparison_table,
+        limits,
         named_apart,
-        noise_note,
         read_curve,
         write_comparison,
     )
@@ -41,10 +41,10 @@ def run(flags: Flags) -> None:
     rows = compare(curves, flags.baseline)
     page = None if flags.out is None else write_comparison(curves, rows, flags.out)
     baseline = next(row.run for row in rows if row.is_baseline)
-    if flags.print_json({"baseline": baseline, "runs": [asdict(row) for row in rows]}):
+    if flags.print_json({"baseline": baseline, "runs": [asdict(row) for row in rows], "notes": limits(rows)}):
         return
     print_table(*comparison_table(rows), left=2)
-    if note := noise_note(rows):
-        print(f"note: {note}")
+    for limit in limits(rows):
+        print(f"note: {limit}")
     if page is not None:
         print(f"report: {page}")

@@ -4,7 +4,7 @@ A result that the rows do not allow is a note, which says what is missing.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -244,11 +244,13 @@ def _predictions(found: Analysis, opt: str, sizes: Sequence[float]) -> list[Pred
     law, measured = found.lr_laws[opt], [each.non_emb_params for each in found.at(opt)]
     return [
         PredictedRate(
-            size, float(law(size)), law.interval(size) if law.samples else None,
+            size,
+            float(law(size)),
+            law.interval(size) if law.samples else None,
             not min(measured) <= size <= max(measured),
         )
         for size in sizes or [factor * max(measured) for factor in PREDICTED]
-    ]  # fmt: skip
+    ]
 
 
 def _loss_laws(
@@ -266,14 +268,10 @@ def _loss_laws(
             LossPoints.of(law, x, loss)  # refuses too few
             points[opt] = x, loss
     known = all(redraws[opt].freedom for opt in points)
-    draws = {opt: (_draw(redraws[opt]), redraws[opt].freedom) for opt in points} if known else None
+    draws = {opt: (redraws[opt].shifts, redraws[opt].freedom) for opt in points} if known else None
     groups = [points] if joint and points else [{opt: own} for opt, own in points.items()]
     settings: Any = {"draws": draws, "n_bootstrap": n_bootstrap, "seed": seed}
     return {opt: made for group in groups for opt, made in fit_joint_laws(group, law, **settings).items()}
-
-
-def _draw(redraw: Redraw) -> Callable[[np.random.Generator], np.ndarray]:
-    return lambda rng: np.concatenate(redraw.shifts(rng))
 
 
 def _frontier(found: Analysis, opt: str) -> tuple[np.ndarray, np.ndarray]:
@@ -298,8 +296,8 @@ def _compare_at_sizes(found: Analysis, opt: str, redraws: Mapping[str, Redraw], 
             found.notes.append(f"{what} has {base}'s settings: they are not compared")
             continue
 
-        def redraw(rng: np.random.Generator, i: int = i, j: int = j) -> Shifts:
-            return redraws[base].shift(j, rng), redraws[opt].shift(i, rng)
+        def redraw(rng: np.random.Generator, n: int, i: int = i, j: int = j) -> Shifts:
+            return redraws[base].shift(j, rng, n), redraws[opt].shift(i, rng, n)
 
         freedom = redraws[base].freedom + redraws[opt].freedom
         with found.noting(f"compute saved by {what}"):

@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path, PurePath
 from types import UnionType
@@ -19,15 +19,26 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
-from danalab.optimizer_facts import short_name
+from danalab.models.architectures import ALIASES as OTHER_ARCHITECTURES
+from danalab.optimizer_facts import ALIASES as OTHER_OPTIMIZERS
+from danalab.optimizer_facts import is_address, short_name
 from danalab.train.config.fields import expand_paths, field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100
-SHORT = {"heads": "h", "lr_multiplier": "lrx", "seed": "s", "weight_decay": "wd", "iterations": "n",
-         "d_model": "d", "n_layers": "L", "n_heads": "H"}  # fmt: skip
+SHORT = {
+    "heads": "h",
+    "lr_multiplier": "lrx",
+    "seed": "s",
+    "weight_decay": "wd",
+    "iterations": "n",
+    "d_model": "d",
+    "n_layers": "L",
+    "n_heads": "H",
+}
 """Short names of settings in run names; others have their own name, `opt` and `arch` only their value."""
 PATH_SETTINGS = ("rules", "init_from")  # settings that name a file or a folder
+_DEFAULTS = {each.name: each.default for each in fields(TrainConfig) if each.default is not MISSING}
 _NOT_VARIED = names_of(TrainConfig, "job") | {"optimizer_settings"}  # fields of one job, not of a grid
 _JOB_ONLY = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
 """Settings of the job and its place, which do not change the run."""
@@ -223,13 +234,27 @@ def expand(
                 f"the run {name_of(varied)} has both --lr and --lr-multiplier, a factor on the law's own rate: "
                 "leave one of them out"
             )
-        same = json.dumps(settings, sort_keys=True, default=str)
+        values = {key: comparable(key, value) for key, value in (_DEFAULTS | settings).items()}
+        same = json.dumps(values, sort_keys=True)
         if same in seen:
-            raise UserError(f"the run {name_of(varied)} appears twice")
+            raise UserError(f"the run {name_of(varied)} appears twice; 1 and 1.0, adana and ADana are the same value")
         seen.add(same)
         cells.append(Cell(name_of(varied), settings))
     counts = Counter(cell.name for cell in cells)
     return [cell if counts[cell.name] == 1 else replace(cell, name=_hashed(cell.name, cell.settings)) for cell in cells]
+
+
+def comparable(key: str, value: Any) -> str | None:
+    """A setting as text that is equal for equal values: 1 and 1.0, adana and ADana."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(comparable(key, each)) for each in value)
+    if key in ("opt", "arch") and not is_address(str(value)):
+        name = str(value).lower().replace("_", "-")
+        return (OTHER_OPTIMIZERS if key == "opt" else OTHER_ARCHITECTURES).get(name, name)
+    try:
+        return None if value is None else repr(float(value))
+    except ValueError:
+        return str(value)
 
 
 def _require_field(key: str, value: Any) -> None:
@@ -265,8 +290,9 @@ def portable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in settings.items() if key not in _JOB_ONLY}
     for key in ("data", "tokenizer", *PATH_SETTINGS):
         if isinstance(kept.get(key), str):
-            kept[key] = ",".join(PurePath(part).name if PurePath(part).is_absolute() else part
-                                 for part in kept[key].split(","))  # fmt: skip
+            kept[key] = ",".join(
+                PurePath(part).name if PurePath(part).is_absolute() else part for part in kept[key].split(",")
+            )
     return kept
 
 

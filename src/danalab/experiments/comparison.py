@@ -158,10 +158,20 @@ def comparison_table(rows: Sequence[ComparedRun]) -> Table:
             bound = "" if not row.is_bound else ">= " if (row.compute_saved or 0) > 0 else "<= "
             tokens = "not reached" if row.tokens_to_baseline is None else f"{row.tokens_to_baseline:,.0f}"
             against = [tokens, f"{bound}{row.compute_saved:+.1%}"]
-        lines.append([
-            row.run, row.opt, f"{row.params:,}", f"{row.lr:.3g}", f"{row.val_loss:.4f}", _or_dash(row.val_bpb, ".4f"),
-            f"{row.tokens:,}", *against, _or_dash(row.seconds, ".1f"), _or_dash(row.tokens_per_second, ",.0f"),
-        ])  # fmt: skip
+        lines.append(
+            [
+                row.run,
+                row.opt,
+                f"{row.params:,}",
+                f"{row.lr:.3g}",
+                f"{row.val_loss:.4f}",
+                _or_dash(row.val_bpb, ".4f"),
+                f"{row.tokens:,}",
+                *against,
+                _or_dash(row.seconds, ".1f"),
+                _or_dash(row.tokens_per_second, ",.0f"),
+            ]
+        )
     headings = ["run", "optimizer", "parameters", "peak lr", "val loss", "bits/byte", "tokens"]
     return [*headings, "tokens to baseline's loss", "compute saved", "seconds", "tokens/s"], lines
 
@@ -170,17 +180,20 @@ def _or_dash(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def noise_note(rows: Sequence[ComparedRun]) -> str | None:
-    """A note where an optimizer has one seed; None where each has several."""
-    single = [opt for opt in dict.fromkeys(row.opt for row in rows) if len({r.seed for r in rows if r.opt == opt}) == 1]
-    if not single or len(rows) == 1:
-        return None
-    whose = "optimizer" if len(single) == len({row.opt for row in rows}) else ", ".join(single)
-    return (
-        f"one seed per {whose}, so small differences may be noise"
-        if whose == "optimizer"
-        else (f"one seed of {whose}, so small differences may be noise")
-    )
+def limits(rows: Sequence[ComparedRun]) -> list[str]:
+    """What limits the comparison: models or lengths that differ, one seed of an optimizer."""
+    found = []
+    params, tokens = sorted({row.params for row in rows}), sorted({row.tokens for row in rows})
+    if len(params) > 1:
+        found.append(f"models of different sizes, {params[0]:,} to {params[-1]:,} parameters")
+    if len(tokens) > 1:
+        found.append(f"runs of different lengths, {tokens[0]:,} to {tokens[-1]:,} tokens: longer runs end lower")
+    seeds = {opt: len({row.seed for row in rows if row.opt == opt}) for opt in dict.fromkeys(row.opt for row in rows)}
+    single = [opt for opt, count in seeds.items() if count == 1]
+    if single and len(rows) > 1:
+        whose = "per optimizer" if len(single) == len(seeds) else f"of {', '.join(single)}"
+        found.append(f"one seed {whose}, so small differences may be noise")
+    return found
 
 
 def write_comparison(curves: Sequence[RunCurve], rows: Sequence[ComparedRun], out: Path) -> Path:
@@ -189,7 +202,7 @@ def write_comparison(curves: Sequence[RunCurve], rows: Sequence[ComparedRun], ou
 
     out.mkdir(parents=True, exist_ok=True)
     baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row.is_baseline)
-    lines = [f"# Runs compared with {baseline.name}", "", as_markdown(comparison_table(rows), noise_note(rows) or "")]
+    lines = [f"# Runs compared with {baseline.name}", "", as_markdown(comparison_table(rows), ". ".join(limits(rows)))]
     for axis in ("tokens", "compute"):
         save_figure(lambda axis=axis: loss_figure(curves, axis, baseline), out / f"loss-{axis}")
         lines += [f"![Validation loss against {axis}](loss-{axis}.svg)", ""]

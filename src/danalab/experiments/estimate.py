@@ -24,8 +24,23 @@ if TYPE_CHECKING:
 
 Rate = Callable[["Plan"], float]
 """Plan of a run -> FLOP/s of one device."""
-_SIZES_AND_SEEDS = ("heads", "size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "seed", "data_seed", "lr",
-                    "lr_multiplier", "iterations", "tokens_per_param", "global_batch", "omega")  # fmt: skip
+_SIZES_AND_SEEDS = (
+    "heads",
+    "size",
+    "d_model",
+    "n_layers",
+    "n_heads",
+    "head_dim",
+    "mlp_dim",
+    "seed",
+    "data_seed",
+    "lr",
+    "lr_multiplier",
+    "iterations",
+    "tokens_per_param",
+    "global_batch",
+    "omega",
+)
 """Settings whose values make no optimizer refuse the others."""
 
 
@@ -97,11 +112,18 @@ def estimate(
         data_tokens = tokens_per_epoch and tokens_per_epoch(planned.seq_len)
         estimates.append(
             Estimate(
-                name=cell.name, opt=planned.opt, params=planned.model.exact_params, steps=planned.steps, lr=planned.lr,
-                tokens=planned.tokens, epochs=data_tokens and planned.tokens / data_tokens, flops=planned.flops,
-                device_hours=hours, cost=None if hours is None or price is None else hours * price,
+                name=cell.name,
+                opt=planned.opt,
+                params=planned.model.exact_params,
+                steps=planned.steps,
+                lr=planned.lr,
+                tokens=planned.tokens,
+                epochs=data_tokens and planned.tokens / data_tokens,
+                flops=planned.flops,
+                device_hours=hours,
+                cost=None if hours is None or price is None else hours * price,
             )
-        )  # fmt: skip
+        )
     return estimates
 
 

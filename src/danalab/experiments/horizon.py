@@ -162,12 +162,14 @@ def _theta(law: HorizonLaw, sizes: Sequence[int], opts: Sequence[str], floor: np
     share = np.clip([law.floors[params] for params in sizes] / floor, 1e-6, 1 - 1e-6)
     moved = centre - math.log(law.centre)
     base = law.slopes[law.baseline]
-    return np.concatenate([
-        np.log(share / (1 - share)),
-        [law.levels[params] - base * moved for params in sizes],
-        [law.slopes[opt] for opt in opts],
-        [law.gaps[opt] + (law.slopes[opt] - base) * moved for opt in opts[1:]],
-    ])  # fmt: skip
+    return np.concatenate(
+        [
+            np.log(share / (1 - share)),
+            [law.levels[params] - base * moved for params in sizes],
+            [law.slopes[opt] for opt in opts],
+            [law.gaps[opt] + (law.slopes[opt] - base) * moved for opt in opts[1:]],
+        ]
+    )
 
 
 REFERENCES = (1.0, 1.15, 1.2)
@@ -311,10 +313,15 @@ def _redrawn(
     rng = np.random.default_rng(seed)
     freedom = {opt: redraws[opt].freedom for opt in law.slopes}
     laws, drawn = [], []
-    for _ in range(n if any(freedom.values()) else 0):
-        shifts = {opt: iter(redraws[opt].shifts(rng)) for opt in redraws}
-        every = [replace(each, losses=tuple(each.losses * np.exp(next(shifts[each.opt])))) for each in points]
-        again = [every[i] for i in kept]
+    every = n if any(freedom.values()) else 0
+    shifts = {opt: redraw.shifts(rng, every) for opt, redraw in redraws.items()}
+    for i in range(every):
+        left = {opt: iter(own[i]) for opt, own in shifts.items()}
+        again = []
+        for place, each in enumerate(points):
+            moved = np.array([next(left[each.opt]) for _ in each.losses])
+            if place in kept:
+                again.append(replace(each, losses=tuple(each.losses * np.exp(moved))))
         laws.append(fit_horizon_law(again, law.baseline, start=law))
         drawn.append(again)
     return _Draws(laws, drawn, freedom)
@@ -336,11 +343,18 @@ def multiplier_table(horizon: HorizonAnalysis) -> Table:
     for each in sorted(horizon.multipliers, key=lambda each: (each.params, each.horizon, each.opt)):
         mine, theirs = (losses[opt, each.params, each.horizon] for opt in (each.opt, horizon.baseline))
         interval = each.interval
-        lines.append([
-            each.opt, f"{each.params:,}", f"{each.horizon:.3g}", f"{fmean(mine):.4f}", f"{fmean(theirs):.4f}",
-            times(each.value) + (" (extrapolated)" if each.extrapolated else ""),
-            NOT_KNOWN if interval is None else f"{times(interval.low)} to {times(interval.high)}", str(len(mine)),
-        ])  # fmt: skip
+        lines.append(
+            [
+                each.opt,
+                f"{each.params:,}",
+                f"{each.horizon:.3g}",
+                f"{fmean(mine):.4f}",
+                f"{fmean(theirs):.4f}",
+                times(each.value) + (" (extrapolated)" if each.extrapolated else ""),
+                NOT_KNOWN if interval is None else f"{times(interval.low)} to {times(interval.high)}",
+                str(len(mine)),
+            ]
+        )
     base = horizon.baseline
     return ["optimizer", "parameters", "f", "loss", f"{base}'s loss", "multiplier", "95% interval", "seeds"], lines
 
@@ -362,10 +376,16 @@ def budget_table(horizon: HorizonAnalysis) -> Table:
         gains: dict[str, list[float]] = {}
         for dial in (dial for each in mine for dial in each.dials):
             gains.setdefault(dial.name, []).append(dial.gain)
-        lines.append([
-            opt, _range([each.trials for each in mine]), _range([each.seeds for each in mine]), str(len(mine)),
-            ", ".join(f"{name} {median(values):.4f}" for name, values in gains.items()), "; ".join(edges) or "none",
-        ])  # fmt: skip
+        lines.append(
+            [
+                opt,
+                _range([each.trials for each in mine]),
+                _range([each.seeds for each in mine]),
+                str(len(mine)),
+                ", ".join(f"{name} {median(values):.4f}" for name, values in gains.items()),
+                "; ".join(edges) or "none",
+            ]
+        )
     return ["optimizer", "settings tried", "seeds", "rungs", "dials (gain, nats)", "best at an edge"], lines
 
 

@@ -35,7 +35,7 @@ import numpy as np
 
 from danalab import __version__
 from danalab.errors import UserError, first_line
-from danalab.experiments.cells import plain_value
+from danalab.experiments.cells import comparable, plain_value
 from danalab.experiments.problems import OWN_DATA, SmallProblem, get_track
 from danalab.experiments.saving import compute_saved
 from danalab.experiments.settings import JudgeConfig
@@ -80,7 +80,8 @@ def read_contestant(text: str) -> Contestant:
     model = get_track("images").make(0).model
     build_optimizer(opt, model, **settings)  # refuses what there is not
     code = source_digest(opt) if ":" in opt else f"danalab {__version__}"
-    what = json.dumps([code, opt, settings], sort_keys=True)
+    values = {name: comparable(name, value) for name, value in settings.items()}
+    what = json.dumps([code, comparable("opt", opt), values], sort_keys=True)
     return Contestant(text, opt, settings, hashlib.sha256(what.encode()).hexdigest()[:16])
 
 
@@ -178,9 +179,13 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
     if sides[0].digest == sides[1].digest:
         raise UserError(f"contestant '{sides[1].label}': is the same optimizer with the same settings as the baseline")
     question = {
-        "track": track.name, "steps": track.steps, "sides": [side.digest for side in sides],
-        "difference": config.difference, "alpha": config.alpha, "trials": config.trials,
-    }  # fmt: skip
+        "track": track.name,
+        "steps": track.steps,
+        "sides": [side.digest for side in sides],
+        "difference": config.difference,
+        "alpha": config.alpha,
+        "trials": config.trials,
+    }
     for row in _read_lines(config.ledger / "judge.jsonl"):
         if row.get("question") == question and row["decision"] != UNDECIDED:
             report(f"answered from {config.ledger / 'judge.jsonl'}")
@@ -227,21 +232,31 @@ class _Judgement:
                 low, high = interval(differences, self._config.alpha)
                 now = f"mean {fmean(differences):+.4f} [{low:+.4f}, {high:+.4f}]"
                 self._report(f"seed {seed}: {baseline.label} {losses[0]:.4f}, {contender.label} {losses[1]:.4f}; {now}")
-                if self._decision(differences) != UNDECIDED:
+                if decide(differences, self._config.alpha, self._config.difference) != UNDECIDED:
                     break
         except _BudgetSpent:
             if math.isnan(rates[0]):
                 raise UserError(f"--budget {self._config.budget}: ended before a rate was found") from None
         low, high = interval(differences, self._config.alpha)
         return Verdict(
-            contender.label, baseline.label, self._track.name, self._track.unit.partition("[")[2].rstrip("]"),
-            self._decision(differences), fmean(differences) if differences else None, finite(low), finite(high),
-            self._config.alpha, self._config.difference, len(pairs), sum(each < 0 for each in differences),
-            _steps_saved(pairs), rates, self._made, time.monotonic() - self._began, warning_of(differences),
-        )  # fmt: skip
-
-    def _decision(self, differences: Sequence[float]) -> str:
-        return decide(differences, self._config.alpha, self._config.difference)
+            contender.label,
+            baseline.label,
+            self._track.name,
+            self._track.unit.partition("[")[2].rstrip("]"),
+            decide(differences, self._config.alpha, self._config.difference),
+            fmean(differences) if differences else None,
+            finite(low),
+            finite(high),
+            self._config.alpha,
+            self._config.difference,
+            len(pairs),
+            sum(each < 0 for each in differences),
+            _steps_saved(pairs),
+            rates,
+            self._made,
+            time.monotonic() - self._began,
+            warning_of(differences),
+        )
 
     def _pairs(self, rates: tuple[float, float]) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
         """(seed, baseline, contender), as many at a time as there are jobs."""

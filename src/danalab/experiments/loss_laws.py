@@ -127,8 +127,8 @@ def _are_proportional(N: np.ndarray, D: np.ndarray) -> bool:
     return bool(np.max(np.abs(d - slope * n - level)) < 0.02)
 
 
-Draw = Callable[[np.random.Generator], np.ndarray]
-"""Random generator -> log(redrawn loss / loss) of every run."""
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+"""Random generator, n -> log(redrawn loss / loss) of n draws of every run: [n, runs]."""
 
 
 def fit_loss_law(
@@ -178,12 +178,10 @@ def fit_joint_laws(
         for name, law in zip(curves, fitted, strict=True)
     ]
     rng = np.random.default_rng(seed)
+    redrawn = [each.loss * np.exp(draw(rng, n_bootstrap)) for each, (draw, _) in zip(data, scatter, strict=True)]
     samples = []
-    for _ in range(n_bootstrap):
-        drawn = [
-            LossPoints(each.columns, each.loss * np.exp(draw(rng)))
-            for each, (draw, _) in zip(data, scatter, strict=True)
-        ]
+    for i in range(n_bootstrap):
+        drawn = [LossPoints(each.columns, losses[i]) for each, losses in zip(data, redrawn, strict=True)]
         samples.append(_best_laws(drawn, kind, start=fitted))
     freedom = sum(each for _, each in scatter)
     laws = {}
@@ -200,7 +198,7 @@ def fit_joint_laws(
 def _scatter(law: LossLaw, freedom: int) -> tuple[Draw, float]:
     """Residuals drawn again on the fitted law."""
     widened = law.residuals * math.sqrt(len(law.residuals) / freedom)
-    return lambda rng: law.residuals - rng.choice(widened, len(widened)), freedom
+    return lambda rng, n: law.residuals - rng.choice(widened, (n, len(widened))), freedom
 
 
 def _interval(name: str, value: float, drawn: Sequence[float], freedom: float, level: float) -> Interval:
@@ -225,14 +223,27 @@ def _best_laws(data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] |
         """E, between 0 and the least loss, and for each law its terms' (log amplitude, log exponent)."""
         return floor / (1 + math.exp(-min(max(theta[0], -500), 500))), theta[1:].reshape(len(data), -1, 2)
 
-    def residuals(theta: np.ndarray) -> np.ndarray:
+    def parts(theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """E, and the terms and exponents of each point: [points, terms]."""
         E, terms = unpack(theta)
-        powers = terms[which, :, 0] - np.exp(np.minimum(terms[which, :, 1], 50)) * x
-        return np.log(E + np.exp(np.minimum(powers, 300)).sum(axis=1)) - y
+        alphas = np.exp(np.minimum(terms[which, :, 1], 50))
+        return E, np.exp(np.minimum(terms[which, :, 0] - alphas * x, 300)), alphas
+
+    def residuals(theta: np.ndarray) -> np.ndarray:
+        E, terms, _ = parts(theta)
+        return np.log(E + terms.sum(axis=1)) - y
+
+    def jacobian(theta: np.ndarray) -> np.ndarray:
+        E, terms, alphas = parts(theta)
+        slopes = np.stack([terms, -terms * alphas * x], axis=2)  # by log amplitude, by log exponent
+        own = (which[:, None] == np.arange(len(data)))[:, :, None, None] * slopes[:, None]
+        floors = np.full((len(y), 1), E * (1 - E / floor))
+        return np.hstack([floors, own.reshape(len(y), -1)]) / (E + terms.sum(axis=1))[:, None]
 
     starts = _starts(data, logs, floor, kind) if start is None else [_theta(start, floor, scales)]
     least_squares = import_extra("scipy.optimize", "laws of the loss").least_squares
-    fits = [least_squares(residuals, theta, loss="huber", f_scale=HUBER, max_nfev=500) for theta in starts]
+    how: Any = {"loss": "huber", "f_scale": HUBER, "max_nfev": 500}
+    fits = [least_squares(residuals, theta, jacobian, **how) for theta in starts]
     best = min(fits, key=lambda fit: fit.cost).x
     E, terms = unpack(best)
     errors = residuals(best)

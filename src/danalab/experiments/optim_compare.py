@@ -26,6 +26,7 @@ from danalab.experiments.trials import Result, search, workers
 from danalab.files import write_atomically, write_json
 from danalab.hardware import available_cores
 from danalab.optim.newton_schulz import METHODS, coefficients, iterate
+from danalab.optimizer_facts import canonical_name
 
 QUICK_TRIALS = 3
 
@@ -55,7 +56,7 @@ def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = la
     """
     if not config.opts or not config.problems:
         raise UserError("optim compare: name at least one optimizer and one problem")
-    opts, names = list(dict.fromkeys(config.opts)), list(dict.fromkeys(config.problems))
+    opts, names = list(dict.fromkeys(map(canonical_name, config.opts))), list(dict.fromkeys(config.problems))
     problems = [get_problem(name, config.quick) for name in names]
     trials, seeds = (QUICK_TRIALS, 1) if config.quick else (config.trials, config.seeds)
     config.out.mkdir(parents=True, exist_ok=True)  # before minutes of work

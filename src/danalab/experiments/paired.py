@@ -81,14 +81,14 @@ LEVEL, POWER = 0.95, 0.8
 MOST_SEEDS = 1000
 
 
-def seeds_needed(gap: float, sd: float) -> int | None:
+def seeds_needed(gap: float, sd: float, level: float = LEVEL) -> int | None:
     """Least number of paired seeds by which a two-sided t test shows a mean difference `gap`; None: too many."""
     stats = import_extra("scipy.stats", "paired tests")
     if not sd > 0 or gap == 0:
         return 2 if sd == 0 and gap else None
 
     def power_of(n: int) -> float:
-        return stats.nct.sf(stats.t.ppf((1 + LEVEL) / 2, n - 1), n - 1, abs(gap) / sd * math.sqrt(n))
+        return stats.nct.sf(stats.t.ppf((1 + level) / 2, n - 1), n - 1, abs(gap) / sd * math.sqrt(n))
 
     needed = 2 + bisect_left(range(2, MOST_SEEDS + 1), POWER, key=power_of)
     return needed if needed <= MOST_SEEDS else None
@@ -108,11 +108,8 @@ def _test(runs: PairedRuns) -> PairedTest:
         error = sd / math.sqrt(n)
         around = student_interval(mean, error, n - 1, LEVEL)
         interval = Interval(scale * around.low, scale * around.high, LEVEL)
-        p_value = (
-            float(2 * import_extra("scipy.stats", "paired tests").t.sf(abs(mean) / error, n - 1))
-            if error
-            else float(mean == 0)
-        )
+        stats = import_extra("scipy.stats", "paired tests")
+        p_value = float(2 * stats.t.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
         needed = seeds_needed(mean, sd)
     pair = (runs.first, runs.second, runs.params, runs.horizon)
     return PairedTest(*pair, scale * mean, interval, p_value, n, needed, runs.batch)
@@ -123,12 +120,17 @@ def tests_table(tests: Sequence[PairedTest]) -> Table:
     several = len({test.batch for test in tests}) > 1
     lines = [
         [
-            f"{test.first} - {test.second}", f"{test.params:,}", f"{test.horizon:.3g}",
-            *([str(test.batch)] if several else []), f"{test.difference:+.4f}",
-            span(test.interval, "+.4f"), or_dash(test.p_value, ".2g"), str(test.n_seeds),
+            f"{test.first} - {test.second}",
+            f"{test.params:,}",
+            f"{test.horizon:.3g}",
+            *([str(test.batch)] if several else []),
+            f"{test.difference:+.4f}",
+            span(test.interval, "+.4f"),
+            or_dash(test.p_value, ".2g"),
+            str(test.n_seeds),
             or_dash(test.seeds_needed, "d"),
         ]
         for test in tests
-    ]  # fmt: skip
+    ]
     needed, batch = f"seeds for {POWER:.0%} power", ["batch"] if several else []
     return ["pair", "parameters", "f", *batch, "difference [nats]", "95% interval", "p value", "seeds", needed], lines

@@ -16,7 +16,7 @@ from annotated_types import Gt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from danalab.errors import UserError, nearest
-from danalab.experiments.cells import Cell, expand, name_of, parse_plan
+from danalab.experiments.cells import Cell, comparable, expand, name_of, parse_plan
 from danalab.files import validated
 from danalab.optimizer_facts import OMEGA, facts_of
 from danalab.scaling.learning_rate import CHINCHILLA
@@ -95,7 +95,7 @@ class LadderPlan(BaseModel):
         if not self.sizes and not self.heads:
             raise ValueError("no sizes, such as heads: [2, 3] or sizes: [{d_model: 64, n_layers: 2, n_heads: 2}]")
         for name in ("opts", "sizes", "heads", "multipliers", "seeds", "horizons"):
-            values = getattr(self, name)
+            values = [comparable("opt", value) if name == "opts" else value for value in getattr(self, name)]
             if any(value in values[:i] for i, value in enumerate(values)):
                 raise ValueError(f"one of {name} is there twice: {values}")
         names = {"start": self.opts, "dials": (*self.opts, ALL), "variants": self.opts}
@@ -216,6 +216,9 @@ class LadderPlan(BaseModel):
         for opt, count in counts.items():
             if 0 in count:
                 raise ValueError(f"dials of {opt}: one has no values")
+            for name, values in self.dials_of(opt).items():
+                if len({comparable(name, value) for value in values}) < len(values):
+                    raise ValueError(f"dials of {opt}: a value of {name} is there twice: {list(values)}")
             if count != counts[first]:
                 raise ValueError(
                     f"dials: {opt} has {count} values on its dials, {first} {counts[first]}; budgets are equal: give "

@@ -167,14 +167,29 @@ def _bytes(text: bytearray) -> Tensor:
 PROBLEMS = {
     each.name: each
     for each in (
-        SmallProblem("quadratic", "Least squares on power-law random features", "risk above the smallest possible",
-                steps=2000, omega=0.0, log=True, make=quadratic),
-        SmallProblem("matrix", "A matrix from ill-conditioned inputs", "risk",
-                steps=300, omega=0.0, log=True, make=matrix),
-        SmallProblem("language", "A small transformer on Python's standard library", "loss on other files [nats/byte]",
-                steps=300, omega=OMEGA, log=False, make=language),
+        SmallProblem(
+            "quadratic",
+            "Least squares on power-law random features",
+            "risk above the smallest possible",
+            steps=2000,
+            omega=0.0,
+            log=True,
+            make=quadratic,
+        ),
+        SmallProblem(
+            "matrix", "A matrix from ill-conditioned inputs", "risk", steps=300, omega=0.0, log=True, make=matrix
+        ),
+        SmallProblem(
+            "language",
+            "A small transformer on Python's standard library",
+            "loss on other files [nats/byte]",
+            steps=300,
+            omega=OMEGA,
+            log=False,
+            make=language,
+        ),
     )
-}  # fmt: skip
+}
 
 QUICK_SHARE = 10
 """--quick makes runs this many times shorter."""
@@ -219,10 +234,17 @@ def _images(seed: int) -> Objective:
     """A small convolutional network that names the orientation; measured on the same 2,048 images in every run."""
     torch.manual_seed(seed)
     model = nn.Sequential(
-        nn.Conv2d(1, 16, 5, padding=2), nn.GELU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.GELU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(32 * (PIXELS // 4) ** 2, 64), nn.GELU(), nn.Linear(64, CLASSES),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 5, padding=2),
+        nn.GELU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.GELU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (PIXELS // 4) ** 2, 64),
+        nn.GELU(),
+        nn.Linear(64, CLASSES),
+    )
     draw = torch.Generator().manual_seed(seed)
     images, labels = _shapes(torch.Generator().manual_seed(2**31), 2048)
 
@@ -240,16 +262,44 @@ def _images(seed: int) -> Objective:
 TRACKS = {
     each.name: each
     for each in (
-        SmallProblem("char", "A small Enoki on bytes of Python's standard library", "loss [nats/byte]",
-                steps=200, omega=OMEGA, log=False, make=_char),
-        SmallProblem("stdlib", "Enoki of width 64 on bytes of Python's standard library", "loss [nats/byte]",
-                steps=300, omega=OMEGA, log=False, make=language),
-        SmallProblem("images", "A convolutional network on gratings in noise", "loss [nats/image]",
-                steps=150, omega=0.0, log=False, make=_images),
-        SmallProblem("nanogpt", "A GPT of three layers of width 64 on bytes of Python's standard library",
-                "loss [nats/byte]", steps=600, omega=OMEGA, log=False, make=partial(_nanogpt, 256, library_bytes)),
+        SmallProblem(
+            "char",
+            "A small Enoki on bytes of Python's standard library",
+            "loss [nats/byte]",
+            steps=200,
+            omega=OMEGA,
+            log=False,
+            make=_char,
+        ),
+        SmallProblem(
+            "stdlib",
+            "Enoki of width 64 on bytes of Python's standard library",
+            "loss [nats/byte]",
+            steps=300,
+            omega=OMEGA,
+            log=False,
+            make=language,
+        ),
+        SmallProblem(
+            "images",
+            "A convolutional network on gratings in noise",
+            "loss [nats/image]",
+            steps=150,
+            omega=0.0,
+            log=False,
+            make=_images,
+        ),
+        SmallProblem(
+            "nanogpt",
+            "A GPT of three layers of width 64 on bytes of Python's standard library",
+            "loss [nats/byte]",
+            steps=600,
+            omega=OMEGA,
+            log=False,
+            make=partial(_nanogpt, 256, library_bytes),
+        ),
     )
-}  # fmt: skip
+}
 OWN_DATA = "data:"  # prefix of the track on a data set of one's own
 
 
@@ -282,6 +332,7 @@ def _own_text(path: str) -> tuple[tuple[Tensor, Tensor], int]:
 
     training = open_data(path)
     parts = [(training, 20_000_000), (open_data(path, split="val"), 200_000)]
-    first, held_out = (torch.from_numpy(part.store.read(0, min(part.n_tokens, most)).astype("int64"))
-                       for part, most in parts)  # fmt: skip
+    first, held_out = (
+        torch.from_numpy(part.store.read(0, min(part.n_tokens, most)).astype("int64")) for part, most in parts
+    )
     return (first, held_out), training.vocab_size

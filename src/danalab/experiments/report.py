@@ -158,11 +158,19 @@ def saved_table(found: Analysis) -> Table:
             mine, theirs = at[opt, params], at[base, params]
             name = f"{base} itself" if opt == base else opt
             there = "" if saved.behind is None or opt == base else f"{saved.behind:.0%}"
-            lines.append([
-                name, f"{params:,}", saved_words(saved), interval_words(saved.interval),
-                saved_words(found.tokens_saved[opt][params]), there, str(len(mine.runs)), str(len(theirs.runs)),
-                "" if opt == base else tuning_words(mine, theirs),
-            ])  # fmt: skip
+            lines.append(
+                [
+                    name,
+                    f"{params:,}",
+                    saved_words(saved),
+                    interval_words(saved.interval),
+                    saved_words(found.tokens_saved[opt][params]),
+                    there,
+                    str(len(mine.runs)),
+                    str(len(theirs.runs)),
+                    "" if opt == base else tuning_words(mine, theirs),
+                ]
+            )
         if (gain := found.gains.get(opt)) is not None:
             of = [extent(found, each) for each in (opt, base)]
             lines.append([opt, "all, by the laws", gain_words(gain), interval_words(gain.interval), "", "", *of, ""])
@@ -175,12 +183,18 @@ def tuned_table(found: Analysis) -> Table:
     how many settings were tried, its loss over seeds."""
     lines = [
         [
-            each.opt, f"{each.params:,}", f"{each.flops:.3g}",
-            f"{each.lr:.3g}{f' ({each.bracket})' if each.bracket else ''}", str(len(each.trials)), f"{each.loss:.4f}",
-            or_dash(each.spread, ".4f"), str(len(each.runs)),
+            each.opt,
+            f"{each.params:,}",
+            f"{each.flops:.3g}",
+            f"{each.lr:.3g}{f' ({each.bracket})' if each.bracket else ''}",
+            str(len(each.trials)),
+            f"{each.loss:.4f}",
+            or_dash(each.spread, ".4f"),
+            str(len(each.runs)),
         ]
-        for opt in found.opts for each in found.at(opt)
-    ]  # fmt: skip
+        for opt in found.opts
+        for each in found.at(opt)
+    ]
     return ["optimizer", "parameters", "FLOPs", "peak lr", "trials", "val loss", "sd over seeds", "seeds"], lines
 
 
@@ -233,8 +247,21 @@ def cost_table(found: Analysis) -> Table:
 
 def runs_table(rows: Sequence[Row]) -> Table:
     """A line for each run, finished or not."""
-    names = ("name", "opt", "params", "lr", "lr_multiplier", "seed", "batch", "tokens", "flops", "optimizer_flops",
-             "final_loss", "status", "device_hours")  # fmt: skip
+    names = (
+        "name",
+        "opt",
+        "params",
+        "lr",
+        "lr_multiplier",
+        "seed",
+        "batch",
+        "tokens",
+        "flops",
+        "optimizer_flops",
+        "final_loss",
+        "status",
+        "device_hours",
+    )
     return names, [["" if row.get(name) is None else str(row[name]) for name in names] for row in rows]
 
 

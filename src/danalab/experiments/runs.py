@@ -10,6 +10,7 @@ There is no other state: what was killed ends with the same rows when it is star
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from danalab.errors import UserError
-from danalab.experiments.cells import PATH_SETTINGS, Cell, portable_settings
+from danalab.experiments.cells import PATH_SETTINGS, Cell, comparable, portable_settings
 from danalab.experiments.rows import FileName, RowsFile, is_usable
 from danalab.files import read_json, validated, write_json
 from danalab.hardware import available_cores, chosen_threads
@@ -105,12 +106,7 @@ def _same(name: str, made: Any, wanted: Any) -> bool:
         return wanted is None  # automatic: the recorded value is what it resolved to
     if name in PATH_SETTINGS:
         return Path(made).name == Path(wanted).name
-    if name in ("opt", "arch"):
-        return str(made).replace("_", "-") == str(wanted).replace("_", "-")
-    try:
-        return float(made) == float(wanted)
-    except (TypeError, ValueError):
-        return str(made) == str(wanted)
+    return comparable(name, made) == comparable(name, wanted)
 
 
 def train_flags(folder: Path, settings: Mapping[str, Any]) -> list[str]:
@@ -201,7 +197,7 @@ class Runner:
             wanted = [cell for cell in cells if self._state(cell)[0] in ("new", "running")]
             if wanted:
                 self._progress.say(f"{title}: {len(wanted)} of {len(cells)} runs to train")
-        self._make(wanted)
+        self._make(wanted, title)
         rows = {row["name"]: row for row in self.gather()}
         for cell in cells:
             if self._state(cell)[0] == "diverged":
@@ -230,21 +226,21 @@ class Runner:
                 self._record.labels[cell.name] = cell.label
         write_json(self.folder / RECORD, vars(self._record))
 
-    def _make(self, cells: Sequence[Cell]) -> None:
+    def _make(self, cells: Sequence[Cell], title: str) -> None:
         """Make runs side by side and wait for them."""
         waiting: dict[Future[str | None], Cell] = {self._pool.submit(self._train_one, cell): cell for cell in cells}
         for cell in cells:
-            self._progress.add(self.folder / "runs" / cell.name)
+            self._progress.add(self.folder / "runs" / cell.name, title)
         while waiting:
             done, _ = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
-            for future in done:
-                name, reason = waiting.pop(future).name, future.result()
+            ended = {waiting.pop(future).name: future.result() for future in done}
+            for name, reason in ended.items():
                 self.failures.pop(name, None)
                 if reason is not None:
                     self.failures[name] = reason
-                self._progress.ended(self.folder / "runs" / name, reason)
-            if done:
-                self.gather()
+            rows = {row["name"]: row for row in self.gather()} if ended else {}
+            for name, reason in ended.items():
+                self._progress.ended(self.folder / "runs" / name, reason, rows.get(name))
             self._progress.update()
 
     def _train_one(self, cell: Cell) -> str | None:
@@ -266,6 +262,8 @@ class Runner:
                 self._children.add(child)
             code = child.wait()
             self._children.discard(child)
+        if code and self._stopped:
+            return "stopped at a checkpoint"
         return end_of_log(folder, code) if code else None
 
     @contextlib.contextmanager
@@ -385,26 +383,36 @@ class Progress:
     LINE_SECONDS = 60.0
 
     def __init__(self) -> None:
-        self._open: list[Path] = []
+        self._open: dict[Path, str] = {}
+        self._best: dict[str, tuple[float, str]] = {}
         self._ended = 0
-        self._next_line = time.monotonic() + self.LINE_SECONDS
+        self._began = time.monotonic()
+        self._next_line = self._began + self.LINE_SECONDS
         self._lock = threading.Lock()
 
     def say(self, words: str) -> None:
         print(words, file=sys.stderr, flush=True)
 
-    def add(self, folder: Path) -> None:
-        """A run is to be made."""
+    def add(self, folder: Path, title: str) -> None:
+        """A run is to be made; the best loss is that of the runs with its title."""
         with self._lock:
-            self._open.append(folder)
+            self._open[folder] = title
 
-    def ended(self, folder: Path, failure: str | None) -> None:
-        """A run has ended; `failure` is the reason of one that failed."""
+    def ended(self, folder: Path, failure: str | None, row: Mapping[str, Any] | None) -> None:
+        """A run has ended, with this row; `failure` is the reason of one that failed."""
+        loss = _final_loss(row)
+        words = failure or "no finite loss"
         with self._lock:
-            self._open.remove(folder)
+            title = self._open.pop(folder)
             self._ended += 1
-            counted = f"{self._ended} of {self._ended + len(self._open)} done"
-        self.say(f"  {folder.name}: {failure or step_words(folder)} ({counted})")
+            seconds = time.monotonic() - self._began
+            if row is not None and math.isfinite(loss):
+                least, name = self._best[title] = min(self._best.get(title, (math.inf, "")), (loss, folder.name))
+                best = "the best so far" if name == folder.name else f"best {least:.4f} of {name}"
+                words = f"lr {row['lr']:.3g}, val loss {loss:.4f}, {best}"
+            times = f"{seconds:.0f} s, about {seconds / self._ended * len(self._open):.0f} s left"
+            counted = f"{self._ended} of {self._ended + len(self._open)} done, {times}"
+        self.say(f"  {folder.name}: {words} ({counted})")
 
     def update(self) -> None:
         """Say how far runs are, where a line is due."""

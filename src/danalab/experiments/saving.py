@@ -26,7 +26,7 @@ from danalab.experiments.statistics import Interval, exp, interval
 Curve = tuple[np.ndarray, np.ndarray]
 """(cost, loss), ascending in cost."""
 Shifts = tuple[np.ndarray, np.ndarray]
-"""log(redrawn loss / measured loss) of each run of the baseline, and of the contender."""
+"""log(redrawn loss / measured loss) of each run of the baseline, and of the contender: [draws, runs]."""
 LEAST_SEEDS = 3
 """Seeds that each side needs for an interval: with fewer the noise is not known."""
 SMOOTHED = 0.1
@@ -59,7 +59,7 @@ def compute_saved(
     contender_compute: ArrayLike | Sequence[ArrayLike],
     contender_loss: ArrayLike | Sequence[ArrayLike],
     *,
-    redraw: Callable[[np.random.Generator], Shifts] | None = None,
+    redraw: Callable[[np.random.Generator, int], Shifts] | None = None,
     freedom: float | None = None,
     level: float = 0.95,
     n_bootstrap: int = 1000,
@@ -71,8 +71,8 @@ def compute_saved(
         baseline_compute, baseline_loss: compute and validation loss of the baseline's curve, 1-D; or a list of curves,
             one per seed.
         contender_compute, contender_loss: the same of the contender.
-        redraw: how the runs are drawn again, and the `freedom` of that noise. None: with the scatter of their seeds,
-            as if no rate had been chosen.
+        redraw: draws the runs again that many times; `freedom` is that of its noise. None: with the scatter of their
+            seeds, as if no rate had been chosen.
         level: of the interval, which needs three seeds or more of each.
         n_bootstrap: redrawn sets of runs for the interval; 0: no interval.
     Raises:
@@ -80,16 +80,15 @@ def compute_saved(
     """
     base = _Side.of(baseline_compute, baseline_loss, "baseline")
     other = _Side.of(contender_compute, contender_loss, "contender")
-    log_ratio, is_bound, behind = _compare(base, other, base.unmoved, other.unmoved)
-    around = None
+    log_ratios, bounds, behinds = _compare(base, other, *(np.zeros((1, len(side.finals))) for side in (base, other)))
+    log_ratio, behind, around = float(log_ratios[0]), float(behinds[0]), None
     if min(len(base.finals), len(other.finals)) >= LEAST_SEEDS and n_bootstrap:
         draw = redraw or _by_seeds(base, other)
         left = freedom if freedom is not None else len(base.finals) + len(other.finals) - 2
-        rng = np.random.default_rng(seed)
-        drawn = [_compare(base, other, *draw(rng))[0] for _ in range(n_bootstrap)]
+        drawn = _compare(base, other, *draw(np.random.default_rng(seed), n_bootstrap))[0]
         logs = interval(log_ratio, drawn, left, level)
         around = Interval(1 - exp(logs.high), 1 - exp(logs.low), level)
-    return Saved(1 - exp(log_ratio), around, is_bound, behind)
+    return Saved(1 - exp(log_ratio), around, bool(bounds[0]), None if math.isnan(behind) else behind)
 
 
 @dataclass(frozen=True)
@@ -107,39 +106,36 @@ class _Side:
         finals = np.array([y[-1] for _, y in curves])
         return cls(*on_one_grid(curves), finals, float(np.mean([x[-1] for x, _ in curves])))
 
-    @property
-    def unmoved(self) -> np.ndarray:
-        return np.zeros(len(self.finals))
 
-
-def _by_seeds(base: _Side, other: _Side) -> Callable[[np.random.Generator], Shifts]:
+def _by_seeds(base: _Side, other: _Side) -> Callable[[np.random.Generator, int], Shifts]:
     """Normal noise with the standard deviation of each side's seeds."""
-    spreads = [(np.log(side.finals), float(np.log(side.finals).std(ddof=1))) for side in (base, other)]
 
-    def draw(rng: np.random.Generator) -> Shifts:
-        first, second = (logs.mean() - logs + sd * rng.standard_normal(len(logs)) for logs, sd in spreads)
-        return first, second
+    def shift(side: _Side, rng: np.random.Generator, n: int) -> np.ndarray:
+        logs = np.log(side.finals)
+        return logs.mean() - logs + logs.std(ddof=1) * rng.standard_normal((n, len(logs)))
 
-    return draw
+    return lambda rng, n: (shift(base, rng, n), shift(other, rng, n))
 
 
 def _compare(
-    base: _Side, other: _Side, base_shift: np.ndarray, other_shift: np.ndarray
-) -> tuple[float, bool, float | None]:
-    """(log(C_contender / C_baseline), is it a bound, `Saved.behind`) at the higher one of the final losses.
+    base: _Side, other: _Side, base_shifts: np.ndarray, other_shifts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(log(C_contender / C_baseline), is it a bound, `Saved.behind` or NaN) of each draw, at the higher final loss.
 
     Curves are averaged before a crossing is sought: the crossings of noisy curves come too early on average, as each
     takes its own luckiest evaluation.
     """
-    (base_curve, target), (other_curve, loss) = (
-        ((side.losses * np.exp(shift)[:, None]).mean(axis=0), float((side.finals * np.exp(shift)).mean()))
-        for side, shift in ((base, base_shift), (other, other_shift))
+    (base_curves, targets), (other_curves, finals) = (
+        (np.exp(shifts) @ side.losses / len(side.losses), (np.exp(shifts) * side.finals).mean(axis=1))
+        for side, shifts in ((base, base_shifts), (other, other_shifts))
     )
-    crossing = first_crossing(other.x, other_curve, target)
-    if crossing is not None:
-        return math.log(crossing / base.end), crossing == float(other.x[0]), None
-    passed = first_crossing(base.x, base_curve, loss) or base.end
-    return math.log(other.end / passed), passed == float(base.x[0]), passed / base.end
+    crossings = first_crossings(other.x, other_curves, targets)
+    passed = first_crossings(base.x, base_curves, finals)
+    passed = np.where(np.isnan(passed), base.end, passed)
+    reached = ~np.isnan(crossings)
+    log_ratios = np.log(np.where(reached, crossings / base.end, other.end / passed))
+    bounds = np.where(reached, crossings == other.x[0], passed == base.x[0])
+    return log_ratios, bounds, np.where(reached, math.nan, passed / base.end)
 
 
 def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
@@ -177,19 +173,26 @@ def smoothed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def first_crossing(x: np.ndarray, y: np.ndarray, target: float) -> float | None:
-    """The cost at which a curve of `curve_arrays` first falls to `target`, or None where it never does.
+    """The cost at which a curve of `curve_arrays` first falls to `target`, or None where it never does."""
+    crossing = float(first_crossings(x, y[None], np.array([target]))[0])
+    return None if math.isnan(crossing) else crossing
+
+
+def first_crossings(x: np.ndarray, curves: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The cost at which each of the curves [curves, points] first falls to its target; NaN where it never does.
 
     Between two points the loss is taken to be linear in the logarithm of the cost. A first point that is already below
     is the result; the crossing lies before it.
     """
-    below = y <= target
-    i = int(below.argmax())
-    if not below[i]:
-        return None
-    if i == 0 or y[i] == target or not math.isfinite(y[i - 1]):
-        return float(x[i])
-    share = (y[i - 1] - target) / (y[i - 1] - y[i])
-    return math.exp((1 - share) * math.log(x[i - 1]) + share * math.log(x[i]))
+    below = curves <= targets[:, None]
+    after, rows = below.argmax(axis=1), np.arange(len(curves))
+    before = np.maximum(after - 1, 0)
+    high, low = curves[rows, before], curves[rows, after]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (high - targets) / (high - low)
+        between = np.exp((1 - share) * np.log(x[before]) + share * np.log(x[after]))
+    at_point = (after == 0) | (low == targets) | ~np.isfinite(high)
+    return np.where(below.any(axis=1), np.where(at_point, x[after], between), math.nan)
 
 
 def on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:

@@ -78,7 +78,7 @@ class SlurmRunner(Runner):
         failures = [Failure(*each) for each in sorted(self.failures.items())]
         return Outcome(self.gather(), failures, sorted(self._queued))
 
-    def _make(self, cells: Sequence[Cell]) -> None:
+    def _make(self, cells: Sequence[Cell], title: str) -> None:
         left = list(cells)
         while left:
             with self._lock:

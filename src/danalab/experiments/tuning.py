@@ -34,16 +34,66 @@ token passes through), V the vocabulary, d the width:
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
 _HOW = {
-    "acc_steps", "activation_checkpointing", "array_cache_gib", "async_checkpoint", "auto_resume", "average",
-    "batch_size", "ckpt_interval", "collect_tau_stats", "collective_timeout", "compile", "deterministic",
-    "device", "diloco_patience", "distributed_backend", "ema", "epochs", "eval_batches", "eval_interval",
-    "expert_parallel", "extend_to", "final_eval_batches", "gc_interval", "heads", "horizon_basis",
-    "horizon_law", "iterations_to_run", "json", "keep_every", "keep_last", "keep_steps", "local_ckpt_dir",
-    "log_dynamics", "log_interval", "lr_multiplier", "name", "nproc", "on_nonfinite", "onednn", "peak_tflops",
-    "profile", "replicas", "resume_from", "rules", "run_dir", "sample_prompts", "size", "tensorboard",
-    "tokens_per_param", "tp_size", "trackio", "tune_malloc", "wandb", "wandb_entity", "wandb_group",
-    "wandb_mode", "wandb_project", "seed", "data_seed",
-}  # fmt: skip
+    "acc_steps",
+    "activation_checkpointing",
+    "array_cache_gib",
+    "async_checkpoint",
+    "auto_resume",
+    "average",
+    "batch_size",
+    "ckpt_interval",
+    "collect_tau_stats",
+    "collective_timeout",
+    "compile",
+    "deterministic",
+    "device",
+    "diloco_patience",
+    "distributed_backend",
+    "ema",
+    "epochs",
+    "eval_batches",
+    "eval_interval",
+    "expert_parallel",
+    "extend_to",
+    "final_eval_batches",
+    "gc_interval",
+    "heads",
+    "horizon_basis",
+    "horizon_law",
+    "iterations_to_run",
+    "json",
+    "keep_every",
+    "keep_last",
+    "keep_steps",
+    "local_ckpt_dir",
+    "log_dynamics",
+    "log_interval",
+    "lr_multiplier",
+    "name",
+    "nproc",
+    "on_nonfinite",
+    "onednn",
+    "peak_tflops",
+    "profile",
+    "replicas",
+    "resume_from",
+    "rules",
+    "run_dir",
+    "sample_prompts",
+    "size",
+    "tensorboard",
+    "tokens_per_param",
+    "tp_size",
+    "trackio",
+    "tune_malloc",
+    "wandb",
+    "wandb_entity",
+    "wandb_group",
+    "wandb_mode",
+    "wandb_project",
+    "seed",
+    "data_seed",
+}
 """Settings of seeds, of how and where a run is made, and those that others follow from, also of earlier rows."""
 
 
@@ -286,18 +336,19 @@ class Redraw:
         self._noise, self.freedom = _noise(rungs)
         self._excess = _excess_losses(rungs)
 
-    def shifts(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """`shift` of every rung."""
-        return [self.shift(i, rng) for i in range(len(self._rungs))]
+    def shifts(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """`shift` of every rung, one after another: [draws, seeds of all rungs]."""
+        return np.concatenate([self.shift(i, rng, n) for i in range(len(self._rungs))], axis=1)
 
-    def shift(self, i: int, rng: np.random.Generator) -> np.ndarray:
-        """Of the i-th rung, log(new loss / measured loss) of each seed."""
+    def shift(self, i: int, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Of n draws of the i-th rung, log(new loss / measured loss) of each seed."""
         rung, above, noise = self._rungs[i], self._excess[i], self._noise[i]
         own = rung.trial_seeds
-        trials = above + noise / math.sqrt(own) * rng.standard_normal(len(above))
-        best = int(np.argmin(trials))
-        logs = above[best] - above[rung.chosen] + noise * rng.standard_normal(len(rung.seeds))
-        logs[:own] += trials[best] - above[rung.chosen] - logs[:own].mean()  # these seeds are the trial that was chosen
+        trials = above + noise / math.sqrt(own) * rng.standard_normal((n, len(above)))
+        best = trials.argmin(axis=1)
+        logs = (above[best] - above[rung.chosen])[:, None] + noise * rng.standard_normal((n, len(rung.seeds)))
+        # These seeds are the trial that was chosen.
+        logs[:, :own] += (trials.min(axis=1) - above[rung.chosen] - logs[:, :own].mean(axis=1))[:, None]
         measured = np.log(rung.seeds)
         return measured.mean() + logs - measured
 

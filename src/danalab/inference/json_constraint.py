@@ -13,6 +13,7 @@ import copy
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MAX_SCHEMA = 100_000  # characters
 CPU_SECONDS, MEMORY_BYTES, WALL_SECONDS = 0.4, 512 << 20, 5
 """Limits on the child: time after its imports, address space, and time by the clock."""
+_CHILDREN = threading.BoundedSemaphore(4)
+"""Children at the same time."""
 TOO_LARGE = "it is too large, or takes too long to compile"
 MAX_INTEGER = 10**15 - 1
 _FUEL = 150_000  # of llguidance, for compiling: some tenths of a second
@@ -125,12 +128,19 @@ class JsonConstraint:
 
 @lru_cache(maxsize=256)
 def _obstacle(schema: str) -> str:
-    """What is wrong with a schema, by a child process that compiles it within its limits; empty: nothing."""
+    """What is wrong with a schema, by a child process that compiles it within its limits; empty: nothing.
+
+    Raises UserError: too many others are being compiled.
+    """
+    if not _CHILDREN.acquire(timeout=1):
+        raise UserError("too many JSON schemas are being compiled; try again later")
     try:
         command = [sys.executable, "-c", _CHILD]
         done = subprocess.run(command, input=schema, timeout=WALL_SECONDS, capture_output=True, text=True)
     except subprocess.TimeoutExpired:
         return TOO_LARGE
+    finally:
+        _CHILDREN.release()
     if done.returncode < 0:  # killed by a limit
         return TOO_LARGE
     said = (done.stdout or done.stderr).strip().splitlines()

@@ -80,9 +80,17 @@ def _mark_limits(panel: Axes, study: Study) -> None:
         color = optimizer_color("dana-constant")
         panel.axvline(transition, color=color, lw=1, ls=":")
         panel.annotate(
-            "DANA-constant sets in, t = 4d/B", (transition, 0.98), (-4, 0), xycoords=("data", "axes fraction"),
-            textcoords="offset points", rotation=90, ha="right", va="top", fontsize=8, color=color,
-        )  # fmt: skip
+            "DANA-constant sets in, t = 4d/B",
+            (transition, 0.98),
+            (-4, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="top",
+            fontsize=8,
+            color=color,
+        )
 
 
 BETAS = (0.3, 0.5, 0.7, 1.0)

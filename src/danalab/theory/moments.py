@@ -120,9 +120,18 @@ def _recursion(lam: Any, rho: Any, weight: Any, limit: Any, algorithm: Any, batc
 
 @partial(jax.jit, static_argnames=("approximate", "renormalise"))
 def _integrate(
-    lam: Any, rho: Any, weight: Any, limit: Any, algorithm: Any, batch: Any, index: Any, h: Any,
-    *, approximate: bool, renormalise: str,
-) -> Any:  # fmt: skip
+    lam: Any,
+    rho: Any,
+    weight: Any,
+    limit: Any,
+    algorithm: Any,
+    batch: Any,
+    index: Any,
+    h: Any,
+    *,
+    approximate: bool,
+    renormalise: str,
+) -> Any:
     equations = approximate_drift if approximate else drift
     double_risk, observe = _observables(lam, weight, limit)
 

@@ -24,9 +24,14 @@ from danalab.theory.study import LABELS, Study, canvas, label
 SLOPE_POINTS = ((1.0, 0.3), (1.0, 0.7), (1.0, 1.3))
 """(alpha, beta) in the phases Ia, II and III."""
 _NAMES = {
-    "Ia": (1.6, 0.5), "II": (2.35, 1.6), "III": (1.4, 2.3), "Ib": (0.72, 0.7), "IVa": (0.79, 1.85), "IVb": (0.545, 2.7),
+    "Ia": (1.6, 0.5),
+    "II": (2.35, 1.6),
+    "III": (1.4, 2.3),
+    "Ib": (0.72, 0.7),
+    "IVa": (0.79, 1.85),
+    "IVb": (0.545, 2.7),
     "Ic": (0.25, 1.85),
-}  # fmt: skip
+}
 
 
 def compute(p: PhaseFlags) -> list[Study]:
@@ -43,9 +48,11 @@ def _phase_diagram(points: int) -> Study:
     arrays = {"two_alpha": two_alpha, "two_beta": two_beta}
     for family in FAMILIES:
         arrays[f"exponent_{family}"] = np.asarray(
-            [[compute_optimum(a / 2, b / 2, family).loss if a + b > 1.0001 else np.nan for a in two_alpha]
-             for b in two_beta]
-        )  # fmt: skip
+            [
+                [compute_optimum(a / 2, b / 2, family).loss if a + b > 1.0001 else np.nan for a in two_alpha]
+                for b in two_beta
+            ]
+        )
     gain = arrays["exponent_dana-decaying"] / arrays["exponent_sgd"]
     best = np.unravel_index(np.nanargmax(gain), gain.shape)
     findings = {
@@ -158,9 +165,15 @@ def _draw_slopes(study: Study) -> Figure:
             level = time_exponents(alpha, beta, family)[term]
             panel.axhline(level, color=color, lw=1, ls="--")
             panel.annotate(
-                f"{term}: {level:.3g}", (1.0, level), (-2, 3), xycoords=("axes fraction", "data"),
-                textcoords="offset points", ha="right", fontsize=8, color=color,
-            )  # fmt: skip
+                f"{term}: {level:.3g}",
+                (1.0, level),
+                (-2, 3),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                ha="right",
+                fontsize=8,
+                color=color,
+            )
         title = f"phase {name}: alpha = {alpha:g}, beta = {beta:g}"
         legend = "upper left" if panel is axes[0][0] else ""
         label(panel, title, "steps t", "-d log P / d log t", legend, "x", ylim=(0, 3.2))

@@ -162,9 +162,20 @@ def race(
 
 @partial(jax.jit, static_argnames=("rules", "batch", "dof"))
 def _race(
-    root: Any, optimum: Any, limit: Any, log_p: Any, noise: Any, settings: Any, key: Any, times: Any, ranks: Any,
-    *, rules: tuple[tuple[str, str], ...], batch: int, dof: int,
-) -> Any:  # fmt: skip
+    root: Any,
+    optimum: Any,
+    limit: Any,
+    log_p: Any,
+    noise: Any,
+    settings: Any,
+    key: Any,
+    times: Any,
+    ranks: Any,
+    *,
+    rules: tuple[tuple[str, str], ...],
+    batch: int,
+    dof: int,
+) -> Any:
     experts, d = len(log_p), len(optimum)
 
     def gradients(theta: jax.Array, X: jax.Array, y: jax.Array, owner: jax.Array) -> jax.Array:

@@ -66,6 +66,9 @@ class Consumption:
     tokens: Callable[[int], int]
     sequences: Callable[[int], int]
     flops: Callable[[int], float]
+    """Of the model."""
+    optimizer_flops: Callable[[int], float | None] = lambda steps: None
+    """Of the optimizer's own matrix products; None: not known."""
 
 
 @dataclass(frozen=True)

@@ -99,42 +99,65 @@ def calculated(left: object, sign: str, right: object) -> str:
     return f"<<{expression}={result}>>{result}"
 
 
-_SPELLINGS = {"+": ("+", "+", "+", "plus"), "-": ("-", "-", "-", "minus"), "*": ("*", "*", "x", "times")}
-_SENTENCES = (
-    "{}", "{}", "{}", "{}?", "{} =", "{}=", "{} = ?", "What is {}?", "What is {}?", "What's {}?", "Whats {}",
-    "How much is {}?", "Calculate {}.", "Compute {}.", "Please compute {}.", "Please calculate {}", "Tell me {}.",
-    "Can you work out {}?", "What does {} equal?", "{} equals?", "{}, please", "Solve {}.", "I need {}.",
-    "What is the result of {}?", "And {}?", "Do you know {}?", "Could you tell me what {} is?", "{} is what?",
-    "What would {} be?", "What will {} be?", "Give me {}.", "I want {}.", "Find {}.", "Result of {}", "{} makes?",
-)  # fmt: skip
+_SIGNS = {"+": ("+", "+", "+", "plus"), "-": ("-", "-", "-", "minus"), "*": ("*", "*", "x", "×", "times")}
 _SPACES = ((" ", " "), (" ", " "), (" ", " "), ("", ""), ("", ""), (" ", ""), ("", " "))
 """Before and after a sign."""
-_VERBS = {
-    "+": ("Add {0} and {1}.", "Add {1} to {0}.", "What is the sum of {0} and {1}?", "Sum {0} and {1}"),
-    "-": ("Subtract {1} from {0}.", "Take {1} away from {0}.", "What is {0} less {1}?", "Take {1} from {0}"),
-    "*": (
-        "Multiply {0} by {1}.",
-        "Multiply {0} and {1}",
-        "What is the product of {0} and {1}?",
-        "{0} multiplied by {1}?",
-    ),
+_NOUNS = {
+    "+": ("the sum of {0} and {1}", "{0} and {1} together", "the total of {0} and {1}", "{0} added to {1}"),
+    "-": ("the difference of {0} and {1}", "{0} less {1}", "{0} take away {1}", "{0} reduced by {1}"),
+    "*": ("the product of {0} and {1}", "{0} multiplied by {1}", "{0} multiplied with {1}"),
 }
-_BEGINNINGS = ("Hi! ", "Hello, ", "Hey, ", "OK, ", "Now: ", "One question: ", "Hi, ")
+_ORDERS = {
+    "+": ("Add {0} and {1}.", "Add {1} to {0}.", "Sum {0} and {1}", "Add {0}, {1}", "Add up {0} and {1}."),
+    "-": ("Subtract {1} from {0}.", "Take {1} away from {0}.", "Take {1} from {0}", "Remove {1} from {0}."),
+    "*": ("Multiply {0} by {1}.", "Multiply {0} and {1}", "Multiply {0} with {1}."),
+}
+_SENTENCES = (
+    "{}", "{}", "{}", "{}", "{}?", "{} =", "{}=", "{} = ?", "{}=?", "What is {}?", "What is {}?", "What is {}?",
+    "What's {}?", "Whats {}", "How much is {}?", "How much does {} make?", "Calculate {}.", "Compute {}.",
+    "Evaluate {}.", "Work out {}.", "Solve {}.", "Find {}.", "Show me {}.", "Tell me {}.", "Give me {}.", "I need {}.",
+    "I want {}.", "I would like {}.", "Let me know {}.", "Can you work out {}?", "Can you tell me {}?",
+    "Could you tell me what {} is?", "Would you calculate {}?", "Will you find {}?", "Do you know {}?",
+    "Do you know what {} is?", "Help me with {}.", "What does {} equal?", "What does {} come to?", "{} equals?",
+    "{} is?", "{} is what?", "{} makes?", "{} gives what?", "What would {} be?", "What will {} be?",
+    "What is the result of {}?", "What is the value of {}?", "The answer of {}?", "Result of {}", "The result of {}?",
+    "I have {}, what is it?", "My homework is {}.", "And {}?", "Then {}?", "Just {}.", "Next: {}", "Is it hard: {}?",
+)  # fmt: skip
+_BEGINNINGS = (
+    "Hi! ", "Hello, ", "Hey, ", "OK, ", "Now: ", "One question: ", "Hi, ", "So, ", "Please: ", "Please ", "Well, ",
+    "Good morning. ", "Now please ", "Quickly, ", "Thanks. ", "Right, ",
+)  # fmt: skip
+_ENDINGS = (", please", " please", ", please?", " now", " for me", ", thanks", " quickly", ", thank you!")
 
 
 def asked_sum(generator: random.Random, left: object, sign: str, right: object) -> str:
-    """A sum as people type it: in signs or words, with and without spaces, in a sentence or alone."""
-    if generator.random() < 0.15:
-        question = generator.choice(_VERBS[sign]).format(left, right)
+    """A sum as people type it: in signs or words, with and without spaces, in a sentence or alone.
+
+    Some stand between words that mean nothing, so that wordings that no list has are read, too.
+    """
+    kind = generator.random()
+    if kind < 0.12:
+        question = generator.choice(_ORDERS[sign]).format(left, right)
     else:
-        spelling = generator.choice(_SPELLINGS[sign])
-        spaces = (" ", " ") if len(spelling) > 1 else generator.choice(_SPACES)
-        question = generator.choice(_SENTENCES).format(spelling.join((f"{left}{spaces[0]}", f"{spaces[1]}{right}")))
+        asked = generator.choice(_NOUNS[sign]).format(left, right)
+        if kind > 0.24:
+            spelling = generator.choice(_SIGNS[sign])
+            spaces = (" ", " ") if len(spelling) > 1 else generator.choice(_SPACES)
+            asked = spelling.join((f"{left}{spaces[0]}", f"{spaces[1]}{right}"))
+        question = generator.choice(_SENTENCES).format(asked)
+        if kind > 0.82:
+            question = f"{_words(generator)} {asked} {_words(generator)}".strip()
     if generator.random() < 0.3:
         question = question.rstrip("?.")
+    if generator.random() < 0.15:
+        question = question.rstrip("?.") + generator.choice(_ENDINGS)
     if generator.random() < 0.3:
         question = question[0].lower() + question[1:]
-    return generator.choice(_BEGINNINGS) + question if generator.random() < 0.12 else question
+    return generator.choice(_BEGINNINGS) + question if generator.random() < 0.15 else question
+
+
+def _words(generator: random.Random) -> str:
+    return " ".join(make_word(generator, 2) for _ in range(generator.randint(0, 4)))
 
 
 _CONSONANTS, _VOWELS, _CODAS = "bcdfghjklmnprstvwz", "aeiou", ("", "", "n", "r", "s", "t")

@@ -77,8 +77,8 @@ class Preset:
     """Arguments of `danalab.data.prepare`."""
 
 
-_SUMS, _WHO, _TALK = "arithmetic:max=99,operations=+-*,calculator=true", "identity", "dialogue:turns=4"
-_LARGER_SUMS = "arithmetic:max=149,operations=+-*,calculator=true"
+_SUMS, _WHO, _TALK = "arithmetic:max=149,operations=+-*,calculator=true", "identity", "dialogue:turns=4"
+_LARGER_SUMS = "arithmetic:max=199,operations=+-*,calculator=true"
 """More than fine-tuning shows: reinforcement learning has something to add."""
 
 PRESETS: dict[str, Preset] = {
@@ -94,24 +94,24 @@ PRESETS: dict[str, Preset] = {
             "ckpt_interval": 100,
         },
         mid={
-            "data": (f"{_SUMS},size=4000", f"{_WHO}:size=400", f"{_TALK},size=1500"), "replay_share": 0.2,
+            "data": (f"{_SUMS},size=6000", f"{_WHO}:size=400", f"{_TALK},size=1500"), "replay_share": 0.2,
             "global_batch": 4,
             "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
         },
         sft={
-            "data": (f"{_SUMS},size=4000", f"{_WHO}:size=1500", f"{_TALK},size=1300"), "global_batch": 4,
+            "data": (f"{_SUMS},size=8000", f"{_WHO}:size=1200", f"{_TALK},size=1300"), "global_batch": 4,
             "eval_interval": 100, "eval_batches": 1, "log_interval": 20, "ckpt_interval": 100,
         },
         rl={
             "task": (_LARGER_SUMS, "dialogue:ask=3,weight=0.25"), "problems": 16, "samples": 8, "max_answer": 32,
-            "iterations": 120,
+            "iterations": 80,
             "eval_interval": 0, "eval_problems": 64, "log_interval": 10, "ckpt_interval": 50, "lr_fraction": 0.05,
             "rollout_batch": 128,
         },
         tasks=(_LARGER_SUMS, _WHO, "dialogue"),
         problems=400,
         max_answer=32,
-        minutes={"data": 0.1, "base": 1.5, "mid": 1.0, "sft": 0.7, "rl": 0.9, "scores": 0.25},
+        minutes={"data": 0.1, "base": 1.5, "mid": 1.2, "sft": 0.9, "rl": 0.6, "scores": 0.25},
     ),
     "gpu-small": Preset(
         source="fineweb-edu",

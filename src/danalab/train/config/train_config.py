@@ -26,8 +26,9 @@ from danalab.models.config import (
     resonance_sizes,
     sizes_by_heads,
 )
-from danalab.optimizer_facts import DELTA, KAPPA, OMEGA, facts_of, short_name
+from danalab.optimizer_facts import DELTA, FACTS, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.learning_rate import slow_momentum
+from danalab.scaling.optimizer_flops import optimizer_flops
 from danalab.scaling.plan import Plan, memory_gib
 from danalab.train.config.fields import (
     Auto,
@@ -698,6 +699,11 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
     def flops(self, steps: int) -> int:
         """Training FLOPs of the first `steps` steps."""
         return self.tokens(steps) * flops_per_token(self.model, self.seq_len)
+
+    def optimizer_flops(self, steps: int) -> float | None:
+        """FLOPs of the optimizer's own matrix products in the first `steps` steps; None: they are not known."""
+        known = self.opt in FACTS
+        return optimizer_flops(self.opt, self.model, self.optimizer_settings, steps) if known else None
 
     @property
     def moment_bytes(self) -> float:

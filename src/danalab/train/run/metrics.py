@@ -143,6 +143,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "step": ("steps", "Steps made, this one included."),
     "tokens": ("tokens", "Tokens seen since the start of the run."),
     "flops": ("FLOPs", "Model FLOPs of all steps so far."),
+    "optimizer_flops": ("FLOPs", "Of the optimizer's own matrix products so far; compute is both."),
     "time": ("s", "Time of training so far, without evaluations; continues on resume."),
     "train/loss": ("nats/token", "Mean cross-entropy of the step's global batch before its update (sft: of the "
                    "learned tokens; rl: the policy's loss)."),
