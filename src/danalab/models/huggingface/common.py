@@ -176,9 +176,12 @@ def layer_settings(config: ModelConfig) -> dict[str, Any]:
 
 def layer_fields(described: Mapping[str, Any], *, renormalise: bool) -> dict[str, Any]:
     """The inverse of `layer_settings`. `renormalise`: the class's default."""
+    # Version 5 saves it under the first name.
+    n_experts = described.get("num_local_experts") or described["num_experts"]
+    if not isinstance(n_experts, int) or n_experts < 1:
+        raise UserError(f"config.json has num_experts = {n_experts!r}; it must be at least 1")
     return {
-        # Version 5 saves it under the second name.
-        "n_experts": described.get("num_local_experts") or described["num_experts"],
+        "n_experts": n_experts,
         "top_k": described["num_experts_per_tok"],
         "expert_dim": described["moe_intermediate_size"],
         "renormalise": described.get("norm_topk_prob", renormalise),
