@@ -166,7 +166,10 @@ class Rollouts(BatchSource):
     def describe(self, step: int) -> dict[str, Any]:
         """The positions of the step's problems in the mixture."""
         first = step * self._settings.problems
-        return {"problems": list(range(first, first + self._settings.problems)), "seed": self._settings.data_seed}
+        return {
+            "problems": list(range(first, first + self._settings.problems)),
+            "seed": self._settings.data_seed,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """The totals; problems and seeds are functions of the step."""

@@ -50,7 +50,10 @@ class NativeSampler:
 
     def __init__(self, slots: int):
         self._library = library()
-        self._temperatures, self._logprobs = np.zeros(slots, dtype=np.float32), np.zeros(slots, dtype=np.float32)
+        self._temperatures, self._logprobs = (
+            np.zeros(slots, dtype=np.float32),
+            np.zeros(slots, dtype=np.float32),
+        )
         self._points, self._tokens = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.int32)
         arrays = self._temperatures, self._points, self._tokens, self._logprobs
         self._addresses = [array.ctypes.data for array in arrays]
@@ -82,7 +85,13 @@ class NativeBackend:
     """
 
     def __init__(
-        self, model: Decoder, pool: BlockPool | None, slots: int, rows: int, weight_dtype: str | None, _invariant: bool
+        self,
+        model: Decoder,
+        pool: BlockPool | None,
+        slots: int,
+        rows: int,
+        weight_dtype: str | None,
+        _invariant: bool,
     ):
         if weight_dtype is not None and weight_dtype not in KINDS:
             hint = nearest(weight_dtype, KINDS)

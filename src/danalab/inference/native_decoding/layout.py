@@ -89,7 +89,16 @@ class BufferStruct(ctypes.Structure):
     ]
 
 
-STRUCTS = (MatrixStruct, NormStruct, MlpStruct, ExpertsStruct, LayerStruct, ModelStruct, BatchStruct, BufferStruct)
+STRUCTS = (
+    MatrixStruct,
+    NormStruct,
+    MlpStruct,
+    ExpertsStruct,
+    LayerStruct,
+    ModelStruct,
+    BatchStruct,
+    BufferStruct,
+)
 """All structures, in the order of `sizes` in step.cpp."""
 
 
@@ -100,7 +109,14 @@ class NativeWeights:
     """The structures of a model, with their tensors. A panel has `panel` outputs, a vector `lanes` floats."""
 
     def __init__(
-        self, panel: int, lanes: int, model: Decoder, pool: BlockPool | None, weight_dtype: str, slots: int, rows: int
+        self,
+        panel: int,
+        lanes: int,
+        model: Decoder,
+        pool: BlockPool | None,
+        weight_dtype: str,
+        slots: int,
+        rows: int,
     ):
         self._panel, self._lanes = panel, lanes
         self._kept: list[Any] = []

@@ -114,7 +114,10 @@ class Speedrun:
 
     def steps(self, stop: StopRequest) -> list[Step]:
         """All steps in order."""
-        made, minutes = [Step("data and tokenizer", self.preset.minutes["data"], self._prepare)], self.preset.minutes
+        made, minutes = (
+            [Step("data and tokenizer", self.preset.minutes["data"], self._prepare)],
+            self.preset.minutes,
+        )
         for stage in STAGES:
             made.append(Step(f"{stage}: training", minutes[stage], lambda stage=stage: self._train(stage, stop), True))
             made.append(Step(f"{stage}: scores", minutes["scores"], lambda stage=stage: self._score(stage)))
