@@ -53,12 +53,14 @@ class Tokenizer(ABC):
         n_tokens: number of ids without padding.
         specials: text -> id of the specials, `<|endoftext|>` and the chat marks.
         eos: text of the special that ends documents.
+        prefix: ids that a tokenizer's own rules put before a text, of others' models.
     """
 
     name: str
     n_tokens: int
     specials: dict[str, int]
     eos: str = EOS
+    prefix: tuple[int, ...] = ()
 
     @property
     def vocab_size(self) -> int:
@@ -69,6 +71,11 @@ class Tokenizer(ABC):
     def eos_id(self) -> int:
         """Id that ends documents."""
         return self.specials[self.eos]
+
+    @property
+    def bos_id(self) -> int:
+        """Id that begins a document: that of the tokenizer's own rules, else the one that ends them."""
+        return self.prefix[0] if self.prefix else self.eos_id
 
     @abstractmethod
     def _token_table(self) -> list[bytes]:
@@ -137,7 +144,7 @@ class Tokenizer(ABC):
         folder.mkdir(parents=True, exist_ok=True)
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": self.eos,
+            "bos_token": self.decode([self.bos_id]),
             "eos_token": self.eos,
             "clean_up_tokenization_spaces": False,
             "danalab_name": self.name,
