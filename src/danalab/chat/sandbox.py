@@ -428,8 +428,17 @@ def isolate(folder: str, keeper: socket.socket) -> None:
     # Also TCP, and abstract sockets and signals to other processes: seccomp refuses them, too.
     ruleset = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
     rules = call("Landlock", libc.syscall, _CREATE_RULESET, ctypes.create_string_buffer(ruleset), len(ruleset), 0)
-    readable = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), "/lib", "/lib64",
-                "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo"} - {"/"}  # fmt: skip
+    readable = {
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        os.path.dirname(os.__file__),
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/share/zoneinfo",
+    } - {"/"}
     allowed = dict.fromkeys(readable, _READ_FILE | _READ_DIR)
     allowed |= {
         "/dev/null": _READ_FILE | _WRITE_FILE,

@@ -141,8 +141,9 @@ class Rollouts(BatchSource):
         if is_empty and not self._totals["empty"] and self._world.is_main:
             log.warning(
                 "no signal: the answers of each group earned the same, %.3g on average; where that stays, take easier "
-                "tasks, more --samples, or a reward with degrees", mean,
-            )  # fmt: skip
+                "tasks, more --samples, or a reward with degrees",
+                mean,
+            )
         self._totals["empty"] += is_empty
         self._last = {
             "rl/reward": mean,

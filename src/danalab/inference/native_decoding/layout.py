@@ -148,9 +148,17 @@ class NativeWeights:
         hidden = max([config.mlp_dim] + ([] if sparsity is None else [sparsity.expert_dim, sparsity.shared_dim]))
         wide, mixed, hidden = (_padded(width, panel) for width in (wide, mixed, hidden))
         copies = 0 if sparsity is None else rows * chosen
-        sizes = {"x": rows * d, "normed": rows * d, "wide": rows * wide, "mixed": rows * mixed,
-                 "hidden": rows * chosen * hidden, "added": rows * d, "copies": copies * d, "weights": copies,
-                 "chosen": copies}  # fmt: skip
+        sizes = {
+            "x": rows * d,
+            "normed": rows * d,
+            "wide": rows * wide,
+            "mixed": rows * mixed,
+            "hidden": rows * chosen * hidden,
+            "added": rows * d,
+            "copies": copies * d,
+            "weights": copies,
+            "chosen": copies,
+        }
         strides = {"d": d, "wide": wide, "mixed": mixed, "hidden": hidden, "copies": d}
         self.buffers = BufferStruct(
             **{name: self._empty(size) for name, size in sizes.items()},

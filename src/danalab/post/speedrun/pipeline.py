@@ -161,9 +161,12 @@ class Speedrun:
         """The configuration of a stage; those before it are finished."""
         config, opt = self.config, self.config.opt or self.preset.opt
         everywhere: dict[str, Any] = {
-            "run_dir": self.folder(stage), "seed": config.seed, "data_seed": 1337 + config.seed,
-            "nproc": config.nproc, "device": config.device,
-        }  # fmt: skip
+            "run_dir": self.folder(stage),
+            "seed": config.seed,
+            "data_seed": 1337 + config.seed,
+            "nproc": config.nproc,
+            "device": config.device,
+        }
         if stage == "base":
             own: dict[str, Any] = {}
             if opt == self.preset.opt:
