@@ -159,7 +159,10 @@ def _closed(schema: Any) -> Any:
         closed.setdefault("additionalProperties", False)
         required = closed.get("required")
         others = required if isinstance(required, list) else []
-        closed["properties"] = {**named, **{each: {} for each in others if isinstance(each, str) and each not in named}}
+        closed["properties"] = {
+            **named,
+            **{each: {} for each in others if isinstance(each, str) and each not in named},
+        }
     if closed.get("type") == "integer" and not _LIMITS & closed.keys():
         closed |= {"minimum": -MAX_INTEGER, "maximum": MAX_INTEGER}
     return closed

@@ -69,9 +69,11 @@ class ChatModel:
         if isinstance(prompt, str):
             if len(prompt) > self.context * self.longest:
                 raise RequestError(
-                    400, f"the prompt is longer than the model's context of {self.context} tokens",
-                    param="prompt", code="context_length_exceeded",
-                )  # fmt: skip
+                    400,
+                    f"the prompt is longer than the model's context of {self.context} tokens",
+                    param="prompt",
+                    code="context_length_exceeded",
+                )
             return [*self.tokenizer.prefix, *self.tokenizer.encode(prompt)]
         if not isinstance(prompt, list):
             raise RequestError(400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt")
