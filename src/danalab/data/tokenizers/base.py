@@ -20,9 +20,15 @@ from danalab.files import write_atomically, write_json
 EOS = "<|endoftext|>"
 """Ends every document; also the beginning-of-sequence mark."""
 CHAT_SPECIALS = (
-    "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>", "<|python_start|>", "<|python_end|>",
-    "<|output_start|>", "<|output_end|>",
-)  # fmt: skip
+    "<|user_start|>",
+    "<|user_end|>",
+    "<|assistant_start|>",
+    "<|assistant_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|output_start|>",
+    "<|output_end|>",
+)
 """Marks of roles and tool calls in a conversation."""
 SPECIALS = (EOS, *CHAT_SPECIALS)
 BYTE_LEVEL_RULE = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

@@ -194,8 +194,9 @@ def layer_fields(described: Mapping[str, Any], *, renormalise: bool) -> dict[str
 def require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> None:
     """Check that a setting of config.json is one that our models support."""
     if (value := described.get(name, default)) not in allowed:
-        raise UserError(f"config.json has {name} = {value!r}, which our models do not support; only {allowed[0]!r} can "
-                        "be imported")  # fmt: skip
+        raise UserError(
+            f"config.json has {name} = {value!r}, which our models do not support; only {allowed[0]!r} can be imported"
+        )
 
 
 def canonical_names(weights: Mapping[str, Tensor], prefix: str) -> Weights:
@@ -231,5 +232,7 @@ class TensorReader:
     def finish(self) -> None:
         """Raises `UserError` if a tensor was not read."""
         if self._left:
-            raise UserError(f"the files have {len(self._left)} weights that config.json does not describe, "
-                            f"'{next(iter(self._left))}' first")  # fmt: skip
+            raise UserError(
+                f"the files have {len(self._left)} weights that config.json does not describe, "
+                f"'{next(iter(self._left))}' first"
+            )
