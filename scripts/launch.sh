@@ -17,7 +17,7 @@ fail() {
     exit 2
 }
 
-dry=no arch=enoki opt=adana checkpointing=no every=1 data=(--data fineweb_100)
+dry=no arch=enoki opt=adana checkpointing=no every=1 wandb=${WANDB_API_KEY:+yes} data=(--data fineweb_100)
 # The original's intervals come first; a later flag wins.
 arguments=(--eval-interval 115 --log-interval 50 --ckpt-interval 1000)
 add() { arguments+=("$@"); } # a flag of `danalab train`, with its value where it has one
@@ -45,8 +45,8 @@ while (($#)); do
         --dry) dry=yes ;;
         --arch) arch=${value[0]} ;;
         --opt) opt=${value[0]} ;;
-        --no-wandb) ;; # metrics.jsonl is always written; a tracker is on where it is asked for
-        --wandb-offline) add --wandb --wandb-mode offline ;;
+        --no-wandb) wandb=no ;;
+        --wandb-offline) wandb=yes && add --wandb-mode offline ;;
         --wandb-group)
             RESULTS_BASE_FOLDER=$RESULTS_BASE_FOLDER/${value[0]}
             export WANDB_RUN_GROUP=${value[0]}
@@ -73,6 +73,7 @@ while (($#)); do
         *) add "$name" ${value[@]+"${value[@]}"} ;;
     esac
 done
+[[ $wandb != yes ]] || add --wandb # as in the original, a key turns it on
 [[ $checkpointing == no ]] || add --activation-checkpointing "every-n:$every"
 [[ $checkpointing == yes || $every == 1 ]] || fail "--checkpoint_every_n $every needs --activation_checkpointing"
 

@@ -168,7 +168,8 @@ def parse_json(text: str, place: object) -> Any:
     except RecursionError:
         raise UserError(f"{place}: not valid JSON: nested too deeply") from None
     except ValueError as error:
-        raise UserError(f"{place}: not valid JSON: {error}") from error
+        # What follows ";" is advice on Python's limit of the digits of a number.
+        raise UserError(f"{place}: not valid JSON: {str(error).partition(';')[0]}") from error
 
 
 def sound_objects(lines: bytes) -> Iterator[dict[str, Any]]:

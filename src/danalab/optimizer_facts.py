@@ -1,4 +1,5 @@
-"""What is known of each optimizer before it is built: its weight decay, learning rate, memory and colour. No torch.
+"""What is known of each optimizer before it is built: its weight decay, learning rate, memory and colour. No
+torch.
 
 `danalab.optim.OPTIMIZERS` has the same names and the classes.
 """
@@ -15,8 +16,8 @@ DELTA = 8.0
 OMEGA = 4.0
 """Strength of weight decay, as in omega / t; arXiv 2602.05298."""
 DECAY_BOUND = 1.0
-"""The largest automatic weight decay, times the peak learning rate: in short runs the rules start stronger than this.
-The weight_decay of optimizers with coupled decay is at most this. Measured: docs/decay-law.md."""
+"""The largest automatic weight decay, times the peak learning rate: in short runs the rules start stronger
+than this. The weight_decay of optimizers with coupled decay is at most this. Measured: docs/decay-law.md."""
 LOG_TIME_DECAY_BOUND = 2.0
 """The same for logarithmic-time optimizers, whose steps are several times as long as their learning rate."""
 
@@ -58,11 +59,13 @@ class Facts:
     rates: tuple[float, float, float] | None = None
     """Learning rates to try on a small model, measured (bench/first_line.py)."""
     estimates: str = ""
-    """The optimizer whose learning rate is approximated by this one's times its own estimate of a distance."""
+    """The optimizer whose learning rate is approximated by this one's times its own estimate of a
+    distance."""
     gradient_sum: float = 1.0
     """Weight of a gradient in the sum through which weight decay acts, at the default momentum."""
     horizon: tuple[float, float, float] | None = None
-    """Exponent of the best learning rate over the horizon f, and its 95% interval: `danalab.scaling.learning_rate`."""
+    """Exponent of the best learning rate over the horizon f, and its 95% interval:
+    `danalab.scaling.learning_rate`."""
     color: str = ""
     marker: str = "o"
 
@@ -231,7 +234,8 @@ def facts_of(name: str) -> Facts:
 
 
 def rates_to_try(opt: str) -> tuple[float, ...]:
-    """Three learning rates to begin with on a small model: measured, or by those of the optimizer it is relative to."""
+    """Three learning rates to begin with on a small model: measured, or by those of the optimizer it is
+    relative to."""
     facts = facts_of(opt)
     if facts.rates is not None:
         return facts.rates
@@ -242,11 +246,13 @@ def rates_to_try(opt: str) -> tuple[float, ...]:
 
 
 def warmup_steps(steps: int) -> int:
-    """Length of the warm-up of a run of `steps` steps: a fiftieth, or of a short run a tenth, up to 4 steps."""
+    """Length of the warm-up of a run of `steps` steps: a fiftieth, or of a short run a tenth, up to 4
+    steps."""
     return max(steps // 50, min(steps // 10, 4))
 
 
 def orthogonalisation_flops(rows: int, columns: int, settings: Mapping[str, Any]) -> int:
-    """FLOPs of an orthogonalised update by Newton-Schulz: A = X X^T, A A, and the product with X, in each step."""
+    """FLOPs of an orthogonalised update by Newton-Schulz: A = X X^T, A A, and the product with X, in each
+    step."""
     short, long = sorted((rows, columns))
     return int(settings.get("ns_steps", 5)) * 2 * short * short * (2 * long + short)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from danalab.cli.app import main
+from danalab.train.run.exchange import open_generator
 from danalab.train.run.open import open_run
 from text_data import prepare_texts
 
@@ -192,7 +193,7 @@ def test_a_checkpoint_in_sixteen_bits_has_a_card_with_the_runs_facts(tmp_path, r
 def tiny_llama(seed: int, **more):
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = transformers.LlamaConfig(vocab_size=64, max_position_embeddings=32, **sizes, **more)
+    config = transformers.LlamaConfig(**{"vocab_size": 64, "max_position_embeddings": 32, **sizes, **more})
     return transformers.LlamaForCausalLM(config).eval()
 
 
@@ -220,6 +221,36 @@ def test_a_tied_weight_that_is_stored_under_its_other_name_is_found(tmp_path):
     model.save_pretrained(tmp_path / "model")
     save_model(model, str(tmp_path / "model" / "model.safetensors"))
     assert_imported(tmp_path / "model", model)
+
+
+@pytest.mark.parametrize("by_rule", [True, False])
+def test_what_a_tokenizer_puts_before_a_text_is_kept(tmp_path, by_rule):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    engine = Tokenizer(models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    engine.add_special_tokens(["<s>", "</s>"])
+    if by_rule:
+        engine.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])  # pyright: ignore
+    tiny_llama(0, vocab_size=320).save_pretrained(tmp_path / "model")
+    engine.save(str(tmp_path / "model" / "tokenizer.json"))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": not by_rule}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert main(["import", str(tmp_path / "model"), "--out", str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    assert open_generator(tmp_path / "run").encode("a") == [256, *open_run(tmp_path / "run").tokenizer.encode("a")]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["bos_token_id"], config["eos_token_id"]) == (256, 257)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a").input_ids[0] == 256
+
+
+def test_variants_of_the_weights_are_named(capsys, tmp_path):
+    tiny_llama(0).save_pretrained(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    shutil.copy(weights, weights.with_name("model.fp16.safetensors"))
+    weights.rename(weights.with_name("model.fp32.safetensors"))
+    assert main(["import", str(tmp_path / "model"), "--out", str(tmp_path / "run")]) == 2
+    assert "model.fp16.safetensors, model.fp32.safetensors" in capsys.readouterr().err
 
 
 def test_what_cannot_be_exchanged_is_said_in_one_line(capsys, tmp_path, runs):

@@ -17,6 +17,7 @@ import pytest
 import danalab
 from danalab.cli._shared.flags import parse
 from danalab.cli._shared.options import docstrings
+from danalab.cli._shared.original import translate
 from danalab.cli.app import COMMANDS, flag_types, main
 from danalab.errors import UserError
 from danalab.experiments.cells import parse_fixed
@@ -98,6 +99,12 @@ def test_the_words_of_the_original_training_code_are_known(capsys):
         arch="llama", d_model=64, n_layers=2, n_heads=2, mlp_dim=96, seq_len=32, data="fineweb", init="KarpathyGPT2",
         gamma3=0.5, wd_ts=7, final_lr_scale=0.1, fract_decay=0.2, z_loss=0, ckpt_interval=5, keep_every=10,
     )  # fmt: skip
+    folders: dict[str, str] = {}
+    named = translate(["--experiment_name", "one", "--run_prefix=two", "--config_format", "base"], folders)
+    assert named == ["--name=two-one"]
+    assert "--config_format is ignored" in capsys.readouterr().err
+    assert not translate(["--run_prefix", "two"], folders)
+    assert folders == {"RESULTS_BASE_FOLDER": "runs/two"}
     assert main(["generate", "--model", "x"]) == 2  # a verb that lacks ours too refuses what was typed
     assert "unknown flag --model" in capsys.readouterr().err
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from danalab.cli.app import flag_types, main
 from danalab.train.config.fields import flag
+from experiments.planted import plant
 
 TRIES = [20, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
-RUN = Path(__file__).parents[1] / "fixtures" / "runs_0_1" / "single"
 NASTY = [
     "", "0", "-1", "1", "3", "7.5", "1e3", "1e-400", "1e400", "nan", "-inf", "none", "None", "true", "False", "1" * 400,
     "9" * 5000, str(2**63), "4000000000", "100000000000", "a\0b", "../../x", "/dev/null", "/", "[", "{}", "a,b", "a=b",
@@ -206,17 +206,18 @@ DAMAGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tries", TRIES)
-def test_a_run_folder_with_one_damaged_file_is_read_or_refused(tries):
-    files = sorted(str(path.relative_to(RUN)) for path in RUN.rglob("*") if path.is_file())
+def test_a_run_folder_with_one_damaged_file_is_read_or_refused(tries, run):
+    sound = run
+    files = sorted(str(path.relative_to(sound)) for path in sound.rglob("*") if path.is_file())
     json_files = [name for name in files if name.endswith((".json", ".jsonl"))]
-    record = json.loads((RUN / "config.json").read_text())
+    record = json.loads((sound / "config.json").read_text())
 
     @settings(max_examples=tries, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def attempt(data: st.DataObject) -> None:
         with tempfile.TemporaryDirectory() as folder:
             run = Path(folder) / "run"
-            shutil.copytree(RUN, run)
+            shutil.copytree(sound, run)
             kind = data.draw(st.sampled_from(["file", "byte", "entry"]))
             target = run / data.draw(st.sampled_from(files if kind != "entry" else json_files))
             content = target.read_bytes()
@@ -227,7 +228,7 @@ def test_a_run_folder_with_one_damaged_file_is_read_or_refused(tries):
                 damaged = content[:place] + bytes([data.draw(st.integers(0, 255))]) + content[place + 1 :]
             else:
                 target = run / "config.json"
-                part = data.draw(st.sampled_from(["config", "model", "plan", "dataset", None]))
+                part = data.draw(st.sampled_from(["config", "model", "plan", "dataset", "given", None]))
                 changed = json.loads(json.dumps(record))
                 place = changed if part is None else changed[part]
                 place[data.draw(st.sampled_from(sorted(place)))] = data.draw(ENTRIES)
@@ -236,8 +237,48 @@ def test_a_run_folder_with_one_damaged_file_is_read_or_refused(tries):
             for words in (
                 ["compare", str(run)], ["generate", "--run", str(run), "--max-tokens", "2", "--json"],
                 ["export", str(run), "--out", str(Path(folder) / "out")],
-                ["eval", "--run", str(run), "--data", str(RUN.parent / "data")],
+                ["eval", "--run", str(run), "--data", str(sound.parent / "set")],
             ):  # fmt: skip
                 ends_well(words)
 
     attempt()
+
+
+@pytest.mark.parametrize("tries", [6, TRIES[1]])
+def test_a_hugging_face_folder_with_a_damaged_file_is_imported_or_refused(tries, run, tmp_path):
+    export = tmp_path / "export"
+    assert main(["export", str(run), "--out", str(export)]) == 0
+    described = json.loads((export / "config.json").read_text())
+
+    @settings(max_examples=tries, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def attempt(data: st.DataObject) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(shutil.copytree(export, Path(folder) / "export"))
+            names = sorted(path.name for path in source.iterdir() if path.suffix in (".json", ".safetensors"))
+            target = source / data.draw(st.sampled_from(["entry", *names]))
+            if target.name == "entry":
+                changed = {**described, data.draw(st.sampled_from(sorted(described))): data.draw(ENTRIES)}
+                (source / "config.json").write_bytes(encoded(json.dumps(changed)))
+            else:
+                damaged = DAMAGES[data.draw(st.sampled_from(sorted(DAMAGES)))](target.read_bytes())
+                target.unlink() if damaged is None else target.write_bytes(damaged)
+            ends_well(["import", str(source), "--out", str(Path(folder) / "run")])
+
+    attempt()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "halved",
+        "text",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in DAMAGES if name not in ("halved", "text")),
+    ],
+)
+def test_a_ladder_with_a_damaged_file_is_read_or_refused(name, tmp_path):
+    ladder = plant(tmp_path / "ladder", seeds=1)
+    file = ladder / "ladder.jsonl"
+    damaged = DAMAGES[name](file.read_bytes())
+    file.unlink() if damaged is None else file.write_bytes(damaged)
+    ends_well(["report", str(ladder), "--tables-only", "--bootstrap=2", "--json"])

@@ -36,11 +36,9 @@ def test_help_imports_no_large_library():
     text, _ = shown.pop("")
     assert "talk to a model in the terminal" in text
     assert set(COMMANDS) <= shown.keys()
-    theory = False
     for words, (text, heavy) in shown.items():
         assert f"usage: danalab {words}" in text
-        theory = theory or words == "theory"  # its studies' flags stand beside their arithmetic; what was loaded stays
-        assert theory or not heavy, words
+        assert not heavy, words
 
 
 def test_help_of_train_shows_twelve_flags_first_and_all_by_section(capsys):

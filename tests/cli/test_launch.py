@@ -69,7 +69,13 @@ def test_other_data_are_taken_where_they_are_named():
 
 def test_arrangements_of_ranks_and_trackers_are_passed_on():
     words = launch("--heads", "3", "--nproc", "4", "--distributed_backend", "nccl", "--wandb_offline", "--dry").stdout
-    assert "--nproc 4 --distributed-backend ddp --wandb --wandb-mode offline" in words
+    assert "--nproc 4 --distributed-backend ddp --wandb-mode offline --wandb" in words
+
+
+def test_a_key_of_weights_and_biases_turns_it_on(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    assert "--wandb" in launch("--heads", "3", "--dry").stdout.split()
+    assert "--wandb" not in launch("--heads", "3", "--no_wandb", "--dry").stdout.split()
 
 
 def test_the_original_intervals_hold_unless_others_are_given():

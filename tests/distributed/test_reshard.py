@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from danalab.optim import DistributedMuonAdamW, build_optimizer
-from danalab.optim.sharded import TensorShard
+from danalab.optim.tensor_shard import TensorShard
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import META, CheckpointStore, verify

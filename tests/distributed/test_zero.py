@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.optim import build_optimizer, sharded
-from danalab.optim.sharded import DistributedMuonAdamW, layout
+from danalab.optim import DistributedMuonAdamW, build_optimizer, pieces
+from danalab.optim.pieces import layout
 from distributed.ranks import RankFailed, run_ranks
 
 NAMES = ["muon", "d-muon", "manau", "dana-muon", "adana", "dana-star-mk4", "adamw", "adamw-decaying-wd"]
@@ -39,7 +39,7 @@ class Tiny(nn.Module):
 
 @pytest.fixture(autouse=True)
 def several_buckets(monkeypatch):
-    monkeypatch.setattr(sharded, "BUCKET", 5000)
+    monkeypatch.setattr(pieces, "BUCKET", 5000)
 
 
 def tiny() -> Tiny:

@@ -75,7 +75,7 @@ class PlainFormat:
         text = "".join(lines)
         if conversation.is_open:
             text = text[:-1]  # the answer is continued
-        return [self.tokenizer.eos_id, *self.tokenizer.encode(text)]
+        return [self.tokenizer.bos_id, *self.tokenizer.encode(text)]
 
 
 class TemplateFormat:

@@ -53,7 +53,11 @@ def evaluate_tasks(
     names, manager = _found(tasks)
     with tempfile.TemporaryDirectory(prefix="danalab-") as folder:
         exported = export_run(run, Path(folder) / "model", step=step, chat_template=template_of(run))
-        model = {"pretrained": str(exported.folder), "trust_remote_code": exported.remote_code, "dtype": "float32"}
+        model = {
+            "pretrained": str(exported.folder),
+            "trust_remote_code": exported.remote_code,
+            "dtype": "float32",
+        }
         try:
             found: Any = harness.simple_evaluate(
                 model="hf",
@@ -68,7 +72,12 @@ def evaluate_tasks(
                 bootstrap_iters=1000,
                 log_samples=False,
             )
-        except (OSError, ValueError, KeyError, ImportError) as error:  # mostly an unknown task, or data it cannot get
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            ImportError,
+        ) as error:  # mostly an unknown task, or data it cannot get
             raise UserError(f"--lm-eval {','.join(tasks)}: the harness says: {first_line(error)}") from error
     results = {task: _numbers(values) for task, values in found["results"].items()}
     samples = {task: int(counts["effective"]) for task, counts in found.get("n-samples", {}).items()}

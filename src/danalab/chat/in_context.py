@@ -183,7 +183,7 @@ def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: To
         before = "".join(f"{e['context'].strip()}{delimiter}{e['continuation']}\n\n" for e in examples)
         asked = f"{before}{item['context'].strip()}{delimiter}".rstrip()
         texts = [asked, f"{before}{item['context'].strip()}{delimiter}{item['continuation']}"]
-    tokens = [[tokenizer.eos_id, *ids] for ids in tokenizer.encode_batch(texts)]
+    tokens = [[tokenizer.bos_id, *ids] for ids in tokenizer.encode_batch(texts)]
     if task.kind == "language_modeling":
         return [_Row(tokens[1], _shared(tokens), len(tokens[1]))]
     if task.kind == "multiple_choice":
@@ -194,7 +194,10 @@ def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: To
 
 
 def _shared(lists: Sequence[list[int]]) -> int:
-    return next((i for i, tokens in enumerate(zip(*lists, strict=False)) if len(set(tokens)) > 1), min(map(len, lists)))
+    return next(
+        (i for i, tokens in enumerate(zip(*lists, strict=False)) if len(set(tokens)) > 1),
+        min(map(len, lists)),
+    )
 
 
 def _cut(row: _Row, seq_len: int) -> _Row:
@@ -242,9 +245,14 @@ class CoreEvaluation:
 
 
 def evaluate_core(
-    folder: str | Path, suite: str | Path, *, limit: int | None = None, step: int | None = None,
-    device: str | None = None, report: Callable[[InContextResult], None] = lambda result: None,
-) -> CoreEvaluation:  # fmt: skip
+    folder: str | Path,
+    suite: str | Path,
+    *,
+    limit: int | None = None,
+    step: int | None = None,
+    device: str | None = None,
+    report: Callable[[InContextResult], None] = lambda result: None,
+) -> CoreEvaluation:
     """Score a run on `limit` questions of each in-context task of a folder in DCLM's format; `report` gets results."""
     if limit is not None and limit < 1:
         raise UserError(f"--limit is {limit}; it must be at least 1")

@@ -25,7 +25,10 @@ from danalab.errors import UserError
 if TYPE_CHECKING:
     from danalab.inference.engine import Engine
 
-SPECIAL_TOKENS: dict[str, str] = {"bos": EOS, **{spelling.strip("<|>"): spelling for spelling in CHAT_SPECIALS}}
+SPECIAL_TOKENS: dict[str, str] = {
+    "bos": EOS,
+    **{spelling.strip("<|>"): spelling for spelling in CHAT_SPECIALS},
+}
 """Name -> spelling: bos, user_start, user_end, assistant_start, assistant_end, python_start, python_end, output_start,
 output_end. bos is the token that also separates documents, so a conversation starts as every document does."""
 CHAT_STAGES = ("mid", "sft", "rl")

@@ -293,9 +293,13 @@ def _content(entry: Mapping[str, Any], where: str) -> str:
 
 
 _PARTS = {
-    "text": "{}", "input_text": "{}", "output_text": "{}", "refusal": "{}",
-    "python": "<<{}", "python_output": "={}>>",
-}  # fmt: skip
+    "text": "{}",
+    "input_text": "{}",
+    "output_text": "{}",
+    "refusal": "{}",
+    "python": "<<{}",
+    "python_output": "={}>>",
+}
 """Type of a part -> its text; the last two are nanochat's form of a calculation."""
 
 

@@ -60,7 +60,13 @@ class ProgramResult(NamedTuple):
 
 
 def run_tests(
-    program: str, function: str, tests: str, *, prompt: str = "", seconds: float = SECONDS, trusted: bool = False
+    program: str,
+    function: str,
+    tests: str,
+    *,
+    prompt: str = "",
+    seconds: float = SECONDS,
+    trusted: bool = False,
 ) -> ProgramResult:
     """Run `tests`, statements that call `function` of a program; arguments and values are plain Python values.
 
@@ -422,10 +428,23 @@ def isolate(folder: str, keeper: socket.socket) -> None:
     # Also TCP, and abstract sockets and signals to other processes: seccomp refuses them, too.
     ruleset = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
     rules = call("Landlock", libc.syscall, _CREATE_RULESET, ctypes.create_string_buffer(ruleset), len(ruleset), 0)
-    readable = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), "/lib", "/lib64",
-                "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo"} - {"/"}  # fmt: skip
+    readable = {
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        os.path.dirname(os.__file__),
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/share/zoneinfo",
+    } - {"/"}
     allowed = dict.fromkeys(readable, _READ_FILE | _READ_DIR)
-    allowed |= {"/dev/null": _READ_FILE | _WRITE_FILE, "/dev/urandom": _READ_FILE, folder: handled & ~_DEVICES}
+    allowed |= {
+        "/dev/null": _READ_FILE | _WRITE_FILE,
+        "/dev/urandom": _READ_FILE,
+        folder: handled & ~_DEVICES,
+    }
     for path, access in allowed.items():
         if os.path.exists(path):
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -433,10 +452,18 @@ def isolate(folder: str, keeper: socket.socket) -> None:
             call(f"Landlock: {path}", libc.syscall, _ADD_RULE, rules, 1, rule, 0)
             os.close(descriptor)
     # Of root's privileges only that of reading files of any owner stays: an installation may be another user's.
-    header, sets = ctypes.create_string_buffer(struct.pack("II", _CAPABILITIES, 0)), ctypes.create_string_buffer(24)
+    header, sets = (
+        ctypes.create_string_buffer(struct.pack("II", _CAPABILITIES, 0)),
+        ctypes.create_string_buffer(24),
+    )
     call("capabilities", libc.capget, header, sets)
     kept = struct.unpack("6I", sets.raw[:24])[1] & _READ_SEARCH
-    call("capabilities", libc.capset, header, ctypes.create_string_buffer(struct.pack("6I", kept, kept, 0, 0, 0, 0)))
+    call(
+        "capabilities",
+        libc.capset,
+        header,
+        ctypes.create_string_buffer(struct.pack("6I", kept, kept, 0, 0, 0, 0)),
+    )
     call("no_new_privs", libc.prctl, _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     call("Landlock", libc.syscall, _RESTRICT_SELF, rules, 0)
     os.close(rules)
@@ -466,7 +493,10 @@ def _filter(name: str) -> list[bytes]:
         number, count = numbers[column], len(values)
         if number is not None:
             found += [step(load, 0), step(equal, number, 0, count + 4)]
-            found += [step(load, 16 + 8 * argument), step(keep, mask)]  # the lower half, which alone the kernel reads
+            found += [
+                step(load, 16 + 8 * argument),
+                step(keep, mask),
+            ]  # the lower half, which alone the kernel reads
             found += [step(equal, value, count - index, 0) for index, value in enumerate(values)]
             found += [step(0x05, 1), step(end, then)]  # jump over the end
     return [*found, step(end, _DENY)]

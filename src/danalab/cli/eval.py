@@ -118,9 +118,15 @@ def _on_tasks(flags: Flags, run: Path) -> None:
     names = ("samples", "temperature", "max_tokens", "seed")
     settings = AnswerSettings(limit=limit, **{name: getattr(flags, name) for name in names})
     result = evaluate_chat(
-        run, flags.tasks, settings, reward=flags.reward, trusts_model_code=flags.trust_model_code, step=flags.step,
-        device=flags.device, batch_size=flags.batch_size or 64,
-    )  # fmt: skip
+        run,
+        flags.tasks,
+        settings,
+        reward=flags.reward,
+        trusts_model_code=flags.trust_model_code,
+        step=flags.step,
+        device=flags.device,
+        batch_size=flags.batch_size or 64,
+    )
     if print_result(flags, run, result):
         return
     print(f"{run}, step {result.step}: mean reward, centred on random answers, pass@k; standard errors of the problems")

@@ -64,10 +64,13 @@ def run(flags: Flags) -> int:
     with stopping_on_sigterm():
         found = run_ladder(plan, runner)
     printed = {
-        "folder": str(folder), "rows": with_costs(found.rows, flags.dollars_per_hour),
-        "tuned": [vars(each) for each in found.tuned], "untuned": found.untuned, "queued": found.queued,
+        "folder": str(folder),
+        "rows": with_costs(found.rows, flags.dollars_per_hour),
+        "tuned": [vars(each) for each in found.tuned],
+        "untuned": found.untuned,
+        "queued": found.queued,
         "failures": [vars(each) for each in found.failures],
-    }  # fmt: skip
+    }
     if not flags.print_json(printed) and found.tuned:
         lines = []
         for each in found.tuned:

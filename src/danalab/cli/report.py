@@ -44,9 +44,14 @@ class Flags(JsonFlags):
     def analysis(self) -> dict[str, Any]:
         """The arguments of the analysis."""
         return {
-            "baseline": self.baseline, "law": self.law, "convention": self.convention, "joint": self.joint,
-            "predict": self.predict, "n_bootstrap": self.bootstrap, "seed": self.seed,
-        }  # fmt: skip
+            "baseline": self.baseline,
+            "law": self.law,
+            "convention": self.convention,
+            "joint": self.joint,
+            "predict": self.predict,
+            "n_bootstrap": self.bootstrap,
+            "seed": self.seed,
+        }
 
 
 def run(flags: Flags) -> None:

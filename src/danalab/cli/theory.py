@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from danalab.files import finite
-from danalab.theory.studies import STUDIES, StudyFlags
+from danalab.theory_studies import STUDIES, StudyFlags
 
 
 def _command(flags_type: type[StudyFlags], place: str) -> Callable[[StudyFlags], None]:

@@ -106,12 +106,14 @@ def advise(result: Validation, *, divided: bool) -> Advice:
     ]
     resonance = [
         size(
-            f"resonance --size {name}", f"--batch-size {batch} --acc-steps {accumulation}",
+            f"resonance --size {name}",
+            f"--batch-size {batch} --acc-steps {accumulation}",
             model=ModelConfig(arch="resonance", **resonance_sizes(name), vocab_size=vocab_size, seq_len=seq_len),
-            batch_size=batch, acc_steps=accumulation,
+            batch_size=batch,
+            acc_steps=accumulation,
         )
         for name, (batch, accumulation) in _RESONANCE_BATCH.items()
-    ]  # fmt: skip
+    ]
     families = [[each for each in family if each is not None] for family in (resonance, enoki)]
     fitting = [each for family in families for each in [s for s in family if s.epochs <= 1][-_SHOWN:]]
     shown = fitting or sorted(itertools.chain(*families), key=lambda each: each.tokens)[:1]

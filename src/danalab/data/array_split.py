@@ -60,9 +60,15 @@ def split_arrays(
     n_files = Counter(split for split, _, _ in parts)
     n_rows = {split: sum(len(rows) for s, _, rows in parts if s == split and rows is not None) for split in SPLITS}
     made = ArraySplit(
-        str(out / "train"), str(out / "val"), n_files["train"], n_files["val"], by, seed, val_ratio,
+        str(out / "train"),
+        str(out / "val"),
+        n_files["train"],
+        n_files["val"],
+        by,
+        seed,
+        val_ratio,
         *(n_rows[split] if by == "sequence" else None for split in SPLITS),
-    )  # fmt: skip
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.is_dir():
         out.rmdir()  # it is empty

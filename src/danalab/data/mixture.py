@@ -141,8 +141,9 @@ class MixedSequences:
         self._sources, self._counts, self._key = list(sources), np.array(counts), key
         self._size = int(self._counts.sum())
         # An epoch ends when every source has been read at least once.
-        self.per_epoch = max(-(-source.per_epoch * self._size // count)
-                             for source, count in zip(sources, counts, strict=True))  # fmt: skip
+        self.per_epoch = max(
+            -(-source.per_epoch * self._size // count) for source, count in zip(sources, counts, strict=True)
+        )
         self._offsets = np.concatenate([[0], np.cumsum([source.per_epoch for source in sources])])
         self._block = lru_cache(maxsize=4)(self._compute_block)
 

@@ -3,7 +3,14 @@
 from danalab.inference.engine import Engine, Statistics
 from danalab.inference.generator import TextGenerator
 from danalab.inference.json_constraint import JsonConstraint
-from danalab.inference.request import Completion, Request, SamplingParameters, TextStream, TokenConstraint, TokenEvent
+from danalab.inference.request import (
+    Completion,
+    Request,
+    SamplingParameters,
+    TextStream,
+    TokenConstraint,
+    TokenEvent,
+)
 
 __all__ = [
     "Completion",

@@ -26,7 +26,13 @@ class EagerBackend:
     """Logits by the model's layers; `alone`: a sequence at a time, as torch's kernels round by the batch."""
 
     def __init__(
-        self, model: Decoder, pool: BlockPool | None, _slots: int, _rows: int, weight_dtype: str | None, alone: bool
+        self,
+        model: Decoder,
+        pool: BlockPool | None,
+        _slots: int,
+        _rows: int,
+        weight_dtype: str | None,
+        alone: bool,
     ):
         if weight_dtype is not None:
             raise UserError(f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights")
@@ -146,7 +152,10 @@ class BlockView(KeyValues):
             new, visible = positions.table[:, positions.max_start : end], positions.table[:, :end]
             mask = continuation_mask(positions.max_start, length, device)
         else:
-            own, every = positions.starts + torch.arange(length, device=device), torch.arange(end, device=device)
+            own, every = (
+                positions.starts + torch.arange(length, device=device),
+                torch.arange(end, device=device),
+            )
             new = positions.table.gather(1, own)
             # Beyond its end a sequence sees its last token again, never what others left: 0 times NaN would be NaN.
             visible = positions.table.gather(1, every.minimum(own[:, -1:]))

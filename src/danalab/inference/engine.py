@@ -244,7 +244,9 @@ class Engine:
         return events
 
     def generate(
-        self, requests: Iterable[Request], on_event: Callable[[int, TokenEvent], None] = lambda index, event: None
+        self,
+        requests: Iterable[Request],
+        on_event: Callable[[int, TokenEvent], None] = lambda index, event: None,
     ) -> list[Completion]:
         """Complete all requests, in their order; the engine must be idle.
 

@@ -93,5 +93,5 @@ class TextGenerator:
         return continuations
 
     def encode(self, prompt: str) -> list[int]:
-        """Token ids of a prompt; the end-of-text token, which begins a document, for an empty one."""
-        return self.tokenizer.encode(prompt) or [self.tokenizer.eos_id]
+        """Token ids of a prompt after the tokenizer's own prefix; where both are empty, the end-of-text token."""
+        return [*self.tokenizer.prefix, *self.tokenizer.encode(prompt)] or [self.tokenizer.eos_id]

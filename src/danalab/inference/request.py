@@ -180,7 +180,13 @@ class RequestState:
 
     def __init__(self, number: int, request: Request, limit: int, ends: frozenset[int], seq_len: int):
         parameters = request.parameters
-        self.id, self.request, self.parameters, self.limit, self.ends = number, request, parameters, limit, ends
+        self.id, self.request, self.parameters, self.limit, self.ends = (
+            number,
+            request,
+            parameters,
+            limit,
+            ends,
+        )
         self.tokens = [int(token) for token in request.prompt][-seq_len:]
         """The window of the text that the model sees."""
         self.computed = 0

@@ -174,7 +174,10 @@ class Scheduler:
         if self.prefix_reuse:
             # At least one token is computed: the next one is drawn from its logits.
             sequence.blocks, sequence.node = pool.match(
-                sequence.request.prefix_scope, sequence.tokens, (length - 1) // size, (self.align or size) // size
+                sequence.request.prefix_scope,
+                sequence.tokens,
+                (length - 1) // size,
+                (self.align or size) // size,
             )
         needed = length if self.reserve is None else min(length + sequence.limit - sequence.drawn, self.reserve)
         missing = pool.blocks_for(needed) - len(sequence.blocks)

@@ -44,8 +44,10 @@ def load_canonical(model: Decoder, arrays: Mapping[str, Any]) -> None:
     known = [_canonical(name) for name in wanted]
     for name in arrays_of:
         if name not in wanted:
-            raise UserError(f"weight '{_canonical(name)}' is not one of this {model.config.arch} model's"
-                            f"{nearest(_canonical(name), known)}")  # fmt: skip
+            raise UserError(
+                f"weight '{_canonical(name)}' is not one of this {model.config.arch} model's"
+                f"{nearest(_canonical(name), known)}"
+            )
     if missing := [_canonical(name) for name in wanted if name not in arrays_of]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(f"weight '{missing[0]}'{more} of the model is missing from the arrays")

@@ -36,8 +36,15 @@ LONGEST_TABLE = 32768
 MAX_LAYERS = 100_000
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
 MIXERS = ("oscillators", "none")
-EXPERT_SETTINGS = ("n_experts", "top_k", "expert_dim", "n_shared_experts", "shared_expert_gate", "decoder_sparse_step",
-                   "mlp_only_layers")  # fmt: skip
+EXPERT_SETTINGS = (
+    "n_experts",
+    "top_k",
+    "expert_dim",
+    "n_shared_experts",
+    "shared_expert_gate",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+)
 """Fields that say how many experts there are, and where."""
 ROUTER_SETTINGS = ("renormalise", "load_balance_loss", "router_z_loss", "router_entropy_loss")
 """Fields of the router and its losses."""
@@ -219,8 +226,20 @@ class ModelConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "arch", architecture(self.arch).name)
         object.__setattr__(self, "mlp_only_layers", tuple(self.mlp_only_layers))
-        for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim", "vocab_size", "seq_len", "n_kv_heads",
-                     "rotary_dim", "num_frequencies", "full_attention_interval", *DELTA_RULE_SETTINGS):  # fmt: skip
+        for name in (
+            "d_model",
+            "n_layers",
+            "n_heads",
+            "head_dim",
+            "mlp_dim",
+            "vocab_size",
+            "seq_len",
+            "n_kv_heads",
+            "rotary_dim",
+            "num_frequencies",
+            "full_attention_interval",
+            *DELTA_RULE_SETTINGS,
+        ):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise UserError(f"{name} is {value!r}; it must be a positive integer")
@@ -439,8 +458,19 @@ class ModelConfig:
     def counts(self) -> dict[str, Any]:
         """Sizes and numbers of parameters by name, every default filled in, for tables and JSON."""
         sparse = self.sparsity
-        names = ("arch", "n_heads", "n_layers", "d_model", "head_dim", "mlp_dim", "vocab_size", "non_emb_params",
-                 "total_params", "exact_params", "active_params")  # fmt: skip
+        names = (
+            "arch",
+            "n_heads",
+            "n_layers",
+            "d_model",
+            "head_dim",
+            "mlp_dim",
+            "vocab_size",
+            "non_emb_params",
+            "total_params",
+            "exact_params",
+            "active_params",
+        )
         return {
             **{name: getattr(self, name) for name in names},
             "attention_gate": self.gated,

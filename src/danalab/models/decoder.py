@@ -112,9 +112,14 @@ class Decoder(nn.Module):
         if targets is None:
             return full_logits(hidden, self.head_weight) if self.output_head is None else self.output_head(hidden)
         return chunked_cross_entropy(
-            hidden, self.head_weight, targets, z_loss, ignore_index,
-            valid_count=valid_count, position_count=position_count,
-        )  # fmt: skip
+            hidden,
+            self.head_weight,
+            targets,
+            z_loss,
+            ignore_index,
+            valid_count=valid_count,
+            position_count=position_count,
+        )
 
     def token_losses(
         self, tokens: Tensor, targets: Tensor, *, ignore_index: int = -1, correct: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Optimizers as a library: the Dana family, Muon's, baselines by name, and schedules. Needs torch and nothing else."""
+"""Optimizers as a library: the Dana family, Muon's, baselines by name, and schedules. Needs only torch."""
 
 from danalab.optim.adamw import AdamWDecayingWD
 from danalab.optim.ademamix import AdEMAMix, AdEMAMixDecayingWD

@@ -1,4 +1,4 @@
-"""AdamW with independent, decaying weight decay: the baseline that differs from ADana in everything but the decay.
+"""AdamW with independent, decaying weight decay: the baseline with ADana's decay and nothing else of it.
 
     m <- m + (1 - beta1) (g - m)          v <- v + (1 - beta2) (g^2 - v)
     p <- p - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)

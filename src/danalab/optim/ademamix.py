@@ -1,4 +1,4 @@
-"""AdEMAMix: Adam with a second, slow momentum mixed in, with coupled or with independent, decaying weight decay.
+"""AdEMAMix: Adam with a second, slow momentum mixed in; weight decay is coupled, or independent and decaying.
 
     m <- m + (1-beta1) (g - m)      s <- s + (1-beta3(t)) (g - s)      v <- v + (1-beta2) (g^2 - v)
     u  = (m / (1-beta1^t) + gamma3 alpha(t) s) / (sqrt(v / (1-beta2^t)) + eps)
@@ -41,7 +41,7 @@ def ademamix_update(
     eps: Any = 1e-8,
     decay_factor: Any = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One step: the new p, m, v and s; gains are 1 - beta, corrections 1 - beta^t, `weight` gamma3 alpha(t)."""
+    """One step: the new p, m, v and s; gains 1 - beta, corrections 1 - beta^t, `weight` gamma3 alpha(t)."""
     m = m + gain * (g - m)
     v = v + gain2 * (g * g - v)
     slow = slow + gain3 * (g - slow)
@@ -137,7 +137,7 @@ class AdEMAMix(Optimizer):
 
 
 class AdEMAMixDecayingWD(Optimizer):
-    """AdEMAMix with ADana's weight decay: independent of the learning rate, decaying, and applied before the update.
+    """AdEMAMix with ADana's weight decay: independent, decaying, and applied before the update.
 
     Args:
         params: parameters, groups, or a model, whose norms, biases and embeddings then do not decay.

@@ -1,13 +1,13 @@
-"""What the optimizers of this package share: step counts, state, checks, weight decay, and how a rule is computed.
+"""What the optimizers of this package share: step counts, state, checks, decay, and how a rule is computed.
 
 An element-wise optimizer names its rule, a pure function of tensors:
 
     class ADana(Optimizer):
         rule = Rule(adana_update, adana_scalars, ("exp_avg", "exp_avg_sq"), kernel="adana")
 
-Any other writes `update`, a loop `for group, p, g, state in self.moving(): ...`, where state["step"] is t of this step.
+Any other writes `update`, a loop `for group, p, g, state in self.moving(): ...`; state["step"] is t.
 
-Every parameter has its own step count t in its state, which advances when a gradient is applied to it, and only then.
+Every parameter has its own step count t in its state, which advances only when a gradient is applied to it.
 """
 
 import logging
@@ -41,10 +41,11 @@ class Rule:
 
 
 class Optimizer(torch.optim.Optimizer):
-    """torch's Optimizer with a step count for each parameter, state from construction on, and checked settings.
+    """torch's Optimizer with a step count for each parameter, state from the start, and checked settings.
 
-    State of a parameter: `step` (0-dim int64 on the CPU) and its moments, float32 even where the parameter is bfloat16
-    or float16. A group has `peak_lr`, the learning rate that it was added with; schedulers leave it alone.
+    State of a parameter: `step` (0-dim int64 on the CPU) and its moments, float32 even where the parameter is
+    bfloat16 or float16. A group has `peak_lr`, the learning rate that it was added with; schedulers leave it
+    alone.
     """
 
     rule: ClassVar[Rule | None] = None
@@ -53,8 +54,9 @@ class Optimizer(torch.optim.Optimizer):
     """Makes the steps that it can, and returns the rest: that of kernels.py, which the package puts here."""
     betas: ClassVar[int] = 2  # how many numbers the setting has
     decay_bound: ClassVar[float | None] = None
-    """Largest independent decay by omega, in units of the peak rate: in short runs omega / wd_ts alone shrinks weights
-    faster than they are rebuilt. None: weight decay, if any, is multiplied by the learning rate."""
+    """Largest independent decay by omega, in units of the peak rate: in short runs omega / wd_ts alone
+    shrinks weights faster than they are rebuilt. None: weight decay, if any, is multiplied by the learning
+    rate."""
 
     def __init__(self, params: Any, **settings: Any):
         check_settings(type(self).__name__, settings)
@@ -112,12 +114,12 @@ class Optimizer(torch.optim.Optimizer):
         return independent_decay(type(self).__name__, settings, wd_ts, self.decay_bound)
 
     def _fill(self, group: Group, p: Tensor) -> State:
-        """Create a parameter's state. All ranks have it from construction on, so that they agree on a checkpoint."""
+        """A parameter's state. All ranks have it from the start, so that they agree on a checkpoint."""
         self.state[p] = {"step": torch.zeros((), dtype=torch.int64), **self.new_state(group, p)}
         return self.state[p]
 
     def _adopt(self, group: Group, p: Tensor) -> State:
-        """`_fill` in a step; parameters that this one may have replaced, as when a library shards a model, leave."""
+        """`_fill` in a step; parameters that this one may have replaced, as in a sharded model, leave."""
         held = {p for each in self.param_groups for p in each["params"]}
         for gone in [p for p in self.state if p not in held]:
             del self.state[gone]
@@ -164,12 +166,12 @@ class Optimizer(torch.optim.Optimizer):
     def moving(
         self, groups: Iterable[Group] | None = None, *, local: bool = True, count: bool = True
     ) -> Iterator[Moving]:
-        """What a step moves: (group, parameter, gradient, state) of each parameter with a gradient and with elements.
+        """What a step moves: (group, p, gradient, state) of each parameter with a gradient and elements.
 
         Args:
             groups: of these parameter groups; of all by default.
-            local: of DTensors the local parts, which share memory with the whole; False: the DTensors themselves.
-            count: begin the step: advance the step count, and turn the gradient round where the group maximizes.
+            local: of DTensors the local parts, which share their memory; False: the DTensors.
+            count: begin the step: advance the count, and turn the gradient where the group maximizes.
         """
         for group in self.param_groups if groups is None else groups:
             turned = count and group.get("maximize")
@@ -183,15 +185,15 @@ class Optimizer(torch.optim.Optimizer):
                 if count:
                     state["step"] += 1
                 if local and type(p) is not nn.Parameter and hasattr(p, "to_local"):
-                    p, g, state = local_part(p), local_gradient(g, p), {k: local_part(v) for k, v in state.items()}
+                    p, g = local_part(p), local_gradient(g, p)
+                    state = {key: local_part(value) for key, value in state.items()}
                 yield group, p, -g if turned else g, state
 
     def apply(self, rule: Rule, groups: Iterable[Group] | None = None) -> None:
-        """One step of these groups by a rule: by kernels.cpp on CPUs or torch.compile on GPUs, or else eagerly."""
+        """One step of these groups by a rule: by kernels.cpp, or torch.compile on GPUs, or else eagerly."""
         left = list(self.moving(groups, count=False))
-        fast_step = type(self).fast_step
-        if fast_step is not None:
-            left = fast_step(rule, left)
+        fast = type(self).fast_step
+        left = fast(rule, left) if fast else left
         for group, p, g, state in left:
             step_eagerly(rule, group, p, g, state)
 
@@ -216,13 +218,13 @@ def working_dtype(p: Tensor) -> torch.dtype:
 
 
 def zeros_like(p: Tensor, group: Mapping[str, Any]) -> Tensor:
-    """A moment of a parameter: float32, or wider, or bfloat16 where the group's stochastic_rounding is "moments"."""
+    """A moment of a parameter: float32 or wider, or bfloat16 where stochastic_rounding is "moments"."""
     narrow = group.get("stochastic_rounding") == "moments" and p.dtype != torch.float64
     return torch.zeros_like(p, dtype=torch.bfloat16 if narrow else working_dtype(p), requires_grad=False)
 
 
 def moments_of(rule: Rule, state: State, p: Tensor) -> list[Tensor]:
-    """A rule's state tensors, on the parameter's device: models are moved after their optimizers were built."""
+    """A rule's state tensors, on the parameter's device, to which the model may have been moved later."""
     for name in rule.moments:
         if state[name].device != p.device:
             state[name] = state[name].to(p.device)
@@ -235,7 +237,7 @@ def local_part(x: Any) -> Any:
 
 
 def local_gradient(g: Tensor, p: Tensor) -> Tensor:
-    """The local part of a gradient, in the parameter's placements: tensor parallelism may leave a partial sum."""
+    """A gradient's local part, placed as the parameter: tensor parallelism may leave a partial sum."""
     placements: Any = getattr(p, "placements", None)
     if getattr(g, "placements", placements) != placements:
         g = g.redistribute(placements=placements)  # pyright: ignore[reportAttributeAccessIssue]
@@ -255,7 +257,8 @@ def write(old: Tensor, new: Tensor, seed: int | None = None) -> None:
         return
     bits = new.float().contiguous().view(torch.int32)
     place = torch.arange(bits.numel(), device=bits.device).view(bits.shape)
-    noise = hash32((bits + place * 0x9E3779B1 + seed) & 0xFFFFFFFF) >> 16  # of the 16 bits that bfloat16 does not have
+    # Noise of the 16 bits that bfloat16 does not have.
+    noise = hash32((bits + place * 0x9E3779B1 + seed) & 0xFFFFFFFF) >> 16
     rounded = ((bits + noise.to(torch.int32)) & -65536).view(torch.float32)
     old.copy_(torch.where(torch.isfinite(new), rounded, new))
 
@@ -273,8 +276,9 @@ FREE_WD_TS = 100.0  # time scale of a decay by omega where the length of the run
 
 
 def independent_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | None, bound: float | None) -> Group:
-    """Settings with weight_decay = omega / wd_ts and wd_ts = horizon / 10 in place of omega and horizon: lambda(t) is
-    omega / (wd_ts + t), at most `bound` times the peak rate. `wd_ts`: for settings without a time scale.
+    """Settings with weight_decay = omega / wd_ts and wd_ts = horizon / 10 in place of omega and horizon:
+    lambda(t) is omega / (wd_ts + t), at most `bound` times the peak rate. `wd_ts`: for settings without a
+    time scale.
     """
     rest = {key: value for key, value in settings.items() if key not in ("omega", "horizon")}
     omega, horizon = settings.get("omega"), settings.get("horizon")

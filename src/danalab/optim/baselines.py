@@ -1,8 +1,9 @@
 """The optimizers to compare with: from torch, and from the library pytorch-optimizer (extra `baselines`).
 
-Each is a function of parameters, or groups, and settings whose defaults are the authors', or the usual ones for
-language models. Weight decay multiplies the weights by 1 - lr weight_decay; only SGD's is part of the gradient. Sophia
-is ours: the library has no Gauss-Newton-Bartlett estimate. `pytorch_optimizer:NAME` is any other of the library's.
+Each is a function of parameters, or groups, and settings whose defaults are the authors', or the usual ones
+for language models. Weight decay multiplies the weights by 1 - lr weight_decay; only SGD's is part of the
+gradient. Sophia is ours: the library has no Gauss-Newton-Bartlett estimate. `pytorch_optimizer:NAME` is any
+other of the library's.
 """
 
 import inspect
@@ -108,7 +109,8 @@ def adafactor(
 
 
 def library(name: str, params: Any, **settings: Any) -> torch.optim.Optimizer:
-    """The library's class, with decoupled weight decay, and on CPUs without lists of tensors, which gain nothing there.
+    """The library's class, with decoupled weight decay, and on CPUs without lists of tensors, which gain
+    nothing there.
 
     MissingExtra: the library is not installed.
     """
@@ -160,8 +162,16 @@ def soap(
         eps: added to the root of the second moment.
         weight_decay: weight decay, times the learning rate.
     """
-    settings: dict[str, Any] = {"betas": betas, "shampoo_beta": shampoo_beta, "eps": eps, "weight_decay": weight_decay}
-    settings |= {"precondition_frequency": precondition_frequency, "max_precondition_dim": max_precondition_dim}
+    settings: dict[str, Any] = {
+        "betas": betas,
+        "shampoo_beta": shampoo_beta,
+        "eps": eps,
+        "weight_decay": weight_decay,
+    }
+    settings |= {
+        "precondition_frequency": precondition_frequency,
+        "max_precondition_dim": max_precondition_dim,
+    }
     return library("SOAP", whole_only("soap", params), lr=lr, **settings)
 
 
@@ -207,7 +217,11 @@ def prodigy(
         weight_decay: weight decay, times the learning rate.
     """
     settings: dict[str, Any] = {"betas": betas, "beta3": beta3, "d0": d0, "d_coef": d_coef, "eps": eps}
-    settings |= {"bias_correction": bias_correction, "safeguard_warmup": safeguard_warmup, "weight_decay": weight_decay}
+    settings |= {
+        "bias_correction": bias_correction,
+        "safeguard_warmup": safeguard_warmup,
+        "weight_decay": weight_decay,
+    }
     return library("Prodigy", whole_only("prodigy", params), lr=lr, **settings)
 
 
@@ -407,8 +421,9 @@ class SophiaG(Optimizer):
         optimizer.update_hessian(n_labels)                    # h <- beta2 h + (1 - beta2) n s^2
         optimizer.zero_grad()
 
-    n s^2, from the gradient s of the mean loss of n sampled labels, is an unbiased estimate of the Gauss-Newton
-    matrix's diagonal (Bartlett's identity). Coordinates of an estimate that are not finite are left out.
+    n s^2, from the gradient s of the mean loss of n sampled labels, is an unbiased estimate of the
+    Gauss-Newton matrix's diagonal (Bartlett's identity). Coordinates of an estimate that are not finite are
+    left out.
 
     Args:
         params: parameters, groups, or a model, whose norms, biases and embeddings then do not decay.
@@ -449,7 +464,7 @@ class SophiaG(Optimizer):
 
     @torch.no_grad()
     def update_hessian(self, n_labels: float) -> None:
-        """Average `n_labels` times the squared gradients, which are of the mean loss of so many sampled labels."""
+        """Average `n_labels` times the squared gradients of the mean loss of so many sampled labels."""
         for group, _, s, state in self.moving(count=False):
             h = state["hessian"]
             estimate = n_labels * s.to(h.dtype).square()

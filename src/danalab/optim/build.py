@@ -59,7 +59,8 @@ OPTIMIZERS: dict[str, Build | str] = {
     "signsgd": "danalab.optim.baselines:signsgd",
     "signum": "danalab.optim.baselines:signum",
 }
-"""Name -> class or function, called as `build(params, lr=..., **settings)`; or where it is, if it needs a library."""
+"""Name -> class or function, called as `build(params, lr=..., **settings)`; or its address, if it needs a
+library."""
 
 ALIASES = {"sophiag": "sophia"}
 
@@ -84,11 +85,12 @@ def build_optimizer(
 
     Args:
         name: see `list_optimizers`; underscores and hyphens are the same. Or an address, FILE.py:NAME.
-        model_or_params: a model becomes parameter groups by the types of its modules (`danalab.optim.groups`);
-            parameters, named parameters or groups are taken as they are.
+        model_or_params: a model becomes parameter groups by the types of its modules
+            (`danalab.optim.groups`); parameters, named parameters or groups are taken as they are.
         lr: peak learning rate; None: the default of the class.
-        settings: hyper-parameters, see `settings_of(name)`. Every optimizer with weight decay takes `omega` and
-            `horizon`: where its decay is multiplied by the learning rate it is omega / (lr horizon), at most 1.
+        settings: hyper-parameters, see `settings_of(name)`. Every optimizer with weight decay takes `omega`
+            and `horizon`: where its decay is multiplied by the learning rate it is omega / (lr horizon), at
+            most 1.
     Raises:
         UserError: unknown name or setting, or a value out of range.
     """
@@ -133,7 +135,7 @@ class Setting:
 
 
 def settings_of(name: str) -> dict[str, Setting]:
-    """The settings of an optimizer, `lr` the first, from the signature and the docstring of its class or function."""
+    """The settings of an optimizer, `lr` the first, from the signature and docstring of its class."""
     build = find_optimizer(name)
     texts: dict[str, str] = {}
     for each in reversed(build.__mro__ if isinstance(build, type) else (build,)):

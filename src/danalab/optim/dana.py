@@ -153,7 +153,7 @@ class LogTimeOptimizer(Optimizer):
     decay_bound = 2.0  # their steps are several times as long as their learning rate
 
     def coefficients(self, group: int = 0) -> dict[str, float]:
-        """Scalars of a group's last step: `t`, `lr`, `schedule` (lr / peak_lr), `beta`, `alpha` and `lambda`."""
+        """Of a group's last step: `t`, `lr`, `schedule` (lr / peak_lr), `beta`, `alpha` and `lambda`."""
         own = self.param_groups[group]
         t = max((int(self.state[p]["step"]) for p in own["params"] if p in self.state), default=0)
         return {
@@ -166,17 +166,17 @@ class LogTimeOptimizer(Optimizer):
         }
 
     def collect_stats(self) -> dict[str, float]:
-        """Means over all coordinates, from the state; costs a pass: call it when you log. Collective on DTensors.
+        """Means over all coordinates, from the state; costs a pass, for logged steps. Collective on DTensors.
 
         `momentum_norm`: Euclidean norm of m; `effective_time`: mean of T; with a second moment `snr`: mean of |m|/r
-        (with tau times sqrt(q)); `damped`: mean of the damped term, clipped; `clipped`: share of coordinates where the
-        clip acts; `tau`: its mean.
+        (with tau times sqrt(q)); `damped`: mean of the damped term, clipped; `clipped`: share of coordinates
+        where the clip acts; `tau`: its mean.
         """
         return means_of(self.signal_totals())
 
     @torch.no_grad()
     def signal_totals(self) -> Tensor:
-        """[STATISTICS and count, (sum, 1 where it exists)], float64, over the coordinates of all ranks of DTensors."""
+        """[STATISTICS and count, (sum, 1 where it exists)], float64, of all ranks of DTensors."""
         by_layout: dict[Any, Tensor] = {}
         for group in self.param_groups:
             for p in group["params"]:
@@ -186,7 +186,8 @@ class LogTimeOptimizer(Optimizer):
                 state = {name: local_part(value) for name, value in self.state[p].items()}
                 sums = {**signal_sums(state, group), "count": state["exp_avg"].numel()}
                 rows = [[float(sums.get(name, 0.0)), float(name in sums)] for name in (*STATISTICS, "count")]
-                key = getattr(whole, "device_mesh", None), getattr(whole, "placements", ()), state["exp_avg"].device
+                mesh, placements = getattr(whole, "device_mesh", None), getattr(whole, "placements", ())
+                key = mesh, placements, whole.device
                 by_layout[key] = by_layout.get(key, 0.0) + torch.tensor(rows, dtype=torch.float64)
         totals = torch.zeros(len(STATISTICS) + 1, 2, dtype=torch.float64)
         for (mesh, placements, device), rows in by_layout.items():
@@ -204,12 +205,13 @@ STATISTICS = ("momentum_norm", "effective_time", "snr", "damped", "clipped", "ta
 def means_of(totals: Tensor) -> dict[str, float]:
     """What `collect_stats` returns, of `signal_totals`."""
     *rows, (count, _) = totals.tolist()
-    means = {name: total / max(count, 1) for name, (total, exists) in zip(STATISTICS, rows, strict=True) if exists}
+    found = zip(STATISTICS, rows, strict=True)
+    means = {name: total / max(count, 1) for name, (total, exists) in found if exists}
     return {**means, "momentum_norm": rows[0][0] ** 0.5}
 
 
 def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
-    """Sums over the coordinates of a parameter's state, of which `LogTimeOptimizer.collect_stats` has the means."""
+    """Sums over a parameter's coordinates, of which `LogTimeOptimizer.collect_stats` has the means."""
     m, t = state["exp_avg"].float(), int(state["step"])
     sums: dict[str, Any] = {"momentum_norm": m.square().sum(), "effective_time": t * m.numel()}
     if "exp_avg_sq" not in state or "kappa" not in group:
@@ -233,8 +235,8 @@ def signal_sums(state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str,
 class ADana(LogTimeOptimizer):
     """AdamW with logarithmic-time averages, damped long momentum and decaying independent weight decay.
 
-    The learning rate at construction is a group's `peak_lr`, which schedulers do not change; any group may override
-    any setting. Weight decay does not follow the learning rate, only the schedule lr / peak_lr.
+    The learning rate at construction is a group's `peak_lr`, which schedulers do not change; any group may
+    override any setting. Weight decay does not follow the learning rate, only the schedule lr / peak_lr.
     """
 
     rule = ADANA
@@ -323,7 +325,7 @@ class DanaMK4(LogTimeOptimizer):
 
 
 class DanaStar(ADana):
-    """ADana with an effective time for each coordinate, for sparse or uneven gradients; see `dana_star_update`."""
+    """ADana with an effective time for each coordinate, for uneven gradients; see `dana_star_update`."""
 
     rule = DANA_STAR
 

@@ -1,4 +1,4 @@
-"""Relatives of ADana, for linear problems, theory and comparison; and SNOO, a step around those of any optimizer.
+"""Relatives of ADana, for linear problems, theory and comparison; and SNOO, a step around any optimizer's.
 
     a = delta / (delta + t)          m <- m + a (g - m)          alpha(t) = (1+t)^(1-kappa)
     Dana:      p <- p - lr [ g       + gamma3 (alpha(t) + alpha_offset) m       ]
@@ -6,11 +6,11 @@
     AutoDana:  ADana with a kappa of its own for every coordinate, see `auto_dana_update`
     SNOO:      every k steps X <- X - lr_outer (d + mu b),  d = X - x,  b <- mu b + d,  and x <- X
 
-All but SNOO end with the independent weight decay of the family. Dana is linear in the gradients, as the theory
-assumes: its learning rate is that of plain gradient descent, bounded by the curvature.
+All but SNOO end with the independent weight decay of the family. Dana is linear in the gradients, as the
+theory assumes: its learning rate is that of plain gradient descent, bounded by the curvature.
 
-Source: arXiv 2602.05298; Ferbach et al. 2025, arXiv 2505.16098 (Dana); Bernstein et al. 2018, arXiv 1802.04434 (signs);
-Kallusky et al. 2025, arXiv 2510.15830 (SNOO). AutoDana's rule is our own.
+Source: arXiv 2602.05298; Ferbach et al. 2025, arXiv 2505.16098 (Dana); Bernstein et al. 2018, arXiv
+1802.04434 (signs); Kallusky et al. 2025, arXiv 2510.15830 (SNOO). AutoDana's rule is our own.
 """
 
 import math
@@ -59,7 +59,8 @@ def auto_dana_update(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of AutoDana: the new p, m and v.
 
-    If the gradients of a coordinate were independent noise, u = m / r would have the variance of the average's weights,
+    If the gradients of a coordinate were independent noise, u = m / r would have the variance of the
+    average's weights,
     N(t) = delta^2 / ((2 delta - 1) t + delta^2), while gradients that all agree give |u| = 1. What is above z standard
     deviations of the noise is signal, and its share of the power of m determines how fast the momentum grows:
 
@@ -143,7 +144,7 @@ class Dana(LogTimeOptimizer):
 
 
 class SignDana(Dana):
-    """ADana with signs in place of its normalisation; a step is several times ADana's, and rates are smaller."""
+    """ADana with signs in place of its normalisation; steps are several times as long, rates smaller."""
 
     rule = Rule(sign_dana_update, dana_scalars, ("exp_avg",))
 
@@ -246,7 +247,7 @@ class SNOO(torch.optim.Optimizer):
 
         optimizer = SNOO(DanaStarMK4(model.parameters(), lr=1e-3), k=20)
 
-    Groups and state are the inner optimizer's, with `outer`, `outer_momentum` and `outer_step` in a parameter's state.
+    Groups and state are the inner optimizer's; the state has `outer`, `outer_momentum` and `outer_step`, too.
 
     Args:
         inner: the optimizer that makes the steps.
@@ -298,10 +299,11 @@ class SNOO(torch.optim.Optimizer):
                 state["outer"].copy_(first[p])
             state["outer_step"] += 1
             if int(state["outer_step"]) % group["outer_k"] == 0:
-                x, outer, momentum = local_part(p), local_part(state["outer"]), local_part(state["outer_momentum"])
-                new = snoo_update(x.to(outer.dtype), outer, momentum, lr=group["outer_lr"], mu=group["outer_mu"])
+                x, outer = local_part(p), local_part(state["outer"])
+                b = local_part(state["outer_momentum"])
+                new = snoo_update(x.to(outer.dtype), outer, b, lr=group["outer_lr"], mu=group["outer_mu"])
                 outer.copy_(new[0])
-                momentum.copy_(new[1])
+                b.copy_(new[1])
                 x.copy_(outer)
         return loss
 

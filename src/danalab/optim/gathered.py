@@ -1,7 +1,8 @@
 """Orthogonalisation of DTensors, of which every rank has a part (FSDP2, tensor parallelism).
 
-Where the rows are cut, each matrix has an owner, which gets the rows of all ranks, orthogonalises, and sends them
-back; so the ranks share the work. Where columns are cut, too, every rank gathers the matrix and keeps its part.
+Where the rows are cut, each matrix has an owner, which gets the rows of all ranks, orthogonalises, and sends
+them back; so the ranks share the work. Where columns are cut, too, every rank gathers the matrix and keeps
+its part.
 """
 
 from collections.abc import Sequence
@@ -60,7 +61,11 @@ def like(part: Tensor, x: Any) -> Any:
 
 
 def _by_owners(
-    local: Sequence[Tensor], shapes: Sequence[tuple[int, int]], chain: Sequence[Coefficients], group: Any, rank: int
+    local: Sequence[Tensor],
+    shapes: Sequence[tuple[int, int]],
+    chain: Sequence[Coefficients],
+    group: Any,
+    rank: int,
 ) -> list[Tensor]:
     """Each rank's rows of all matrices -> the same rows of O. Two all-to-alls."""
     ranks = dist.get_world_size(group)

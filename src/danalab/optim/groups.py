@@ -7,8 +7,8 @@
     router      a linear layer that chooses experts, by its name
     head        a linear layer with as many outputs as the vocabulary has tokens, or with a head's name
 
-Weight decay acts on matrix, experts, router and head. A model may say it all in a method `parameter_kinds()`, which
-returns {name: kind}; parameters without a model are judged by name and shape.
+Weight decay acts on matrix, experts, router and head. A model may say it all in a method `parameter_kinds()`,
+which returns {name: kind}; parameters without a model are judged by name and shape.
 """
 
 import re
@@ -69,7 +69,7 @@ def kind_by_name(name: str, shape: tuple[int, ...]) -> str:
         return "embedding"
     if "router" in name:
         return "router"
-    # A kernel [out, in, size] has fewer taps than outputs; experts are fewer than their matrices have columns.
+    # A kernel [out, in, size] has fewer taps than outputs; experts are fewer than their columns.
     is_stack = len(shape) == 3 and ("expert" in name or shape[2] >= shape[0])
     return "experts" if is_stack and "conv" not in name else "matrix"
 
@@ -82,7 +82,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def undecayed(model: nn.Module) -> set[str]:
-    """Names that the model lists in a method `no_weight_decay()`, as timm's do, or marks by `_no_weight_decay`."""
+    """Names in the model's `no_weight_decay()`, as of timm's, or marked by `_no_weight_decay`."""
     method: Any = getattr(model, "no_weight_decay", None)
     marked = {name for name, p in model.named_parameters() if getattr(p, "_no_weight_decay", False)}
     listed: Any = method() if callable(method) else ()
@@ -90,7 +90,7 @@ def undecayed(model: nn.Module) -> set[str]:
 
 
 def decay_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Two groups of named parameters, decayed and with weight decay 0; more where the model declares rate factors."""
+    """Two groups of named parameters, decayed and not; more where the model declares rate factors."""
     merged: dict[tuple[Any, Any], dict[str, Any]] = {}
     for group in kind_groups(model):
         rest = {key: value for key, value in group.items() if key not in ("params", "kind")}
@@ -100,10 +100,11 @@ def decay_groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def kind_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """A group of named parameters for each kind, with its `kind`, and weight decay 0 for those that do not decay.
+    """A group of named parameters for each kind, with its `kind`, and weight decay 0 where it does not decay.
 
-    Frozen parameters are in them: they may be unfrozen later. Quantized weights, which are no real numbers, are not. A
-    model may say in a method `learning_rate_factors()`, {name: factor}, that some learn at another rate: `lr_factor`.
+    Frozen parameters are in them: they may be unfrozen later. Quantized weights, which are no real numbers,
+    are not. A model may say in a method `learning_rate_factors()`, {name: factor}, that some learn at another
+    rate: `lr_factor`.
     """
     model = unwrapped(model)
     kinds, without = parameter_kinds(model), undecayed(model)

@@ -1,7 +1,7 @@
 """The fast ways to compute an element-wise rule: kernels.cpp on CPUs, torch.compile on GPUs.
 
-The kernels are compiled once per machine. A parameter that neither can take (float16, gradients of another dtype or
-memory order, no compiler) is left to the eager way.
+The kernels are compiled once per machine. A parameter that neither can take (float16, gradients of another
+dtype or memory order, no compiler) is left to the eager way.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ _FORMATS = {
 
 
 def step(rule: Rule, moving: list[Moving]) -> list[Moving]:
-    """One step of what the kernel or a compiled graph can take; returns the rest, whose steps are not counted yet."""
+    """One step of what a kernel or graph can take; returns the rest, whose steps are not counted yet."""
     native: list[Moving] = []
     compiled: list[Moving] = []
     rest: list[Moving] = []
@@ -161,7 +161,7 @@ def _row(rule: Rule, group: dict[str, Any], t: int) -> list[float]:
 
 @functools.cache
 def can_compile(fused: bool | None) -> bool:
-    """Whether torch.compile has Triton, which it needs on GPUs; UserError: `fused` demands it, and it has not."""
+    """Whether torch.compile has Triton, as it must on GPUs; UserError: `fused` demands it, and it has not."""
     try:
         import triton  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -198,9 +198,13 @@ def step_compiled(rule: Rule, moving: list[Moving]) -> None:
 
 @functools.cache
 def _graph(
-    update: Callable[..., tuple[Tensor, ...]], names: tuple[str, ...], dtype: torch.dtype, in_place: bool, *_: Any
+    update: Callable[..., tuple[Tensor, ...]],
+    names: tuple[str, ...],
+    dtype: torch.dtype,
+    in_place: bool,
+    *_: Any,
 ) -> Callable[..., list[list[Tensor]]]:
-    """A rule's function on lists of tensors of one layout: writes the new values, or returns them to be rounded."""
+    """A rule's function on lists of tensors of one layout: writes new values, or returns them."""
 
     def graph(olds: list[list[Tensor]], grads: list[Tensor], row: Tensor) -> list[list[Tensor]]:
         scalars = dict(zip(names, row.unbind(), strict=True))

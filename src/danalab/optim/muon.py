@@ -1,4 +1,4 @@
-"""Muon and its relatives: orthogonalised momentum for matrices, an element-wise rule for all other parameters.
+"""Muon and its relatives: orthogonalised momentum for matrices, an element-wise rule for all others.
 
     X  = g + weight B, from the momentum B          p <- p (1 - lr weight_decay) - lr scale O(X)
 
@@ -9,12 +9,12 @@
 | Manau    | as DMuon, or with dana_momentum as DanaMuon      | matched_rms sqrt(max(rows, columns))   | DanaStarMK4   |
 | DanaMuon | B <- B + a (g - B),  weight = t^(1-kappa)        | matched_rms sqrt(max(rows, columns))   | DanaStarMK4   |
 
-O is the orthogonalisation of newton_schulz.py, a = delta / (delta + t). The decay is multiplied by the learning rate. A
-model becomes a group for each kind of parameters (groups.py); a group of another kind than matrix and experts (stacks
-of matrices) has a learning rate of its own, `aux_lr_factor` times lr.
+O is the orthogonalisation of newton_schulz.py, a = delta / (delta + t). The decay is multiplied by the
+learning rate. A model becomes a group for each kind of parameters (groups.py); a group of another kind than
+matrix and experts (stacks of matrices) has a learning rate of its own, `aux_lr_factor` times lr.
 
-Source: K. Jordan et al. 2024 (Muon); Liu et al. 2025, arXiv 2502.16982 (D-Muon); arXiv 2602.05298 (the Dana family).
-`normalise`: Zhang et al. 2026, arXiv 2602.21545, and Li et al. 2025, arXiv 2510.05491 (normuon).
+Source: K. Jordan et al. 2024 (Muon); Liu et al. 2025, arXiv 2502.16982 (D-Muon); arXiv 2602.05298 (the Dana
+family). `normalise`: Zhang et al. 2026, arXiv 2602.21545, and Li et al. 2025, arXiv 2510.05491 (normuon).
 """
 
 import math
@@ -76,7 +76,7 @@ def normalised(o: Tensor, how: str | None) -> Tensor:
 
 
 def normuon(o: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """O with each row divided by the root of its second moment v [..., rows, 1], of the same norm; and the new v."""
+    """O, each row divided by the root of its second moment v [..., rows, 1], norm kept; and the new v."""
     squares = o.square().sum(dim=-1, keepdim=True) / o.shape[-1]
     v = v + (1 - ROW_BETA) * (squares - v)
     roots = v.sqrt() + 1e-10
@@ -142,7 +142,7 @@ class Hybrid(Optimizer):
         omega: in place of weight_decay: omega / (lr horizon), at most 1.
         horizon: length of the run, with omega [steps]; where the decay falls it is wd_ts, too.
         aux_lr_factor: learning rate of other parameters, in units of lr; none = one for each kind.
-        normalise: rows or columns of O of equal norms, or normuon = rows by their second moments; none = as it is.
+        normalise: equal norms of rows or columns of O, or normuon = rows by second moments; none = neither.
         cautious_decay: decay only coordinates of matrices that the step moves towards zero.
         ns_method: newton-schulz or polar-express.
         fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
@@ -200,8 +200,9 @@ class Hybrid(Optimizer):
         return state
 
     def update(self) -> None:
-        self.step_matrices([group for group in self.param_groups if group["kind"] in ORTHOGONALISED])
-        self.apply(self.other_rule, [group for group in self.param_groups if group["kind"] not in ORTHOGONALISED])
+        groups = self.param_groups
+        self.step_matrices([group for group in groups if group["kind"] in ORTHOGONALISED])
+        self.apply(self.other_rule, [group for group in groups if group["kind"] not in ORTHOGONALISED])
 
     def step_matrices(self, groups: Sequence[Group]) -> None:
         """One step of matrices and stacks of them; all of one shape are orthogonalised in one batch."""
@@ -211,9 +212,11 @@ class Hybrid(Optimizer):
             buffer = state["momentum_buffer"]
             if buffer.device != p.device:
                 buffer = state["momentum_buffer"] = buffer.to(p.device)
-            if getattr(g, "placements", None) != getattr(p, "placements", None):  # a sum of tensor parallelism
+            # Tensor parallelism may leave a sum.
+            if getattr(g, "placements", None) != getattr(p, "placements", None):
                 g = g.redistribute(placements=p.placements)  # pyright: ignore[reportAttributeAccessIssue]
-            x, new = momentum_update(g.to(buffer.dtype), buffer, **momentum_scalars(group, int(state["step"])))
+            scalars = momentum_scalars(group, int(state["step"]))
+            x, new = momentum_update(g.to(buffer.dtype), buffer, **scalars)
             buffer.copy_(new)
             chain = group.get("ns_method", "newton-schulz"), group.get("ns_steps", 5)
             chains.setdefault(chain, []).append((moving, x if group["kind"] == "experts" else x.flatten(1)))
@@ -243,7 +246,8 @@ def orthogonalized(xs: Sequence[Any], chain: Sequence[Coefficients]) -> list[Any
     """O of matrices and of each matrix in stacks; DTensors give DTensors of the same placements."""
     out: list[Any] = [*xs]
     whole = [i for i, x in enumerate(xs) if not hasattr(x, "to_local")]
-    each = iter(orthogonalize_each([m for i in whole for m in (xs[i] if xs[i].ndim > 2 else xs[i][None])], chain))
+    matrices = [m for i in whole for m in (xs[i] if xs[i].ndim > 2 else xs[i][None])]
+    each = iter(orthogonalize_each(matrices, chain))
     for i in whole:
         out[i] = torch.stack([next(each) for _ in xs[i]]) if xs[i].ndim > 2 else next(each)
     if len(whole) < len(xs):
@@ -349,15 +353,15 @@ class DMuon(Hybrid):
 
 
 class DanaMuon(Hybrid):
-    """Orthogonalised matrices with momentum in logarithmic time; DanaStarMK4 for embeddings, heads and vectors.
+    """Orthogonalised matrices with momentum in logarithmic time; DanaStarMK4 for all others.
 
-    Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)). Arguments as in `Hybrid`; without
-    aux_lr_factor the learning rate is 0.0625 lr for vectors and 0.25 lr for others.
+    Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)). Arguments as in `Hybrid`;
+    without aux_lr_factor the learning rate is 0.0625 lr for vectors and 0.25 lr for others.
     """
 
     other_rule = DANA_STAR
-    # Measured on five problems: equal rates are too large, since a step of the Dana family is several times as long as
-    # its learning rate, and vectors have few gradients that agree.
+    # Measured on five problems: equal rates are too large, since a step of the Dana family is several times as
+    # long as its learning rate, and vectors have few gradients that agree.
     aux_factors: ClassVar[Mapping[str, float]] = {"vector": 0.0625, "": 0.25}
     falls = True
 

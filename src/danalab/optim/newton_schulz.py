@@ -2,7 +2,7 @@
 
     A = X X^T          X <- a X + (b A + c A^2) X          s <- a s + b s^3 + c s^5  for every singular value s
 
-with the same three coefficients in each of five steps (Newton-Schulz), or optimal ones for each (Polar Express).
+with the same coefficients in each of five steps (Newton-Schulz), or optimal ones for each (Polar Express).
 
 Source: K. Jordan et al., Muon (2024); Amsel et al. 2025, arXiv 2505.16932.
 """
@@ -44,7 +44,7 @@ def coefficients(method: str = "newton-schulz", steps: int = 5) -> tuple[Coeffic
 
 
 def orthogonalize(x: Tensor, method: str = "newton-schulz", dtype: torch.dtype | None = None) -> Tensor:
-    """Approximately U V^T of each matrix U S V^T in `x` [..., rows, columns], in `dtype` (None: `fast_dtype`)."""
+    """About U V^T of each matrix U S V^T in `x` [..., rows, columns], in `dtype` (None: `fast_dtype`)."""
     tall = x.shape[-2] > x.shape[-1]
     wide = x.mT if tall else x
     stack = torch.empty(wide.shape, dtype=dtype or fast_dtype(x), device=x.device).copy_(wide)
@@ -53,8 +53,8 @@ def orthogonalize(x: Tensor, method: str = "newton-schulz", dtype: torch.dtype |
 
 
 def fast_dtype(x: Tensor) -> torch.dtype:
-    """Of the computation for matrices [..., rows, columns]: bfloat16 on GPUs, and on CPUs that multiply it where both
-    sides are 128 or more, which is faster there; otherwise float32, or float64 for float64."""
+    """Of the computation for matrices [..., rows, columns]: bfloat16 on GPUs, and on CPUs that multiply it
+    where both sides are 128 or more, which is faster there; otherwise float32, or float64 for float64."""
     if x.dtype == torch.float64:
         return torch.float64
     is_fast = x.device.type != "cpu" or (min(x.shape[-2:]) >= LEAST_IN_16_BITS and multiplies_bfloat16())
@@ -63,13 +63,13 @@ def fast_dtype(x: Tensor) -> torch.dtype:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Whether torch has instructions here that multiply bfloat16; without them products take tens of times as long."""
+    """Whether torch has instructions here for products in bfloat16, without which they take far longer."""
     has = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return has is not None and torch.backends.cpu.get_cpu_capability().startswith("AVX512") and has()
 
 
 def orthogonalize_each(xs: Sequence[Tensor], chain: Sequence[Coefficients]) -> list[Tensor]:
-    """`orthogonalize` of many matrices [rows, columns]; those of equal shape, up to transposition, in one batch."""
+    """`orthogonalize` of many matrices; those of equal shape, up to transposition, in one batch."""
     alike: dict[tuple[int, int, torch.dtype, torch.device], list[int]] = {}
     for i, x in enumerate(xs):
         alike.setdefault((min(x.shape), max(x.shape), fast_dtype(x), x.device), []).append(i)
@@ -94,7 +94,8 @@ def iterate(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
     x.div_(x.norm(dim=(1, 2), keepdim=True).add_(EPS))
     # Not in 16 bits: rounding of A loses the small singular values of X, which are roots of A's eigenvalues.
     if x.shape[2] >= WIDE * x.shape[1] and x.dtype.itemsize > 2:
-        restart = 5 if chain[0] == METHODS["newton-schulz"][0] else 4  # Polar Express is steeper: errors of A grow
+        # Polar Express is steeper: errors of A grow.
+        restart = 5 if chain[0] == METHODS["newton-schulz"][0] else 4
         for first in range(0, len(chain), restart):
             x = _on_gram(x, chain[first : first + restart])
         return x
@@ -105,7 +106,7 @@ def iterate(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
 
 
 def _on_gram(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
-    """A few steps with only two products with `x`: with P = a + b A + c A^2 a step is X <- P X and A <- P A P."""
+    """Steps with only two products with `x`: P = a + b A + c A^2, then X <- P X and A <- P A P."""
     gram = torch.bmm(x, x.mT)
     total: Tensor | None = None
     for k, (a, b, c) in enumerate(chain):
@@ -119,5 +120,5 @@ def _on_gram(x: Tensor, chain: Sequence[Coefficients]) -> Tensor:
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of a matrix, or of a convolution [out, in, *kernel] as the matrix [out, in * kernel]."""
+    """Rows and columns of a matrix, or of a convolution as the matrix [out, in * kernel]."""
     return shape[0], math.prod(shape[1:])

@@ -5,9 +5,9 @@
     updates, state = optimizer.update(grads, state, params)
     params = optax.apply_updates(params, updates)
 
-The equations are those of dana.py and muon.py; t = 1, 2, ... counts the updates of each parameter. Settings are theirs,
-too, and may be traced, as by optax.inject_hyperparams: changing them recompiles nothing.
-Source: arXiv 2602.05298.
+The equations are those of dana.py and muon.py; t = 1, 2, ... counts the updates of each parameter. Settings
+are theirs, too, and may be traced, as by optax.inject_hyperparams: changing them recompiles nothing. Source:
+arXiv 2602.05298.
 """
 
 import math
@@ -61,7 +61,7 @@ def dana_step(
     alpha_offset: Any = 1.0,
     clipsnr: Any = jnp.inf,
 ) -> tuple[jax.Array, Moments]:
-    """The update before the learning rate, and the new state; with tau if the state has it. Infinite clip: none."""
+    """The update before the learning rate, and the new state. Infinite clip: none."""
     gain = delta / (delta + t)
     m = (1 - gain) * state.m + gain * g
     v = (1 - gain) * state.v + gain * g**2
@@ -87,7 +87,7 @@ def activity(tau: jax.Array, t: Any) -> jax.Array:
 def muon_step(
     g: jax.Array, m: jax.Array, t: Any, *, delta: Any, kappa: Any, matched_rms: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """matched_rms sqrt(max(rows, columns)) O(g + t^(1-kappa) m) of matrices [..., rows, columns], and the new m."""
+    """matched_rms sqrt(max(rows, columns)) O(g + t^(1-kappa) m) of matrices, and the new m."""
     gain = delta / (delta + t)
     m = (1 - gain) * m + gain * g
     return matched_rms * max(g.shape[-2:]) ** 0.5 * orthogonalize(g + t ** (1 - kappa) * m), m
@@ -141,8 +141,8 @@ def adana(
 
     Args:
         learning_rate: a number, or a schedule of the 0-based step.
-        peak_lr: the schedule's peak; required for a schedule with weight decay, which follows lr / peak_lr, and under
-            optax.inject_hyperparams, where schedules arrive as numbers.
+        peak_lr: the schedule's peak; required for a schedule with weight decay, which follows lr / peak_lr,
+            and under optax.inject_hyperparams, where schedules arrive as numbers.
         decay_mask: tree of booleans, or a function of the parameters that gives one: which parameters decay.
     Raises:
         UserError: a setting out of range, or parameters (when the state is made) that are no real numbers.
@@ -235,16 +235,16 @@ def dana_muon(
 ) -> optax.GradientTransformation:
     """`danalab.optim.DanaMuon`: orthogonalised matrices, `dana_star_mk4` for all other parameters.
 
-    As of the class, matrices and heads decay, embeddings and vectors do not; the decay is multiplied by the learning
-    rate, and omega gives omega / (lr horizon).
+    As of the class, matrices and heads decay, embeddings and vectors do not; the decay is multiplied by the
+    learning rate, and omega gives omega / (lr horizon).
 
     Args:
         learning_rate: a number, or a schedule of the 0-based step.
-        aux_lr_factor: learning rate of parameters that are not matrices, in units of lr; None: 0.0625 for vectors and
-            0.25 for others.
+        aux_lr_factor: learning rate of parameters that are not matrices, in units of lr; None: 0.0625 for
+            vectors and 0.25 for others.
         peak_lr: the schedule's peak; required for a schedule with omega.
-        matrices: tree of booleans, or a function of the parameters that gives one: which parameters are matrices, or
-            stacks [..., rows, columns] of them. None: by paths and shapes.
+        matrices: tree of booleans, or a function of the parameters that gives one: which parameters are
+            matrices, or stacks [..., rows, columns] of them. None: by paths and shapes.
     """
     if omega is not None:
         rate = peak_lr if callable(learning_rate) else learning_rate
@@ -327,7 +327,7 @@ def _transformation(
     mask: Any = None,
     matrices: Any = None,
 ) -> optax.GradientTransformation:
-    """`step(p, g, moments, t, lr, kind or mask, shape as a matrix)` on all parameters that have a gradient."""
+    """`step(p, g, moments, t, lr, kind or mask, shape as a matrix)` on all with a gradient."""
 
     def facts(params: Any, tree: Any) -> list[tuple[Any, Any]]:
         """(kind or mask, shape as a matrix or None) of each parameter."""
@@ -402,22 +402,22 @@ def _transformation(
 
 
 def matrix_shape(path: str, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
-    """A matrix or a stack of them as it is; a convolution as a matrix: [*kernel, in, out] of flax, which is called
-    kernel, or [out, in, *kernel] of torch."""
+    """A matrix or a stack of them as it is; a convolution as a matrix: [*kernel, in, out] of flax, which is
+    called kernel, or [out, in, *kernel] of torch."""
     if len(shape) == 2 or kind == "experts":
         return shape
     return (-1, shape[-1]) if path.endswith("kernel") else (shape[0], -1)
 
 
 def _choice(choice: Any, params: Any, tree: Any) -> list[Any]:
-    """The truth value of each parameter: of one, a tree of them, or a function of the parameters that gives a tree."""
+    """The truth value of each parameter: of one, a tree of them, or a function that gives a tree."""
     if isinstance(choice, bool):
         return [choice] * tree.num_leaves
     return tree.flatten_up_to(choice(params) if callable(choice) else choice)
 
 
 def _wide(p: Any) -> Any:
-    # float32 at least: in bfloat16 the averages freeze once their gain delta / (delta + t) is below its resolution.
+    # float32 at least: in bfloat16 the averages freeze once their gain is below its resolution.
     return jnp.promote_types(p.dtype, jnp.float32)
 
 

@@ -1,7 +1,7 @@
 """Schedule-free optimizers of the library pytorch-optimizer whose switch between weights is exact.
 
-The library recomputes the training weights from the averages, which rounds: a run would depend on how often it is
-evaluated and saved. Here they are stored (one copy, from `eval()` to `train()`).
+The library recomputes the training weights from the averages, which rounds: a run would depend on how often
+it is evaluated and saved. Here they are stored (one copy, from `eval()` to `train()`).
 """
 
 from typing import Any

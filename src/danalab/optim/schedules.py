@@ -34,8 +34,8 @@ def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Sch
     """The schedule `name` over `steps` optimizer steps, the first `warmup` of which rise.
 
     Args:
-        name: cos, linear, cos_inf, cos_restarts, wsd, powerlaw or none (hyphens as well as underscores); or somebody's
-            own, FILE.py:NAME, called as NAME(steps, warmup, **settings).
+        name: cos, linear, cos_inf, cos_restarts, wsd, powerlaw or none (hyphens as well as underscores); or
+            somebody's own, FILE.py:NAME, called as NAME(steps, warmup, **settings).
         steps: length of the run [steps].
         warmup: length of the rise [steps]; "none" does not rise.
         settings: of that schedule; see `schedule_settings`.
@@ -76,7 +76,8 @@ def lr_scheduler(optimizer: "Optimizer", schedule: Schedule) -> "LambdaLR":
 
 
 def cos(steps: int, warmup: int, div_factor: float = 100.0, final_div_factor: float = 1.0) -> Schedule:
-    """One cycle: half a cosine up to 1 at step `warmup - 1`, half a cosine down to 1/(div_factor final_div_factor)."""
+    """One cycle: half a cosine up to 1 at step `warmup - 1`, half a cosine down to 1/(div_factor
+    final_div_factor)."""
     return _one_cycle(steps, warmup, div_factor, final_div_factor, lambda x: (1 - math.cos(math.pi * x)) / 2)
 
 
@@ -88,7 +89,8 @@ def linear(steps: int, warmup: int, div_factor: float = 100.0, final_div_factor:
 def cos_inf(
     steps: int, warmup: int, div_factor: float = 100.0, final_div_factor: float = 0.1, cos_inf_steps: int = 0
 ) -> Schedule:
-    """Line up to 1 at step `warmup`, cosine down to 1/(div_factor final_div_factor), constant for `cos_inf_steps`."""
+    """Line up to 1 at step `warmup`, cosine down to 1/(div_factor final_div_factor), constant for
+    `cos_inf_steps`."""
     _positive("cos_inf", div_factor=div_factor, final_div_factor=final_div_factor)
     length = steps - cos_inf_steps - warmup
     if cos_inf_steps < 0 or length <= 0:
@@ -108,11 +110,12 @@ def cos_restarts(
     cycles: int | None = None,
     cycle_factor: float = 1.0,
 ) -> Schedule:
-    """Line up to 1 at step `warmup`, then `cycles` cosines, each from 1 down to 1/(div_factor final_div_factor).
+    """Line up to 1 at step `warmup`, then `cycles` cosines, each from 1 down to 1/(div_factor
+    final_div_factor).
 
-    Each cycle is `cycle_factor` times as long as the one before; together they fill the run. Default 4 cycles, in runs
-    of fewer steps one a step.
-    Source: Loshchilov and Hutter 2017, arXiv 1608.03983 (SGDR), with T_mult = `cycle_factor`.
+    Each cycle is `cycle_factor` times as long as the one before; together they fill the run. Default 4
+    cycles, in runs of fewer steps one a step. Source: Loshchilov and Hutter 2017, arXiv 1608.03983 (SGDR),
+    with T_mult = `cycle_factor`.
     """
     _positive("cos_restarts", div_factor=div_factor, final_div_factor=final_div_factor, cycle_factor=cycle_factor)
     length = steps - warmup
@@ -141,7 +144,8 @@ def wsd(
     fract_decay: float = 0.1,
     decay_type: str = "linear",
 ) -> Schedule:
-    """Warm-up, stable, decay: 1 until the last `fract_decay` of the run, then down to `final_lr_scale` (default 0).
+    """Warm-up, stable, decay: 1 until the last `fract_decay` of the run, then down to `final_lr_scale`
+    (default 0).
 
     `decay_type`: linear, cosine, exp, mirror_cosine (also "miror_cosine"), square or sqrt. "exp" falls as
     final_lr_scale^x, which reaches 0 only by jumping there, so it asks for an explicit `final_lr_scale`.
@@ -178,7 +182,8 @@ def powerlaw(
 ) -> Schedule:
     """Line from 0 to `init_value` at step `warmup`, then init_value (1 + (i - warmup)/time_scale)^power.
 
-    `saturation_value` bounds it: from below for power < 0 (default 0), from above otherwise (default: the peak, 1).
+    `saturation_value` bounds it: from below for power < 0 (default 0), from above otherwise (default: the
+    peak, 1).
     """
     _positive("powerlaw", init_value=init_value, time_scale=time_scale)
     falls = power < 0

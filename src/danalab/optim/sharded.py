@@ -2,15 +2,13 @@
 
     reduce-scatter of gradients  ->  each rank steps on its own part  ->  all-gather of parameters
 
-Element-wise parameters are cut into equal slices of their elements; matrices of Muon and its relatives have one owner
-each, since an orthogonalisation needs the whole. Two ranks make the steps of one, bit by bit, on equal averages.
+pieces.py says which part that is. Two ranks make the steps of one, bit by bit, on equal averages.
 DTensors (FSDP2, tensor parallelism) need none of this: `base.Optimizer` steps on their local parts.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,39 +20,14 @@ from danalab.errors import UserError
 from .base import Optimizer
 from .build import build_optimizer, find_optimizer
 from .dana import means_of
-from .gathered import owners
 from .groups import ORTHOGONALISED, decay_groups, kind_groups
 from .muon import Hybrid
-
-BUCKET = 1 << 23
-"""Elements that are communicated at once."""
-LINE = 64
-"""Slices are cut between whole vectors, so that a kernel computes every element as in one process."""
+from .pieces import Bucket, layout
+from .tensor_shard import SavedTensor, TensorShard
 
 # The older names warn where the newer ones exist.
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Elements [start, stop) of a flattened parameter, which one rank owns."""
-
-    parameter: int
-    owner: int
-    start: int
-    stop: int
-    offset: int
-    """Of the first element in the owner's part of the bucket."""
-
-
-@dataclass
-class Bucket:
-    """Parameters that are communicated together: each rank has a part of `chunk` elements."""
-
-    parameters: list[int]
-    pieces: list[Piece]
-    chunk: int
 
 
 class DistributedMuonAdamW(torch.optim.Optimizer):
@@ -93,10 +66,10 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             group["params"] = [(name, _without_memory(p, real)) for name, p in group["params"]]
         built: Any = build_optimizer(optimizer, groups, **settings)
         groups = [{**group, "params": [real[id(p)] for p in group["params"]]} for group in built.param_groups]
-        names = [{key: value for key, value in group.items() if key == "param_names"} for group in groups]
-        super().__init__([{k: v for k, v in group.items() if k != "param_names"} for group in groups], built.defaults)
+        names = [group.pop("param_names") for group in groups]
+        super().__init__(groups, built.defaults)
         for group, own in zip(self.param_groups, names, strict=True):
-            group.update(own)
+            group["param_names"] = own
         self._params: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
         kinds = [is_hybrid and group["kind"] in ORTHOGONALISED for group in self.param_groups for _ in group["params"]]
         self._buckets = layout(self._params, kinds, self._ranks)
@@ -139,7 +112,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
-        """Average new gradients over ranks; each rank keeps, and accumulates, those of its own part. Collective."""
+        """Average new gradients over ranks; each rank keeps, and accumulates, those of its own part.
+        Collective."""
         if self._synced and all(p.grad is None for p in self._params):
             return
         if any(p.data_ptr() != address for p, address in zip(self._params, self._addresses, strict=True)):
@@ -184,7 +158,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     @torch._disable_dynamo
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Average the gradients unless that is done, step, and send the parameters to all ranks. Collective."""
+        """Average the gradients unless that is done, step, and send the parameters to all ranks.
+        Collective."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         self.sync_gradients()
@@ -235,7 +210,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         return self._reduced(squares).sqrt().float()
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale the averaged gradient to a norm of at most `max_norm`; returns the norm before. Collective."""
+        """Scale the averaged gradient to a norm of at most `max_norm`; returns the norm before.
+        Collective."""
         norm = torch.linalg.vector_norm(self.gradient_norms())
         self.scale_gradients(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
         return norm
@@ -272,7 +248,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         return {key: (tuple(p.shape), x.dtype) for key, x in own.items() if isinstance(x, Tensor) and x.ndim}
 
     def sharded_state_dict(self) -> dict[str, Any]:
-        """The state_dict of one process, in which each rank has its own part of each tensor, as a `TensorShard`."""
+        """The state_dict of one process, in which each rank has its own part of each tensor, as a
+        `TensorShard`."""
         state: dict[int, dict[str, Any]] = {}
         for i, p in enumerate(self._params):
             if not p.requires_grad and not self._counts[i]:
@@ -282,16 +259,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             for key, (shape, dtype) in self._state_shapes(i).items():
                 start = self._own[i].start if i in self._own else 0
                 state[i][key] = TensorShard(shape, dtype, start, own.get(key))
-        return {"state": state, "param_groups": self._packed_groups()}
-
-    def _packed_groups(self) -> list[dict[str, Any]]:
-        groups, index = [], 0
-        for group in self.param_groups:
-            count = len(group["params"])
-            rest = {key: value for key, value in group.items() if key != "params"}
-            groups.append({**rest, "params": list(range(index, index + count))})
-            index += count
-        return groups
+        return {"state": state, "param_groups": super().state_dict()["param_groups"]}
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
@@ -302,7 +270,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 entry[key] = self._whole(value) if isinstance(value, TensorShard) else value
         return found
 
-    def _whole(self, shard: "TensorShard") -> Tensor:
+    def _whole(self, shard: TensorShard) -> Tensor:
         whole = torch.zeros(math.prod(shard.shape), dtype=shard.dtype, device=self._params[0].device)
         if shard.values is not None:
             whole[shard.start : shard.start + shard.values.numel()] = shard.values.reshape(-1)
@@ -314,7 +282,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             if name in entry:
                 yield self._params[i], self._whole(entry[name])
 
-    def empty_shard(self, index: int, shape: Sequence[int], dtype: torch.dtype) -> "SavedTensor":
+    def empty_shard(self, index: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
         """Zeros into which this rank's part of a state tensor is read."""
         if not shape:
             return torch.zeros((), dtype=dtype)
@@ -363,7 +331,8 @@ ELEMENTWISE = ("adamw", "sgd", "lion", "adopt", "signsgd", "signum")
 
 
 def supports_shards(name: str) -> bool:
-    """Whether an optimizer steps on parts of its parameters: element-wise ones do, Muon's family on whole matrices."""
+    """Whether an optimizer steps on parts of its parameters: element-wise ones do, Muon's family on whole
+    matrices."""
     build = find_optimizer(name)
     if isinstance(build, type) and issubclass(build, Optimizer):
         return build.rule is not None or issubclass(build, Hybrid)
@@ -388,50 +357,7 @@ def _without_memory(p: Tensor, real: dict[int, Tensor]) -> nn.Parameter:
     return meta
 
 
-def layout(params: Sequence[Tensor], whole: Sequence[bool], ranks: int) -> list[Bucket]:
-    """Buckets of parameters of one dtype; those that are `whole` have one owner, balanced by their products."""
-    costs = [
-        float(p.numel()) * min(p.shape[0], p.numel() // max(p.shape[0], 1)) if w else 0.0
-        for p, w in zip(params, whole, strict=True)
-    ]
-    owner = owners(costs, ranks)
-    buckets: list[Bucket] = []
-    members: list[int] = []
-    for i in range(len(params) + 1):
-        full = members and (
-            i == len(params)
-            or params[i].dtype != params[members[0]].dtype
-            or sum(params[k].numel() for k in members) > BUCKET
-        )
-        if full:
-            buckets.append(_bucket(members, params, whole, owner, ranks))
-            members = []
-        if i < len(params):
-            members.append(i)
-    return buckets
-
-
-def _bucket(
-    members: list[int], params: Sequence[Tensor], whole: Sequence[bool], owner: list[int], ranks: int
-) -> Bucket:
-    used = [0] * ranks
-    pieces = []
-    for i in members:
-        size = params[i].numel()
-        share = -(-size // (ranks * LINE)) * LINE
-        parts = (
-            [(owner[i], 0, size)]
-            if whole[i]
-            else [(r, min(r * share, size), min((r + 1) * share, size)) for r in range(ranks)]
-        )
-        for rank, start, stop in parts:
-            if start < stop:
-                pieces.append(Piece(i, rank, start, stop, used[rank]))
-                used[rank] += stop - start
-    return Bucket(members, pieces, max(*used, 1))
-
-
-# ---- sharded state in checkpoints ----
+# ---- sharded state in checkpoints, of any optimizer ----
 
 
 def sharded_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -440,9 +366,7 @@ def sharded_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return optimizer.state_dict() if own is None else own()
 
 
-def empty_shard(
-    optimizer: torch.optim.Optimizer, index: int, shape: Sequence[int], dtype: torch.dtype
-) -> "SavedTensor":
+def empty_shard(optimizer: torch.optim.Optimizer, index: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
     """Zeros for this rank's part of a state tensor."""
     own = getattr(optimizer, "empty_shard", None)
     if own is not None:
@@ -451,100 +375,3 @@ def empty_shard(
     if tuple(shape) == tuple(p.shape):
         return torch.zeros_like(p, dtype=dtype)
     return torch.zeros(tuple(shape), dtype=dtype)
-
-
-def whole_of(x: Any) -> Tensor:
-    """A tensor, or a DTensor gathered from its ranks. Collective for DTensors."""
-    return x.full_tensor() if hasattr(x, "full_tensor") else x
-
-
-@dataclass(frozen=True)
-class TensorShard:
-    """Consecutive elements of a flattened tensor, the first of them at `start`.
-
-    torch.distributed.checkpoint writes and reads it as blocks of the whole tensor, so a checkpoint does not depend on
-    how the tensor was sharded.
-    """
-
-    shape: tuple[int, ...]
-    """Of the whole tensor."""
-    dtype: torch.dtype
-    start: int = 0
-    values: Tensor | None = None
-    """None: this rank has no element of the tensor."""
-
-    def to_local(self) -> Tensor:
-        """The values, on a rank that has some."""
-        assert self.values is not None
-        return self.values
-
-    def with_values(self, values: Tensor | None) -> "TensorShard":
-        """The same elements with other values."""
-        return replace(self, values=values)
-
-    def blocks(self) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-        """(offsets in the whole tensor, values) of the rectangular blocks that make up this shard, in order."""
-        if self.values is None:
-            return
-        if 0 in self.shape:
-            yield (0,) * len(self.shape), self.values
-            return
-        flat, begin = self.values.reshape(-1), 0
-        for offsets, sizes in blocks_of(self.shape, self.start, self.start + flat.numel()):
-            end = begin + math.prod(sizes)
-            yield offsets, flat[begin:end].view(sizes)
-            begin = end
-
-    def block(self, offsets: Sequence[int]) -> Tensor:
-        """The values of the block at `offsets`."""
-        return next(values for place, values in self.blocks() if place == tuple(offsets))
-
-    def __create_chunk_list__(self) -> list[Any]:
-        """What torch.distributed.checkpoint reads into this shard."""
-        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
-
-        return [ChunkStorageMetadata(torch.Size(offsets), values.size()) for offsets, values in self.blocks()]
-
-    def __create_write_items__(self, name: str, _: Any) -> list[Any]:
-        """What torch.distributed.checkpoint writes of this shard."""
-        from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
-        from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
-
-        properties, size = TensorProperties(dtype=self.dtype), torch.Size(self.shape)
-        return [
-            WriteItem(MetadataIndex(name, c.offsets), WriteItemType.SHARD, None, TensorWriteData(c, properties, size))
-            for c in self.__create_chunk_list__()
-        ]
-
-
-SavedTensor = Tensor | TensorShard
-"""What a rank has of a tensor of a checkpoint; a DTensor is a Tensor."""
-
-
-def blocks_of(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(offsets, sizes) of the blocks that cover elements [start, stop) of a flattened array of this shape.
-
-    They are the rest of a first row, whole rows and the beginning of a last row, recursively within incomplete rows.
-    """
-    if start == stop:
-        return
-    row = math.prod(shape[1:])
-    first, last = -(-start // row), stop // row  # whole rows
-    if first > last:
-        yield from _within_row(shape, last, start, stop)
-        return
-    if start < first * row:
-        yield from _within_row(shape, first - 1, start, first * row)
-    if first < last:
-        yield (first, *(0,) * (len(shape) - 1)), (last - first, *shape[1:])
-    if last * row < stop:
-        yield from _within_row(shape, last, last * row, stop)
-
-
-def _within_row(
-    shape: tuple[int, ...], index: int, start: int, stop: int
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The blocks of elements [start, stop), all of them in one row."""
-    begin = index * math.prod(shape[1:])
-    for offsets, sizes in blocks_of(shape[1:], start - begin, stop - begin):
-        yield (index, *offsets), (1, *sizes)

@@ -49,7 +49,12 @@ class ChatDataset(Dataset):
     """One split of data in the tokens of a chat format; `path` is words that name them, `identity` its content's."""
 
     def __init__(
-        self, words: Iterable[str], split: str, chat: ChatFormat, identity: bytes, open_split: Callable[[str], Dataset]
+        self,
+        words: Iterable[str],
+        split: str,
+        chat: ChatFormat,
+        identity: bytes,
+        open_split: Callable[[str], Dataset],
     ):
         name = ", ".join(words)
         super().__init__(
@@ -162,7 +167,9 @@ def _of_task(word: str, chat: ChatFormat) -> TokenizedConversations:
 
 
 def _tokenized(
-    conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat, skipped: list[UserError] | None = None
+    conversations: Iterable[tuple[str, Conversation]],
+    chat: ChatFormat,
+    skipped: list[UserError] | None = None,
 ) -> TokenizedConversations:
     ids, said, ends = array("i"), array("b"), array("q")
     pending = iter(conversations)

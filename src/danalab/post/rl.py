@@ -25,7 +25,14 @@ from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.post.dataset import ChatDataset
-from danalab.post.policy_losses import OBJECTIVES, Clip, PolicyObjective, Tokens, kl_penalty, log_probs_and_entropy
+from danalab.post.policy_losses import (
+    OBJECTIVES,
+    Clip,
+    PolicyObjective,
+    Tokens,
+    kl_penalty,
+    log_probs_and_entropy,
+)
 from danalab.post.rollouts import Rollouts
 from danalab.post.settings import RlConfig, RlFlags
 from danalab.post.sft import COPY, continued, extend_tokenizer, prepare_start, recorded_start

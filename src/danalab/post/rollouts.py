@@ -141,8 +141,9 @@ class Rollouts(BatchSource):
         if is_empty and not self._totals["empty"] and self._world.is_main:
             log.warning(
                 "no signal: the answers of each group earned the same, %.3g on average; where that stays, take easier "
-                "tasks, more --samples, or a reward with degrees", mean,
-            )  # fmt: skip
+                "tasks, more --samples, or a reward with degrees",
+                mean,
+            )
         self._totals["empty"] += is_empty
         self._last = {
             "rl/reward": mean,
@@ -166,7 +167,10 @@ class Rollouts(BatchSource):
     def describe(self, step: int) -> dict[str, Any]:
         """The positions of the step's problems in the mixture."""
         first = step * self._settings.problems
-        return {"problems": list(range(first, first + self._settings.problems)), "seed": self._settings.data_seed}
+        return {
+            "problems": list(range(first, first + self._settings.problems)),
+            "seed": self._settings.data_seed,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """The totals; problems and seeds are functions of the step."""

@@ -8,7 +8,16 @@ from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError
 from danalab.post.policy_losses import OBJECTIVES
-from danalab.train.config.fields import Auto, Count, Natural, NonNegative, PathText, Positive, Section, setting
+from danalab.train.config.fields import (
+    Auto,
+    Count,
+    Natural,
+    NonNegative,
+    PathText,
+    Positive,
+    Section,
+    setting,
+)
 from danalab.train.config.train_config import RunSettings, TrainConfig
 
 STAGES = ("base", "mid", "sft", "rl")

@@ -80,9 +80,14 @@ def _open(config: SftConfig | MidConfig) -> Dataset:
     assert config.tokenizer is not None
     assert config.seq_len is not None
     dataset = _conversations(
-        tuple(config.data.split("\n")) if config.data else (), config.val_data, config.val_share, config.tokenizer,
-        config.seq_len, masked, config.skip_bad_lines,
-    )  # fmt: skip
+        tuple(config.data.split("\n")) if config.data else (),
+        config.val_data,
+        config.val_share,
+        config.tokenizer,
+        config.seq_len,
+        masked,
+        config.skip_bad_lines,
+    )
     if isinstance(config, MidConfig) and config.replay is not None:
         replay = open_data(config.replay)
         ours, theirs = dataset.tokenizer, replay.tokenizer
@@ -260,8 +265,11 @@ def extend_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     extended = BpeTokenizer(engine, tokenizer.name, eos=[tokenizer.eos])
     log.info(
         "tokenizer %s has no marks of conversations: %d special tokens are added, ids %d to %d",
-        tokenizer.name, len(missing), tokenizer.n_tokens, extended.n_tokens - 1,
-    )  # fmt: skip
+        tokenizer.name,
+        len(missing),
+        tokenizer.n_tokens,
+        extended.n_tokens - 1,
+    )
     return extended
 
 

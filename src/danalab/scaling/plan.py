@@ -154,9 +154,21 @@ def plan(
     if bound and facts_of(opt).decay == "coupled":
         decay = min(decay, bound)
     return Plan(
-        model=model, opt=opt, seq_len=seq_len, global_batch=batch, iterations=steps, warmup_steps=warmup, lr=lr,
-        lr_source=lr_source, kappa=kappa, delta=delta, omega=omega, weight_decay=decay, wd_ts=scale, decay_bound=bound,
-    )  # fmt: skip
+        model=model,
+        opt=opt,
+        seq_len=seq_len,
+        global_batch=batch,
+        iterations=steps,
+        warmup_steps=warmup,
+        lr=lr,
+        lr_source=lr_source,
+        kappa=kappa,
+        delta=delta,
+        omega=omega,
+        weight_decay=decay,
+        wd_ts=scale,
+        decay_bound=bound,
+    )
 
 
 def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB, n_kv_heads: int | None = None) -> ModelConfig:

@@ -57,7 +57,11 @@ class FunctionCall:
 
     def as_dict(self) -> JsonObject:
         """OpenAI's JSON."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
 
 
 @dataclass(frozen=True)

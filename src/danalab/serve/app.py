@@ -98,7 +98,12 @@ class Api:
             """In a thread: parsing, tokenizing and compiling a grammar take time."""
             asked, warning = read_request(kind, _parsed(body))
             served = self._named(asked.model)
-            return asked, warning, served, plan(asked, served[0], self._settings.max_choices, request.state.scope)
+            return (
+                asked,
+                warning,
+                served,
+                plan(asked, served[0], self._settings.max_choices, request.state.scope),
+            )
 
         asked, warning, (model, worker), work = await run_in_threadpool(planned)
         generations = worker.submit(work.pairs)
@@ -266,7 +271,10 @@ class Gate:
             raise RequestError(403, f"pages of {origin:.100} may not ask this server; --cors-origin admits them")
         key = self._key(request.headers.get("authorization", ""))
         if self._keys and key is None and request.url.path.startswith(PROTECTED):
-            reason, more = "this server needs a key: send 'Authorization: Bearer KEY'", {"www-authenticate": "Bearer"}
+            reason, more = (
+                "this server needs a key: send 'Authorization: Bearer KEY'",
+                {"www-authenticate": "Bearer"},
+            )
             raise RequestError(401, reason, code="invalid_api_key", headers=more)
         return "" if key is None else key.hex()
 

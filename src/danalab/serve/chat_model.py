@@ -65,14 +65,16 @@ class ChatModel:
         return max(1, int(self.tokenizer.token_bytes().max()))
 
     def ids(self, prompt: Any) -> list[int]:
-        """Ids of a text (never specials), or the given ids. RequestError: it is too long, or has unknown ids."""
+        """Ids of a text after the tokenizer's prefix, or the given ids. RequestError: too long, or unknown ids."""
         if isinstance(prompt, str):
             if len(prompt) > self.context * self.longest:
                 raise RequestError(
-                    400, f"the prompt is longer than the model's context of {self.context} tokens",
-                    param="prompt", code="context_length_exceeded",
-                )  # fmt: skip
-            return self.tokenizer.encode(prompt)
+                    400,
+                    f"the prompt is longer than the model's context of {self.context} tokens",
+                    param="prompt",
+                    code="context_length_exceeded",
+                )
+            return [*self.tokenizer.prefix, *self.tokenizer.encode(prompt)]
         if not isinstance(prompt, list):
             raise RequestError(400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt")
         for position, token in enumerate(prompt[: self.context]):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from danalab.chat.marks import ChatFormat
 from danalab.chat.messages import FieldError, Function, read_functions, read_messages
 from danalab.errors import UserError
-from danalab.inference.json_constraint import JsonConstraint
+from danalab.inference.json_constraint import JsonConstraint, SchemasBusy
 from danalab.inference.request import Request, SamplingParameters
 from danalab.serve.answers import ChatReader, TextReader
 from danalab.serve.chat_model import ChatModel, too_long
@@ -26,13 +26,32 @@ from danalab.serve.errors import RequestError
 
 DEFAULT_TOKENS = 16  # OpenAI's default of `max_tokens` of completions
 MAX_STOPS, MAX_STOP, MAX_BIASES = 256, 1000, 1024
-IGNORED = frozenset([
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "reasoning_effort", "verbosity", "parallel_tool_calls", "cache_prompt",
-    "id_slot", "ignore_eos", "n_predict", "chat_template_kwargs", "add_generation_prompt",
-    "add_special_tokens", "skip_special_tokens", "spaces_between_special_tokens",
-    "include_stop_str_in_output", "timings_per_token", "priority",
-])  # fmt: skip
+IGNORED = frozenset(
+    [
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "verbosity",
+        "parallel_tool_calls",
+        "cache_prompt",
+        "id_slot",
+        "ignore_eos",
+        "n_predict",
+        "chat_template_kwargs",
+        "add_generation_prompt",
+        "add_special_tokens",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "include_stop_str_in_output",
+        "timings_per_token",
+        "priority",
+    ]
+)
 """Fields of OpenAI's, llama.cpp's and vLLM's clients that change nothing here."""
 UNSUPPORTED = ("audio", "function_call", "functions", "prediction", "web_search_options", "suffix", "best_of")
 """Fields of OpenAI's API that would change the answer, and are refused."""
@@ -87,8 +106,14 @@ class Sampling(BaseModel):
 
 
 _SAMPLING = (
-    "temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed",
-)  # fmt: skip
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "seed",
+)
 
 
 def _stops(value: Any) -> tuple[str, ...]:
@@ -304,5 +329,7 @@ def _tool_choice(value: Any, tools: Sequence[Function]) -> Any:
 def _constraint(chat_model: ChatModel, schema: Mapping[str, Any], param: str) -> JsonConstraint:
     try:
         return JsonConstraint(chat_model.tokenizer, schema)
+    except SchemasBusy as error:
+        raise RequestError(429, str(error), param=param, headers={"retry-after": "1"}) from None
     except UserError as error:
         raise RequestError(400, f"'{param}': {error}", param=param) from None

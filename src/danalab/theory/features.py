@@ -15,14 +15,14 @@ from danalab.theory.algorithms import ALGORITHMS, critical_kappa, dana_decaying,
 from danalab.theory.curve import geometric_times, own_settings
 from danalab.theory.equivalents import density, limit_loss, smallest_eigenvalue
 from danalab.theory.moments import moment_recursion, ode, simulate
-from danalab.theory.problem import binned_spectrum, draw
-from danalab.theory.studies import LimitFlags, PLRFFlags, ScheduleFlags
+from danalab.theory.problem import binned_spectrum, draw, model_of
 from danalab.theory.study import LABELS, Study, canvas, label
+from danalab.theory_studies import LimitFlags, PLRFFlags, ScheduleFlags
 
 
 def plrf_study(p: PLRFFlags) -> Study:
     """Curves of all algorithms of `ALGORITHMS` on one draw of the model; `runs` stochastic runs each."""
-    model, steps, batch = p.model(), p.steps, p.batch
+    model, steps, batch = model_of(p), p.steps, p.batch
     spectrum = draw(model, p.seed).spectrum
     times = geometric_times(steps)
     arrays = {"t": times.astype(float), "limit": np.asarray(spectrum.limit)}
@@ -100,7 +100,7 @@ def limit_study(p: LimitFlags) -> Study:
     """Spectra of `draws` random W against the density, and limit losses for d = 2^5 .. 2^13 with v = 4 d."""
     if p.draws < 1:
         raise UserError(f"--draws {p.draws}: at least one is needed")
-    model = p.model()
+    model = model_of(p)
     spectra = [draw(model, p.seed + i).spectrum for i in range(p.draws)]
     edge = smallest_eigenvalue(model)
     x = np.geomspace(max(0.6 * edge, 1e-13), 3.0, 700)
@@ -166,7 +166,7 @@ SHOWN = ("sgd-m", "dana-constant", "dana-decaying", "ademamix")
 
 def schedule_study(p: ScheduleFlags) -> Study:
     """gamma3 / gamma2 and Delta of each algorithm, and the risk at four times against kappa on D_SWEEP modes."""
-    model, batch, horizon, points = p.model(), p.batch, p.horizon, p.points
+    model, batch, horizon, points = model_of(p), p.batch, p.horizon, p.points
     if not horizon >= 1000:
         raise UserError(f"horizon = {horizon:g}: at least 1,000 steps are needed")
     if points < 3:

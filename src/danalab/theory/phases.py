@@ -18,8 +18,8 @@ from danalab.theory.algorithms import standard
 from danalab.theory.exponents import FAMILIES, IVA_BORDER, compute_optimum, frontier, phase, time_exponents
 from danalab.theory.moments import ode
 from danalab.theory.problem import binned_spectrum, power_sum
-from danalab.theory.studies import PhaseFlags
 from danalab.theory.study import LABELS, Study, canvas, label
+from danalab.theory_studies import PhaseFlags
 
 SLOPE_POINTS = ((1.0, 0.3), (1.0, 0.7), (1.0, 1.3))
 """(alpha, beta) in the phases Ia, II and III."""

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from danalab.errors import UserError
+from danalab.theory_studies import FeaturesFlags
 
 _HEAD = 2000
 
@@ -56,6 +57,11 @@ class PLRF:
     def initial_risk(self) -> float:
         """P at theta = 0."""
         return 0.5 * power_sum(2 * (self.alpha + self.beta), self.v)
+
+
+def model_of(flags: FeaturesFlags) -> PLRF:
+    """The model that the flags of a study describe."""
+    return PLRF(flags.alpha, flags.beta, flags.v, flags.d)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from danalab.colors import optimizer_color
 from danalab.errors import UserError
 from danalab.optimizer_facts import DELTA
 from danalab.theory.curve import geometric_times
-from danalab.theory.problem import PLRF, check_memory, draw
+from danalab.theory.problem import PLRF, check_memory, draw, model_of
 from danalab.theory.race import Racer, Stream, race, zipf
-from danalab.theory.studies import HummingbirdFlags, MoEFlags
 from danalab.theory.study import LABELS, Study, canvas, label
+from danalab.theory_studies import HummingbirdFlags, MoEFlags
 
 SWEPT = ("adana", "dana-mk4", "dana-star-mk4")
 """Optimizers that are run for every kappa."""
@@ -48,7 +48,7 @@ def hummingbird(
         UserError: kappa outside [0, 1], sizes that do not fit into memory, negative noise, unknown optimizer.
     """
     p = HummingbirdFlags(**settings)
-    model = p.model() if model is None else model
+    model = model_of(p) if model is None else model
     kappas = np.linspace(0, 1, 11) if p.kappas is None else p.kappas
     grid, contenders = _family(optimizers, kappas, p.lr, p.delta, p.clipsnr)
     contenders["adam"] = Racer("adam", {"lr": p.lr if adam_lr is None else adam_lr})
@@ -144,7 +144,7 @@ def moe(model: PLRF | None = None, *, delta: float = DELTA, times: np.ndarray | 
         UserError: bad sizes, kappa outside [0, 1], a problem that does not fit into memory.
     """
     p = MoEFlags(**settings)
-    model = p.model() if model is None else model
+    model = model_of(p) if model is None else model
     grid, contenders = _family(SWEPT, p.kappas, p.lr, delta, p.clipsnr)
     contenders["adam"] = Racer("adam", {"lr": p.lr})
     if p.seeds < 1:

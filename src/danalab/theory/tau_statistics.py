@@ -21,9 +21,10 @@ from scipy.special import k0
 from danalab.errors import UserError, nearest
 from danalab.optimizer_facts import DELTA
 from danalab.theory.curve import in_float32, padded, record
+from danalab.theory.problem import model_of
 from danalab.theory.races import moe
-from danalab.theory.studies import TauFlags
 from danalab.theory.study import Study, canvas, label
+from danalab.theory_studies import TauFlags
 
 KINDS = ("sign", "gauss", "product")
 """Distributions of an active gradient: +-1, N(0, 1), or a product of two N(0, 1) (a linear model at batch 1)."""
@@ -47,7 +48,7 @@ def compute(p: TauFlags) -> Study:
         findings[f"{_WHAT[kind]}: largest deviation from the limit"] = float(np.abs(ratio - 1).max())
     times = p.steps // 2 ** np.arange(4, -1, -1)
     shared = {name: getattr(p, name) for name in ("experts", "zeta", "batch", "steps")}
-    result = moe(p.model(), kappas=(p.kappa,), seeds=1, times=times, **shared)
+    result = moe(model_of(p), kappas=(p.kappa,), seeds=1, times=times, **shared)
     arrays.update(times=times, tau=result.tau[0, :, 0], expert_activity=result.activity)
     findings["slope of log mean tau on log P over the experts"] = result.tau_slope(0)
     return Study("tau", arrays, p.settings(), findings, draw_figure)

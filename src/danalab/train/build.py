@@ -100,9 +100,23 @@ def build_trainer(
         raise UserError(f"--ema {config.ema:g}: {spec.opt} averages the weights itself; leave it out")
     average = None if config.ema is None else WeightAverage(model, config.ema)
     return Trainer(
-        spec, stage, model, driver, spec.schedule(), gradients, guard, logbook, saver, strategy, device, stop,
-        callbacks, curvature, loss_scale, average,
-    )  # fmt: skip
+        spec,
+        stage,
+        model,
+        driver,
+        spec.schedule(),
+        gradients,
+        guard,
+        logbook,
+        saver,
+        strategy,
+        device,
+        stop,
+        callbacks,
+        curvature,
+        loss_scale,
+        average,
+    )
 
 
 CALLBACKS = [

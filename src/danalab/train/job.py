@@ -180,22 +180,34 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
     log.info("data %s: %s, %s", dataset.path, dataset.size, dataset.tokenizer_name)
     log.info(
         "model %s: %d layers, d_model %d, %d %s; %s parameters",
-        spec.arch, spec.model.n_layers, spec.model.d_model, spec.model.n_heads,
+        spec.arch,
+        spec.model.n_layers,
+        spec.model.d_model,
+        spec.model.n_heads,
         "heads" if not spec.model.architecture.oscillators else f"groups, {spec.model.num_frequencies} frequencies",
         f"{spec.model.exact_params:,}",
-    )  # fmt: skip
+    )
     log.info(
         "global batch %d = batch %d x %d rank%s x %d accumulation; %s tokens a step",
-        spec.global_batch, spec.batch_size, world.dp_size, "s" * (world.dp_size > 1),
-        spec.global_batch // (spec.batch_size * world.dp_size), f"{spec.tokens_per_step:,}",
-    )  # fmt: skip
+        spec.global_batch,
+        spec.batch_size,
+        world.dp_size,
+        "s" * (world.dp_size > 1),
+        spec.global_batch // (spec.batch_size * world.dp_size),
+        f"{spec.tokens_per_step:,}",
+    )
     if world.size > 1:
         shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())
         log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
         "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
-        spec.opt, spec.lr, spec.lr_source, spec.scheduler, spec.last_step, spec.warmup_steps,
-    )  # fmt: skip
+        spec.opt,
+        spec.lr,
+        spec.lr_source,
+        spec.scheduler,
+        spec.last_step,
+        spec.warmup_steps,
+    )
     log.info("resuming at step %d" if trainer.step else "starting at step %d", trainer.step)
     epochs = spec.tokens(spec.last_step) / dataset.tokens_per_epoch(spec.seq_len)
     if epochs > 1:

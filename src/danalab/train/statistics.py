@@ -21,7 +21,7 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.files import write_atomically
 from danalab.optim.dana import signal_sums
-from danalab.optim.sharded import whole_of
+from danalab.optim.tensor_shard import whole_of
 from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
 
 EPS = 1e-12

@@ -213,6 +213,7 @@ def test_a_large_file_is_cut_at_line_ends_and_nothing_is_lost(tmp_path, monkeypa
         ("x.txt", b"abc\n" * 100_000 + b"\xff", r"x\.txt: not UTF-8 at byte 400000 \(0xff\)"),
         ("x.jsonl", b'{"text":"a"}\n\xc3\x28', r"x\.jsonl: not UTF-8 at byte 13"),
         ("x.jsonl", b'{"text":"a"}\n{"text":', r"x\.jsonl, line 2: not valid JSON"),
+        ("x.jsonl", b'{"text":"a","n":' + b"9" * 5000 + b"}", r"x\.jsonl, line 1: not valid JSON: .*5000 digits$"),
         ("x.jsonl", b'{"txt":"a"}', r'x\.jsonl, line 1: an object with the field "text"'),
         ("x.jsonl", b"[1]", r"line 1: an object"),
         ("x.jsonl", b'{"text":"\\ud800"}', r"line 1: text has U\+D800"),

@@ -157,3 +157,10 @@ def test_files_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], mess
     described, weights = to_huggingface(CASES["hybrid"], random_model(CASES["hybrid"], 0.1).state_dict())
     with pytest.raises(UserError, match=message):
         from_huggingface({**described, **changes}, weights)
+
+
+@pytest.mark.parametrize("count", [0, -1, "4"])
+def test_a_number_of_experts_that_is_none_is_refused_by_its_name(count):
+    described, weights = to_huggingface(CASES["attention"], random_model(CASES["attention"], 0.1).state_dict())
+    with pytest.raises(UserError, match=r"config\.json has num_experts = .*; it must be at least 1"):
+        from_huggingface({**described, "num_experts": count}, weights)

@@ -25,7 +25,12 @@ class HubTask(LoadedTask):
     """A task whose rows are on the hub, or in a local file or folder, `path`."""
 
     def __init__(
-        self, problem_of: Callable[[str, Row], Problem], repo: str, config: str | None, split: str, path: Path | None
+        self,
+        problem_of: Callable[[str, Row], Problem],
+        repo: str,
+        config: str | None,
+        split: str,
+        path: Path | None,
     ):
         rows = load_hub_rows(repo, config, split) if path is None else read_rows(path, split)
         super().__init__([problem_of(where, row) for where, row in rows])

@@ -117,9 +117,28 @@ _FOLLOW_UPS = {
     "-": ("Subtract {}.", "Subtract {} from that.", "Minus {}?", "And minus {}?", "Now take away {}."),
     "*": ("Times {}?", "Multiply that by {}.", "And times {}?", "Now multiply it by {}."),
 }
-_CORRECTIONS = ("Sorry, I meant {}.", "No, I meant {}.", "I meant {}.", "Oh, I wanted {}.", "That should be {}.")
-_GIVEN = ("My name is {}.", "I am {}.", "Call me {}.", "I'm called {}.", "Hi, I am {}.", "Hello, my name is {}.")
-_ASKED = ("What is my name?", "Who am I?", "Do you know my name?", "What am I called?", "Do you remember my name?")
+_CORRECTIONS = (
+    "Sorry, I meant {}.",
+    "No, I meant {}.",
+    "I meant {}.",
+    "Oh, I wanted {}.",
+    "That should be {}.",
+)
+_GIVEN = (
+    "My name is {}.",
+    "I am {}.",
+    "Call me {}.",
+    "I'm called {}.",
+    "Hi, I am {}.",
+    "Hello, my name is {}.",
+)
+_ASKED = (
+    "What is my name?",
+    "Who am I?",
+    "Do you know my name?",
+    "What am I called?",
+    "Do you remember my name?",
+)
 
 
 @dataclass

@@ -133,10 +133,12 @@ def _shown(value: Any) -> str:
 def help_text(options: Sequence[Option], prog: str, description: str, *, everything: bool) -> str:
     """The text that --help prints."""
     parser = argparse.ArgumentParser(
-        prog=prog, add_help=False, description=description,
+        prog=prog,
+        add_help=False,
+        description=description,
         usage=" ".join([prog, *(option.name.upper() for option in options if option.positional), "[flags]"]),
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
-    )  # fmt: skip
+    )
     groups: dict[str, Any] = {}
     hidden = 0
     for option in sorted(options, key=lambda option: (not option.positional, option.last)):

@@ -4,14 +4,19 @@ Other spellings of our own flags (`--n_embd`, `--sequence_length`, `--wd_ts_cons
 """
 
 import os
+import sys
 from collections.abc import MutableMapping, Sequence
 
 from danalab.errors import UserError
 
-NO_EFFECT = frozenset(
-    ("config-format", "wd-decaying", "experiment-name", "run-prefix", "wandb-run-prefix", "model-sharding")
-)
-"""Flags that change nothing here: our defaults, or names of the original's own folders."""
+NO_EFFECT = {
+    "config-format": "all flags have one format; --config FILE.yaml reads them",
+    "wd-decaying": "the optimizer decides; --opt adamw-decaying-wd and ADana decay it",
+    "model-sharding": "--distributed-backend fsdp shards the model",
+}
+"""Flags that change nothing here, and what takes their place."""
+NAMES = ("run-prefix", "wandb-run-prefix", "experiment-name")
+"""Flags that name the run: joined to --name; a prefix alone is a folder of runs."""
 ONLY = {
     "use-pretrained": (("none", "auto"), "danalab import reads pre-trained models"),
     "eval-seq-prefix": (("none",), "danalab generate samples text from a run"),
@@ -30,8 +35,8 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
     """`words` with the original's flags in our form; all others stay. `environment` takes folders it has flags for."""
     translated: list[str] = []
     named: dict[str, str] = {}
-    known = {*NO_EFFECT, *ONLY, *ENVIRONMENT, *OPTIMIZER, "scaling-rule", "checkpoint-every-n", "moe"}
-    known |= {"model", "arch", "activation-checkpointing"}
+    known = {*NO_EFFECT, *NAMES, *ONLY, *ENVIRONMENT, *OPTIMIZER}
+    known |= {"scaling-rule", "checkpoint-every-n", "moe", "model", "arch", "activation-checkpointing"}
     pending = list(reversed(words))
     while pending:
         word = pending.pop()
@@ -45,6 +50,8 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
         named[name] = value
         if name in ONLY and value.lower() not in ONLY[name][0]:
             raise UserError(f"{flag} {value}: {ONLY[name][1]}; leave it out")
+        if name in NO_EFFECT:
+            print(f"danalab: {flag} is ignored: {NO_EFFECT[name]}", file=sys.stderr)
         if name in OPTIMIZER:
             translated.append(f"--set={OPTIMIZER[name]}={value}")
         elif name in ENVIRONMENT:
@@ -53,6 +60,11 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
             translated += MODELS.get(value, [f"--arch={value}"])
     if named.get("scaling-rule", "none").lower() != "none" and not {"model", "arch"} & named.keys():
         translated.append(f"--arch={named['scaling-rule']}")
+    label = "-".join(dict.fromkeys(named[name] for name in NAMES if named.get(name)))
+    if "experiment-name" in named:
+        translated.append(f"--name={label}")
+    elif label:
+        environment["RESULTS_BASE_FOLDER"] = os.path.join(environment.get("RESULTS_BASE_FOLDER") or "runs", label)
     every = named.get("checkpoint-every-n", "1")
     if "activation-checkpointing" in named:  # a switch there
         translated.append(f"--activation-checkpointing={named['activation-checkpointing'] or f'every-n:{every}'}")

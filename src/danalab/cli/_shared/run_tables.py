@@ -25,10 +25,16 @@ def show_plan(flags: Any, runner: Runner, cells: Sequence[Cell], names: Sequence
     scripts = list(map(str, runner.write_scripts(cells))) if isinstance(runner, SlurmRunner) else []
     flops = sum(each.flops for each in estimates)
     hours, cost = (total([getattr(each, name) for each in estimates]) for name in ("device_hours", "cost"))
-    if flags.print_json({
-        "runs": [asdict(each) for each in estimates], "flops": flops, "device_hours": hours, "cost": cost,
-        "hours_from": source, "scripts": scripts,
-    }):  # fmt: skip
+    if flags.print_json(
+        {
+            "runs": [asdict(each) for each in estimates],
+            "flops": flops,
+            "device_hours": hours,
+            "cost": cost,
+            "hours_from": source,
+            "scripts": scripts,
+        }
+    ):
         return 0
     groups: dict[str, list[Estimate]] = {}
     for name, each in zip(names, estimates, strict=True):
@@ -132,18 +138,31 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
         runs = estimate(each, folder, rate, price)
         every += runs
         hours = sum(run.device_hours or 0.0 for run in runs)
-        lines.append({
-            "rung": str(rung), "runs": len(runs), "params": runs[0].params, "tokens": runs[0].tokens,
-            "epochs": runs[0].epochs, "tokens_per_second": sum(run.tokens for run in runs) / (3600 * hours),
-            "device_hours": hours, "wall_hours": hours / min(jobs, len(runs)),
-            "cost": total([run.cost for run in runs]),
-        })  # fmt: skip
+        lines.append(
+            {
+                "rung": str(rung),
+                "runs": len(runs),
+                "params": runs[0].params,
+                "tokens": runs[0].tokens,
+                "epochs": runs[0].epochs,
+                "tokens_per_second": sum(run.tokens for run in runs) / (3600 * hours),
+                "device_hours": hours,
+                "wall_hours": hours / min(jobs, len(runs)),
+                "cost": total([run.cost for run in runs]),
+            }
+        )
     hours, wall = (sum(line[name] for line in lines) for name in ("device_hours", "wall_hours"))
     cost = total([run.cost for run in every])
-    if flags.print_json({
-        "rungs": lines, "runs": len(every), "device_hours": total([run.device_hours for run in every]),
-        "wall_hours": wall, "cost": cost, "rate": source,
-    }):  # fmt: skip
+    if flags.print_json(
+        {
+            "rungs": lines,
+            "runs": len(every),
+            "device_hours": total([run.device_hours for run in every]),
+            "wall_hours": wall,
+            "cost": cost,
+            "rate": source,
+        }
+    ):
         return
     columns: Columns = {
         "rung": lambda line: line["rung"],

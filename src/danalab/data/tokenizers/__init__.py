@@ -119,9 +119,10 @@ def load_tokenizer(name: str | Path, eos: str | None = None) -> Tokenizer:
         if eos not in (None, EOS):
             raise UserError(f"--eos {eos}: {file} has {EOS}")
         return _PLAIN[kind]() if kind in _PLAIN else _FROM_FILE[kind].from_file(file)
+    bos = spelling(settings.bos_token) if settings.add_bos_token else None
     # In chat models eos_token ends an answer, so it comes last.
     wanted = [eos or settings.danalab_eos] if eos or settings.danalab_eos else [EOS, spelling(settings.eos_token)]
-    return BpeTokenizer.from_file(file, name=kind, eos=[text for text in wanted if text])
+    return BpeTokenizer.from_file(file, name=kind, eos=[text for text in wanted if text], bos=bos)
 
 
 def _named(text: str) -> Tokenizer:
@@ -144,6 +145,8 @@ class _Settings:
     danalab_name: str | None = None
     danalab_eos: str | None = None
     eos_token: Any = None
+    bos_token: Any = None
+    add_bos_token: Any = None
 
 
 @lru_cache(maxsize=1)

@@ -20,9 +20,15 @@ from danalab.files import write_atomically, write_json
 EOS = "<|endoftext|>"
 """Ends every document; also the beginning-of-sequence mark."""
 CHAT_SPECIALS = (
-    "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>", "<|python_start|>", "<|python_end|>",
-    "<|output_start|>", "<|output_end|>",
-)  # fmt: skip
+    "<|user_start|>",
+    "<|user_end|>",
+    "<|assistant_start|>",
+    "<|assistant_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|output_start|>",
+    "<|output_end|>",
+)
 """Marks of roles and tool calls in a conversation."""
 SPECIALS = (EOS, *CHAT_SPECIALS)
 BYTE_LEVEL_RULE = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -47,12 +53,14 @@ class Tokenizer(ABC):
         n_tokens: number of ids without padding.
         specials: text -> id of the specials, `<|endoftext|>` and the chat marks.
         eos: text of the special that ends documents.
+        prefix: ids that a tokenizer's own rules put before a text, of others' models.
     """
 
     name: str
     n_tokens: int
     specials: dict[str, int]
     eos: str = EOS
+    prefix: tuple[int, ...] = ()
 
     @property
     def vocab_size(self) -> int:
@@ -63,6 +71,11 @@ class Tokenizer(ABC):
     def eos_id(self) -> int:
         """Id that ends documents."""
         return self.specials[self.eos]
+
+    @property
+    def bos_id(self) -> int:
+        """Id that begins a document: that of the tokenizer's own rules, else the one that ends them."""
+        return self.prefix[0] if self.prefix else self.eos_id
 
     @abstractmethod
     def _token_table(self) -> list[bytes]:
@@ -131,7 +144,7 @@ class Tokenizer(ABC):
         folder.mkdir(parents=True, exist_ok=True)
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": self.eos,
+            "bos_token": self.decode([self.bos_id]),
             "eos_token": self.eos,
             "clean_up_tokenization_spaces": False,
             "danalab_name": self.name,

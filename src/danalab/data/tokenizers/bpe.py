@@ -35,9 +35,17 @@ class BpeTokenizer(Tokenizer):
     """A byte-level BPE of the `tokenizers` library."""
 
     def __init__(
-        self, engine: "Engine", name: str | None = None, origin: str = "tokenizer", eos: Sequence[str] = (EOS,)
+        self,
+        engine: "Engine",
+        name: str | None = None,
+        origin: str = "tokenizer",
+        eos: Sequence[str] = (EOS,),
+        bos: str | None = None,
     ):
-        """Wrap a `tokenizers.Tokenizer`; `origin` identifies it in messages, the first of `eos` ends documents."""
+        """Wrap a `tokenizers.Tokenizer`; `origin` identifies it in messages, the first of `eos` ends documents.
+
+        `bos`: a special token that is put before a text, where the tokenizer's rules put none.
+        """
         # Otherwise the library encodes the text of a special in a document as its id.
         engine.encode_special_tokens = True
         engine.no_truncation()
@@ -71,6 +79,17 @@ class BpeTokenizer(Tokenizer):
         if missing:
             raise UserError(f"{origin}: no token for the byte 0x{min(missing):02x}, so it cannot encode every text")
         self.require_lossless(_PROBE)
+        self.prefix = self._rule_before()
+        if bos in added and not self.prefix:
+            from tokenizers.processors import TemplateProcessing
+
+            engine.post_processor = TemplateProcessing(single=[bos, "$A"], special_tokens=[(bos, added[bos])])  # pyright: ignore
+            self.prefix = (added[bos],)
+
+    def _rule_before(self) -> tuple[int, ...]:
+        """The ids that the tokenizer's post-processor puts before a text."""
+        bare, whole = (self._engine.encode("a", add_special_tokens=special).ids for special in (False, True))
+        return tuple(whole[: whole.index(bare[0])])
 
     def require_lossless(self, text: str) -> None:
         """Check that `text` survives encoding and decoding, but for canonical equivalents (NFC: e + accent is é)."""
@@ -83,8 +102,10 @@ class BpeTokenizer(Tokenizer):
             )
 
     @classmethod
-    def from_file(cls, file: str | Path, name: str | None = None, eos: Sequence[str] = (EOS,)) -> "BpeTokenizer":
-        """Read a `tokenizer.json`; the first of `eos` that it has ends documents."""
+    def from_file(
+        cls, file: str | Path, name: str | None = None, eos: Sequence[str] = (EOS,), bos: str | None = None
+    ) -> "BpeTokenizer":
+        """Read a `tokenizer.json`; the first of `eos` that it has ends documents. `bos`: see the constructor."""
         from tokenizers import Tokenizer as Engine
 
         content = read_json(file)
@@ -98,7 +119,7 @@ class BpeTokenizer(Tokenizer):
                 what = f"the normalizer {kind!r:.40} changes text"
                 raise UserError(f"{file}: {what}; only lossless tokenizers are supported")
         try:
-            return cls(Engine.from_file(str(file)), name, str(file), eos)
+            return cls(Engine.from_file(str(file)), name, str(file), eos, bos)
         except (UserError, MemoryError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # bare Exception for most faults, PanicException (not an Exception) for some
@@ -179,6 +200,9 @@ def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) ->
     engine.train_from_iterator(_short_words(texts), trainer)
     learned = engine.get_vocab_size()
     if learned + len(SPECIALS) != vocab_size:
-        raise UserError(f"--vocab-size {vocab_size}: the text makes only {learned + len(SPECIALS)} ids; give more text")
+        raise UserError(
+            f"--vocab-size {vocab_size}: the text makes only {learned + len(SPECIALS)} ids; "
+            f"give more text, or take --tokenizer bytes"
+        )
     engine.add_special_tokens(list(SPECIALS))
     return BpeTokenizer(engine, name)

@@ -50,7 +50,10 @@ class NativeSampler:
 
     def __init__(self, slots: int):
         self._library = library()
-        self._temperatures, self._logprobs = np.zeros(slots, dtype=np.float32), np.zeros(slots, dtype=np.float32)
+        self._temperatures, self._logprobs = (
+            np.zeros(slots, dtype=np.float32),
+            np.zeros(slots, dtype=np.float32),
+        )
         self._points, self._tokens = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.int32)
         arrays = self._temperatures, self._points, self._tokens, self._logprobs
         self._addresses = [array.ctypes.data for array in arrays]
@@ -65,9 +68,13 @@ class NativeSampler:
             if temperature:
                 self._points[row] = uniform(sequence.seed, sequence.drawn)
         self._library.draw(
-            logits_NV.data_ptr(), logits_NV.stride(0), logits_NV.shape[1], count, *self._addresses,
+            logits_NV.data_ptr(),
+            logits_NV.stride(0),
+            logits_NV.shape[1],
+            count,
+            *self._addresses,
             torch.get_num_threads(),
-        )  # fmt: skip
+        )
         return self._tokens[:count].tolist(), self._logprobs[:count].tolist()
 
 
@@ -82,7 +89,13 @@ class NativeBackend:
     """
 
     def __init__(
-        self, model: Decoder, pool: BlockPool | None, slots: int, rows: int, weight_dtype: str | None, _invariant: bool
+        self,
+        model: Decoder,
+        pool: BlockPool | None,
+        slots: int,
+        rows: int,
+        weight_dtype: str | None,
+        _invariant: bool,
     ):
         if weight_dtype is not None and weight_dtype not in KINDS:
             hint = nearest(weight_dtype, KINDS)
@@ -138,17 +151,25 @@ class NativeBackend:
                 self._update_table(sequence)
         arrays, rows, n = self._arrays, len(tokens), len(chunks)
         slots = [chunk.sequence.slot for chunk in chunks]
-        values = {"tokens": tokens, "positions": positions, "sequence_of": owners, "first": first, "slots": slots,
-                  "outputs": outputs}  # fmt: skip
+        values = {
+            "tokens": tokens,
+            "positions": positions,
+            "sequence_of": owners,
+            "first": first,
+            "slots": slots,
+            "outputs": outputs,
+        }
         for name, value in values.items():
             arrays[name][: len(value)] = value
         batch = self._batch
         batch.rows, batch.sequences, batch.n_outputs = rows, n, len(outputs)
         layout = self._layout
         self._library.step(
-            ctypes.addressof(layout.model), ctypes.addressof(batch), ctypes.addressof(layout.buffers),
+            ctypes.addressof(layout.model),
+            ctypes.addressof(batch),
+            ctypes.addressof(layout.buffers),
             min(torch.get_num_threads(), 1 + rows * layout.products // PRODUCTS_PER_THREAD),
-        )  # fmt: skip
+        )
         return self._logits[: len(outputs), : self._model.config.vocab_size], ready
 
     def _update_table(self, sequence: RequestState) -> None:

@@ -89,7 +89,16 @@ class BufferStruct(ctypes.Structure):
     ]
 
 
-STRUCTS = (MatrixStruct, NormStruct, MlpStruct, ExpertsStruct, LayerStruct, ModelStruct, BatchStruct, BufferStruct)
+STRUCTS = (
+    MatrixStruct,
+    NormStruct,
+    MlpStruct,
+    ExpertsStruct,
+    LayerStruct,
+    ModelStruct,
+    BatchStruct,
+    BufferStruct,
+)
 """All structures, in the order of `sizes` in step.cpp."""
 
 
@@ -100,7 +109,14 @@ class NativeWeights:
     """The structures of a model, with their tensors. A panel has `panel` outputs, a vector `lanes` floats."""
 
     def __init__(
-        self, panel: int, lanes: int, model: Decoder, pool: BlockPool | None, weight_dtype: str, slots: int, rows: int
+        self,
+        panel: int,
+        lanes: int,
+        model: Decoder,
+        pool: BlockPool | None,
+        weight_dtype: str,
+        slots: int,
+        rows: int,
     ):
         self._panel, self._lanes = panel, lanes
         self._kept: list[Any] = []
@@ -132,9 +148,17 @@ class NativeWeights:
         hidden = max([config.mlp_dim] + ([] if sparsity is None else [sparsity.expert_dim, sparsity.shared_dim]))
         wide, mixed, hidden = (_padded(width, panel) for width in (wide, mixed, hidden))
         copies = 0 if sparsity is None else rows * chosen
-        sizes = {"x": rows * d, "normed": rows * d, "wide": rows * wide, "mixed": rows * mixed,
-                 "hidden": rows * chosen * hidden, "added": rows * d, "copies": copies * d, "weights": copies,
-                 "chosen": copies}  # fmt: skip
+        sizes = {
+            "x": rows * d,
+            "normed": rows * d,
+            "wide": rows * wide,
+            "mixed": rows * mixed,
+            "hidden": rows * chosen * hidden,
+            "added": rows * d,
+            "copies": copies * d,
+            "weights": copies,
+            "chosen": copies,
+        }
         strides = {"d": d, "wide": wide, "mixed": mixed, "hidden": hidden, "copies": d}
         self.buffers = BufferStruct(
             **{name: self._empty(size) for name, size in sizes.items()},

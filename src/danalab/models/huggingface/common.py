@@ -176,9 +176,12 @@ def layer_settings(config: ModelConfig) -> dict[str, Any]:
 
 def layer_fields(described: Mapping[str, Any], *, renormalise: bool) -> dict[str, Any]:
     """The inverse of `layer_settings`. `renormalise`: the class's default."""
+    # Version 5 saves it under the first name.
+    n_experts = described.get("num_local_experts") or described["num_experts"]
+    if not isinstance(n_experts, int) or n_experts < 1:
+        raise UserError(f"config.json has num_experts = {n_experts!r}; it must be at least 1")
     return {
-        # Version 5 saves it under the second name.
-        "n_experts": described.get("num_local_experts") or described["num_experts"],
+        "n_experts": n_experts,
         "top_k": described["num_experts_per_tok"],
         "expert_dim": described["moe_intermediate_size"],
         "renormalise": described.get("norm_topk_prob", renormalise),
@@ -191,8 +194,9 @@ def layer_fields(described: Mapping[str, Any], *, renormalise: bool) -> dict[str
 def require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> None:
     """Check that a setting of config.json is one that our models support."""
     if (value := described.get(name, default)) not in allowed:
-        raise UserError(f"config.json has {name} = {value!r}, which our models do not support; only {allowed[0]!r} can "
-                        "be imported")  # fmt: skip
+        raise UserError(
+            f"config.json has {name} = {value!r}, which our models do not support; only {allowed[0]!r} can be imported"
+        )
 
 
 def canonical_names(weights: Mapping[str, Tensor], prefix: str) -> Weights:
@@ -228,5 +232,7 @@ class TensorReader:
     def finish(self) -> None:
         """Raises `UserError` if a tensor was not read."""
         if self._left:
-            raise UserError(f"the files have {len(self._left)} weights that config.json does not describe, "
-                            f"'{next(iter(self._left))}' first")  # fmt: skip
+            raise UserError(
+                f"the files have {len(self._left)} weights that config.json does not describe, "
+                f"'{next(iter(self._left))}' first"
+            )

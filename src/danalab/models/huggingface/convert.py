@@ -29,8 +29,12 @@ ARCHITECTURES = ("enoki", "moe", "qwen3", "llama")
 """Architectures that our class computes, with any of their options."""
 MODULE = Path(__file__).with_name("modeling_danalab.py")
 """The file of our class."""
-_CLASSES = {"gpt": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM",
-            "qwen3next": "Qwen3NextForCausalLM"}  # fmt: skip
+_CLASSES = {
+    "gpt": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3next": "Qwen3NextForCausalLM",
+}
 _MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next", **EXPERT_TYPES}
 _LAYOUTS = {"gpt": gpt2, "llama": llama_qwen, "qwen3": llama_qwen, "qwen3next": qwen3_next}
 
@@ -40,8 +44,12 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
     require_class(config)
     if obstacle(config) is not None:
         return module_settings(config), dict(weights)
-    described = {"architectures": [_CLASSES[config.arch]], "vocab_size": config.vocab_size, "use_cache": True,
-                 "tie_word_embeddings": config.tied}  # fmt: skip
+    described = {
+        "architectures": [_CLASSES[config.arch]],
+        "vocab_size": config.vocab_size,
+        "use_cache": True,
+        "tie_word_embeddings": config.tied,
+    }
     if config.sparsity is not None and config.arch in NAMINGS:
         described["architectures"] = [NAMINGS[config.arch].cls]
     layout = _LAYOUTS[config.arch]

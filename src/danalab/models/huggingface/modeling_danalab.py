@@ -29,13 +29,31 @@ class DanalabConfig(PretrainedConfig):
     }
 
     def __init__(
-        self, d_model: int = 64, n_layers: int = 1, n_heads: int = 1, n_kv_heads: int = 1, head_dim: int = 64,
-        mlp_dim: int = 256, vocab_size: int = 64, seq_len: int = 64, norm: str = "layernorm", norm_eps: float = 1e-5,
-        attention_gate: bool = False, qk_norm: bool = True, swiglu: bool = False, rope_base: float = 10000.0,
-        residual_scale: float = 1.0, n_experts: int = 0, experts_per_token: int = 0, expert_dim: int = 0,
-        shared_dim: int = 0, shared_gate: bool = False, renormalise: bool = True, sparse_layers: tuple[int, ...] = (),
+        self,
+        d_model: int = 64,
+        n_layers: int = 1,
+        n_heads: int = 1,
+        n_kv_heads: int = 1,
+        head_dim: int = 64,
+        mlp_dim: int = 256,
+        vocab_size: int = 64,
+        seq_len: int = 64,
+        norm: str = "layernorm",
+        norm_eps: float = 1e-5,
+        attention_gate: bool = False,
+        qk_norm: bool = True,
+        swiglu: bool = False,
+        rope_base: float = 10000.0,
+        residual_scale: float = 1.0,
+        n_experts: int = 0,
+        experts_per_token: int = 0,
+        expert_dim: int = 0,
+        shared_dim: int = 0,
+        shared_gate: bool = False,
+        renormalise: bool = True,
+        sparse_layers: tuple[int, ...] = (),
         **more: Any,
-    ):  # fmt: skip
+    ):
         self.d_model, self.n_layers, self.n_heads, self.n_kv_heads = d_model, n_layers, n_heads, n_kv_heads
         self.head_dim, self.mlp_dim, self.vocab_size, self.seq_len = head_dim, mlp_dim, vocab_size, seq_len
         self.norm, self.norm_eps, self.qk_norm, self.swiglu = norm, norm_eps, qk_norm, swiglu

@@ -114,7 +114,10 @@ class Speedrun:
 
     def steps(self, stop: StopRequest) -> list[Step]:
         """All steps in order."""
-        made, minutes = [Step("data and tokenizer", self.preset.minutes["data"], self._prepare)], self.preset.minutes
+        made, minutes = (
+            [Step("data and tokenizer", self.preset.minutes["data"], self._prepare)],
+            self.preset.minutes,
+        )
         for stage in STAGES:
             made.append(Step(f"{stage}: training", minutes[stage], lambda stage=stage: self._train(stage, stop), True))
             made.append(Step(f"{stage}: scores", minutes["scores"], lambda stage=stage: self._score(stage)))
@@ -158,9 +161,12 @@ class Speedrun:
         """The configuration of a stage; those before it are finished."""
         config, opt = self.config, self.config.opt or self.preset.opt
         everywhere: dict[str, Any] = {
-            "run_dir": self.folder(stage), "seed": config.seed, "data_seed": 1337 + config.seed,
-            "nproc": config.nproc, "device": config.device,
-        }  # fmt: skip
+            "run_dir": self.folder(stage),
+            "seed": config.seed,
+            "data_seed": 1337 + config.seed,
+            "nproc": config.nproc,
+            "device": config.device,
+        }
         if stage == "base":
             own: dict[str, Any] = {}
             if opt == self.preset.opt:

@@ -120,5 +120,9 @@ def _draw_curves(speedrun: Speedrun, file: Path) -> None:
         points = [(row[across], row[key]) for row in rows if row.get(key) is not None]
         if points:
             panel.plot(*zip(*points, strict=True), marker="o", markersize=3)
-        panel.set(title=stage, xlabel=across, ylabel="mean reward" if stage == "rl" else "validation loss [nats/token]")
+        panel.set(
+            title=stage,
+            xlabel=across,
+            ylabel="mean reward" if stage == "rl" else "validation loss [nats/token]",
+        )
     figure.savefig(file, dpi=120)

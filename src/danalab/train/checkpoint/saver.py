@@ -28,7 +28,8 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import environment_path, naming, sha256
-from danalab.optim.sharded import SavedTensor, TensorShard, owners
+from danalab.optim.gathered import owners
+from danalab.optim.tensor_shard import SavedTensor, TensorShard
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.store import CheckpointStore, run_on_all_ranks
 from danalab.train.parallel.world import World

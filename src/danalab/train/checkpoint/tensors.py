@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from danalab.errors import UserError
 from danalab.files import naming
-from danalab.optim.sharded import SavedTensor, empty_shard, sharded_state_dict
+from danalab.optim.sharded import empty_shard, sharded_state_dict
+from danalab.optim.tensor_shard import SavedTensor
 from danalab.train.checkpoint.store import DamagedCheckpointError
 from danalab.train.parallel.world import World
 

@@ -141,9 +141,11 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
     if given.weight_decay and facts_of(config.opt).decay == "independent" and not config.decay_bound and config.wd_ts:
         first = given.weight_decay / (1 + 1 / config.wd_ts)
         if first > 1:
+            omega = given.weight_decay * config.lr * config.wd_ts
             raise UserError(
                 f"--weight-decay {given.weight_decay:g} and --wd-ts {config.wd_ts:g} take {first:g} of each weight in "
-                "the first step (independent of the learning rate); it must stay below 1, and omega / wd_ts is usual"
+                "the first step (independent of the learning rate); it must stay below 1. The "
+                f"original code has omega / (lr x wd_ts): give --omega {omega:g} instead"
             )
     # Refuse settings of schedule and optimizer that do not fit before anything is written.
     config.schedule()

@@ -116,6 +116,8 @@ def _agent(
         quiet = logging.getLogger(name)  # failures are raised below, in a line
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
+    patience = min(30, max(1, int(0.3 * given[1].collective_timeout)))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience))  # [s], then a stopped rank is killed
     redirects = dict.fromkeys(range(0 if worker else 1, processes), Std.ALL)
     launched = LaunchConfig(
         min_nodes=1,

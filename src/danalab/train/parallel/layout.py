@@ -159,10 +159,11 @@ def find_place(environment: Mapping[str, str]) -> Place | None:
             local_rank=_number(environment, "SLURM_LOCALID"),
             address=environment.get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"]),
             # Jobs on the same machine need different ports.
-            port=int(environment["MASTER_PORT"]) if environment.get("MASTER_PORT", "").isdigit()
+            port=int(environment["MASTER_PORT"])
+            if environment.get("MASTER_PORT", "").isdigit()
             else FIRST_PORT + (job * 7 + step) % PORTS,
             launcher="srun",
-        )  # fmt: skip
+        )
     return None
 
 

@@ -23,7 +23,8 @@ from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
 from danalab.models.shards import local_shard as local
 from danalab.optim import build_optimizer
-from danalab.optim.sharded import DistributedMuonAdamW, whole_of
+from danalab.optim.sharded import DistributedMuonAdamW
+from danalab.optim.tensor_shard import whole_of
 from danalab.tables import lookup
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World

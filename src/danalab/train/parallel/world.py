@@ -154,7 +154,7 @@ class World:
         distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), self.control)
         for group in groups:
             # Flags time out first, with an error that names the rank; NCCL's watchdog would end the process.
-            distributed_c10d._set_pg_timeout(timedelta(seconds=seconds + 30), group)
+            distributed_c10d._set_pg_timeout(timedelta(seconds=1.1 * seconds), group)
 
     def close(self) -> None:
         """Destroy the process groups that `join` created."""

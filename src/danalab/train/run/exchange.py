@@ -84,6 +84,8 @@ def export_run(
         log.warning("exported without a tokenizer: %s", error)
     described["dtype"] = described["torch_dtype"] = dtype  # the first name is read from transformers 4.56 on
     special: dict[str, int] = {} if tokenizer is None else dict.fromkeys(_SPECIAL_TOKENS, tokenizer.eos_id)
+    if tokenizer is not None:
+        special["bos_token_id"] = tokenizer.bos_id
     described |= special
     folder.mkdir(parents=True, exist_ok=True)
     stored = {name: tensor.detach().to(DTYPES[dtype]).contiguous() for name, tensor in weights.items()}
@@ -191,6 +193,11 @@ def _weight_files(source: Path) -> list[Path]:
     files = [source / WEIGHTS] if (source / WEIGHTS).is_file() else sorted(source.glob("*.safetensors"))
     if not files:
         raise UserError(f"{source}: no .safetensors file; save the model with save_pretrained")
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:4])
+        raise UserError(
+            f"{source}: {len(files)} weight files and no {WEIGHTS} or {index.name}: {names}; rename the one to import"
+        )
     return files
 
 

@@ -62,8 +62,12 @@ class Logbook:
             self._gaps.append({"rows": missing, "after_step": after, "before_step": before})
             log.warning(
                 "%s: %d rows are missing or damaged, probably between steps %d and %d; the run continues and "
-                "summary.json records the gap", self.metrics_file, missing, after, before,
-            )  # fmt: skip
+                "summary.json records the gap",
+                self.metrics_file,
+                missing,
+                after,
+                before,
+            )
 
     def sync(self) -> None:
         """Make the rows so far durable, or raise OSError."""

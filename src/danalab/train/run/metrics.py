@@ -145,8 +145,11 @@ METRICS: dict[str, tuple[str, str]] = {
     "flops": ("FLOPs", "Model FLOPs of all steps so far."),
     "optimizer_flops": ("FLOPs", "Of the optimizer's own matrix products so far; compute is both."),
     "time": ("s", "Time of training so far, without evaluations; continues on resume."),
-    "train/loss": ("nats/token", "Mean cross-entropy of the step's global batch before its update (sft: of the "
-                   "learned tokens; rl: the policy's loss)."),
+    "train/loss": (
+        "nats/token",
+        "Mean cross-entropy of the step's global batch before its update (sft: of the "
+        "learned tokens; rl: the policy's loss).",
+    ),
     "train/hoyer": ("", "Hoyer regulariser of the resonance model."),
     "train/entropy": ("nats", "rl: entropy of the policy on the drawn tokens."),
     "train/clip_share": ("share", "rl: drawn tokens whose ratio is clipped."),
@@ -169,13 +172,18 @@ METRICS: dict[str, tuple[str, str]] = {
     "save_wait": ("s", "Time since the last row for which training waited for checkpoints."),
     "skipped": ("steps", "Steps so far without an update, because something was not finite."),
     "loss_scale": ("", "Loss scale of float16."),
-    "optim/<name>": ("", "Coefficients of the optimizer (such as `alpha`, `gamma`) and means over its state; see each "
-                     "optimizer's `coefficients()` and `collect_stats()`."),
-    "moe/<name>": ("", "Experts: losses of the router without their weights; `max_load` and `min_load` as multiples of "
-                   "an even share."),
+    "optim/<name>": (
+        "",
+        "Coefficients of the optimizer (such as `alpha`, `gamma`) and means over its state; see each "
+        "optimizer's `coefficients()` and `collect_stats()`.",
+    ),
+    "moe/<name>": (
+        "",
+        "Experts: losses of the router without their weights; `max_load` and `min_load` as multiples of an even share.",
+    ),
     "diloco/<name>": ("", "After a round of DiLoCo: loss, outer gradient, divergence of workers, bytes, times."),
     "rl/<name>": ("", "Rewards, lengths and tool calls of the step's answers."),
-}  # fmt: skip
+}
 
 
 def is_known(key: str) -> bool:

@@ -47,6 +47,8 @@ class Run:
     @property
     def model_config(self) -> ModelConfig:
         """The shape of the run's model."""
+        if "model" not in self.config:
+            raise UserError(f"{self.folder.config_file}: malformed: model is missing")
         return ModelConfig.from_dict(self.config["model"], self.folder.config_file)
 
     def metrics(self) -> list[dict[str, Any]]:

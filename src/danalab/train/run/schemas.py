@@ -17,11 +17,23 @@ _Number: Any = Annotated[float, Field(allow_inf_nan=False)]
 _METRICS: dict[str, Any] = {
     "tokens": _Count | None,
     **dict.fromkeys(
-        ("train/loss", "val/loss", "val/bpb", "lr", "grad_norm", "update_norm", "mfu", "flops", "time",
-         "tokens_per_second", "seconds_per_step", "memory_gib"),
+        (
+            "train/loss",
+            "val/loss",
+            "val/bpb",
+            "lr",
+            "grad_norm",
+            "update_norm",
+            "mfu",
+            "flops",
+            "time",
+            "tokens_per_second",
+            "seconds_per_step",
+            "memory_gib",
+        ),
         _Number | None,
     ),
-}  # fmt: skip
+}
 
 
 def _lax_schema(name: str, *, strict: bool = False, **fields: Any) -> Any:
@@ -63,9 +75,13 @@ RunId = _schema("RunId", id=Required[Annotated[str, Field(pattern=r"^[\w-]+$")]]
 
 
 _DESCRIBED: dict[str, Any] = {
-    "stage": str, "model": dict[str, Any], "params": NonNegativeInt, "world_size": PositiveInt,
-    "versions": dict[str, str | None], "imported_from": dict[str, str],
-}  # fmt: skip
+    "stage": str,
+    "model": dict[str, Any],
+    "params": NonNegativeInt,
+    "world_size": PositiveInt,
+    "versions": dict[str, str | None],
+    "imported_from": dict[str, str],
+}
 
 RunRecord = _lax_schema(
     "RunRecord",

@@ -171,9 +171,13 @@ class CrossEntropy(Loss):
         model.measures_hoyer = bool(self._hoyer_loss)
         if part.weights is None:
             ce, lse2 = model(
-                part.inputs, part.targets, z_loss=self._z_loss, ignore_index=IGNORED, valid_count=valid,
+                part.inputs,
+                part.targets,
+                z_loss=self._z_loss,
+                ignore_index=IGNORED,
+                valid_count=valid,
                 position_count=positions,
-            )  # fmt: skip
+            )
         else:
             logits = model(part.inputs).flatten(0, 1).float()
             losses = F.cross_entropy(logits, part.targets.flatten(), ignore_index=IGNORED, reduction="none")

@@ -5,12 +5,9 @@ A study is imported when it is computed: it takes seconds, and JAX.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from danalab.optimizer_facts import DELTA
-
-if TYPE_CHECKING:
-    from danalab.theory.problem import PLRF
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +36,6 @@ class FeaturesFlags(StudyFlags):
     """Dimension of a sample, at least d."""
     d: int = 200
     """Number of parameters; with experts, of each expert."""
-
-    def model(self) -> "PLRF":
-        """The model."""
-        from danalab.theory.problem import PLRF
-
-        return PLRF(self.alpha, self.beta, self.v, self.d)
 
 
 @dataclass(frozen=True, kw_only=True)
