@@ -41,19 +41,24 @@ def test_help_imports_no_large_library():
         assert not heavy, words
 
 
-def test_help_of_train_shows_twelve_flags_first_and_all_by_section(capsys):
+def test_help_of_train_shows_twenty_flags_first_and_all_by_section(capsys):
     shown = {}
     for flag in ("--help", "--help-all"):
         with contextlib.suppress(SystemExit):
             main(["train", flag])
         shown[flag] = capsys.readouterr().out
-    assert len(re.findall(r"^  --", shown["--help"], re.MULTILINE)) == 12
+    assert len(re.findall(r"^  --", shown["--help"], re.MULTILINE)) == 20
     assert "danalab train --help-all" in shown["--help"]
     for title in ("model", "data", "optimizer", "run"):
         assert f"\n{title}:\n" in shown["--help-all"]
     for text in shown.values():
         assert "None" not in text
         assert "default by the fitted law" in text
+
+
+def test_words_of_other_programs_name_our_verbs(capsys):
+    assert main(["sample"]) == 2
+    assert "unknown command 'sample' (did you mean 'generate'?)" in capsys.readouterr().err
 
 
 def test_every_flag_has_help(capsys):
@@ -122,7 +127,7 @@ def test_the_last_line_of_a_run_says_what_its_validation_loss_was_measured_on():
     run = {"status": "finished", "step": 3, "iterations": 3, "val/loss": 4.9, "val/bpb": 1.9, "train/loss": 4.7}
     first, last = ending(run, Path("runs/a")).splitlines()
     assert first == "finished at step 3 of 3, train loss 4.7000, val loss 4.9000 (1.9000 bits/byte)"
-    assert last == "results in runs/a"
+    assert last == "results in runs/a; try danalab generate --run runs/a, or danalab compare runs/a ANOTHER"
     whole = ending({**run, "val/share": 1.0}, Path("a"))
     assert "val loss 4.9000 (1.9000 bits/byte, over the whole validation split)" in whole
     part = ending({**run, "val/share": 0.25}, Path("a"))

@@ -101,6 +101,8 @@ def test_an_optimizer_that_always_fails_is_named(trainer, tmp_path, monkeypatch)
     [
         ("opts: [adamw]", "no sizes"),
         ("opts: [adamw, adamw]\nheads: [2]", "one of opts is there twice"),
+        ("opts: [adamw, AdamW]\nheads: [2]", "one of opts is there twice"),
+        ("opts: [adamw]\nheads: [2]\ndials: {all: {kappa: [1, 1.0]}}", "a value of kappa is there twice"),
         ("opts: [adamw]\nheads: [2]\nseedss: [0]", "unknown key 'seedss'"),
         ("opts: [adamw]\nheads: [2]\nmultipliers: [0]", "multipliers"),
         ("opts: [adamw]\nheads: [2]\ntrial_seeds: 4", "trial_seeds is 4; it must be 1 to 3"),

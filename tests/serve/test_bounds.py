@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from danalab.inference import json_constraint
 from servers import running_server, tiny_model
 
 LIMIT = 1 << 20
@@ -120,3 +121,13 @@ def test_a_body_is_answered_or_refused_while_the_server_lives(bounded, name):
     # One second and 50 ms on a quiet machine; the bounds here only tell a server that hangs from one that waits.
     assert seconds < 10
     assert max(waits) < 5
+
+
+def test_a_schema_is_refused_while_many_are_compiled(bounded, monkeypatch):
+    monkeypatch.setattr(json_constraint, "_CHILDREN", threading.BoundedSemaphore(1))
+    body = form({"type": "integer", "minimum": 12_345})
+    with bounded.client() as client:
+        with json_constraint._CHILDREN:
+            response = client.post("/v1/chat/completions", json=body)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "1")
+        assert client.post("/v1/chat/completions", json=body).status_code == 200

@@ -67,6 +67,11 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 COMMANDS = {verb: command for verbs in VERBS.values() for verb, command in verbs.items()}
 _TRAINS = {"demo", "speedrun", "train", "mid", "sft", "rl", "sweep", "ladder", "judge", "optim"}
 """Verbs that train, with other work beside it on the same cores (`yield_cores`)."""
+_MEANT = {
+    "sample": "generate", "inference": "generate", "evaluate": "eval", "pretrain": "train", "finetune": "sft",
+    "convert": "export", "tokenize": "data prepare", "prepare": "data prepare", "tune": "sweep", "plot": "compare",
+}  # fmt: skip
+"""Words of other programs -> our verbs."""
 _LIGHT = {"optim", "bench"}
 """Verbs of which a part works with torch alone, or says itself what it needs."""
 
@@ -166,6 +171,8 @@ def _dispatch(arguments: list[str]) -> int:
     if answer is not None:
         print(answer)
         return 0
+    if arguments[0] in _MEANT:
+        raise UserError(f"unknown command '{arguments[0]}' (did you mean '{_MEANT[arguments[0]]}'?)")
     verb, rest = key_of(COMMANDS, arguments[0], "command"), arguments[1:]
     if verb not in _LIGHT and importlib.util.find_spec("pydantic") is None:
         raise MissingExtra("pydantic", f"danalab {verb}")

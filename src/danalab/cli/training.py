@@ -108,5 +108,10 @@ def ending(summary: dict[str, Any], folder: Path) -> str:
     words += [f"{key} {summary[key]:.3f}" for key in summary if key.startswith("task/") and not key.endswith("_error")]
     if summary.get("tokens_per_second"):
         words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
-    goes_on = "; the same command continues it" if summary.get("status") in ("interrupted", "stopped") else ""
-    return f"{', '.join(words)}\nresults in {folder}{goes_on}"
+    status, lines = summary.get("status"), [", ".join(words)]
+    if summary.get("diverged"):
+        lines.append("warning: the loss is above that of a guess: the run has diverged; try a smaller --lr")
+    goes_on = "; the same command continues it" if status in ("interrupted", "stopped") else ""
+    if status == "finished" and not summary.get("diverged"):
+        goes_on = f"; try danalab generate --run {folder}, or danalab compare {folder} ANOTHER"
+    return "\n".join([*lines, f"results in {folder}{goes_on}"])

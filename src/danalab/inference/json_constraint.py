@@ -56,6 +56,10 @@ if not matcher.is_error():
 """
 
 
+class SchemasBusy(UserError):
+    """Too many schemas are being compiled; this one may be tried again."""
+
+
 class JsonConstraint:
     """Tokens whose text is one JSON value that matches a schema, then the end-of-text token.
 
@@ -130,10 +134,10 @@ class JsonConstraint:
 def _obstacle(schema: str) -> str:
     """What is wrong with a schema, by a child process that compiles it within its limits; empty: nothing.
 
-    Raises UserError: too many others are being compiled.
+    Raises SchemasBusy: too many others are being compiled.
     """
     if not _CHILDREN.acquire(timeout=1):
-        raise UserError("too many JSON schemas are being compiled; try again later")
+        raise SchemasBusy("too many JSON schemas are being compiled; try again later")
     try:
         command = [sys.executable, "-c", _CHILD]
         done = subprocess.run(command, input=schema, timeout=WALL_SECONDS, capture_output=True, text=True)

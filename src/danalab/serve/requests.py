@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from danalab.chat.marks import ChatFormat
 from danalab.chat.messages import FieldError, Function, read_functions, read_messages
 from danalab.errors import UserError
-from danalab.inference.json_constraint import JsonConstraint
+from danalab.inference.json_constraint import JsonConstraint, SchemasBusy
 from danalab.inference.request import Request, SamplingParameters
 from danalab.serve.answers import ChatReader, TextReader
 from danalab.serve.chat_model import ChatModel, too_long
@@ -329,5 +329,7 @@ def _tool_choice(value: Any, tools: Sequence[Function]) -> Any:
 def _constraint(chat_model: ChatModel, schema: Mapping[str, Any], param: str) -> JsonConstraint:
     try:
         return JsonConstraint(chat_model.tokenizer, schema)
+    except SchemasBusy as error:
+        raise RequestError(429, str(error), param=param, headers={"retry-after": "1"}) from None
     except UserError as error:
         raise RequestError(400, f"'{param}': {error}", param=param) from None

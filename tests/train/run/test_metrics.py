@@ -95,3 +95,9 @@ def test_the_summary_has_the_loss_of_the_last_step_also_where_it_has_no_row(tiny
     stopped = (open_run(folder).summary or {})["train/loss"]
     every = train(tiny(log_interval=1, ckpt_interval=0, iterations_to_run=7, run_dir=folder.parent / "every"))
     assert stopped == open_run(every).metrics()[-1]["train/loss"]
+
+
+def test_a_run_that_ends_worse_than_a_guess_is_marked_as_diverged(tiny):
+    assert "diverged" not in (open_run(train(tiny())).summary or {})
+    folder = train(tiny(lr=30.0, grad_clip=0.0, run_dir=tiny().run_dir.parent / "wild"))
+    assert (open_run(folder).summary or {})["diverged"] is True

@@ -79,11 +79,14 @@ class ModelSettings(Section):
         kind="input",
     )
     d_model: Auto[Count] = setting(
-        None, "Width, with --n-layers and --n-heads, instead of --heads.", aliases=("model-dim", "n-embd")
+        None, "Width, with --n-layers and --n-heads, instead of --heads.", main=True, aliases=("model-dim", "n-embd")
     )
-    n_layers: Auto[Count] = setting(None, "Number of blocks.", aliases=("num-layers", "n-layer"))
+    n_layers: Auto[Count] = setting(None, "Number of blocks.", main=True, aliases=("num-layers", "n-layer"))
     n_heads: Auto[Count] = setting(
-        None, "Number of attention heads; resonance: of groups that share frequencies, default 8.", aliases=("n-head",)
+        None,
+        "Number of attention heads; resonance: of groups that share frequencies, default 8.",
+        main=True,
+        aliases=("n-head",),
     )
     head_dim: Auto[Count] = setting(None, "Width of a head; default d_model / n_heads.", aliases=("qkv-dim",))
     mlp_dim: Auto[Count] = setting(
@@ -218,7 +221,7 @@ class DataSettings(Section):
         None,
         "Context length [tokens]; default 2048, or the length of the sequences of pre-tokenised arrays.",
         main=True,
-        aliases=("max-seq-len", "sequence-length"),
+        aliases=("max-seq-len", "sequence-length", "block-size", "context-length"),
     )
     data: PathText | None = setting(
         None,
@@ -230,7 +233,7 @@ class DataSettings(Section):
         aliases=("data-path", "dataset"),
     )
     tokenizer: PathText | None = setting(
-        None, "Tokenizer, where --data is the name of a source; default the source's.", kind="data"
+        None, "Tokenizer, where --data is a source or text; default the source's.", kind="data", main=True
     )
     document_mask: bool = setting(
         False, "Attention is limited to the token's own document, where positions restart (needs the end-of-text id)."
@@ -310,7 +313,9 @@ class OptimSettings(ScheduleSettings):
     beta2: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "Second of the optimizer's betas.")
     phase_lr_factor: Positive = setting(1.0, "resonance: factor on the learning rate of the oscillators' phases.")
     weight_decay: Auto[NonNegative] = setting(
-        None, "Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw)."
+        None,
+        "Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw).",
+        main=True,
     )
     wd_ts: Positive | None = setting(
         None,
@@ -359,7 +364,7 @@ class OptimSettings(ScheduleSettings):
     )
     iterations: Auto[Count] = setting(None, "Length of the run [steps]; default by --tokens-per-param.", main=True)
     epochs: Positive | None = setting(
-        None, "Length of the run in passes over the data, instead of --iterations.", kind="input"
+        None, "Length of the run in passes over the data, instead of --iterations.", kind="input", main=True
     )
     tokens_per_param: NonNegative = setting(
         20.0, "Length of the run where --iterations isn't given [tokens/parameter].", kind="input"
@@ -506,6 +511,7 @@ class RunSettings(OptimSettings):
         None,
         "Total number of steps to which a shorter run is extended; cos_inf continues at its final rate.",
         kind="job",
+        main=True,
     )
     iterations_to_run: Count | None = setting(None, "Stop cleanly after this number of steps of this job.", kind="job")
     json: bool = setting(False, "Print the summary as one JSON object on standard output.", kind="job")
@@ -567,7 +573,10 @@ class RunSettings(OptimSettings):
 
     log_interval: Count = setting(10, "Steps between rows of metrics.jsonl.", kind="execution")
     tensorboard: bool = setting(
-        False, "Mirror the metrics for TensorBoard, in the run folder's tensorboard/.", kind="execution"
+        False,
+        "Mirror the metrics for TensorBoard, in the run folder's tensorboard/ (pip install tensorboard).",
+        kind="execution",
+        main=True,
     )
     wandb: bool = setting(
         False, "Mirror the metrics to Weights & Biases; a resumed run continues under its id.", kind="execution"

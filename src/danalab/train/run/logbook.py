@@ -148,6 +148,9 @@ class Logbook:
             "skipped": skipped,
             **({"metrics_gaps": self._gaps} if self._gaps else {}),
         }
+        loss = self.latest.get("val/loss", self.latest.get("train/loss"))
+        if status == "finished" and loss is not None and loss > 1.2 * math.log(self._spec.model.vocab_size):
+            summary["diverged"] = True  # all tokens alike would cost log(vocabulary)
         for callback in self._callbacks:
             callback.on_end(summary)
         # Values that are not finite are left out, as in the rows: JSON cannot express them.
