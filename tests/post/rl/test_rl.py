@@ -112,10 +112,11 @@ def test_groups_without_signal_make_no_update_and_are_counted(rl, tmp_path):
 
 
 def test_truncated_answers_are_masked_on_request(rl, tmp_path):
-    """One token an answer: only those that end at once are not cut off."""
-    trained = run_training(rl(max_answer=1, mask_truncated=True, iterations=1, run_dir=tmp_path / "masked"))
+    """One token an answer: all of these are cut off, some of them with a reward, and none of them counts."""
+    trained = run_training(rl(max_answer=1, mask_truncated=True, iterations=1, data_seed=3, run_dir=tmp_path / "masked"))
     (row,) = open_run(trained.folder).metrics()
-    assert row["rl/truncated"] > 0.5
+    assert row["rl/truncated"] == 1
+    assert 0 < row["rl/reward"] < 1
     assert row["update_norm"] == 0
 
 
