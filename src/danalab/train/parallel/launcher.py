@@ -116,8 +116,6 @@ def _agent(
         quiet = logging.getLogger(name)  # failures are raised below, in a line
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
-    patience = min(30, max(1, int(0.3 * given[1].collective_timeout)))
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience))  # [s], then a stopped rank is killed
     redirects = dict.fromkeys(range(0 if worker else 1, processes), Std.ALL)
     launched = LaunchConfig(
         min_nodes=1,
@@ -174,7 +172,7 @@ def _explained(rank: int, failure: Any) -> Exception:
     if kind == "LostRankError":
         return LostRankError(text)
     if failure.exitcode < 0:
-        hint = " (is memory short?)" if failure.exitcode == -signal.SIGKILL else ""
+        hint = " (is memory short, or was it stopped?)" if failure.exitcode == -signal.SIGKILL else ""
         reason = f"was killed by {failure.signal_name()}{hint}"
     else:
         reason = f"failed with exit code {failure.exitcode}"
